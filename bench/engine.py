@@ -1,7 +1,7 @@
 """One sampling engine in this process, timed: `python -m bench.engine ENGINE MODEL PROMPTS DTYPE`.
 
-PROMPTS is a JSON file with a list of lists of token ids. Prints the seconds of each repetition and the number of sampled tokens in JSON.
-"""
+PROMPTS is a JSON file with a list of lists of token ids. Prints the seconds of each repetition and
+the number of sampled tokens in JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ Sample = Callable[[], Sequence[Sequence[int]]]
 
 
 def local(model: str, prompts: Ids, dtype: str) -> Sample:
-    """Return the sampling of `rollout=local`, which also computes the log-probabilities of the sampled tokens."""
+    """Return the sampling of `rollout=local`, which also computes the log-probabilities of the
+    sampled tokens."""
     from rlmods.policy.hf import load
     from rlmods.rollout import Local
     from rlmods.types import Prompt
@@ -38,23 +39,41 @@ def local(model: str, prompts: Ids, dtype: str) -> Sample:
     questions = [Prompt(id=name, text=name) for name in ids]
     rollout = Local(max_tokens=TOKENS, batch_size=len(prompts) * SAMPLES)
     rollout.sync(policy, iteration=0)
-    return lambda: [response.tokens for response in rollout.generate(questions, samples=SAMPLES, iteration=0)]
+    return lambda: [
+        response.tokens for response in rollout.generate(questions, samples=SAMPLES, iteration=0)
+    ]
 
 
 def generate(model: str, prompts: Ids, dtype: str) -> Sample:
     """Return the sampling of `generate` of transformers, which computes no log-probabilities."""
     from transformers import AutoModelForCausalLM
 
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).to("cuda" if torch.cuda.is_available() else "cpu")
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).to(
+        "cuda" if torch.cuda.is_available() else "cpu"
+    )
     network.generation_config.eos_token_id = None
     width = max(map(len, prompts))
-    padded = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts], device=network.device)
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=network.device)
-    settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": TOKENS, "pad_token_id": 0}
+    padded = torch.tensor(
+        [[0] * (width - len(prompt)) + prompt for prompt in prompts], device=network.device
+    )
+    mask = torch.tensor(
+        [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts],
+        device=network.device,
+    )
+    settings = {
+        "do_sample": True,
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "max_new_tokens": TOKENS,
+        "pad_token_id": 0,
+    }
 
     def sample() -> Sequence[Sequence[int]]:
         with torch.no_grad():
-            output = network.generate(padded, attention_mask=mask, num_return_sequences=SAMPLES, **settings)
+            output = network.generate(
+                padded, attention_mask=mask, num_return_sequences=SAMPLES, **settings
+            )
         rows: list[list[int]] = output[:, width:].tolist()
         return rows
 
@@ -62,7 +81,8 @@ def generate(model: str, prompts: Ids, dtype: str) -> Sample:
 
 
 def vllm(model: str, prompts: Ids, dtype: str) -> Sample:
-    """Return the sampling of vLLM with the log-probabilities of the sampled tokens. Prompts are processed anew in every call."""
+    """Return the sampling of vLLM with the log-probabilities of the sampled tokens. Prompts are
+    processed anew in every call."""
     from vllm import LLM, SamplingParams
     from vllm.inputs import tokens_input
 
@@ -74,17 +94,25 @@ def vllm(model: str, prompts: Ids, dtype: str) -> Sample:
         enforce_eager=not torch.cuda.is_available(),
         generation_config="vllm",  # not the checkpoint's
     )
-    settings = SamplingParams(n=SAMPLES, temperature=1.0, max_tokens=TOKENS, ignore_eos=True, logprobs=0)
+    settings = SamplingParams(
+        n=SAMPLES, temperature=1.0, max_tokens=TOKENS, ignore_eos=True, logprobs=0
+    )
 
     def sample() -> Sequence[Sequence[int]]:
         engine.reset_prefix_cache()
-        outputs = engine.generate([tokens_input(prompt) for prompt in prompts], settings, use_tqdm=False)
+        outputs = engine.generate(
+            [tokens_input(prompt) for prompt in prompts], settings, use_tqdm=False
+        )
         return [response.token_ids for output in outputs for response in output.outputs]
 
     return sample
 
 
-ENGINES: dict[str, Callable[[str, Ids, str], Sample]] = {"local": local, "generate": generate, "vllm": vllm}
+ENGINES: dict[str, Callable[[str, Ids, str], Sample]] = {
+    "local": local,
+    "generate": generate,
+    "vllm": vllm,
+}
 
 
 def main(engine: str, model: str, file: str, dtype: str) -> None:
@@ -100,7 +128,9 @@ def main(engine: str, model: str, file: str, dtype: str) -> None:
         lengths = [len(tokens) for tokens in sample()]
         seconds.append(time.perf_counter() - start)
         if lengths != [TOKENS] * (len(prompts) * SAMPLES):
-            raise RuntimeError(f"{engine}: {len(lengths)} responses of {sorted(set(lengths))} tokens")
+            raise RuntimeError(
+                f"{engine}: {len(lengths)} responses of {sorted(set(lengths))} tokens"
+            )
     print(json.dumps({"seconds": seconds[1:], "tokens": sum(lengths)}), flush=True)
 
 

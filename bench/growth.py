@@ -1,11 +1,12 @@
-"""Seconds and peak memory of an iteration against response length, group size, prompts and model size.
+"""Seconds and peak memory of an iteration against response length, group size, prompts and model
+size.
 
     python -m bench.growth [length] [group] [prompts] [model] [--small] [--out FOLDER]
 
-Every point is a fresh process that trains a random model on responses of exactly the given length, with the default token budget. Writes
-GROWTH.md, which tells how fast time, work and memory grow, growth.json and growth.png to FOLDER (bench/, and docs/ for the figure, without
-it). `--small`: two small points on each axis, to try the command.
-"""
+Every point is a fresh process that trains a random model on responses of exactly the given length,
+with the default token budget. Writes GROWTH.md, which tells how fast time, work and memory grow,
+growth.json and growth.png to FOLDER (bench/, and docs/ for the figure, without it). `--small`: two
+small points on each axis, to try the command."""
 
 from __future__ import annotations
 
@@ -31,12 +32,14 @@ from bench.workloads import PATTERN
 
 WARMUP, ITERATIONS = 1, 2
 TOLERANCE = 0.15
-"""Exponent by which time may grow faster than the operations, for noise and for work that is not in matrix products."""
+"""Exponent by which time may grow faster than the operations, for noise and for work that is not in
+matrix products."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One iteration to measure: a random model of 4 layers, and `prompts` x `samples` responses of `tokens` tokens."""
+    """One iteration to measure: a random model of 4 layers, and `prompts` x `samples` responses of
+    `tokens` tokens."""
 
     axis: str
     prompts: int = 4
@@ -46,7 +49,11 @@ class Point:
 
     def architecture(self) -> Architecture:
         """Return the sizes of the model."""
-        return Architecture.of(Endless(pretrained=False, hidden_size=self.hidden_size, context_length=self.tokens + 64)().model)
+        return Architecture.of(
+            Endless(
+                pretrained=False, hidden_size=self.hidden_size, context_length=self.tokens + 64
+            )().model
+        )
 
     def arguments(self, run_dir: Path, records: Path) -> list[str]:
         """Return the arguments of Python that train at this point."""
@@ -74,7 +81,11 @@ class Point:
             "+callbacks.recorder._target_": "bench.ours.Recorder",
             "+callbacks.recorder.path": records,
         }
-        return ["train.py", *(f"{name}={value}" for name, value in settings.items()), "~callbacks.checkpoint"]
+        return [
+            "train.py",
+            *(f"{name}={value}" for name, value in settings.items()),
+            "~callbacks.checkpoint",
+        ]
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,10 @@ LABELS = {
 def points(axis: str, small: bool = False) -> list[Point]:
     """Return the points of an axis."""
     found = {
-        "length": [Point(axis, prompts=1, samples=16, tokens=n) for n in (64, 128, 256, 512, 1024, 2048, 4096)],
+        "length": [
+            Point(axis, prompts=1, samples=16, tokens=n)
+            for n in (64, 128, 256, 512, 1024, 2048, 4096)
+        ],
         "group": [Point(axis, samples=n) for n in (2, 4, 8, 16, 32, 64)],
         "prompts": [Point(axis, prompts=n) for n in (1, 2, 4, 8, 16, 32, 64)],
         "model": [Point(axis, hidden_size=n) for n in (128, 192, 256, 384, 512, 768, 1024)],
@@ -114,13 +128,30 @@ def points(axis: str, small: bool = False) -> list[Point]:
     if not small:
         return found
     if axis == "model":
-        return [replace(point, samples=2, tokens=4, hidden_size=size) for point, size in zip(found[:2], (32, 64), strict=True)]
-    return [replace(p, prompts=min(p.prompts, 2), samples=min(p.samples, 4), tokens=p.tokens // 16, hidden_size=32) for p in found[:2]]
+        return [
+            replace(point, samples=2, tokens=4, hidden_size=size)
+            for point, size in zip(found[:2], (32, 64), strict=True)
+        ]
+    return [
+        replace(
+            p,
+            prompts=min(p.prompts, 2),
+            samples=min(p.samples, 4),
+            tokens=p.tokens // 16,
+            hidden_size=32,
+        )
+        for p in found[:2]
+    ]
 
 
 def position(point: Point, arch: Architecture) -> float:
     """Return where a point is on its axis."""
-    return {"length": point.tokens, "group": point.samples, "prompts": point.prompts, "model": arch.parameters / 1e6}[point.axis]
+    return {
+        "length": point.tokens,
+        "group": point.samples,
+        "prompts": point.prompts,
+        "model": arch.parameters / 1e6,
+    }[point.axis]
 
 
 def work(arch: Architecture, prompts: Sequence[int], responses: Sequence[int]) -> int:
@@ -138,12 +169,17 @@ def measure(point: Point, folder: Path) -> Measurement:
     arch = point.architecture()
     x = position(point, arch)
     name = f"{point.axis}-{x:g}"
-    _, peak = run_python(point.arguments(folder / name, folder / f"{name}.jsonl"), folder / f"{name}.log")
+    _, peak = run_python(
+        point.arguments(folder / name, folder / f"{name}.jsonl"), folder / f"{name}.log"
+    )
     records = read(folder / f"{name}.jsonl")[WARMUP:]
     if any(set(record.response_lengths) != {point.tokens} for record in records):
         raise RuntimeError(f"{name}: responses are not {point.tokens} tokens long")
     seconds, rollout, update = (
-        median(values) for values in zip(*((r.seconds, r.stages["rollout"], r.stages["update"]) for r in records), strict=True)
+        median(values)
+        for values in zip(
+            *((r.seconds, r.stages["rollout"], r.stages["update"]) for r in records), strict=True
+        )
     )
     flops = work(arch, records[0].prompt_lengths, records[0].response_lengths)
     return Measurement(point, x, seconds, rollout, update, peak, flops)
@@ -167,7 +203,8 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> Line:
 
 
 def exponent(x: Sequence[float], y: Sequence[float]) -> float:
-    """Return k of `y ~ x^k` over the upper half of the points, at least two: the slope of log y over log x. 1: linear; 2: quadratic."""
+    """Return k of `y ~ x^k` over the upper half of the points, at least two: the slope of log y
+    over log x. 1: linear; 2: quadratic."""
     count = max(2, len(x) // 2)
     return float(np.polyfit(np.log(x[-count:]), np.log(y[-count:]), 1)[0])
 
@@ -181,13 +218,29 @@ def summary(found: Sequence[Measurement]) -> list[str]:
     memory = f"{number(found[0].peak_bytes / 1e9)} to {number(found[-1].peak_bytes / 1e9)}"
     fitted = f"{line.intercept:.3g} + {line.slope:.3g} x (R² {line.r2:.3f})"
     span = f"{x[0]:g} to {x[-1]:g}"
-    return [LABELS[found[0].point.axis], span, fitted, f"{grows:.2f}", f"{needed:.2f}", verdict, memory]
+    return [
+        LABELS[found[0].point.axis],
+        span,
+        fitted,
+        f"{grows:.2f}",
+        f"{needed:.2f}",
+        verdict,
+        memory,
+    ]
 
 
 def summary_table(found: Sequence[Measurement]) -> str:
     """Return the table of all axes."""
     axes = list(dict.fromkeys(m.point.axis for m in found))
-    head = ["x", "from", "seconds", "exponent of seconds", "of operations", "no faster", "peak memory, GB"]
+    head = [
+        "x",
+        "from",
+        "seconds",
+        "exponent of seconds",
+        "of operations",
+        "no faster",
+        "peak memory, GB",
+    ]
     return table(head, [summary([m for m in found if m.point.axis == axis]) for axis in axes])
 
 
@@ -199,15 +252,31 @@ def draw(found: Sequence[Measurement], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     axes = list(dict.fromkeys(m.point.axis for m in found))
-    figure, grid = plt.subplots(2, len(axes), figsize=(3.4 * len(axes), 5.4), dpi=110, squeeze=False)
+    figure, grid = plt.subplots(
+        2, len(axes), figsize=(3.4 * len(axes), 5.4), dpi=110, squeeze=False
+    )
     for column, axis in zip(grid.T, axes, strict=True):
         own = [m for m in found if m.point.axis == axis]
-        x, line = np.array([m.x for m in own]), fit_line([m.x for m in own], [m.seconds for m in own])
-        column[0].plot(x, line.intercept + line.slope * x, color="#94a3b8", linestyle="--", label="line")
+        x, line = (
+            np.array([m.x for m in own]),
+            fit_line([m.x for m in own], [m.seconds for m in own]),
+        )
+        column[0].plot(
+            x, line.intercept + line.slope * x, color="#94a3b8", linestyle="--", label="line"
+        )
         for name, color in (("seconds", "#2563eb"), ("rollout", "#16a34a"), ("update", "#ea580c")):
             label = "iteration" if name == "seconds" else name
-            column[0].plot(x, [getattr(m, name) for m in own], color=color, marker="o", markersize=3, label=label)
-        column[1].plot(x, [m.peak_bytes / 1e9 for m in own], color="#9333ea", marker="o", markersize=3)
+            column[0].plot(
+                x,
+                [getattr(m, name) for m in own],
+                color=color,
+                marker="o",
+                markersize=3,
+                label=label,
+            )
+        column[1].plot(
+            x, [m.peak_bytes / 1e9 for m in own], color="#9333ea", marker="o", markersize=3
+        )
         column[1].set(xlabel=LABELS[axis])
         for panel in column:
             panel.set(ylim=(0, None), xlim=(0, None))
@@ -223,8 +292,12 @@ def draw(found: Sequence[Measurement], path: Path) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Measure, write and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.growth", description="Growth of time and memory.")
-    parser.add_argument("axes", nargs="*", metavar="AXIS", help=f"{', '.join(LABELS)}; default: all")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.growth", description="Growth of time and memory."
+    )
+    parser.add_argument(
+        "axes", nargs="*", metavar="AXIS", help=f"{', '.join(LABELS)}; default: all"
+    )
     parser.add_argument("--small", action="store_true", help="two small points on each axis")
     parser.add_argument("--out", type=Path, help="folder of growth.json and growth.png")
     options = parser.parse_args(arguments)
@@ -241,8 +314,14 @@ def main(arguments: Sequence[str]) -> None:
             found.append(measure(point, folder))
             last = found[-1]
             stages = f"rollout {last.rollout:.3g}, update {last.update:.3g}"
-            print(f"{axis} {last.x:g}: {last.seconds:.3g} s ({stages}), {last.peak_bytes / 1e9:.2f} GB", flush=True)
-            (results / "growth.json").write_text(json.dumps({**start, "points": [asdict(m) for m in found]}, indent=1) + "\n")
+            print(
+                f"{axis} {last.x:g}: {last.seconds:.3g} s ({stages}), "
+                f"{last.peak_bytes / 1e9:.2f} GB",
+                flush=True,
+            )
+            (results / "growth.json").write_text(
+                json.dumps({**start, "points": [asdict(m) for m in found]}, indent=1) + "\n"
+            )
     draw(found, plot / "growth.png")
     text, figure = summary_table(found), os.path.relpath(plot / "growth.png", results)
     command = command_line("bench.growth", arguments)

@@ -1,10 +1,11 @@
-"""Compare what this project and TRL learn from the same task with the same settings: `make learning`.
+"""Compare what this project and TRL learn from the same task with the same settings: `make
+learning`.
 
     python -m bench.learning [--steps 1 4] [--seeds 1 2 3] [--iterations 200] [--out FOLDER]
 
-Both sides train the embedded model on generated arithmetic, in fresh processes, here and TRL in turn. Writes LEARNING.md, learning.json and
-learning.png to FOLDER (bench/, and docs/ for the figure, without it).
-"""
+Both sides train the embedded model on generated arithmetic, in fresh processes, here and TRL in
+turn. Writes LEARNING.md, learning.json and learning.png to FOLDER (bench/, and docs/ for the
+figure, without it)."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ from rlmods.data.loader import PromptLoader
 from rlmods.types import Prompt
 
 LEARNING_RATES = {1: 2e-4, 4: 1e-4}
-"""Learning rate by the number of optimizer steps of an iteration; 4 steps of 1e-4 are the defaults of `algo=dapo`."""
+"""Learning rate by the number of optimizer steps of an iteration; 4 steps of 1e-4 are the defaults
+of `algo=dapo`."""
 STD_EPS = 1e-4
 """Added to the standard deviation of a group's rewards: TRL's constant."""
 NUM_VAL = 2000
@@ -51,10 +53,12 @@ MARGIN = 0.05
 
 @dataclass(frozen=True)
 class Task:
-    """Training of the embedded model on generated arithmetic, with 32 prompts x 8 responses of at most 16 tokens in an iteration."""
+    """Training of the embedded model on generated arithmetic, with 32 prompts x 8 responses of at
+    most 16 tokens in an iteration."""
 
     steps: int
-    """Optimizer steps of an iteration. With one the ratio is 1 everywhere; with more it is clipped."""
+    """Optimizer steps of an iteration. With one the ratio is 1 everywhere; with more it is
+    clipped."""
     iterations: int
 
     @property
@@ -68,7 +72,8 @@ class Task:
         return LEARNING_RATES[self.steps]
 
     def prompts(self, seed: int) -> list[Prompt]:
-        """Return the prompts of all iterations in the order in which `train.py seed=SEED` draws them."""
+        """Return the prompts of all iterations in the order in which `train.py seed=SEED` draws
+        them."""
         loader = PromptLoader(Arithmetic(num_val=0)().train, self.workload.prompts, seed)
         return [loader.prompt_at(i) for i in range(self.iterations * self.workload.prompts)]
 
@@ -112,8 +117,14 @@ class Curve:
 
 
 def greedy_accuracy(model: Path, workload: Workload) -> float:
-    """Return the greedy accuracy of a model on held-out prompts, as `python -m rlmods.evaluate` measures it."""
-    settings = ["data=arithmetic", f"data.num_val={NUM_VAL}", "reward=accuracy", f"rollout.max_tokens={workload.max_tokens}"]
+    """Return the greedy accuracy of a model on held-out prompts, as `python -m rlmods.evaluate`
+    measures it."""
+    settings = [
+        "data=arithmetic",
+        f"data.num_val={NUM_VAL}",
+        "reward=accuracy",
+        f"rollout.max_tokens={workload.max_tokens}",
+    ]
     return float(evaluate(str(model), settings)["val/accuracy"])
 
 
@@ -127,14 +138,24 @@ def train(side: str, task: Task, seed: int, model: Path, folder: Path) -> Curve:
     if side == "here":
         seconds, _ = run_python(task.command(seed, model, folder), folder.with_suffix(".log"))
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        accuracy = [row["train/accuracy"] for row in rows if "train/accuracy" in row]  # not in those of alerts and validations
+        # not in those of alerts and validations
+        accuracy = [row["train/accuracy"] for row in rows if "train/accuracy" in row]
     else:
-        arguments = ["-m", "bench.trl_learning", json.dumps(asdict(task)), str(seed), str(model), str(folder)]
+        arguments = [
+            "-m",
+            "bench.trl_learning",
+            json.dumps(asdict(task)),
+            str(seed),
+            str(model),
+            str(folder),
+        ]
         seconds, _ = run_python(arguments, folder.with_suffix(".log"))
         accuracy = [float(line) for line in (folder / "accuracy.jsonl").read_text().splitlines()]
     if len(accuracy) != task.iterations:
         raise RuntimeError(f"{folder}: {len(accuracy)} iterations instead of {task.iterations}")
-    curve = Curve(side, task.steps, seed, accuracy, greedy_accuracy(folder / "export", task.workload))
+    curve = Curve(
+        side, task.steps, seed, accuracy, greedy_accuracy(folder / "export", task.workload)
+    )
     summary = ", ".join(f"{value:.3f}" for value in curve.measures.values())
     print(f"{task.steps} steps, seed {seed}, {side}: {summary} ({seconds:.0f} s)", flush=True)
     return curve
@@ -160,11 +181,17 @@ class Welch:
 
     @property
     def p(self) -> float:
-        """Probability of a difference at least this large, in either direction, if the means are equal."""
-        return p_value(self.difference / self.error, self.freedom) if self.error else float(not self.difference)
+        """Probability of a difference at least this large, in either direction, if the means are
+        equal."""
+        return (
+            p_value(self.difference / self.error, self.freedom)
+            if self.error
+            else float(not self.difference)
+        )
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Return the confidence interval of the difference that misses the true one with probability `level`."""
+        """Return the confidence interval of the difference that misses the true one with
+        probability `level`."""
         low, high = 0.0, 1e4
         for _ in range(100):  # bisection: p falls as t grows
             middle = (low + high) / 2
@@ -173,7 +200,8 @@ class Welch:
 
 
 def p_value(t: float, freedom: float) -> float:
-    """Return `P(|T| >= |t|)` of Student's t distribution: the regularised incomplete beta function I_x(df/2, 1/2) at x = df / (df + t²)."""
+    """Return `P(|T| >= |t|)` of Student's t distribution: the regularised incomplete beta function
+    I_x(df/2, 1/2) at x = df / (df + t²)."""
     return float(mpmath.betainc(freedom / 2, 0.5, 0, freedom / (freedom + t**2), regularized=True))
 
 
@@ -183,7 +211,8 @@ def select(curves: Sequence[Curve], side: str, steps: int) -> list[Curve]:
 
 
 def section(curves: Sequence[Curve], steps: int) -> str:
-    """Return the section of one number of steps: a row for each measure, and whether the sides differ beyond the noise of seeds."""
+    """Return the section of one number of steps: a row for each measure, and whether the sides
+    differ beyond the noise of seeds."""
     sides = {side: select(curves, side, steps) for side in ("here", "TRL")}
     names, rows = list(sides["here"][0].measures), []
     differing, unknown = list[str](), list[str]()
@@ -192,7 +221,9 @@ def section(curves: Sequence[Curve], steps: int) -> str:
         test = Welch.of(here, trl)
         low, high = test.interval()
         cells = [f"{mean(values):.3f} ± {stdev(values):.3f}" for values in (here, trl)]
-        rows.append([name, *cells, f"{test.difference:+.3f} ({low:+.3f} to {high:+.3f})", f"{test.p:.2f}"])
+        rows.append(
+            [name, *cells, f"{test.difference:+.3f} ({low:+.3f} to {high:+.3f})", f"{test.p:.2f}"]
+        )
         if test.p < LEVEL / len(names):
             differing.append(name)
         elif max(-low, high) > MARGIN:
@@ -200,21 +231,30 @@ def section(curves: Sequence[Curve], steps: int) -> str:
     seeds = ", ".join(str(curve.seed) for curve in sides["here"])
     title = f"## {steps} optimizer step{'s' if steps > 1 else ''} of an iteration"
     count = len(sides["here"][0].accuracy)
-    setting = f"Learning rate {LEARNING_RATES[steps]:g}, {count} iterations, seeds {seeds}: mean ± standard deviation over seeds."
+    setting = (
+        f"Learning rate {LEARNING_RATES[steps]:g}, {count} iterations, seeds {seeds}: mean ± "
+        "standard deviation over seeds."
+    )
     head = ["measure", "here", "TRL", f"difference ({1 - LEVEL:.0%} interval)", "p"]
     return "\n\n".join([title, setting, table(head, rows), verdict(differing, unknown)])
 
 
 def verdict(differing: Sequence[str], unknown: Sequence[str]) -> str:
-    """Return what the intervals say of the measures that differ beyond noise, and of those whose interval leaves `MARGIN`."""
+    """Return what the intervals say of the measures that differ beyond noise, and of those whose
+    interval leaves `MARGIN`."""
     if differing:
         return f"**The sides differ: {'; '.join(differing)}.**"
     if unknown:
-        return f"No difference beyond noise, but more seeds are needed for intervals within ±{MARGIN}: {'; '.join(unknown)}."
+        return (
+            "No difference beyond noise, but more seeds are needed for intervals within "
+            f"±{MARGIN}: {'; '.join(unknown)}."
+        )
     return f"The sides agree: every interval lies within ±{MARGIN}."
 
 
-def smooth(values: Sequence[float], window: int = WINDOW) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def smooth(
+    values: Sequence[float], window: int = WINDOW
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the last iteration of each window, counted from 1, and the mean over the window."""
     window = min(window, len(values))
     means = np.convolve(values, np.full(window, 1 / window), mode="valid")
@@ -222,21 +262,28 @@ def smooth(values: Sequence[float], window: int = WINDOW) -> tuple[np.ndarray[An
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Plot the sampled accuracy of both sides: mean over seeds, and the range from the lowest to the highest."""
+    """Plot the sampled accuracy of both sides: mean over seeds, and the range from the lowest to
+    the highest."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     tasks = list(dict.fromkeys(curve.steps for curve in curves))
-    figure, panels = plt.subplots(1, len(tasks), figsize=(4.6 * len(tasks), 3.4), dpi=130, sharey=True, squeeze=False)
+    figure, panels = plt.subplots(
+        1, len(tasks), figsize=(4.6 * len(tasks), 3.4), dpi=130, sharey=True, squeeze=False
+    )
     for panel, steps in zip(panels[0], tasks, strict=True):
         for side, color in (("here", "#2563eb"), ("TRL", "#ea580c")):
             smoothed = [smooth(curve.accuracy) for curve in select(curves, side, steps)]
             x, y = smoothed[0][0], np.stack([means for _, means in smoothed])
             panel.plot(x, y.mean(0), color=color, label=side, linewidth=1.6)
             panel.fill_between(x, y.min(0), y.max(0), color=color, alpha=0.2, linewidth=0)
-        panel.set(xlabel="iteration", xlim=(0, None), title=f"{steps} optimizer step{'s' if steps > 1 else ''} of an iteration")
+        panel.set(
+            xlabel="iteration",
+            xlim=(0, None),
+            title=f"{steps} optimizer step{'s' if steps > 1 else ''} of an iteration",
+        )
         panel.title.set_fontsize(10)
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
@@ -249,11 +296,22 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of the command."""
-    parser = argparse.ArgumentParser(prog="python -m bench.learning", description="Compare what this project and TRL learn.")
-    parser.add_argument("--steps", type=int, nargs="+", choices=LEARNING_RATES, default=[1, 4], help="optimizer steps of an iteration")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.learning", description="Compare what this project and TRL learn."
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        nargs="+",
+        choices=LEARNING_RATES,
+        default=[1, 4],
+        help="optimizer steps of an iteration",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="at least two")
     parser.add_argument("--iterations", type=int, default=200, help="of each process")
-    parser.add_argument("--out", type=Path, help="folder of LEARNING.md, learning.json and learning.png")
+    parser.add_argument(
+        "--out", type=Path, help="folder of LEARNING.md, learning.json and learning.png"
+    )
     options = parser.parse_args(arguments)
     if len(set(options.seeds)) < 2:
         parser.error("the spread needs at least two seeds, as in --seeds 1 2 3")
@@ -262,10 +320,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def write(curves: Sequence[Curve], steps: Sequence[int], start: Mapping[str, str], command: str, results: Path, plot: Path) -> None:
+def write(
+    curves: Sequence[Curve],
+    steps: Sequence[int],
+    start: Mapping[str, str],
+    command: str,
+    results: Path,
+    plot: Path,
+) -> None:
     """Write the table and the figure."""
     draw(curves, plot / "learning.png")
-    figure = f"![Sampled accuracy over iterations]({os.path.relpath(plot / 'learning.png', results)})"
+    figure = (
+        f"![Sampled accuracy over iterations]({os.path.relpath(plot / 'learning.png', results)})"
+    )
     sections = [figure, *(section(curves, count) for count in steps)]
     (results / "LEARNING.md").write_text(page("Learning beside TRL", command, start, sections))
 
@@ -273,7 +340,8 @@ def write(curves: Sequence[Curve], steps: Sequence[int], start: Mapping[str, str
 def main(arguments: Sequence[str]) -> None:
     """Train both sides with every seed, and write and print the results."""
     options, curves = parse(arguments), list[Curve]()
-    start = {name: value for name, value in noted().items() if name != "Load average before"}  # which changes no curve
+    # which changes no curve
+    start = {name: value for name, value in noted().items() if name != "Load average before"}
     folder = ROOT / "runs" / "bench" / time.strftime("learning-%Y%m%d-%H%M%S")
     results, plot = ((options.out or ROOT / place).resolve() for place in ("bench", "docs"))
     for path in (results, plot):
@@ -286,7 +354,8 @@ def main(arguments: Sequence[str]) -> None:
             for side in ("here", "TRL"):
                 curves.append(train(side, task, seed, model, folder / f"{side}-{steps}-{seed}"))
                 (results / "learning.json").write_text(
-                    json.dumps({**start, "curves": [asdict(curve) for curve in curves]}, indent=1) + "\n"
+                    json.dumps({**start, "curves": [asdict(curve) for curve in curves]}, indent=1)
+                    + "\n"
                 )
     write(curves, options.steps, start, command_line("bench.learning", arguments), results, plot)
     print((results / "LEARNING.md").read_text())

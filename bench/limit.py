@@ -1,9 +1,10 @@
-"""The time that an iteration needs at least on this machine: operations and bytes of each stage, over measured rates.
+"""The time that an iteration needs at least on this machine: operations and bytes of each stage,
+over measured rates.
 
     python -m bench.limit MODEL ROWS TOKENS DTYPE [SECONDS]
 
-measures the rates in a process with the settings of the training processes, and prints them as JSON.
-"""
+measures the rates in a process with the settings of the training processes, and prints them as
+JSON."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from torch import nn
 from rlmods.policy.cpu_linear import cpu_linear
 
 ADAMW_PASSES = 7
-"""Tensors of the size of the parameters that one step of AdamW moves: it reads parameter, gradient and two moments, and writes parameter
-and moments."""
+"""Tensors of the size of the parameters that one step of AdamW moves: it reads parameter, gradient
+and two moments, and writes parameter and moments."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,11 @@ class Architecture:
         head, config = model.get_output_embeddings(), model.config.get_text_config()
         heads = config.num_attention_heads
         return cls(
-            linear=[(m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear) and m is not head],
+            linear=[
+                (m.in_features, m.out_features)
+                for m in model.modules()
+                if isinstance(m, nn.Linear) and m is not head
+            ],
             head=(head.in_features, head.out_features),
             layers=config.num_hidden_layers,
             heads=heads,
@@ -82,14 +87,14 @@ class Architecture:
 
 
 def linear_flops(arch: Architecture, tokens: int, scored: int) -> int:
-    """Return `2 (tokens W + scored W_head)`: a multiplication and an addition per weight and token; W linear weights, and the output layer
-    only at `scored` tokens."""
+    """Return `2 (tokens W + scored W_head)`: a multiplication and an addition per weight and token;
+    W linear weights, and the output layer only at `scored` tokens."""
     return 2 * (tokens * arch.linear_weights + scored * arch.head_weights)
 
 
 def attention_flops(arch: Architecture, context: int) -> int:
-    """Return `4 layers heads head_size context`: queries times keys, and probabilities times values. `context`: keys that a token attends
-    to, itself included, summed over tokens."""
+    """Return `4 layers heads head_size context`: queries times keys, and probabilities times
+    values. `context`: keys that a token attends to, itself included, summed over tokens."""
     return 4 * arch.layers * arch.heads * arch.head_size * context
 
 
@@ -99,13 +104,15 @@ def prompt_context(prompt: int) -> int:
 
 
 def response_context(prompt: int, response: int) -> int:
-    """Return `sum of p + t for t = 1 .. n - 1`, the keys that a response of n tokens attends to. Its last token is not forwarded."""
+    """Return `sum of p + t for t = 1 .. n - 1`, the keys that a response of n tokens attends to.
+    Its last token is not forwarded."""
     return (response - 1) * prompt + prompt_context(response - 1)
 
 
 def update_flops(arch: Architecture, prompts: Sequence[int], responses: Sequence[int]) -> int:
-    """Return three times the operations of one forward (backward: gradients of inputs and of weights), in which the prompt of a group is
-    forwarded once and only response tokens are scored."""
+    """Return three times the operations of one forward (backward: gradients of inputs and of
+    weights), in which the prompt of a group is forwarded once and only response tokens are
+    scored."""
     samples = len(responses) // len(prompts)
     context = sum(map(prompt_context, prompts))
     context += sum(response_context(prompts[i // samples], n) for i, n in enumerate(responses))
@@ -119,23 +126,29 @@ def optimizer_bytes(arch: Architecture) -> int:
 
 
 def prefill_flops(arch: Architecture, prompts: Sequence[int]) -> int:
-    """Return the operations of one forward of every prompt, with the output layer at its last token."""
-    return linear_flops(arch, sum(prompts), len(prompts)) + attention_flops(arch, sum(map(prompt_context, prompts)))
+    """Return the operations of one forward of every prompt, with the output layer at its last
+    token."""
+    return linear_flops(arch, sum(prompts), len(prompts)) + attention_flops(
+        arch, sum(map(prompt_context, prompts))
+    )
 
 
 def decode_flops(arch: Architecture, context: Sequence[int]) -> int:
-    """Return the operations of one decode step of rows that attend to `context` keys each, the new token included."""
+    """Return the operations of one decode step of rows that attend to `context` keys each, the new
+    token included."""
     return linear_flops(arch, len(context), len(context)) + attention_flops(arch, sum(context))
 
 
 def decode_bytes(arch: Architecture, context: Sequence[int], size: int) -> int:
-    """Return the bytes that one decode step reads: every weight once, and keys and values of each row. `size`: bytes of a number."""
+    """Return the bytes that one decode step reads: every weight once, and keys and values of each
+    row. `size`: bytes of a number."""
     cache = 2 * arch.layers * arch.key_heads * arch.head_size * sum(context)
     return size * (arch.linear_weights + arch.head_weights + cache)
 
 
 def decode_steps(prompts: Sequence[int], responses: Sequence[int]) -> list[list[int]]:
-    """Return the contexts of the unfinished rows at every decode step. The first token of a response comes from the prefill."""
+    """Return the contexts of the unfinished rows at every decode step. The first token of a
+    response comes from the prefill."""
     samples = len(responses) // len(prompts)
     rows = [(prompts[i // samples], n) for i, n in enumerate(responses)]
     return [[prompt + t for prompt, n in rows if n > t] for t in range(1, max(responses))]
@@ -158,7 +171,12 @@ class Rates:
     @classmethod
     def highest(cls, measured: Sequence[Rates]) -> Rates:
         """Return the highest of each rate."""
-        return cls(*(max(values) for values in zip(*(asdict(rates).values() for rates in measured), strict=True)))
+        return cls(
+            *(
+                max(values)
+                for values in zip(*(asdict(rates).values() for rates in measured), strict=True)
+            )
+        )
 
 
 def _synchronize() -> None:
@@ -168,7 +186,8 @@ def _synchronize() -> None:
 
 
 def fastest(call: Callable[[], object], seconds: float) -> float:
-    """Return the least seconds of a call, of those that fit into `seconds`; of three at least, after one that does not count."""
+    """Return the least seconds of a call, of those that fit into `seconds`; of three at least,
+    after one that does not count."""
     times: list[float] = []
     call()
     while sum(times) < seconds or len(times) < 3:
@@ -184,29 +203,40 @@ def _onednn(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return cpu_linear(a, b.T)
 
 
-def matmul_rate(arch: Architecture, rows: int, dtype: torch.dtype, *, backward: bool, seconds: float = 0.2) -> float:
-    """Return FLOP/s of all linear layers and the output layer for `rows` tokens, each product timed by itself:
-    `sum of flops / sum of seconds`. With `backward` also the products for the gradients of inputs and of weights. Of PyTorch's product and
-    that of oneDNN (`cpu_linear`), the faster one counts."""
+def matmul_rate(
+    arch: Architecture, rows: int, dtype: torch.dtype, *, backward: bool, seconds: float = 0.2
+) -> float:
+    """Return FLOP/s of all linear layers and the output layer for `rows` tokens, each product timed
+    by itself: `sum of flops / sum of seconds`. With `backward` also the products for the gradients
+    of inputs and of weights. Of PyTorch's product and that of oneDNN (`cpu_linear`), the faster one
+    counts."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     flops = total = 0.0
     for (inputs, outputs), count in Counter([*arch.linear, arch.head]).items():
-        x, weight, grad = (torch.randn(shape, device=device).to(dtype) for shape in ((rows, inputs), (outputs, inputs), (rows, outputs)))
+        x, weight, grad = (
+            torch.randn(shape, device=device).to(dtype)
+            for shape in ((rows, inputs), (outputs, inputs), (rows, outputs))
+        )
         factors = [(x, weight.T), *([(grad, weight), (grad.T, x)] if backward else [])]
         flops += count * len(factors) * 2 * rows * inputs * outputs
-        total += count * sum(min(fastest(partial(f, a, b), seconds) for f in (torch.mm, _onednn)) for a, b in factors)
+        total += count * sum(
+            min(fastest(partial(f, a, b), seconds) for f in (torch.mm, _onednn)) for a, b in factors
+        )
     return flops / total
 
 
 def copy_rate(num_bytes: int, seconds: float = 0.5) -> float:
-    """Return bytes per second of copying a tensor of `num_bytes`, of which each byte is read once and written once: `2 num_bytes / s`."""
+    """Return bytes per second of copying a tensor of `num_bytes`, of which each byte is read once
+    and written once: `2 num_bytes / s`."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     source = torch.zeros(max(1, num_bytes // 4), device=device)
     target = torch.ones_like(source)
     return 2 * source.nbytes / fastest(lambda: target.copy_(source), seconds)
 
 
-def measure(arch: Architecture, rows: int, tokens: int, dtype: torch.dtype, seconds: float = 0.2) -> Rates:
+def measure(
+    arch: Architecture, rows: int, tokens: int, dtype: torch.dtype, seconds: float = 0.2
+) -> Rates:
     """Measure the rates for decode steps of `rows` rows and an update of `tokens` tokens."""
     weights = (arch.linear_weights + arch.head_weights) * dtype.itemsize
     return Rates(
@@ -229,9 +259,11 @@ class Need:
     """Least time at the measured rates."""
 
 
-def rollout_need(arch: Architecture, rates: Rates, prompts: Sequence[int], responses: Sequence[int], size: int) -> Need:
-    """Return the need of sampling: the prefill at the rate of matrix products, and for each decode step the longer of its products and its
-    reads. `size`: bytes of a number."""
+def rollout_need(
+    arch: Architecture, rates: Rates, prompts: Sequence[int], responses: Sequence[int], size: int
+) -> Need:
+    """Return the need of sampling: the prefill at the rate of matrix products, and for each decode
+    step the longer of its products and its reads. `size`: bytes of a number."""
     flops = prefill_flops(arch, prompts)
     seconds, moved = flops / rates.update_flops, 0
     for context in decode_steps(prompts, responses):
@@ -241,15 +273,30 @@ def rollout_need(arch: Architecture, rates: Rates, prompts: Sequence[int], respo
     return Need(flops, moved, seconds)
 
 
-def update_need(arch: Architecture, rates: Rates, prompts: Sequence[int], responses: Sequence[int]) -> Need:
-    """Return the need of forward and backward at the rate of matrix products, and of the optimizer at the rate of copies."""
+def update_need(
+    arch: Architecture, rates: Rates, prompts: Sequence[int], responses: Sequence[int]
+) -> Need:
+    """Return the need of forward and backward at the rate of matrix products, and of the optimizer
+    at the rate of copies."""
     flops, moved = update_flops(arch, prompts, responses), optimizer_bytes(arch)
     return Need(flops, moved, flops / rates.update_flops + moved / rates.copy_bytes)
 
 
 def main(model: str, rows: str, tokens: str, dtype: str, seconds: str = "0.2") -> None:
     """Print the rates as JSON."""
-    print(json.dumps(asdict(measure(Architecture.load(model), int(rows), int(tokens), getattr(torch, dtype), float(seconds)))))
+    print(
+        json.dumps(
+            asdict(
+                measure(
+                    Architecture.load(model),
+                    int(rows),
+                    int(tokens),
+                    getattr(torch, dtype),
+                    float(seconds),
+                )
+            )
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -11,12 +11,23 @@ from typing import Any
 from lightning import Callback
 
 from bench.records import STAGES, Record, append, device_bytes
-from bench.workloads import BETAS, CLIP_HIGH, CLIP_LOW, EPS, LEARNING_RATE, MAX_NORM, PATTERN, Inputs, Workload
+from bench.workloads import (
+    BETAS,
+    CLIP_HIGH,
+    CLIP_LOW,
+    EPS,
+    LEARNING_RATE,
+    MAX_NORM,
+    PATTERN,
+    Inputs,
+    Workload,
+)
 
 
 @dataclass
 class Recorder(Callback):
-    """Append a `Record` to a file after every iteration, each of which samples from all prompts of the data.
+    """Append a `Record` to a file after every iteration, each of which samples from all prompts of
+    the data.
 
     Lightning's callbacks run in the order of the configuration: put it last."""
 
@@ -25,7 +36,9 @@ class Recorder(Callback):
     _prompt_lengths: list[int] = field(default_factory=list, init=False)
 
     def on_train_start(self, trainer: Any, learner: Any) -> None:
-        self._prompt_lengths = [len(learner.policy.encode(prompt)) for prompt in learner.splits.train]
+        self._prompt_lengths = [
+            len(learner.policy.encode(prompt)) for prompt in learner.splits.train
+        ]
         self._start = time.perf_counter()
 
     def on_iteration_end(self, trainer: Any, learner: Any, metrics: Mapping[str, float]) -> None:
@@ -33,15 +46,20 @@ class Recorder(Callback):
         stages = {name: metrics.get(f"time/{name}_s", 0.0) for name in STAGES}
         stages["other"] = now - self._start - sum(stages.values())
         lengths = [len(row["tokens"]) for row in learner.samples]
-        append(Path(self.path), Record(now - self._start, stages, self._prompt_lengths, lengths, device_bytes()))
+        append(
+            Path(self.path),
+            Record(now - self._start, stages, self._prompt_lengths, lengths, device_bytes()),
+        )
         self._start = time.perf_counter()
 
 
 def settings(workload: Workload) -> dict[str, Any]:
-    """Return the settings of the workload: sizes, objective, optimizer and precision, without checkpoints and validation."""
+    """Return the settings of the workload: sizes, objective, optimizer and precision, without
+    checkpoints and validation."""
     return {
         "algo": "dapo",
-        "sampling": "fixed",  # dynamic sampling, which TRL does not have, would sample more than one batch
+        # dynamic sampling, which TRL does not have, would sample more than one batch
+        "sampling": "fixed",
         "batch.prompts": workload.prompts,
         "batch.samples": workload.samples,
         "batch.minibatches": 1,
@@ -62,8 +80,13 @@ def settings(workload: Workload) -> dict[str, Any]:
 
 
 def command(settings: Mapping[str, Any]) -> list[str]:
-    """Return the arguments of Python that train with these settings. TRL saves nothing while it trains, so neither does this side."""
-    return ["train.py", *(f"{name}={value}" for name, value in settings.items()), "~callbacks.checkpoint"]
+    """Return the arguments of Python that train with these settings. TRL saves nothing while it
+    trains, so neither does this side."""
+    return [
+        "train.py",
+        *(f"{name}={value}" for name, value in settings.items()),
+        "~callbacks.checkpoint",
+    ]
 
 
 def arguments(workload: Workload, inputs: Inputs, run_dir: Path, records: Path) -> list[str]:
@@ -78,5 +101,8 @@ def arguments(workload: Workload, inputs: Inputs, run_dir: Path, records: Path) 
         "reward": "regex",
         "reward.pattern": f"'{PATTERN}'",
     }
-    recorder = {"+callbacks.recorder._target_": "bench.ours.Recorder", "+callbacks.recorder.path": records}
+    recorder = {
+        "+callbacks.recorder._target_": "bench.ours.Recorder",
+        "+callbacks.recorder.path": records,
+    }
     return command({**settings(workload), **data, "run_dir": run_dir, **recorder})

@@ -24,7 +24,8 @@ def exit_on_sigterm() -> None:
 
 
 def resident_bytes(root: psutil.Process) -> int:
-    """Return the resident memory of a process and all processes below it. Pages that they share count once for each."""
+    """Return the resident memory of a process and all processes below it. Pages that they share
+    count once for each."""
     total = 0
     with suppress(psutil.NoSuchProcess):
         for process in (root, *root.children(recursive=True)):
@@ -43,9 +44,14 @@ def kill_tree(pid: int) -> None:
 
 
 def run_python(
-    arguments: Sequence[str], log: Path, *, python: str = sys.executable, environment: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    log: Path,
+    *,
+    python: str = sys.executable,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[float, float]:
-    """Run Python in the root of the repository with these arguments and additional environment, and write its output to `log`.
+    """Run Python in the root of the repository with these arguments and additional environment, and
+    write its output to `log`.
 
     Returns the wall time in seconds and the largest resident memory of the process tree in bytes.
 
@@ -53,10 +59,17 @@ def run_python(
         RuntimeError: the command failed; the message ends with the last lines of its output.
     """
     start, peak = time.perf_counter(), 0
-    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **(environment or {})}
+    variables = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        **(environment or {}),
+    }
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
-        process = subprocess.Popen([python, *arguments], cwd=ROOT, env=variables, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [python, *arguments], cwd=ROOT, env=variables, stdout=output, stderr=subprocess.STDOUT
+        )
         try:
             root = psutil.Process(process.pid)
             while process.poll() is None:
@@ -67,5 +80,8 @@ def run_python(
             process.wait()
     if process.returncode:
         last = "\n".join(log.read_text().splitlines()[-15:])
-        raise RuntimeError(f"python {' '.join(arguments)}: exit status {process.returncode}; {log} ends with\n{last}")
+        raise RuntimeError(
+            f"python {' '.join(arguments)}: exit status {process.returncode}; {log} ends "
+            f"with\n{last}"
+        )
     return time.perf_counter() - start, float(peak)

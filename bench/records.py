@@ -11,8 +11,8 @@ from statistics import median
 import torch
 
 STAGES = ("rollout", "reward", "score", "update", "other")
-"""`score`: log-probabilities of the old policy and the reference. `update`: forward, backward and the optimizer step. `other`: the rest of
-the iteration, from the end of the one before."""
+"""`score`: log-probabilities of the old policy and the reference. `update`: forward, backward and
+the optimizer step. `other`: the rest of the iteration, from the end of the one before."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ class Ratio:
 
 
 def speedup(ours: Side, other: Side) -> Ratio:
-    """Return response tokens per second of `ours` over those of `other`, each process compared with the one that ran beside it."""
+    """Return response tokens per second of `ours` over those of `other`, each process compared with
+    the one that ran beside it."""
     ratios = [a.tokens_per_s / b.tokens_per_s for a, b in zip(ours.runs, other.runs, strict=True)]
     return Ratio(median(ratios), min(ratios), max(ratios))
 
@@ -124,6 +125,12 @@ def check_same_work(ours: Side, other: Side, rows: int) -> None:
     Raises:
         ValueError: they differ, and a comparison would be meaningless.
     """
-    found = {(tuple(sorted(record.prompt_lengths)), len(record.response_lengths)) for record in (*ours.records, *other.records)}
+    found = {
+        (tuple(sorted(record.prompt_lengths)), len(record.response_lengths))
+        for record in (*ours.records, *other.records)
+    }
     if len(found) != 1 or next(iter(found))[1] != rows:
-        raise ValueError(f"iterations differ in their prompts or in the number of responses ({rows}): {sorted(found)}")
+        raise ValueError(
+            f"iterations differ in their prompts or in the number of responses ({rows}): "
+            f"{sorted(found)}"
+        )

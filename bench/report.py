@@ -39,18 +39,22 @@ class Comparison:
     rates: Rates
 
     def needs(self, side: Side) -> Mapping[str, list[Need]]:
-        """Return the needs of each iteration of a side, by stage, for the lengths that it sampled."""
+        """Return the needs of each iteration of a side, by stage, for the lengths that it
+        sampled."""
 
         def of(record: Record) -> tuple[Need, Need]:
             lengths = (record.prompt_lengths, record.response_lengths)
             size = 2 if self.workload.bfloat16 else 4
-            return rollout_need(self.arch, self.rates, *lengths, size), update_need(self.arch, self.rates, *lengths)
+            return rollout_need(self.arch, self.rates, *lengths, size), update_need(
+                self.arch, self.rates, *lengths
+            )
 
         rollout, update = zip(*map(of, side.records), strict=True)
         return {"rollout": list(rollout), "update": list(update)}
 
     def reached(self, side: Side, stage: str) -> float:
-        """Return the limit over the measured seconds of a stage, both summed over the iterations."""
+        """Return the limit over the measured seconds of a stage, both summed over the
+        iterations."""
         measured = sum(record.stages[stage] for record in side.records)
         return sum(need.seconds for need in self.needs(side)[stage]) / measured
 
@@ -78,16 +82,31 @@ def comparison_table(c: Comparison) -> str:
     spread = ""
     if c.trl is not None:
         quotient = speedup(c.ours, c.trl)
-        spread = f"**{number(quotient.median)}** ({number(quotient.low)} to {number(quotient.high)})"
+        spread = (
+            f"**{number(quotient.median)}** ({number(quotient.low)} to {number(quotient.high)})"
+        )
     rows = [row("response tokens per second", [side.tokens_per_s for side in sides], spread)]
     rows.append(row("iteration, s", [side.seconds for side in sides]))
     rows += [row(f"{stage}, s", [side.stage(stage) for side in sides]) for stage in STAGES]
     rows.append(row("peak memory, GB", [side.peak_bytes / 1e9 for side in sides]))
     if any(side.device_bytes for side in sides):
         rows.append(row("peak memory of the GPU, GB", [side.device_bytes / 1e9 for side in sides]))
-    rows.append(row("response tokens of an iteration", [mean(r.response_tokens for r in side.records) for side in sides]))
-    rows.append(row("prompt tokens of an iteration", [mean(sum(r.prompt_lengths) for r in side.records) for side in sides]))
-    return table(["median over iterations", "here", *(["TRL", "here / TRL"] if c.trl is not None else [])], rows)
+    rows.append(
+        row(
+            "response tokens of an iteration",
+            [mean(r.response_tokens for r in side.records) for side in sides],
+        )
+    )
+    rows.append(
+        row(
+            "prompt tokens of an iteration",
+            [mean(sum(r.prompt_lengths) for r in side.records) for side in sides],
+        )
+    )
+    return table(
+        ["median over iterations", "here", *(["TRL", "here / TRL"] if c.trl is not None else [])],
+        rows,
+    )
 
 
 def limit_table(c: Comparison) -> str:
@@ -95,11 +114,29 @@ def limit_table(c: Comparison) -> str:
     sides = [c.ours] if c.trl is None else [c.ours, c.trl]
     rows = []
     for stage, needs in c.needs(c.ours).items():
-        work = [mean(need.flops for need in needs) / 1e9, mean(need.bytes for need in needs) / 1e9, mean(need.seconds for need in needs)]
-        rows.append([stage, *map(number, work), *(f"{c.reached(side, stage):.0%}" for side in sides)])
-    text = table(["stage", "GFLOP", "GB", "limit, s", *(f"reached {name}" for name in ("here", "by TRL")[: len(sides)])], rows)
+        work = [
+            mean(need.flops for need in needs) / 1e9,
+            mean(need.bytes for need in needs) / 1e9,
+            mean(need.seconds for need in needs),
+        ]
+        rows.append(
+            [stage, *map(number, work), *(f"{c.reached(side, stage):.0%}" for side in sides)]
+        )
+    text = table(
+        [
+            "stage",
+            "GFLOP",
+            "GB",
+            "limit, s",
+            *(f"reached {name}" for name in ("here", "by TRL")[: len(sides)]),
+        ],
+        rows,
+    )
     if any(c.reached(side, stage) > 1 for side in sides for stage in ("rollout", "update")):
-        reason = "equal beginnings of rows, which count in each row, were computed once, or the rates were measured on a busy machine"
+        reason = (
+            "equal beginnings of rows, which count in each row, were computed once, or the rates "
+            "were measured on a busy machine"
+        )
         text += f"\n\n**More than 100 %: {reason}.**"
     return text
 
@@ -107,12 +144,27 @@ def limit_table(c: Comparison) -> str:
 def section(c: Comparison) -> str:
     """Return the section of one workload."""
     dtype = "bfloat16" if c.workload.bfloat16 else "float32"
-    products = f"{c.rates.update_flops / 1e9:,.0f} GFLOP/s in the update's, {c.rates.decode_flops / 1e9:,.0f} in those of a decode step"
-    rates = f"Measured in this run: products of {dtype} matrices {products}; copies {c.rates.copy_bytes / 1e9:.3g} GB/s."
-    runs = (
-        f"{len(c.ours.runs)} processes of each side, {len(c.ours.runs[0].records)} iterations each after {c.workload.warmup} for warm-up."
+    products = (
+        f"{c.rates.update_flops / 1e9:,.0f} GFLOP/s in the update's, "
+        f"{c.rates.decode_flops / 1e9:,.0f} in those of a decode step"
     )
-    return "\n\n".join([f"## {c.workload.name}: {c.workload.title}", runs, comparison_table(c), rates, limit_table(c)])
+    rates = (
+        f"Measured in this run: products of {dtype} matrices {products}; copies "
+        f"{c.rates.copy_bytes / 1e9:.3g} GB/s."
+    )
+    runs = (
+        f"{len(c.ours.runs)} processes of each side, {len(c.ours.runs[0].records)} iterations "
+        f"each after {c.workload.warmup} for warm-up."
+    )
+    return "\n\n".join(
+        [
+            f"## {c.workload.name}: {c.workload.title}",
+            runs,
+            comparison_table(c),
+            rates,
+            limit_table(c),
+        ]
+    )
 
 
 def describe_machine() -> str:
@@ -140,13 +192,26 @@ def describe_versions() -> str:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             versions.append(f"{package} not installed")
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return ", ".join(versions + ([f"commit {commit.stdout.strip()}"] if commit.returncode == 0 else []))
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ", ".join(
+        versions + ([f"commit {commit.stdout.strip()}"] if commit.returncode == 0 else [])
+    )
 
 
 def warn_of_load(load: float, cores: int) -> str:
-    """Return a warning if the machine was busy before the run, else an empty text. `load`: processes that ran, over the last minute."""
-    return "**The machine was busy before the run: its figures are not to be trusted.**" if load > cores / 4 else ""
+    """Return a warning if the machine was busy before the run, else an empty text. `load`:
+    processes that ran, over the last minute."""
+    return (
+        "**The machine was busy before the run: its figures are not to be trusted.**"
+        if load > cores / 4
+        else ""
+    )
 
 
 def noted() -> Mapping[str, str]:
@@ -177,4 +242,9 @@ def command_line(module: str, arguments: Sequence[str]) -> str:
 def page(title: str, command: str, start: Mapping[str, str], sections: Sequence[str]) -> str:
     """Return a page of results. `start`: what was noted before the run, by name."""
     lines = [f"- {name}: {value}" for name, value in {"Command": f"`{command}`", **start}.items()]
-    return "\n\n".join([f"# {title}", "\n".join(lines), *sections, "How to read it: docs/performance.md."]) + "\n"
+    return (
+        "\n\n".join(
+            [f"# {title}", "\n".join(lines), *sections, "How to read it: docs/performance.md."]
+        )
+        + "\n"
+    )

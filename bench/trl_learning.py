@@ -1,10 +1,10 @@
-"""TRL's side of `bench.learning`: `GRPOTrainer` on generated arithmetic, with this project's grader as its reward.
+"""TRL's side of `bench.learning`: `GRPOTrainer` on generated arithmetic, with this project's grader
+as its reward.
 
     python -m bench.trl_learning TASK SEED MODEL FOLDER
 
-TASK is a `Task` in JSON. Appends the fraction of right responses of each iteration to FOLDER/accuracy.jsonl, and saves the trained model in
-FOLDER/export.
-"""
+TASK is a `Task` in JSON. Appends the fraction of right responses of each iteration to
+FOLDER/accuracy.jsonl, and saves the trained model in FOLDER/export."""
 
 from __future__ import annotations
 
@@ -41,9 +41,16 @@ def main(text: str, seed: str, model: str, folder: str) -> None:
 
     task, grader, out = Task(**json.loads(text)), Accuracy(), Path(folder)
 
-    def rewards(prompts: list[str], completions: list[str], answer: list[str], **_: Any) -> list[float | None]:
+    def rewards(
+        prompts: list[str], completions: list[str], answer: list[str], **_: Any
+    ) -> list[float | None]:
         rows = zip(prompts, completions, answer, strict=True)
-        values = grader([Response(Prompt(id=prompt, text=prompt, answer=gold), text=text) for prompt, text, gold in rows]).values
+        values = grader(
+            [
+                Response(Prompt(id=prompt, text=prompt, answer=gold), text=text)
+                for prompt, text, gold in rows
+            ]
+        ).values
         with (out / "accuracy.jsonl").open("a") as file:
             file.write(f"{sum(value or 0.0 for value in values) / len(values)}\n")
         return list(values)
@@ -52,7 +59,9 @@ def main(text: str, seed: str, model: str, folder: str) -> None:
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
         processing_class=AutoTokenizer.from_pretrained(model),
         args=config(task.workload, str(out / "trainer"), **settings(task, int(seed))),
-        train_dataset=Dataset.from_list([{"prompt": prompt.text, "answer": prompt.answer} for prompt in task.prompts(int(seed))]),
+        train_dataset=Dataset.from_list(
+            [{"prompt": prompt.text, "answer": prompt.answer} for prompt in task.prompts(int(seed))]
+        ),
         reward_funcs=rewards,
     )
     trainer.train()

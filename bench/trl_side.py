@@ -1,9 +1,10 @@
-"""TRL's side: `GRPOTrainer` with the objective of DAPO and its fastest settings here, recording iterations.
+"""TRL's side: `GRPOTrainer` with the objective of DAPO and its fastest settings here, recording
+iterations.
 
     python -m bench.trl_side WORKLOAD MODEL DATA RECORDS [KEY=VALUE ...]
 
-WORKLOAD is a `Workload` in JSON. `KEY=VALUE` sets a field of `GRPOConfig` (VALUE in JSON), to try whether another setting is faster.
-"""
+WORKLOAD is a `Workload` in JSON. `KEY=VALUE` sets a field of `GRPOConfig` (VALUE in JSON), to try
+whether another setting is faster."""
 
 from __future__ import annotations
 
@@ -17,12 +18,22 @@ from typing import Any
 import torch
 
 from bench.records import Record, append, device_bytes
-from bench.workloads import BETAS, CLIP_HIGH, CLIP_LOW, EPS, LEARNING_RATE, MAX_NORM, Workload, reward
+from bench.workloads import (
+    BETAS,
+    CLIP_HIGH,
+    CLIP_LOW,
+    EPS,
+    LEARNING_RATE,
+    MAX_NORM,
+    Workload,
+    reward,
+)
 
 
 def config(workload: Workload, folder: str, **changes: Any) -> Any:
-    """Return the settings. No gradient checkpointing, log, checkpoint, dropout, reference model or worker of the data loader; all responses
-    of an iteration in one microbatch, unless `per_device_train_batch_size` is changed; AdamW is TRL's default, which is fused."""
+    """Return the settings. No gradient checkpointing, log, checkpoint, dropout, reference model or
+    worker of the data loader; all responses of an iteration in one microbatch, unless
+    `per_device_train_batch_size` is changed; AdamW is TRL's default, which is fused."""
     from trl import GRPOConfig
 
     rows = changes.setdefault("per_device_train_batch_size", workload.rows)
@@ -64,7 +75,8 @@ def trainer_class() -> type[Any]:
     from trl import GRPOTrainer
 
     class Timed(GRPOTrainer):  # type: ignore[misc]
-        """Measures the seconds of rollout, reward and scoring, and keeps the lengths of prompts and responses."""
+        """Measures the seconds of rollout, reward and scoring, and keeps the lengths of prompts and
+        responses."""
 
         stages: dict[str, float]
         lengths: tuple[list[int], list[int]]
@@ -116,7 +128,10 @@ def recorder(path: Path, samples: int) -> Any:
             stages["update"] = now - self.step_start - measured["sample"]
             stages["other"] = now - self.start - sum(stages.values())
             prompts, responses = self.trainer.lengths
-            append(path, Record(now - self.start, stages, prompts[::samples], responses, device_bytes()))
+            append(
+                path,
+                Record(now - self.start, stages, prompts[::samples], responses, device_bytes()),
+            )
             self.trainer.stages = {}
             self.start = time.perf_counter()
 
@@ -132,11 +147,15 @@ def main(settings: str, model: str, data: str, records: str, *changes: str) -> N
     rows = [json.loads(line) for line in Path(data).read_text().splitlines()]
 
     def rewards(completions: list[Any], **_: Any) -> list[float]:
-        return [reward(text if isinstance(text, str) else text[0]["content"]) for text in completions]
+        return [
+            reward(text if isinstance(text, str) else text[0]["content"]) for text in completions
+        ]
 
     clock = recorder(Path(records), workload.samples)
     with tempfile.TemporaryDirectory() as folder:
-        options = {key: json.loads(value) for key, value in (change.split("=", 1) for change in changes)}
+        options = {
+            key: json.loads(value) for key, value in (change.split("=", 1) for change in changes)
+        }
         clock.trainer = trainer_class()(
             model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
             processing_class=AutoTokenizer.from_pretrained(model),

@@ -1,4 +1,5 @@
-"""The workloads that both sides run: model, prompts, group size, limits, precision and optimizer."""
+"""The workloads that both sides run: model, prompts, group size, limits, precision and
+optimizer."""
 
 from __future__ import annotations
 
@@ -19,14 +20,17 @@ QUESTIONS = (
 )
 """Chat prompts: about 50 tokens each with the template of SmolLM2."""
 PATTERN = "[02468acegikmoqsuwy][^0-9a-z]*$"
-"""The reward is 1 if a response ends with one of half of the characters: it costs nothing and differs within a group."""
+"""The reward is 1 if a response ends with one of half of the characters: it costs nothing and
+differs within a group."""
 LEARNING_RATE, BETAS, EPS, MAX_NORM, CLIP_LOW, CLIP_HIGH = 1e-6, (0.9, 0.99), 1e-8, 1.0, 0.2, 0.28
-"""Settings of AdamW and of DAPO on both sides. With so small a learning rate responses keep their length during the measurement."""
+"""Settings of AdamW and of DAPO on both sides. With so small a learning rate responses keep their
+length during the measurement."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One optimizer step on `prompts` x `samples` responses per iteration; every iteration samples from the same prompts."""
+    """One optimizer step on `prompts` x `samples` responses per iteration; every iteration samples
+    from the same prompts."""
 
     name: str
     title: str
@@ -55,10 +59,50 @@ class Workload:
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        Workload("tiny", "embedded model, 32 x 8 rollouts of <= 16 tokens, float32", "tiny", 32, 8, 16, 30, 5),
-        Workload("smollm2", "SmolLM2-135M, 4 x 8 rollouts of <= 64 tokens, float32", "smollm2", 4, 8, 64, 2, 2, False, 2048),
-        Workload("smollm2-bf16", "SmolLM2-135M, 4 x 8 rollouts of <= 64 tokens, bfloat16 autocast", "smollm2", 4, 8, 64, 2, 2, True, 2048),
-        Workload("mini", "embedded model, 2 x 2 rollouts of <= 4 tokens, float32, to try the command", "tiny", 2, 2, 4, 2, 1),
+        Workload(
+            "tiny",
+            "embedded model, 32 x 8 rollouts of <= 16 tokens, float32",
+            "tiny",
+            32,
+            8,
+            16,
+            30,
+            5,
+        ),
+        Workload(
+            "smollm2",
+            "SmolLM2-135M, 4 x 8 rollouts of <= 64 tokens, float32",
+            "smollm2",
+            4,
+            8,
+            64,
+            2,
+            2,
+            False,
+            2048,
+        ),
+        Workload(
+            "smollm2-bf16",
+            "SmolLM2-135M, 4 x 8 rollouts of <= 64 tokens, bfloat16 autocast",
+            "smollm2",
+            4,
+            8,
+            64,
+            2,
+            2,
+            True,
+            2048,
+        ),
+        Workload(
+            "mini",
+            "embedded model, 2 x 2 rollouts of <= 4 tokens, float32, to try the command",
+            "tiny",
+            2,
+            2,
+            4,
+            2,
+            1,
+        ),
     )
 }
 
@@ -74,12 +118,15 @@ class Inputs:
 
 
 def prepare(workload: Workload, folder: Path) -> Inputs:
-    """Write the model and the prompts of a workload to a folder; a model that is there already is kept."""
+    """Write the model and the prompts of a workload to a folder; a model that is there already is
+    kept."""
     folder.mkdir(parents=True, exist_ok=True)
     inputs = Inputs(folder / workload.model, folder / f"{workload.name}.jsonl")
     if not (inputs.model / "config.json").exists():
         (Tiny() if workload.model == "tiny" else SmolLM2())().export(inputs.model)
-    inputs.data.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts(workload)))
+    inputs.data.write_text(
+        "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts(workload))
+    )
     return inputs
 
 
@@ -91,14 +138,19 @@ def prompts(workload: Workload) -> list[str | list[dict[str, str]]]:
     """
     found: list[str | list[dict[str, str]]]
     if workload.model == "tiny":
-        found = [str(prompt.text) for prompt in Arithmetic(num_train=workload.prompts, num_val=1)().train]
+        found = [
+            str(prompt.text) for prompt in Arithmetic(num_train=workload.prompts, num_val=1)().train
+        ]
     else:
-        found = [[{"role": "user", "content": question}] for question in QUESTIONS[: workload.prompts]]
+        found = [
+            [{"role": "user", "content": question}] for question in QUESTIONS[: workload.prompts]
+        ]
     if len(found) < workload.prompts:
         raise ValueError(f"{workload.name}: only {len(found)} of {workload.prompts} prompts")
     return found
 
 
 def reward(text: str) -> float:
-    """Return the reward of a response, the same as that of `reward=regex reward.pattern=PATTERN`."""
+    """Return the reward of a response, the same as that of `reward=regex
+    reward.pattern=PATTERN`."""
     return float(re.search(PATTERN, text) is not None)

@@ -1,9 +1,11 @@
-"""Compare algorithms on the embedded agent task with three seeds: `python docs/agents.py FOLDER [JOBS]`. About an hour on two CPU cores.
+"""Compare algorithms on the embedded agent task with three seeds: `python docs/agents.py FOLDER
+[JOBS]`. About an hour on two CPU cores.
 
-First trains the warm start, whose policy knows how to call the calculator and mostly forgets to, then every algorithm from it with equal
-settings and an equal number of responses. A run is the printed command; finished runs are not repeated, interrupted ones are resumed.
-Prints the table of docs/environments.md and draws docs/agents.png: held-out accuracy against the tokens that were sampled.
-"""
+First trains the warm start, whose policy knows how to call the calculator and mostly forgets to,
+then every algorithm from it with equal settings and an equal number of responses. A run is the
+printed command; finished runs are not repeated, interrupted ones are resumed. Prints the table of
+docs/environments.md and draws docs/agents.png: held-out accuracy against the tokens that were
+sampled."""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ SEEDS = (1, 2, 3)
 TARGET = 0.8
 """Held-out accuracy whose cost is compared."""
 WARM_START = "experiment=tiny_tools_warm_start"
-COMMON = "experiment=tiny_tools batch.prompts=16 batch.samples=16 optimizer.lr=3e-5 validation.every=1 trainer.max_iterations=16"
+COMMON = (
+    "experiment=tiny_tools batch.prompts=16 batch.samples=16 optimizer.lr=3e-5 "
+    "validation.every=1 trainer.max_iterations=16"
+)
 ALGORITHMS = {
     "ARPO": "algo=arpo branching.mode=probability branching.tau=0",
     "GRPO": "algo=grpo",
@@ -36,7 +41,8 @@ COLORS = ("#dc2626", "#2563eb", "#16a34a", "#9333ea")
 
 @dataclass(frozen=True)
 class Curve:
-    """What a run had sampled at each of its validations, and what it reached. Held-out responses are not counted."""
+    """What a run had sampled at each of its validations, and what it reached. Held-out responses
+    are not counted."""
 
     tokens: Sequence[int]
     """Sampled tokens, without those that a response shares with the one it branches off from."""
@@ -45,8 +51,11 @@ class Curve:
     accuracy: Sequence[float]
 
     def first(self, target: float) -> int | None:
-        """Return the index of the first of two validations in a row that reach the target; None if there is none."""
-        return next((i for i, (a, b) in enumerate(pairwise(self.accuracy)) if min(a, b) >= target), None)
+        """Return the index of the first of two validations in a row that reach the target; None if
+        there is none."""
+        return next(
+            (i for i, (a, b) in enumerate(pairwise(self.accuracy)) if min(a, b) >= target), None
+        )
 
 
 def read_curve(run: Path) -> Curve:
@@ -54,13 +63,21 @@ def read_curve(run: Path) -> Curve:
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     tokens = accumulate(own(row, "response_tokens", "shared_tokens") for row in rows)
     calls = accumulate(own(row, "tool_calls", "shared_tool_calls") for row in rows)
-    points = [(t, c, row["val/accuracy"]) for t, c, row in zip(tokens, calls, rows, strict=True) if "val/accuracy" in row]
+    points = [
+        (t, c, row["val/accuracy"])
+        for t, c, row in zip(tokens, calls, rows, strict=True)
+        if "val/accuracy" in row
+    ]
     return Curve(*map(list, zip(*points, strict=True)))
 
 
 def own(row: dict[str, Any], total: str, shared: str) -> int:
-    """Return the sum over the responses of an iteration: what they have in all, without what they share."""
-    return round(row.get("train/responses", 0) * (row.get(f"train/{total}", 0.0) - row.get(f"train/{shared}", 0.0)))
+    """Return the sum over the responses of an iteration: what they have in all, without what they
+    share."""
+    return round(
+        row.get("train/responses", 0)
+        * (row.get(f"train/{total}", 0.0) - row.get(f"train/{shared}", 0.0))
+    )
 
 
 def command(algorithm: str, seed: int, folder: Path) -> list[str]:
@@ -80,7 +97,9 @@ def run(overrides: Sequence[str], threads: int) -> None:
     Raises:
         subprocess.CalledProcessError: it failed; its output is beside its directory.
     """
-    path = Path(next(word for word in overrides if word.startswith("run_dir=")).removeprefix("run_dir="))
+    path = Path(
+        next(word for word in overrides if word.startswith("run_dir=")).removeprefix("run_dir=")
+    )
     summary = path / "summary.json"
     if summary.is_file() and json.loads(summary.read_text())["exit"] == "finished":
         return
@@ -94,7 +113,11 @@ def run(overrides: Sequence[str], threads: int) -> None:
 
 def table(curves: dict[str, list[Curve]]) -> str:
     """Return the comparison in Markdown: means over the seeds."""
-    lines = [f"| | accuracy before | after | best | tokens to {TARGET} | calls to {TARGET} | all tokens | all calls |", "|---" * 8 + "|"]
+    lines = [
+        f"| | accuracy before | after | best | tokens to {TARGET} | calls to {TARGET} | all "
+        "tokens | all calls |",
+        "|---" * 8 + "|",
+    ]
     for name, runs in curves.items():
         reached = [(curve, curve.first(TARGET)) for curve in runs]
         costs = [(curve.tokens[i], curve.calls[i]) for curve, i in reached if i is not None]
@@ -103,8 +126,14 @@ def table(curves: dict[str, list[Curve]]) -> str:
             if len(costs) == len(runs)
             else [f"{len(costs)} of {len(runs)}"] * 2
         )
-        accuracy = [f"{fmean(pick(curve.accuracy) for curve in runs):.3f}" for pick in (lambda a: a[0], lambda a: a[-1], max)]
-        totals = [f"{fmean(x):,.0f}" for x in ([curve.tokens[-1] for curve in runs], [curve.calls[-1] for curve in runs])]
+        accuracy = [
+            f"{fmean(pick(curve.accuracy) for curve in runs):.3f}"
+            for pick in (lambda a: a[0], lambda a: a[-1], max)
+        ]
+        totals = [
+            f"{fmean(x):,.0f}"
+            for x in ([curve.tokens[-1] for curve in runs], [curve.calls[-1] for curve in runs])
+        ]
         lines.append("| " + " | ".join([name, *accuracy, *to_target, *totals]) + " |")
     return "\n".join(lines) + "\n"
 
@@ -119,9 +148,18 @@ def draw(curves: dict[str, list[Curve]], out: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 3.4), dpi=130)
     for (name, runs), color in zip(curves.items(), COLORS, strict=True):
         for i, curve in enumerate(runs):
-            axes.plot(curve.tokens, curve.accuracy, color=color, label=name if i == 0 else None, linewidth=1.2, alpha=0.8)
+            axes.plot(
+                curve.tokens,
+                curve.accuracy,
+                color=color,
+                label=name if i == 0 else None,
+                linewidth=1.2,
+                alpha=0.8,
+            )
     axes.axhline(TARGET, color="#94a3b8", linewidth=0.8, linestyle="--")
-    axes.set(xlabel="sampled tokens", ylabel="held-out accuracy, greedy", ylim=(0, 1), xlim=(0, None))
+    axes.set(
+        xlabel="sampled tokens", ylabel="held-out accuracy, greedy", ylim=(0, 1), xlim=(0, None)
+    )
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
@@ -133,8 +171,16 @@ def main(folder: Path, jobs: int) -> None:
     threads = max(1, (os.cpu_count() or 1) // jobs)
     run([WARM_START, f"run_dir={folder}/warm_start"], threads)
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda job: run(command(*job, folder), threads), [(name, seed) for seed in SEEDS for name in ALGORITHMS]))
-    curves = {name: [read_curve(folder / f"{name.lower()}-{seed}") for seed in SEEDS] for name in ALGORITHMS}
+        list(
+            pool.map(
+                lambda job: run(command(*job, folder), threads),
+                [(name, seed) for seed in SEEDS for name in ALGORITHMS],
+            )
+        )
+    curves = {
+        name: [read_curve(folder / f"{name.lower()}-{seed}") for seed in SEEDS]
+        for name in ALGORITHMS
+    }
     print(table(curves), end="")
     draw(curves, ROOT / "docs/agents.png")
 

@@ -1,8 +1,9 @@
-"""Train every algorithm on the embedded model with three seeds: `python docs/algorithms.py FOLDER [JOBS]`. About an hour on two CPU cores.
+"""Train every algorithm on the embedded model with three seeds: `python docs/algorithms.py FOLDER
+[JOBS]`. About an hour on two CPU cores.
 
-A run is the command in its row of the table with `seed=`, `run_dir=` and `resume=auto`; JOBS runs at a time share the cores. Finished runs
-are not repeated. Writes `docs/algorithms.md` when all runs have finished.
-"""
+A run is the command in its row of the table with `seed=`, `run_dir=` and `resume=auto`; JOBS runs
+at a time share the cores. Finished runs are not repeated. Writes `docs/algorithms.md` when all runs
+have finished."""
 
 from __future__ import annotations
 
@@ -76,11 +77,24 @@ def run(row: Row, seed: int, folder: Path, threads: int) -> None:
     if is_finished(job_folder):
         return
     job_folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, str(ROOT / "train.py"), *row.command.split(), f"seed={seed}", f"run_dir={job_folder}/run", "resume=auto"]
+    command = [
+        sys.executable,
+        str(ROOT / "train.py"),
+        *row.command.split(),
+        f"seed={seed}",
+        f"run_dir={job_folder}/run",
+        "resume=auto",
+    ]
     with (job_folder / "out.log").open("a") as log:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-        process = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, check=False)
-    print(f"{row.command} seed={seed}: " + ("done" if process.returncode == 0 else f"failed, see {job_folder}/out.log"), flush=True)
+        process = subprocess.run(
+            command, stdout=log, stderr=subprocess.STDOUT, env=environment, check=False
+        )
+    print(
+        f"{row.command} seed={seed}: "
+        + ("done" if process.returncode == 0 else f"failed, see {job_folder}/out.log"),
+        flush=True,
+    )
 
 
 def is_finished(job_folder: Path) -> bool:
@@ -90,10 +104,20 @@ def is_finished(job_folder: Path) -> bool:
 
 
 def table_line(row: Row, folder: Path) -> str:
-    """Return a row of the table in Markdown: first, last and best value of the metric, and minutes."""
-    runs = [[json.loads(x) for x in (folder / f"{row.name}-{seed}/run/metrics.jsonl").read_text().splitlines()] for seed in SEEDS]
+    """Return a row of the table in Markdown: first, last and best value of the metric, and
+    minutes."""
+    runs = [
+        [
+            json.loads(x)
+            for x in (folder / f"{row.name}-{seed}/run/metrics.jsonl").read_text().splitlines()
+        ]
+        for seed in SEEDS
+    ]
     curves = [[entry[row.metric] for entry in entries if row.metric in entry] for entries in runs]
-    before, after, best = (mean_and_std([pick(curve) for curve in curves]) for pick in (lambda c: c[0], lambda c: c[-1], max))
+    before, after, best = (
+        mean_and_std([pick(curve) for curve in curves])
+        for pick in (lambda c: c[0], lambda c: c[-1], max)
+    )
     minutes = fmean(entries[-1]["wall_s"] for entries in runs) / 60
     return f"| `{row.command}` | {row.metric} | {before} | {after} | {best} | {minutes:.1f} |\n"
 
@@ -106,11 +130,25 @@ def mean_and_std(values: list[Any]) -> str:
 def main(folder: Path, jobs: int) -> None:
     threads = max(1, (os.cpu_count() or 1) // jobs)
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda job: run(*job, folder, threads), [(row, seed) for row in ROWS for seed in SEEDS]))
-    missing = [f"{row.name}-{seed}" for row in ROWS for seed in SEEDS if not is_finished(folder / f"{row.name}-{seed}")]
+        list(
+            pool.map(
+                lambda job: run(*job, folder, threads),
+                [(row, seed) for row in ROWS for seed in SEEDS],
+            )
+        )
+    missing = [
+        f"{row.name}-{seed}"
+        for row in ROWS
+        for seed in SEEDS
+        if not is_finished(folder / f"{row.name}-{seed}")
+    ]
     if missing:
-        sys.exit(f"the table is not written because these runs have not finished: {', '.join(missing)}")
-    (ROOT / "docs/algorithms.md").write_text(HEADER + "".join(table_line(row, folder) for row in ROWS))
+        sys.exit(
+            f"the table is not written because these runs have not finished: {', '.join(missing)}"
+        )
+    (ROOT / "docs/algorithms.md").write_text(
+        HEADER + "".join(table_line(row, folder) for row in ROWS)
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Test claims of papers on the embedded task with several seeds: `python docs/claims.py FOLDER [SEEDS]`. About an hour on two CPU cores.
+"""Test claims of papers on the embedded task with several seeds: `python docs/claims.py FOLDER
+[SEEDS]`. About an hour on two CPU cores.
 
-Each claim is measured on the runs of an experiment, `python train.py -m experiment=NAME seed=1,2,3,4,5`. Finished runs are not repeated,
-interrupted ones are resumed. Writes docs/claims.md: for each claim the difference of its statistic between two members, paired by seed,
-with its 95 % interval.
-"""
+Each claim is measured on the runs of an experiment, `python train.py -m experiment=NAME
+seed=1,2,3,4,5`. Finished runs are not repeated, interrupted ones are resumed. Writes
+docs/claims.md: for each claim the difference of its statistic between two members, paired by seed,
+with its 95 % interval."""
 
 from __future__ import annotations
 
@@ -43,12 +44,16 @@ def proxy_reward(run: SavedRun) -> float:
 
 def clip_fraction(run: SavedRun) -> float:
     """Base-10 logarithm of the fraction of clipped tokens, mean over the iterations."""
-    bounds = [[value for _, value in run.series(f"train/clip_fraction/{bound}")] for bound in ("low", "high")]
+    bounds = [
+        [value for _, value in run.series(f"train/clip_fraction/{bound}")]
+        for bound in ("low", "high")
+    ]
     return math.log10(sum(map(fmean, bounds)))
 
 
 def reward_deviation(run: SavedRun) -> float:
-    """Standard deviation of the change of the mean training reward from one iteration to the next."""
+    """Standard deviation of the change of the mean training reward from one iteration to the
+    next."""
     rewards = [value for _, value in run.series("train/reward")]
     changes = [b - a for a, b in pairwise(rewards)]
     return math.sqrt(fmean(x * x for x in changes))
@@ -57,7 +62,9 @@ def reward_deviation(run: SavedRun) -> float:
 def wrong_response_tokens(run: SavedRun) -> float:
     """Mean number of tokens of wrong responses in the last 10 iterations."""
     files = sorted((run.path / "samples").glob("iteration_*.jsonl"))[-10:]
-    return fmean(len(row["tokens"]) for file in files for row in read_rows(file) if row["correct"] is False)
+    return fmean(
+        len(row["tokens"]) for file in files for row in read_rows(file) if row["correct"] is False
+    )
 
 
 def _last(run: SavedRun, metric: str) -> float:
@@ -77,7 +84,8 @@ class Claim:
     member: str
     statistic: Statistic
     sign: int
-    """Of the difference, member minus baseline, by the paper; 0 if the paper claims no difference."""
+    """Of the difference, member minus baseline, by the paper; 0 if the paper claims no
+    difference."""
     paper: str
     """What the paper reports, and where."""
 
@@ -91,10 +99,20 @@ class Claim:
 
     def results(self, runs: Sequence[SavedRun], member: str) -> dict[int | str, float]:
         """Return the statistic by seed of the finished runs of a member."""
-        return {run.seed: self.statistic(run) for run in runs if run.exit == "finished" and name(run) == member}
+        return {
+            run.seed: self.statistic(run)
+            for run in runs
+            if run.exit == "finished" and name(run) == member
+        }
 
 
-RUNGS = ("ladder_1_grpo", "ladder_2_overlong_filter", "ladder_3_clip_higher", "ladder_4_overlong_penalty", "ladder_5_token_mean")
+RUNGS = (
+    "ladder_1_grpo",
+    "ladder_2_overlong_filter",
+    "ladder_3_clip_higher",
+    "ladder_4_overlong_penalty",
+    "ladder_5_token_mean",
+)
 DAPO = "arXiv:2503.14476, table 1: AIME24 avg@32"
 CLAIMS = (
     Claim("dapo_ladder", RUNGS[0], RUNGS[1], accuracy, 1, f"{DAPO} 30 to 36"),
@@ -103,16 +121,86 @@ CLAIMS = (
     Claim("dapo_ladder", RUNGS[3], RUNGS[4], accuracy, 1, f"{DAPO} 41 to 42"),
     Claim("dapo_ladder", RUNGS[4], "ladder_6_dynamic", accuracy, 1, f"{DAPO} 42 to 50"),
     Claim("dapo_ladder", RUNGS[0], "ladder_6_dynamic", accuracy, 1, f"{DAPO} 30 to 50"),
-    Claim("gspo_vs_grpo", "grpo", "gspo", clip_fraction, 1, "arXiv:2507.18071, figure 2: GSPO clips 0.15 of the tokens, GRPO 0.0013"),
-    Claim("gspo_vs_grpo", "grpo", "gspo", reward_deviation, -1, "arXiv:2507.18071, section 5.1: training is more stable"),
-    Claim("gspo_vs_grpo", "grpo", "gspo", accuracy, 1, "arXiv:2507.18071, figure 1: higher accuracy for equal computation"),
-    Claim("dr_grpo_length", "grpo", "dr_grpo", wrong_response_tokens, -1, "arXiv:2503.20783, figure 5: wrong responses stay shorter"),
-    Claim("dr_grpo_length", "grpo", "dr_grpo", accuracy, 1, "arXiv:2503.20783, figure 5: accuracy is no worse"),
-    Claim("kl_overoptimization", "proxy_with_kl", "proxy_without_kl", proxy_reward, 1, "arXiv:2210.10760: the proxy reward grows"),
-    Claim("kl_overoptimization", "proxy_with_kl", "proxy_without_kl", accuracy, -1, "arXiv:2210.10760: while the gold reward falls"),
-    Claim("sft_vs_dpo", "sft", "dpo", accuracy, 1, "arXiv:2305.18290, figure 2: DPO is preferred to SFT on the chosen responses"),
-    Claim("rloo_vs_grpo", "grpo", "rloo", accuracy, 0, "arXiv:2402.14740 claims no effect against GRPO"),
-    Claim("ppo_vs_grpo", "ppo", "grpo", accuracy, 0, "arXiv:2402.03300 reports no direct comparison of the accuracies"),
+    Claim(
+        "gspo_vs_grpo",
+        "grpo",
+        "gspo",
+        clip_fraction,
+        1,
+        "arXiv:2507.18071, figure 2: GSPO clips 0.15 of the tokens, GRPO 0.0013",
+    ),
+    Claim(
+        "gspo_vs_grpo",
+        "grpo",
+        "gspo",
+        reward_deviation,
+        -1,
+        "arXiv:2507.18071, section 5.1: training is more stable",
+    ),
+    Claim(
+        "gspo_vs_grpo",
+        "grpo",
+        "gspo",
+        accuracy,
+        1,
+        "arXiv:2507.18071, figure 1: higher accuracy for equal computation",
+    ),
+    Claim(
+        "dr_grpo_length",
+        "grpo",
+        "dr_grpo",
+        wrong_response_tokens,
+        -1,
+        "arXiv:2503.20783, figure 5: wrong responses stay shorter",
+    ),
+    Claim(
+        "dr_grpo_length",
+        "grpo",
+        "dr_grpo",
+        accuracy,
+        1,
+        "arXiv:2503.20783, figure 5: accuracy is no worse",
+    ),
+    Claim(
+        "kl_overoptimization",
+        "proxy_with_kl",
+        "proxy_without_kl",
+        proxy_reward,
+        1,
+        "arXiv:2210.10760: the proxy reward grows",
+    ),
+    Claim(
+        "kl_overoptimization",
+        "proxy_with_kl",
+        "proxy_without_kl",
+        accuracy,
+        -1,
+        "arXiv:2210.10760: while the gold reward falls",
+    ),
+    Claim(
+        "sft_vs_dpo",
+        "sft",
+        "dpo",
+        accuracy,
+        1,
+        "arXiv:2305.18290, figure 2: DPO is preferred to SFT on the chosen responses",
+    ),
+    Claim(
+        "rloo_vs_grpo",
+        "grpo",
+        "rloo",
+        accuracy,
+        0,
+        "arXiv:2402.14740 claims no effect against GRPO",
+    ),
+    Claim(
+        "ppo_vs_grpo",
+        "ppo",
+        "grpo",
+        accuracy,
+        0,
+        "arXiv:2402.03300 reports no direct comparison of the accuracies",
+    ),
 )
 
 
@@ -125,7 +213,10 @@ def commands(folder: Path, seeds: Sequence[int]) -> list[list[str]]:
     """Return the overrides of the commands, in their order."""
     experiments = dict.fromkeys(claim.experiment for claim in CLAIMS)
     sweep = ",".join(map(str, seeds))
-    return [list(REWARD_MODEL)] + [["-m", f"experiment={x}", f"seed={sweep}", f"hydra.sweep.dir={folder / x}"] for x in experiments]
+    return [list(REWARD_MODEL)] + [
+        ["-m", f"experiment={x}", f"seed={sweep}", f"hydra.sweep.dir={folder / x}"]
+        for x in experiments
+    ]
 
 
 def train(overrides: Sequence[str]) -> None:
@@ -134,27 +225,47 @@ def train(overrides: Sequence[str]) -> None:
     Raises:
         subprocess.CalledProcessError: it failed.
     """
-    if "-m" not in overrides and SavedRun(ROOT / overrides[-1].removeprefix("run_dir=")).exit == "finished":
+    if (
+        "-m" not in overrides
+        and SavedRun(ROOT / overrides[-1].removeprefix("run_dir=")).exit == "finished"
+    ):
         return
     print("python train.py", *overrides, flush=True)
-    words = [sys.executable, str(ROOT / "train.py"), *overrides, *([] if "-m" in overrides else ["resume=auto"])]
+    words = [
+        sys.executable,
+        str(ROOT / "train.py"),
+        *overrides,
+        *([] if "-m" in overrides else ["resume=auto"]),
+    ]
     subprocess.run(words, check=True, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 def verdict_rows(runs: dict[str, list[SavedRun]]) -> list[str]:
     """Return the table of the claims in Markdown. `runs`: those of each experiment."""
-    rows = ["| experiment | compared | statistic | paper | difference here (95 %) | |", "|---|---|---|---|---|---|"]
+    rows = [
+        "| experiment | compared | statistic | paper | difference here (95 %) | |",
+        "|---|---|---|---|---|---|",
+    ]
     for claim in CLAIMS:
-        a, b = (claim.results(runs.get(claim.experiment, []), member) for member in (claim.baseline, claim.member))
+        a, b = (
+            claim.results(runs.get(claim.experiment, []), member)
+            for member in (claim.baseline, claim.member)
+        )
         if not a.keys() & b.keys():
-            rows.append(f"| `{claim.experiment}` | `{claim.baseline}` to `{claim.member}` | | {claim.paper} | | not run |")
+            rows.append(
+                f"| `{claim.experiment}` | `{claim.baseline}` to `{claim.member}` | | "
+                f"{claim.paper} | | not run |"
+            )
             continue
         x = paired_difference(a, b)
         means = f"{fmean(a.values()):.4g} to {fmean(b.values()):.4g}"
         statistic = claim.statistic.__name__.replace("_", " ")
         difference = f"{means}: {x.mean:+.3g} ({x.low:+.3g} to {x.high:+.3g}), {x.num_values} seeds"
         compared = f"`{claim.baseline}` to `{claim.member}`"
-        rows.append(f"| `{claim.experiment}` | {compared} | {statistic} | {claim.paper} | {difference} | {claim.holds(x)} |")
+        rows.append(
+            f"| `{claim.experiment}` | {compared} | {statistic} | {claim.paper} | "
+            f"{difference} | {claim.holds(x)} |"
+        )
     return rows
 
 
@@ -171,12 +282,26 @@ def cost_rows(runs: dict[str, list[SavedRun]]) -> list[str]:
 def statistics_rows() -> list[str]:
     """Return the definitions of the statistics as a list in Markdown."""
     functions = dict.fromkeys(claim.statistic for claim in CLAIMS)
-    return [f"- *{function.__name__.replace('_', ' ')}*: {' '.join((function.__doc__ or '').split())}" for function in functions]
+    return [
+        f"- *{function.__name__.replace('_', ' ')}*: {' '.join((function.__doc__ or '').split())}"
+        for function in functions
+    ]
 
 
 def page(runs: dict[str, list[SavedRun]]) -> str:
     """Return docs/claims.md."""
-    return "\n".join([INTRODUCTION, *verdict_rows(runs), "", *statistics_rows(), "", DISCUSSION, *cost_rows(runs), ""])
+    return "\n".join(
+        [
+            INTRODUCTION,
+            *verdict_rows(runs),
+            "",
+            *statistics_rows(),
+            "",
+            DISCUSSION,
+            *cost_rows(runs),
+            "",
+        ]
+    )
 
 
 INTRODUCTION = """# Claims of papers, tried
@@ -210,11 +335,18 @@ Wall time with one thread per run on two CPU cores; other jobs ran beside most o
 def main(folder: Path, seeds: Sequence[int]) -> None:
     for overrides in commands(folder, seeds):
         train(overrides)
-    runs = {claim.experiment: find_runs([folder / claim.experiment]) for claim in CLAIMS if (folder / claim.experiment).is_dir()}
+    runs = {
+        claim.experiment: find_runs([folder / claim.experiment])
+        for claim in CLAIMS
+        if (folder / claim.experiment).is_dir()
+    }
     (ROOT / "docs/claims.md").write_text(page(runs))
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         sys.exit(__doc__)
-    main(Path(sys.argv[1]).resolve(), tuple(map(int, sys.argv[2].split(","))) if len(sys.argv) > 2 else SEEDS)
+    main(
+        Path(sys.argv[1]).resolve(),
+        tuple(map(int, sys.argv[2].split(","))) if len(sys.argv) > 2 else SEEDS,
+    )

@@ -1,11 +1,12 @@
-"""Compare the grader with math-verify on the same rows: `python docs/grader.py ROWS.jsonl [PYTHON]`.
+"""Compare the grader with math-verify on the same rows: `python docs/grader.py ROWS.jsonl
+[PYTHON]`.
 
-ROWS.jsonl holds objects with `gold`, `pred_text`, `expected` (true, false, or null if human graders disagree) and `category`. PYTHON is an
-interpreter with the package math-verify (`pip install "math-verify[antlr4_13_2]"`, in a separate environment: its parser needs another
-version of antlr than Hydra does). Each grader runs in a process of its own and grades every row once, one after the other on one core; a
-row that takes longer than five seconds counts as wrong. Prints agreement, false positives among hostile rows, the time of the slowest row
-and ordinary rows per second.
-"""
+ROWS.jsonl holds objects with `gold`, `pred_text`, `expected` (true, false, or null if human graders
+disagree) and `category`. PYTHON is an interpreter with the package math-verify (`pip install
+"math-verify[antlr4_13_2]"`, in a separate environment: its parser needs another version of antlr
+than Hydra does). Each grader runs in a process of its own and grades every row once, one after the
+other on one core; a row that takes longer than five seconds counts as wrong. Prints agreement,
+false positives among hostile rows, the time of the slowest row and ordinary rows per second."""
 
 from __future__ import annotations
 
@@ -31,17 +32,23 @@ def load_grader() -> Callable[[str, str], bool]:
 def load_math_verify() -> Callable[[str, str], bool]:
     from math_verify import parse, verify  # type: ignore[import-not-found]
 
-    return lambda text, gold: bool(verify(parse(f"${gold}$" if "$" not in gold else gold), parse(text)))
+    return lambda text, gold: bool(
+        verify(parse(f"${gold}$" if "$" not in gold else gold), parse(text))
+    )
 
 
 GRADERS = {"ours": load_grader, "math-verify": load_math_verify}
 
 
 def measure(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Grade all rows with one grader and return its statistics. The first row is graded once before, to load lazy imports."""
+    """Grade all rows with one grader and return its statistics. The first row is graded once
+    before, to load lazy imports."""
     for number, row in enumerate(rows, 1):
         if missing := {"gold", "pred_text", "expected", "category"} - row.keys():
-            sys.exit(f"row {number} has no {sorted(missing)[0]}: each needs gold, pred_text, expected (true, false or null) and category")
+            sys.exit(
+                f"row {number} has no {sorted(missing)[0]}: each needs gold, pred_text, "
+                "expected (true, false or null) and category"
+            )
     verify = GRADERS[name]()
 
     def on_timeout(*_: object) -> None:
@@ -83,13 +90,22 @@ def main(file: Path, math_verify_python: str | None) -> None:
         results.append(_run(math_verify_python, "math-verify", file))
     print(json.dumps(results, indent=2))
     if math_verify_python:
-        print(f"{results[0]['ordinary_rows_per_s'] / results[1]['ordinary_rows_per_s']:.1f} times as fast")
+        print(
+            f"{results[0]['ordinary_rows_per_s'] / results[1]['ordinary_rows_per_s']:.1f} "
+            "times as fast"
+        )
 
 
 def _run(python: str, name: str, file: Path) -> dict[str, Any]:
     root = str(Path(__file__).resolve().parents[1])
     environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
-    process = subprocess.run([python, __file__, "--grade", name, str(file)], env=environment, capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        [python, __file__, "--grade", name, str(file)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if process.returncode:
         sys.exit(process.stderr)
     result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
@@ -100,6 +116,13 @@ if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         sys.exit(__doc__)
     if sys.argv[1] == "--grade":
-        print(json.dumps(measure(sys.argv[2], [json.loads(line) for line in Path(sys.argv[3]).read_text().splitlines()])))
+        print(
+            json.dumps(
+                measure(
+                    sys.argv[2],
+                    [json.loads(line) for line in Path(sys.argv[3]).read_text().splitlines()],
+                )
+            )
+        )
     else:
         main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)

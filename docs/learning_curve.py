@@ -1,4 +1,5 @@
-"""Draw held-out accuracy over iterations: `python docs/learning_curve.py OUT.png LABEL=RUN_DIR ...` (needs the extra rlmods[plot])."""
+"""Draw held-out accuracy over iterations: `python docs/learning_curve.py OUT.png LABEL=RUN_DIR ...`
+(needs the extra rlmods[plot])."""
 
 import json
 import sys

@@ -1,11 +1,12 @@
-"""The full RLHF pipeline on two CPU cores: `make rlhf`, or `python docs/rlhf.py [FOLDER]` (needs the extra rlmods[plot]).
+"""The full RLHF pipeline on two CPU cores: `make rlhf`, or `python docs/rlhf.py [FOLDER]` (needs
+the extra rlmods[plot]).
 
-A policy is fine-tuned on demonstrations, of which a third are wrong. A judge ranks its answers to arithmetic questions, and four more
-policies are trained on these preferences: PPO against a reward model with and without a KL penalty, DPO, and rejection sampling
-(fine-tuning on the preferred answers). The gold reward (whether the answer is correct) is only measured. Every stage is one command,
-printed before it runs. Finished stages are not repeated, so the same command resumes after an interruption. Writes `table.md`,
-`results.json` and `rlhf.png` to FOLDER.
-"""
+A policy is fine-tuned on demonstrations, of which a third are wrong. A judge ranks its answers to
+arithmetic questions, and four more policies are trained on these preferences: PPO against a reward
+model with and without a KL penalty, DPO, and rejection sampling (fine-tuning on the preferred
+answers). The gold reward (whether the answer is correct) is only measured. Every stage is one
+command, printed before it runs. Finished stages are not repeated, so the same command resumes after
+an interruption. Writes `table.md`, `results.json` and `rlhf.png` to FOLDER."""
 
 from __future__ import annotations
 
@@ -54,43 +55,109 @@ PANELS = {
 def stages(folder: Path) -> dict[str, list[str]]:
     """Return the arguments of every stage by name, in order."""
     start = ["policy=hf", f"policy.name={folder}/sft/export"]
-    pairs = ["data=preferences", f"data.train={folder}/labelled.jsonl", f"data.val={folder}/held_out.jsonl", *start]
+    pairs = [
+        "data=preferences",
+        f"data.train={folder}/labelled.jsonl",
+        f"data.val={folder}/held_out.jsonl",
+        *start,
+    ]
     proxy = ["reward=neural", f"reward.terms.neural.reward.model={folder}/reward_model"]
     prompts = ["data.num_train=16000"]
-    ppo = ["algo=ppo", *start, *proxy, *prompts, "optimizer.lr=7e-5", "critic.lr=5e-4", "trainer.max_iterations=60"]
+    ppo = [
+        "algo=ppo",
+        *start,
+        *proxy,
+        *prompts,
+        "optimizer.lr=7e-5",
+        "critic.lr=5e-4",
+        "trainer.max_iterations=60",
+    ]
 
     def train(name: str, *overrides: str) -> list[str]:
         return [TRAIN, *overrides, f"run_dir={folder}/{name}", "resume=auto"]
 
-    demonstrations = ["data.wrong_fraction=0.35", "data.num_train=1280", "batch.prompts=64", "optimizer.lr=1e-4"]
+    demonstrations = [
+        "data.wrong_fraction=0.35",
+        "data.num_train=1280",
+        "batch.prompts=64",
+        "optimizer.lr=1e-4",
+    ]
     preferred = ["batch.prompts=64", "trainer.max_iterations=100"]
     rankings = ["batch.prompts=96", "optimizer.lr=5e-4", "schedule=cosine", "schedule.warmup=30"]
     return {
         "sft": train("sft", "algo=sft", *demonstrations, "trainer.max_iterations=20"),
-        "collect": ["-m", "rlmods.collect", f"{folder}/sft", "data=arithmetic", *prompts, "batch.prompts=256", "batch.samples=6",
-                    f"out={folder}/candidates.jsonl"],
-        "label": ["-m", "rlmods.label", f"{folder}/candidates.jsonl", "judge=rule", "keep_ties=false", f"out={folder}/labelled.jsonl"],
-        "reward_model": train("reward_model", "algo=reward_model", *pairs, *rankings, "trainer.max_iterations=500", "validation.every=50"),
+        "collect": [
+            "-m",
+            "rlmods.collect",
+            f"{folder}/sft",
+            "data=arithmetic",
+            *prompts,
+            "batch.prompts=256",
+            "batch.samples=6",
+            f"out={folder}/candidates.jsonl",
+        ],
+        "label": [
+            "-m",
+            "rlmods.label",
+            f"{folder}/candidates.jsonl",
+            "judge=rule",
+            "keep_ties=false",
+            f"out={folder}/labelled.jsonl",
+        ],
+        "reward_model": train(
+            "reward_model",
+            "algo=reward_model",
+            *pairs,
+            *rankings,
+            "trainer.max_iterations=500",
+            "validation.every=50",
+        ),
         "ppo": train("ppo", *ppo, "kl.coefficient=1"),
         "ppo_without_kl": train("ppo_without_kl", *ppo, "kl.coefficient=0"),
-        "dpo": train("dpo", "algo=dpo", *pairs, *proxy, *preferred, "optimizer.lr=5e-5", "algo.sft_coefficient=0.3"),
+        "dpo": train(
+            "dpo",
+            "algo=dpo",
+            *pairs,
+            *proxy,
+            *preferred,
+            "optimizer.lr=5e-5",
+            "algo.sft_coefficient=0.3",
+        ),
         "rft": train("rft", "algo=sft", *pairs, *proxy, *preferred, "optimizer.lr=1e-4"),
-    }  # fmt: skip
+    }
 
 
 def write_held_out(path: Path) -> None:
-    """Write the validation questions of every run, with one correct and three wrong answers each."""
+    """Write the validation questions of every run, with one correct and three wrong answers
+    each."""
     rows = []
     for p in Arithmetic(num_candidates=4)().val:
         ranks = [min(rank, 1) for rank in p.meta["ranks"]]
-        rows.append({"id": p.id, "prompt": p.text, "answer": p.answer, "candidates": p.meta["candidates"], "ranks": ranks})
+        rows.append(
+            {
+                "id": p.id,
+                "prompt": p.text,
+                "answer": p.answer,
+                "candidates": p.meta["candidates"],
+                "ranks": ranks,
+            }
+        )
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def measurement(folder: Path, name: str) -> list[str]:
-    """Return the arguments that evaluate a run, with the same questions, number of samples and reference for all runs."""
+    """Return the arguments that evaluate a run, with the same questions, number of samples and
+    reference for all runs."""
     proxy = ["reward=neural", f"reward.terms.neural.reward.model={folder}/reward_model"]
-    return ["-m", "rlmods.evaluate", f"{folder}/{name}", "data=arithmetic", *proxy, "validation.samples=4", f"reference={folder}/sft"]
+    return [
+        "-m",
+        "rlmods.evaluate",
+        f"{folder}/{name}",
+        "data=arithmetic",
+        *proxy,
+        "validation.samples=4",
+        f"reference={folder}/sft",
+    ]
 
 
 def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -102,7 +169,10 @@ def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str
         sys.exit("interrupted; run this script again to continue")
     if process.returncode:
         problem = f"the command failed (exit status {process.returncode})"
-        sys.exit(f"{problem}; run this script again to continue with it, or remove its folder to start over")
+        sys.exit(
+            f"{problem}; run this script again to continue with it, or remove its folder to "
+            "start over"
+        )
     return process
 
 
@@ -118,7 +188,9 @@ def main(folder: Path) -> None:
             (folder / "minutes.json").write_text(json.dumps(minutes))
     for name in COMPARED:
         if name not in results:
-            results[name] = json.loads(run(measurement(folder, name), stdout=subprocess.PIPE).stdout)
+            results[name] = json.loads(
+                run(measurement(folder, name), stdout=subprocess.PIPE).stdout
+            )
             (folder / "results.json").write_text(json.dumps(results, indent=2))
     show(folder, results)
     plot(folder, results)
@@ -133,7 +205,10 @@ def read_json(path: Path) -> dict[str, Any]:
 def show(folder: Path, results: dict[str, Any]) -> None:
     """Print the table and write it to `table.md`."""
     header = ["", *COLUMNS.values()]
-    rows = [[label, *(f"{results[name][column]:.3f}" for column in COLUMNS)] for name, (label, _) in COMPARED.items()]
+    rows = [
+        [label, *(f"{results[name][column]:.3f}" for column in COLUMNS)]
+        for name, (label, _) in COMPARED.items()
+    ]
     table = Table(*header, title="From the same preferences, on held-out questions", width=110)
     for row in rows:
         table.add_row(*row)
@@ -144,7 +219,8 @@ def show(folder: Path, results: dict[str, Any]) -> None:
 
 
 def plot(folder: Path, results: dict[str, Any]) -> None:
-    """Plot held-out gold accuracy and proxy reward, KL and length over iterations; KL of DPO and rejection sampling only at the end."""
+    """Plot held-out gold accuracy and proxy reward, KL and length over iterations; KL of DPO and
+    rejection sampling only at the end."""
     figure, axes = plt.subplots(1, len(PANELS), figsize=(15, 3.9), dpi=110)
     for panel, (metric, title) in zip(axes, PANELS.items(), strict=True):
         for name, (label, color) in COMPARED.items():
@@ -152,16 +228,28 @@ def plot(folder: Path, results: dict[str, Any]) -> None:
             if name == "sft":
                 panel.axhline(last, color=color, linestyle=":", label=label)
                 continue
-            points = [(row["iteration"], row[metric]) for row in read_metrics(folder / name) if metric in row]
+            points = [
+                (row["iteration"], row[metric])
+                for row in read_metrics(folder / name)
+                if metric in row
+            ]
             if points:
                 panel.plot(*zip(*points, strict=True), color=color, label=label, linewidth=1.8)
             else:
-                panel.plot(read_metrics(folder / name)[-1]["iteration"], last, "o", color=color, label=label)
+                panel.plot(
+                    read_metrics(folder / name)[-1]["iteration"],
+                    last,
+                    "o",
+                    color=color,
+                    label=label,
+                )
         panel.set(title=title, xlabel="iteration", xlim=(0, None))
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylim(0, 1)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=len(COMPARED), frameon=False)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="lower center", ncols=len(COMPARED), frameon=False
+    )
     figure.tight_layout(rect=(0, 0.08, 1, 1))
     figure.savefig(folder / "rlhf.png")
 

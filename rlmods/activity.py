@@ -1,4 +1,5 @@
-"""Number of replies from outside of this process, of servers and worker processes: progress to the watchdog."""
+"""Number of replies from outside of this process, of servers and worker processes: progress to the
+watchdog."""
 
 from __future__ import annotations
 

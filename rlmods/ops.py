@@ -1,8 +1,7 @@
 """Pure functions shared by the parts. N responses, T token slots.
 
-Masked slots may hold any value (NaN, inf, 1e6). They are replaced with `torch.where` before any arithmetic, never multiplied by 0 after
-it: 0 * NaN is NaN, in the value and in the gradient.
-"""
+Masked slots may hold any value (NaN, inf, 1e6). They are replaced with `torch.where` before any
+arithmetic, never multiplied by 0 after it: 0 * NaN is NaN, in the value and in the gradient."""
 
 from __future__ import annotations
 
@@ -23,10 +22,12 @@ from torch.nn.functional import linear
 from rlmods.types import RowFloats, RowInts, RowMask, TokenFloats, TokenInts, TokenMask
 
 EQUAL_SCORES_RTOL = 2e-6
-"""Relative difference up to which the scores of a group count as equal: about 16 float32 rounding errors."""
+"""Relative difference up to which the scores of a group count as equal: about 16 float32 rounding
+errors."""
 
 MAX_EXPONENT = 80.0
-"""float32 overflows at exp(88.7), and the zero gradient of a clipped token would be 0 * inf there."""
+"""float32 overflows at exp(88.7), and the zero gradient of a clipped token would be 0 * inf
+there."""
 
 
 def masked_sum(x: TokenFloats, mask: TokenMask) -> RowFloats:
@@ -45,25 +46,30 @@ def importance_ratio(log_ratio: TokenFloats, mask: TokenMask) -> TokenFloats:
 
 
 def scatter(x: Float[Tensor, " n"], mask: TokenMask) -> TokenFloats:
-    """Put the values of the true slots, row by row, back into [N, T], 0 elsewhere. The first column, which nothing precedes, has none."""
+    """Put the values of the true slots, row by row, back into [N, T], 0 elsewhere. The first
+    column, which nothing precedes, has none."""
     scored = mask.clone()
     scored[:, 0] = False
     return torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_scatter(scored, x)
 
 
 def kl_divergence(p: Float[Tensor, "n V"], q: Float[Tensor, "n V"]) -> Float[Tensor, " n"]:
-    """Return KL(P || Q) = sum_v P_v (log P_v - log Q_v) in nats, given log P and log Q; tokens with P_v = 0 contribute 0."""
+    """Return KL(P || Q) = sum_v P_v (log P_v - log Q_v) in nats, given log P and log Q; tokens with
+    P_v = 0 contribute 0."""
     probabilities = p.exp()
     return (probabilities * torch.where(probabilities > 0, p - q, 0.0)).sum(-1)
 
 
-def jensen_shannon(student: Float[Tensor, "n V"], teacher: Float[Tensor, "n V"], beta: float) -> Float[Tensor, " n"]:
-    """Return the generalised Jensen-Shannon divergence in nats, given log-probabilities (GKD, arXiv:2306.13649, equation 1):
+def jensen_shannon(
+    student: Float[Tensor, "n V"], teacher: Float[Tensor, "n V"], beta: float
+) -> Float[Tensor, " n"]:
+    """Return the generalised Jensen-Shannon divergence in nats, given log-probabilities (GKD,
+    arXiv:2306.13649, equation 1):
 
         beta KL(P || M) + (1 - beta) KL(Q || M),   M = beta P + (1 - beta) Q
 
-    P is the teacher's distribution, Q the student's. At the ends it is replaced by its limits up to scale: KL(P || Q) for beta = 0, since
-    JSD / beta approaches it, and KL(Q || P) for beta = 1."""
+    P is the teacher's distribution, Q the student's. At the ends it is replaced by its limits up to
+    scale: KL(P || Q) for beta = 0, since JSD / beta approaches it, and KL(Q || P) for beta = 1."""
     if beta in (0, 1):
         return kl_divergence(student, teacher) if beta else kl_divergence(teacher, student)
     mixture = torch.logaddexp(teacher + math.log(beta), student + math.log1p(-beta))
@@ -71,26 +77,32 @@ def jensen_shannon(student: Float[Tensor, "n V"], teacher: Float[Tensor, "n V"],
 
 
 def group_reduce(x: RowFloats, group: RowInts, how: str) -> RowFloats:
-    """Reduce `x` over the rows of each group with `how` ("sum", "amax", "amin") and return the result on every row of the group."""
+    """Reduce `x` over the rows of each group with `how` ("sum", "amax", "amin") and return the
+    result on every row of the group."""
     ids, index = torch.unique(group, return_inverse=True)
     return x.new_zeros(len(ids)).scatter_reduce(0, index, x, how, include_self=False)[index]
 
 
 def constant_group(score: RowFloats, scored: RowMask, group: RowInts) -> RowMask:
-    """Return True on the rows of groups whose scored members all have the same score, among them groups with one or no scored member."""
+    """Return True on the rows of groups whose scored members all have the same score, among them
+    groups with one or no scored member."""
     high = group_reduce(torch.where(scored, score, -torch.inf), group, "amax")
     low = group_reduce(torch.where(scored, score, torch.inf), group, "amin")
     return high - low <= EQUAL_SCORES_RTOL * torch.maximum(high.abs(), low.abs())
 
 
-def center_by_group(rewards: TokenFloats, mask: TokenMask, group: RowInts) -> tuple[RowFloats, RowFloats]:
+def center_by_group(
+    rewards: TokenFloats, mask: TokenMask, group: RowInts
+) -> tuple[RowFloats, RowFloats]:
     """Return R_i - mean(R over the group of i), and the number of scored members of the group.
 
-    R_i is the sum of a row's rewards. A row without a true slot is unscored: it is left out of the mean and gets 0. The result is exactly 0
-    in groups of equal scores."""
+    R_i is the sum of a row's rewards. A row without a true slot is unscored: it is left out of the
+    mean and gets 0. The result is exactly 0 in groups of equal scores."""
     score, scored = masked_sum(rewards, mask), mask.any(1)
     count = group_reduce(scored.to(score.dtype), group, "sum")
-    centred = score - group_reduce(torch.where(scored, score, 0.0), group, "sum") / count.clamp(min=1)
+    centred = score - group_reduce(torch.where(scored, score, 0.0), group, "sum") / count.clamp(
+        min=1
+    )
     return torch.where(scored & ~constant_group(score, scored, group), centred, 0.0), count
 
 
@@ -100,35 +112,46 @@ def broadcast_to_tokens(x: RowFloats, mask: TokenMask) -> TokenFloats:
 
 
 def sampled_token(origin: TokenInts, group: RowInts) -> TokenInts:
-    """Return a number for each slot, equal for slots of different rows iff they hold the same sampled token: rows of one group, in the same
-    column, with the same origin (`Experience.origin`)."""
+    """Return a number for each slot, equal for slots of different rows iff they hold the same
+    sampled token: rows of one group, in the same column, with the same origin
+    (`Experience.origin`)."""
     _, tree = torch.unique(group, return_inverse=True)
     column = torch.arange(origin.shape[1], device=origin.device)
     token: Tensor = (tree[:, None] * (int(origin.max()) + 1) + origin) * origin.shape[1] + column
     return token
 
 
-def mean_over_branches(x: RowFloats, mask: TokenMask, group: RowInts, origin: TokenInts | None) -> tuple[TokenFloats, TokenInts]:
-    """Return the mean of `x` over the rows that share each token, and their number; 0 where the mask is False.
+def mean_over_branches(
+    x: RowFloats, mask: TokenMask, group: RowInts, origin: TokenInts | None
+) -> tuple[TokenFloats, TokenInts]:
+    """Return the mean of `x` over the rows that share each token, and their number; 0 where the
+    mask is False.
 
-    Rows in which the mask of the token is False are left out. `origin`: None if no rows share tokens, so that the mean is `x` itself."""
+    Rows in which the mask of the token is False are left out. `origin`: None if no rows share
+    tokens, so that the mean is `x` itself."""
     if origin is None:
         return broadcast_to_tokens(x, mask), mask.long()
     token = sampled_token(origin, group)[mask]
     by_token = x[:, None].expand_as(mask)[mask]
     count = group_reduce(torch.ones_like(by_token), token, "sum")
     mean = group_reduce(by_token, token, "sum") / count
-    return x.new_zeros(mask.shape).masked_scatter(mask, mean), torch.zeros_like(origin).masked_scatter(mask, count.long())
+    return x.new_zeros(mask.shape).masked_scatter(mask, mean), torch.zeros_like(
+        origin
+    ).masked_scatter(mask, count.long())
 
 
 def differs_by_token(x: TokenFloats, mask: TokenMask) -> RowMask:
-    """Return True for rows whose true slots have different values; float32 rounding is no difference."""
+    """Return True for rows whose true slots have different values; float32 rounding is no
+    difference."""
     high, low = torch.where(mask, x, -torch.inf).amax(1), torch.where(mask, x, torch.inf).amin(1)
     return mask.any(1) & (high - low > 1e-5 * torch.maximum(high.abs(), low.abs()))
 
 
-def rewards_to_go(rewards: TokenFloats, mask: TokenMask, gamma: float | TokenFloats = 1.0) -> TokenFloats:
-    """Return G_t = r_t + gamma_t G_{t+1} over each row's true slots, skipping the others; 0 elsewhere."""
+def rewards_to_go(
+    rewards: TokenFloats, mask: TokenMask, gamma: float | TokenFloats = 1.0
+) -> TokenFloats:
+    """Return G_t = r_t + gamma_t G_{t+1} over each row's true slots, skipping the others; 0
+    elsewhere."""
     returns, later = torch.zeros_like(rewards), rewards.new_zeros(len(rewards))
     for t in reversed(range(rewards.shape[1])):
         discount = gamma[:, t] if isinstance(gamma, Tensor) else gamma
@@ -138,7 +161,8 @@ def rewards_to_go(rewards: TokenFloats, mask: TokenMask, gamma: float | TokenFlo
 
 
 def whiten(x: TokenFloats, mask: TokenMask, eps: float = 1e-8) -> TokenFloats:
-    """Return (x - mean) / sqrt(var + eps) with the population moments of the true slots of all ranks; 0 elsewhere and for a single slot."""
+    """Return (x - mean) / sqrt(var + eps) with the population moments of the true slots of all
+    ranks; 0 elsewhere and for a single slot."""
     count = sum_over_ranks(mask.sum()).clamp(min=1)
     centred = torch.where(mask, x - sum_over_ranks(masked_sum(x, mask).sum()) / count, 0.0)
     return centred * (sum_over_ranks(centred.square().sum()) / count + eps).rsqrt()
@@ -153,12 +177,15 @@ def sum_over_ranks(x: Tensor) -> Tensor:
 
 
 def pack(lengths: RowInts, budget: int, group: RowInts | None = None) -> list[Tensor]:
-    """Return row indices in chunks, longest first, with rows * longest row <= `budget` tokens in each; a longer row has its own chunk.
+    """Return row indices in chunks, longest first, with rows * longest row <= `budget` tokens in
+    each; a longer row has its own chunk.
 
     With `group`, the rows of a group follow each other, in the order of their longest."""
     order = lengths.argsort(descending=True, stable=True)
     if group is not None:
-        rank = torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=order.device))
+        rank = torch.empty_like(order).index_copy(
+            0, order, torch.arange(len(order), device=order.device)
+        )
         order = (group_reduce(rank.double(), group, "amin") * len(order) + rank).argsort()
     counts: list[int] = []
     longest = 0
@@ -189,12 +216,16 @@ def autocast_dtype(x: Tensor) -> torch.dtype | None:
 
 
 def is_exact(hidden: Tensor, weight: Tensor) -> bool:
-    """Return True if a product with these weights is to be computed in their precision: neither autocast nor 16-bit weights."""
-    return weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(hidden.device.type)
+    """Return True if a product with these weights is to be computed in their precision: neither
+    autocast nor 16-bit weights."""
+    return weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(
+        hidden.device.type
+    )
 
 
 class _Linear(torch.autograd.Function):
-    """`x W^T` with 16-bit products and float32 sums where the device has them, else in float32; also in backward."""
+    """`x W^T` with 16-bit products and float32 sums where the device has them, else in float32;
+    also in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -219,8 +250,8 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
 
 @contextmanager
 def product_precision(device: str, exact: bool) -> Iterator[None]:
-    """Compute products of float32 matrices exactly, or with 16-bit factors and float32 sums where the device has them: TF32 on GPUs,
-    bfloat16 on processors. Without autocast in both cases."""
+    """Compute products of float32 matrices exactly, or with 16-bit factors and float32 sums where
+    the device has them: TF32 on GPUs, bfloat16 on processors. Without autocast in both cases."""
     before = torch.get_float32_matmul_precision()
     if not exact:
         torch.set_float32_matmul_precision("medium")
@@ -232,14 +263,15 @@ def product_precision(device: str, exact: bool) -> Iterator[None]:
 
 
 def keyed_uniforms(count: int, *key: int | str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return `count` numbers in [0, 1) that depend only on `key`, not on process, platform or a global generator. With the same key, a
-    longer sequence starts with the shorter one."""
+    """Return `count` numbers in [0, 1) that depend only on `key`, not on process, platform or a
+    global generator. With the same key, a longer sequence starts with the shorter one."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=16).digest()
     return _GENERATOR.restart(np.frombuffer(digest, dtype="<u8")).random(count)
 
 
 class _KeyedGenerator(threading.local):
-    """A generator for each thread that restarts with another key, which takes a third of the time of making one."""
+    """A generator for each thread that restarts with another key, which takes a third of the time
+    of making one."""
 
     def __init__(self) -> None:
         self.bits = np.random.Philox(key=0)

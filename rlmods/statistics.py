@@ -1,8 +1,8 @@
-"""Statistics of comparisons between runs: intervals of means and of paired differences, tests, and tests that look several times.
+"""Statistics of comparisons between runs: intervals of means and of paired differences, tests, and
+tests that look several times.
 
-Runs with the same seed have the same prompts and the same random numbers, so their difference varies less than each of them, and
-comparisons are paired by seed, or by prompt.
-"""
+Runs with the same seed have the same prompts and the same random numbers, so their difference
+varies less than each of them, and comparisons are paired by seed, or by prompt."""
 
 from __future__ import annotations
 
@@ -41,10 +41,12 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Return the mean and its t interval, mean ± t(1 - (1 - confidence) / 2, n - 1) s / sqrt(n), with the sample standard deviation s.
+    """Return the mean and its t interval, mean ± t(1 - (1 - confidence) / 2, n - 1) s / sqrt(n),
+    with the sample standard deviation s.
 
-    It holds for normal values. One value, or equal ones, give an infinite interval: accuracies are whole numbers of prompts, so that few
-    of them are often equal although their distribution has a spread.
+    It holds for normal values. One value, or equal ones, give an infinite interval: accuracies are
+    whole numbers of prompts, so that few of them are often equal although their distribution has a
+    spread.
 
     Raises:
         ValueError: no values, a value that is not finite, or a confidence outside (0, 1).
@@ -59,7 +61,9 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     return Interval(mean, mean - half, mean + half, len(x))
 
 
-def paired_difference(a: Mapping[K, float], b: Mapping[K, float], confidence: float = 0.95) -> Interval:
+def paired_difference(
+    a: Mapping[K, float], b: Mapping[K, float], confidence: float = 0.95
+) -> Interval:
     """Return the interval of the mean of `b - a` over the keys (seeds) that both have.
 
     Raises:
@@ -79,11 +83,13 @@ def paired(a: Mapping[K, float], b: Mapping[K, float]) -> list[float]:
     return [b[key] - a[key] for key in common]
 
 
-def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, num_resamples: int = 10_000, seed: int = 0) -> Interval:
+def bootstrap_interval(
+    values: Sequence[float], confidence: float = 0.95, num_resamples: int = 10_000, seed: int = 0
+) -> Interval:
     """Return the mean and its percentile bootstrap interval, for many values of any distribution.
 
-    Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3. Equal values, or a single one, give an infinite
-    interval: resampling them shows nothing of the spread.
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3. Equal
+    values, or a single one, give an infinite interval: resampling them shows nothing of the spread.
 
     Raises:
         ValueError: as in `mean_interval`.
@@ -97,13 +103,16 @@ def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, num_re
     generator = np.random.default_rng(seed)
     chunk = max(1, 2**22 // len(x))
     sizes = [min(chunk, num_resamples - start) for start in range(0, num_resamples, chunk)]
-    means = np.concatenate([x[generator.integers(0, len(x), (size, len(x)))].mean(1) for size in sizes])
+    means = np.concatenate(
+        [x[generator.integers(0, len(x), (size, len(x)))].mean(1) for size in sizes]
+    )
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(mean, float(low), float(high), len(x))
 
 
 def paired_t_test(differences: Sequence[float]) -> float:
-    """Return the two-sided p-value of Student's test that the mean of the differences is 0; 1 for a single one or equal ones.
+    """Return the two-sided p-value of Student's test that the mean of the differences is 0; 1 for a
+    single one or equal ones.
 
     Raises:
         ValueError: no differences, or one that is not finite.
@@ -113,10 +122,11 @@ def paired_t_test(differences: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number by Holm's step-down method, which bounds the probability of any false rejection.
+    """Return p-values adjusted for their number by Holm's step-down method, which bounds the
+    probability of any false rejection.
 
-    p'_(i) = max over j <= i of min(1, (m - j + 1) p_(j)) for the sorted p_(1) <= ... <= p_(m). Source: Holm, 1979.
-    """
+    p'_(i) = max over j <= i of min(1, (m - j + 1) p_(j)) for the sorted p_(1) <= ... <= p_(m).
+    Source: Holm, 1979."""
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
@@ -126,13 +136,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class SequentialTest:
-    """A paired t test after each of several numbers of pairs, whose probability of any false rejection is `alpha`.
+    """A paired t test after each of several numbers of pairs, whose probability of any false
+    rejection is `alpha`.
 
-    The test of n pairs rejects at the level c / n, which finds large effects early. c is the `alpha` quantile of the smallest n p_n of the
-    tests under the null hypothesis. Its distribution depends on no parameter of normal differences and is simulated with a fixed seed.
+    The test of n pairs rejects at the level c / n, which finds large effects early. c is the
+    `alpha` quantile of the smallest n p_n of the tests under the null hypothesis. Its distribution
+    depends on no parameter of normal differences and is simulated with a fixed seed.
 
-    Source: Pocock, 1977 (group sequential tests); Shao and Feng, 2007, doi:10.1016/j.cct.2007.02.006 (critical values for few values by
-    simulation).
+    Source: Pocock, 1977 (group sequential tests); Shao and Feng, 2007,
+    doi:10.1016/j.cct.2007.02.006 (critical values for few values by simulation).
 
     Raises:
         ValueError: fewer than two pairs at the first test, no tests, or an alpha outside (0, 1).
@@ -156,8 +168,8 @@ class SequentialTest:
         return _level_times_pairs(self.first, self.last, self.alpha) / num_pairs
 
     def __call__(self, differences: Sequence[float]) -> Interval:
-        """Return the interval after these differences: those of all tests hold together with probability `1 - alpha`. Infinite before the
-        first test.
+        """Return the interval after these differences: those of all tests hold together with
+        probability `1 - alpha`. Infinite before the first test.
 
         Raises:
             ValueError: more differences than the last test has, or as in `mean_interval`.
@@ -175,9 +187,11 @@ class SequentialTest:
 
 
 @lru_cache(maxsize=64)
-def _level_times_pairs(first: int, last: int, alpha: float, num_simulations: int = 200_000) -> float:
-    """Return the `alpha` quantile of the smallest n p_n of the tests of n = first, ..., last normal differences of mean 0, less two
-    standard errors of the simulation."""
+def _level_times_pairs(
+    first: int, last: int, alpha: float, num_simulations: int = 200_000
+) -> float:
+    """Return the `alpha` quantile of the smallest n p_n of the tests of n = first, ..., last normal
+    differences of mean 0, less two standard errors of the simulation."""
     generator = np.random.default_rng(0)
     smallest = np.full(num_simulations, math.inf)
     sums, squares = np.zeros(num_simulations), np.zeros(num_simulations)
@@ -187,7 +201,11 @@ def _level_times_pairs(first: int, last: int, alpha: float, num_simulations: int
         if n >= first:
             variance = (squares - sums**2 / n) / (n - 1)
             smallest = np.minimum(smallest, n * t_test_p(sums / np.sqrt(n * variance), n - 1))
-    return float(np.quantile(smallest, max(0.0, alpha - 2 * math.sqrt(alpha * (1 - alpha) / num_simulations))))
+    return float(
+        np.quantile(
+            smallest, max(0.0, alpha - 2 * math.sqrt(alpha * (1 - alpha) / num_simulations))
+        )
+    )
 
 
 def t_statistic(x: Array) -> Array:
@@ -239,7 +257,8 @@ def t_quantile(p: float, df: int) -> float:
 
 
 def _show_no_spread(x: Array) -> bool:
-    """Return True for a single value, or values that are equal up to the rounding of their last digit."""
+    """Return True for a single value, or values that are equal up to the rounding of their last
+    digit."""
     return bool(np.ptp(x) <= 1e-12 * np.abs(x).max())
 
 

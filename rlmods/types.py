@@ -1,7 +1,8 @@
-"""Types of tensors, and records in the order of the data flow: Prompt -> Response -> Scores -> Experience -> (Credit, Surrogate, Totals).
+"""Types of tensors, and records in the order of the data flow: Prompt -> Response -> Scores ->
+Experience -> (Credit, Surrogate, Totals).
 
-Shapes: N responses (G to each prompt), T token slots (prompt, response and right padding), P prompts with K candidate responses each.
-"""
+Shapes: N responses (G to each prompt), T token slots (prompt, response and right padding), P
+prompts with K candidate responses each."""
 
 from __future__ import annotations
 
@@ -39,11 +40,13 @@ Finish = Literal["stop", "length"]
 
 
 class UserError(Exception):
-    """An error caused by user input. The command line prints its message (what is wrong, what to type instead) without a traceback."""
+    """An error caused by user input. The command line prints its message (what is wrong, what to
+    type instead) without a traceback."""
 
 
 def suggest(name: str, known: Iterable[object]) -> str:
-    """Return a suggestion for an unknown name: the known names most similar to it, or all of them if none is similar."""
+    """Return a suggestion for an unknown name: the known names most similar to it, or all of them
+    if none is similar."""
     names = [str(x) for x in known]
     similar = get_close_matches(name, names, 3) or get_close_matches(name.lower(), names, 3)
     ratio = {x: SequenceMatcher(None, name.lower(), x.lower()).ratio() for x in similar}
@@ -52,12 +55,14 @@ def suggest(name: str, known: Iterable[object]) -> str:
 
 
 def objective(default: Any) -> Any:
-    """Return a dataclass field of settings that change what is optimised: if it differs from the recipe, the label of the run shows it."""
+    """Return a dataclass field of settings that change what is optimised: if it differs from the
+    recipe, the label of the run shows it."""
     return field(default=default, metadata={"objective": True})
 
 
 def check_bounds(part: object, group: str, rules: Mapping[str, tuple[bool, str]]) -> None:
-    """Check the fields of a configuration group's part. A rule is, by field: whether the value is valid, and the valid values in words.
+    """Check the fields of a configuration group's part. A rule is, by field: whether the value is
+    valid, and the valid values in words.
 
     Raises: ValueError("group.field=value: must be WORDS") for the first field that is not valid."""
     for name, (valid, words) in rules.items():
@@ -67,12 +72,20 @@ def check_bounds(part: object, group: str, rules: Mapping[str, tuple[bool, str]]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of chat turns."""
-OTHER_ROLES = {"model": "assistant", "gpt": "assistant", "bot": "assistant", "human": "user", "function": "tool", "ipython": "tool"}
+OTHER_ROLES = {
+    "model": "assistant",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "human": "user",
+    "function": "tool",
+    "ipython": "tool",
+}
 """Roles of other formats, and which of `ROLES` they are."""
 
 
 def describe_unknown_role(role: str) -> str:
-    """Return the error text about a role that is not one of `ROLES`, with the one to write instead."""
+    """Return the error text about a role that is not one of `ROLES`, with the one to write
+    instead."""
     known = OTHER_ROLES.get(role.strip().lower())
     hint = f"write {known!r} in its place" if known else suggest(role, ROLES)
     return f"the role {role[:40]!r} is not one of {', '.join(ROLES)}; {hint}"
@@ -83,36 +96,44 @@ class Prompt:
     """A prompt of the data set."""
 
     id: str
-    """Stable and unique within its data set. With the seed it determines what is sampled, so resuming needs no generator state."""
+    """Stable and unique within its data set. With the seed it determines what is sampled, so
+    resuming needs no generator state."""
     text: str | None = None
     """Plain text, passed to the model unchanged. Exactly one of `text` and `messages` is set."""
     messages: Sequence[Mapping[str, str]] | None = None
-    """Chat turns, `{"role": ..., "content": ...}` with one of `ROLES`, rendered with the tokenizer's chat template."""
+    """Chat turns, `{"role": ..., "content": ...}` with one of `ROLES`, rendered with the
+    tokenizer's chat template."""
     answer: str | None = None
     """Gold answer; None if the data has none."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """All other columns of the data set."""
     time: int = 0
-    """Number of completed passes over the data. It enters the sampling seed, so each pass draws different samples."""
+    """Number of completed passes over the data. It enters the sampling seed, so each pass draws
+    different samples."""
     source: str | None = None
-    """Name of the data set that the prompt comes from, in a mixture of several; None for a single one. Metrics are also logged by it."""
+    """Name of the data set that the prompt comes from, in a mixture of several; None for a single
+    one. Metrics are also logged by it."""
     location: str | None = field(default=None, compare=False, repr=False)
     """File and line of the row, for error messages; None if it is not from a file."""
 
     @property
     def name(self) -> str:
         """Return what error messages call the prompt: its id, and where it is written."""
-        return f"prompt {self.id}" if self.location is None else f"prompt {self.id} ({self.location})"
+        return (
+            f"prompt {self.id}" if self.location is None else f"prompt {self.id} ({self.location})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Start of a response that continues a prefix of another response to the same prompt. The responses to a prompt form a tree."""
+    """Start of a response that continues a prefix of another response to the same prompt. The
+    responses to a prompt form a tree."""
 
     parent: int
     """Index of the other response among the prompt's G responses."""
     shared: int
-    """Number of leading tokens, sampled and observed, that were not sampled again but taken from the parent."""
+    """Number of leading tokens, sampled and observed, that were not sampled again but taken from
+    the parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +147,23 @@ class ToolCall:
     result: str = ""
     """Text that the policy observed: the result, or the error in words."""
     error: str | None = None
-    """None for a call that returned a result, else the kind of failure: "malformed" (no call could be read), "unknown", "timeout" and
-    "error" of a tool, or "crash" of the environment itself, which ended the response."""
+    """None for a call that returned a result, else the kind of failure: "malformed" (no call could
+    be read), "unknown", "timeout" and "error" of a tool, or "crash" of the environment itself,
+    which ended the response."""
     seconds: float = 0.0
     """Wall time of the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn of the policy in a response of several turns: what it sampled before the environment replied."""
+    """A turn of the policy in a response of several turns: what it sampled before the environment
+    replied."""
 
     start: int
     """Index in `Response.tokens` of its first token."""
     stop: int
-    """Index after its last token, EOS included. The tokens from here to the `start` of the next turn are the observation."""
+    """Index after its last token, EOS included. The tokens from here to the `start` of the next
+    turn are the observation."""
     text: str = ""
     """Decoded tokens, without EOS and other special tokens."""
     raw: str = ""
@@ -157,7 +181,8 @@ class Reply:
     """What an environment returns for a turn of the policy."""
 
     messages: Sequence[Mapping[str, str]] | None = None
-    """Chat messages that the policy observes next, `{"role": ..., "content": ...}`; None ends the episode."""
+    """Chat messages that the policy observes next, `{"role": ..., "content": ...}`; None ends the
+    episode."""
     reward: float | None = None
     """Reward of the turn; None if there is none."""
     calls: Sequence[ToolCall] = ()
@@ -166,36 +191,43 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One sampled response to a prompt. With an environment of several turns it is all that follows the prompt: turns of the policy, and
-    the observations between them."""
+    """One sampled response to a prompt. With an environment of several turns it is all that follows
+    the prompt: turns of the policy, and the observations between them."""
 
     prompt: Prompt
     prompt_tokens: Sequence[int] = ()
     """Token ids of the prompt as given to the model."""
     tokens: Sequence[int] = ()
-    """Sampled token ids, EOS included, and those of observations. The loss uses these ids; they are never decoded and encoded again."""
+    """Sampled token ids, EOS included, and those of observations. The loss uses these ids; they are
+    never decoded and encoded again."""
     behavior_logprobs: Sequence[float] = ()
-    """Natural log-probability of each token under the distribution it was drawn from (temperature and truncation included). Those of
-    observations are 0 and are not read."""
+    """Natural log-probability of each token under the distribution it was drawn from (temperature
+    and truncation included). Those of observations are 0 and are not read."""
     text: str = ""
-    """Decoded sampled tokens, without EOS and other special tokens; of several turns, those of the last one. Rewards read it: no text of
-    an environment is graded as the policy's."""
+    """Decoded sampled tokens, without EOS and other special tokens; of several turns, those of the
+    last one. Rewards read it: no text of an environment is graded as the policy's."""
     finish: Finish = "stop"
-    """"stop": ended by an EOS token or a stop string. "length": truncated by a limit on tokens or turns."""
+    """"stop": ended by an EOS token or a stop string. "length": truncated by a limit on tokens or
+    turns."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that sampled it. With a
-    rule for branches also `decisions`, those about branches of this response (`rlmods.branching.plan.Decision`)."""
+    """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that
+    sampled it. With a rule for branches also `decisions`, those about branches of this response
+    (`rlmods.branching.plan.Decision`)."""
     branch: Branch | None = None
-    """Where the response branches off from another one; None if it was sampled from the prompt on."""
+    """Where the response branches off from another one; None if it was sampled from the prompt
+    on."""
     mask: Sequence[bool] | None = None
-    """True for each token that the policy sampled, False for those of observations; None: all are sampled."""
+    """True for each token that the policy sampled, False for those of observations; None: all are
+    sampled."""
     turns: Sequence[Turn] = ()
-    """The turns of the policy, if an environment replies to them; empty for a response of one turn."""
+    """The turns of the policy, if an environment replies to them; empty for a response of one
+    turn."""
     cuts: Sequence[int] = ()
-    """Indices in `tokens`, increasing, at which the context begins anew, because the chat template writes earlier turns in another way once
-    an observation follows. From a cut to the next turn, `tokens` are those of the whole conversation, prompt and observation included, as
-    the template writes it then. Neither they nor later tokens depend on what is before the cut. The parts between cuts are the segments of
-    the response."""
+    """Indices in `tokens`, increasing, at which the context begins anew, because the chat template
+    writes earlier turns in another way once an observation follows. From a cut to the next turn,
+    `tokens` are those of the whole conversation, prompt and observation included, as the template
+    writes it then. Neither they nor later tokens depend on what is before the cut. The parts
+    between cuts are the segments of the response."""
 
     @property
     def num_sampled(self) -> int:
@@ -204,18 +236,21 @@ class Response:
 
     @property
     def in_tree(self) -> bool:
-        """True if the response branches off from another one, or others may have branched off from it."""
+        """True if the response branches off from another one, or others may have branched off from
+        it."""
         return self.branch is not None or "decisions" in self.meta
 
     @property
     def num_new(self) -> int:
-        """Number of tokens that the policy sampled for this response alone, without those of the response that it branches off from."""
+        """Number of tokens that the policy sampled for this response alone, without those of the
+        response that it branches off from."""
         shared = 0 if self.branch is None else self.branch.shared
         return len(self.tokens) - shared if self.mask is None else sum(self.mask[shared:])
 
     @property
     def num_shared_calls(self) -> int:
-        """Number of calls of tools that were not made again but taken, with their results, from the response that it branches off from."""
+        """Number of calls of tools that were not made again but taken, with their results, from the
+        response that it branches off from."""
         shared = 0 if self.branch is None else self.branch.shared
         return sum(len(turn.calls) for turn in self.turns if turn.stop <= shared)
 
@@ -226,16 +261,19 @@ class Response:
 
 
 def as_response(prompt: Prompt, candidate: Response | str) -> Response:
-    """Return a candidate as a response. A bare text is that of a finished response whose tokens are unknown."""
+    """Return a candidate as a response. A bare text is that of a finished response whose tokens are
+    unknown."""
     return candidate if isinstance(candidate, Response) else Response(prompt, text=candidate)
 
 
 @dataclass(frozen=True, slots=True)
 class Scores(Sequence[float | None]):
-    """Rewards of N responses. Behaves as a sequence of the N totals, None where the reward abstains."""
+    """Rewards of N responses. Behaves as a sequence of the N totals, None where the reward
+    abstains."""
 
     values: Sequence[float | None]
-    """Reward of each response. None (unscored) is not 0: the row is left out of the baseline and of the loss."""
+    """Reward of each response. None (unscored) is not 0: the row is left out of the baseline and of
+    the loss."""
     correct: Sequence[bool | None] | None = None
     """Unshaped correctness, if the reward reports it. Used for accuracy and by dynamic sampling."""
     monitored: bool = False
@@ -247,11 +285,14 @@ class Scores(Sequence[float | None]):
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Additional columns of the sample log, N values each."""
     tokens: Sequence[Sequence[float | None]] | None = None
-    """Reward of each response token, for rewards by step; `values` are their sums. None on tokens that end no step."""
+    """Reward of each response token, for rewards by step; `values` are their sums. None on tokens
+    that end no step."""
     step_tokens: Sequence[Sequence[float | None]] | None = None
-    """`tokens` without the terms that give one reward per response; None if no term gives rewards by token."""
+    """`tokens` without the terms that give one reward per response; None if no term gives rewards
+    by token."""
     outcomes: Sequence[float | None] | None = None
-    """Weighted sum of the terms that give one reward per response, if others give rewards by token; else None."""
+    """Weighted sum of the terms that give one reward per response, if others give rewards by token;
+    else None."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weights of the terms whose weighted sum `values` is; empty if the reward has no terms."""
 
@@ -287,36 +328,44 @@ class Rows:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
     def _map(self: R, change: Callable[[Tensor], Tensor]) -> R:
-        changed: dict[str, Any] = {name: None if x is None else change(x) for name, x in self.tensors().items()}
+        changed: dict[str, Any] = {
+            name: None if x is None else change(x) for name, x in self.tensors().items()
+        }
         return type(self)(**changed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience(Rows):
-    """Scored responses as right-padded tensors, the input of optimizer steps. Column t of every [N, T] tensor belongs to token t."""
+    """Scored responses as right-padded tensors, the input of optimizer steps. Column t of every [N,
+    T] tensor belongs to token t."""
 
     tokens: TokenInts
     """Prompt, response, then padding ids (never read)."""
     mask: TokenMask
-    """True on tokens with loss: the sampled ones, EOS included, without those of observations. Where it is False, slots may hold any
-    value."""
+    """True on tokens with loss: the sampled ones, EOS included, without those of observations.
+    Where it is False, slots may hold any value."""
     lengths: RowInts
     """Number of prompt and response tokens; columns from there on are padding."""
     rewards: TokenFloats
     """Reward of each token. An outcome reward is on the last sampled token."""
     old_logprobs: TokenFloats
-    """log pi_old, computed by the trainer with the parameters of iteration `policy_version`; NaN if not computed yet."""
+    """log pi_old, computed by the trainer with the parameters of iteration `policy_version`; NaN if
+    not computed yet."""
     behavior_logprobs: TokenFloats
-    """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged as `train/sampler_logprob_gap`, and
-    `correction` weights the objective by the ratio of the probabilities."""
+    """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged as
+    `train/sampler_logprob_gap`, and `correction` weights the objective by the ratio of the
+    probabilities."""
     advantages: TokenFloats
     """Advantage of each token."""
     policy_version: RowInts
-    """Iteration in which the row was graded, whose policy is pi_old; older than the current one for buffered and replayed rows."""
+    """Iteration in which the row was graded, whose policy is pi_old; older than the current one for
+    buffered and replayed rows."""
     sampler_version: RowInts
-    """Iteration of the policy that sampled the row: `policy_version`, or the one before if it was sampled ahead."""
+    """Iteration of the policy that sampled the row: `policy_version`, or the one before if it was
+    sampled ahead."""
     group: RowInts
-    """Id of the prompt occurrence that the row answers. Rows with equal ids form a group, in any order."""
+    """Id of the prompt occurrence that the row answers. Rows with equal ids form a group, in any
+    order."""
     ref_logprobs: TokenFloats | None = None
     """log pi_ref of the frozen reference; None without a reference."""
     teacher_logprobs: TokenFloats | None = None
@@ -328,20 +377,24 @@ class Experience(Rows):
     steps: TokenMask | None = None
     """True on the last token of each graded step; None if the reward is one number per response."""
     origin: TokenInts | None = None
-    """The response in which each token was sampled, by a number that is unique in its group: rows of a group hold the same sampled token in
-    a column iff they have the same origin there. None if no response branches off from another one."""
+    """The response in which each token was sampled, by a number that is unique in its group: rows
+    of a group hold the same sampled token in a column iff they have the same origin there. None if
+    no response branches off from another one."""
     cuts: TokenMask | None = None
-    """True on the first token of each segment but the first (`Response.cuts`). Tokens depend on those of their segment only; all else
-    treats the segments of a row as one response. None if no response has a cut."""
+    """True on the first token of each segment but the first (`Response.cuts`). Tokens depend on
+    those of their segment only; all else treats the segments of a row as one response. None if no
+    response has a cut."""
     routed_experts: RoutedExperts | None = None
-    """Experts chosen by each router at each token for `old_logprobs` (int16); -1: not computed yet. None for dense models."""
+    """Experts chosen by each router at each token for `old_logprobs` (int16); -1: not computed yet.
+    None for dense models."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def forward_tokens(self) -> RowInts:
-        """Number of tokens in a forward of the row alone, in which the segments of a row are padded to its longest."""
+        """Number of tokens in a forward of the row alone, in which the segments of a row are padded
+        to its longest."""
         if self.cuts is None:
             return self.lengths
         columns = torch.arange(self.cuts.shape[1], device=self.cuts.device).expand_as(self.cuts)
@@ -370,22 +423,35 @@ class Experience(Rows):
 
     @staticmethod
     def concat(parts: Sequence[Experience]) -> Experience:
-        """Concatenate rows, padded to the widest. An optional field stays only if all parts have it, apart from `origin` and `cuts`: rows
-        without them share no tokens and have no cuts. Parts without rows are left out: their width would change how sums over the batch
-        round."""
+        """Concatenate rows, padded to the widest. An optional field stays only if all parts have
+        it, apart from `origin` and `cuts`: rows without them share no tokens and have no cuts.
+        Parts without rows are left out: their width would change how sums over the batch round."""
         parts = [part for part in parts if len(part)] or parts[:1]
         width = max(part.tokens.shape[1] for part in parts)
         if any(part.origin is not None for part in parts):
-            parts = [part if part.origin is not None else replace(part, origin=part.own_origin) for part in parts]
+            parts = [
+                part if part.origin is not None else replace(part, origin=part.own_origin)
+                for part in parts
+            ]
         if any(part.cuts is not None for part in parts):
-            parts = [part if part.cuts is not None else replace(part, cuts=torch.zeros_like(part.mask)) for part in parts]
+            parts = [
+                part if part.cuts is not None else replace(part, cuts=torch.zeros_like(part.mask))
+                for part in parts
+            ]
 
         def join(name: str) -> Tensor | None:
             columns = [getattr(part, name) for part in parts]
             if any(x is None for x in columns):
                 return None
             fill = -1 if name == "routed_experts" else 0
-            return torch.cat([x if x.ndim == 1 else pad(x, (0, 0) * (x.ndim - 2) + (0, width - x.shape[1]), value=fill) for x in columns])
+            return torch.cat(
+                [
+                    x
+                    if x.ndim == 1
+                    else pad(x, (0, 0) * (x.ndim - 2) + (0, width - x.shape[1]), value=fill)
+                    for x in columns
+                ]
+            )
 
         joined: dict[str, Any] = {f.name: join(f.name) for f in fields(Experience)}
         return Experience(**joined)
@@ -393,7 +459,8 @@ class Experience(Rows):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceBatch(Rows):
-    """K candidate responses to each of P prompts as right-padded tensors, the input of preference and ranking losses.
+    """K candidate responses to each of P prompts as right-padded tensors, the input of preference
+    and ranking losses.
 
     K = 2 is a pair, K > 2 a ranking, K = 1 a single response with a label (KTO)."""
 
@@ -402,13 +469,17 @@ class PreferenceBatch(Rows):
     mask: Bool[Tensor, "P K T"]
     """True on the tokens of the response, EOS included."""
     lengths: CandidateInts
-    """Number of prompt and response tokens; 0 for the missing candidates of a prompt with fewer than K."""
+    """Number of prompt and response tokens; 0 for the missing candidates of a prompt with fewer
+    than K."""
     rank: CandidateInts
-    """0 is the best response to the prompt; equal ranks are ties. For K = 1: 0 desirable, 1 undesirable."""
+    """0 is the best response to the prompt; equal ranks are ties. For K = 1: 0 desirable, 1
+    undesirable."""
     margin: PromptFloats | None = None
-    """Margin by which the better response should win, in units of the score; None without margins."""
+    """Margin by which the better response should win, in units of the score; None without
+    margins."""
     ref_logprobs: CandidateFloats | None = None
-    """Log-probability of the whole response under the frozen reference; None without a reference."""
+    """Log-probability of the whole response under the frozen reference; None without a
+    reference."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -455,7 +526,8 @@ class Surrogate:
     objective: TokenFloats
     """Objective of each token, to be maximised."""
     clipped: TokenMask
-    """True where clipping determined the objective and removed the gradient, before any averaging."""
+    """True where clipping determined the objective and removed the gradient, before any
+    averaging."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,7 +542,8 @@ class ImportanceWeights:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Loss denominators of one optimizer step, summed over all its microbatches on all ranks. At least 1 each."""
+    """Loss denominators of one optimizer step, summed over all its microbatches on all ranks. At
+    least 1 each."""
 
     tokens: Tensor | float | int
     """Number of tokens with a true mask."""

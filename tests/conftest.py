@@ -1,4 +1,5 @@
-"""Shapes in annotations are checked in tests, and only there; one thread, so that ranks and workers do not fight."""
+"""Shapes in annotations are checked in tests, and only there; one thread, so that ranks and workers
+do not fight."""
 
 import gc
 import os
@@ -6,7 +7,8 @@ import signal
 
 import pytest
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job: the tests of Ctrl-C need it heard
+# as in a background job: the tests of Ctrl-C need it heard
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -15,7 +17,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-settings.register_profile("without deadlines", deadline=None)  # of a machine that does something else at the time
+# of a machine that does something else at the time
+settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
 
 CHECKED = ("types", "ops", "advantage", "ratio", "kl", "correction", "aggregation")
@@ -39,22 +42,29 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the longest files: a worker runs whole files, and would still run one that came late when the others are done."""
-    items.sort(key=lambda item: LONGEST.index(item.location[0]) if item.location[0] in LONGEST else len(LONGEST))
+    """Start with the longest files: a worker runs whole files, and would still run one that came
+    late when the others are done."""
+    items.sort(
+        key=lambda item: (
+            LONGEST.index(item.location[0]) if item.location[0] in LONGEST else len(LONGEST)
+        )
+    )
 
 
 gc.disable()  # modules and tests, which imports and the collection of tests make, stay to the end
 
 
 def pytest_collection_finish() -> None:
-    """Leave modules and tests out of garbage collection: to go through them takes half a second, and most tests cause that."""
+    """Leave modules and tests out of garbage collection: to go through them takes half a second,
+    and most tests cause that."""
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
 def pytest_collectstart() -> None:
-    """Prepare compositions where tests are collected: the process that only deals tests out to others need not wait for the imports."""
+    """Prepare compositions where tests are collected: the process that only deals tests out to
+    others need not wait for the imports."""
     import rlmods.config.schema  # noqa: F401  (registers the settings, so that each test file can compose on its own)
     from tests.support import composition
 
@@ -62,7 +72,10 @@ def pytest_collectstart() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _exports_are_not_loaded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of most runs that tests make in this process: `tests/callbacks/test_exports.py` and runs in processes of their own do."""
+def _exports_are_not_loaded(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of most runs that tests make in this process: `tests/callbacks/test_exports.py` and runs in
+    processes of their own do."""
     if "loads_exports" not in request.keywords:
         monkeypatch.setattr("rlmods.policy.exports.MAX_BYTES", -1)

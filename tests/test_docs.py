@@ -1,4 +1,5 @@
-"""The pages and scripts in docs/: generated pages are up to date, and commands in scripts are valid."""
+"""The pages and scripts in docs/: generated pages are up to date, and commands in scripts are
+valid."""
 
 from __future__ import annotations
 
@@ -44,19 +45,32 @@ def check_overrides(overrides: list[str]) -> None:
 
 
 def fenced_commands() -> list[tuple[str, list[str]]]:
-    """Return the page and the words, from `train.py` or `rlmods.COMMAND` on, of every Python command in a fenced block."""
-    pages = [page for page in sorted(DOCS.glob("*.md")) if page.name != "first_hour.md"]  # its commands are run, in tests/cli
+    """Return the page and the words, from `train.py` or `rlmods.COMMAND` on, of every Python
+    command in a fenced block."""
+    # its commands are run, in tests/cli
+    pages = [page for page in sorted(DOCS.glob("*.md")) if page.name != "first_hour.md"]
     files = (ROOT / "README.md", *pages)
-    blocks = [(file.name, *block) for file in files for block in re.findall(r"^```(\w*)\n(.*?)^```$", file.read_text(), re.M | re.S)]
+    blocks = [
+        (file.name, *block)
+        for file in files
+        for block in re.findall(r"^```(\w*)\n(.*?)^```$", file.read_text(), re.M | re.S)
+    ]
     lines = [
-        (file, line) for file, language, block in blocks if language in ("", "bash") for line in block.replace("\\\n", " ").splitlines()
+        (file, line)
+        for file, language, block in blocks
+        if language in ("", "bash")
+        for line in block.replace("\\\n", " ").splitlines()
     ]
     matches = [(file, re.search(r"(train\.py|rlmods\.\w+) .*", line)) for file, line in lines]
     return [(file, shlex.split(match[0], comments=True)) for file, match in matches if match]
 
 
 class TestCommands:
-    @pytest.mark.parametrize(("page", "words"), fenced_commands(), ids=lambda x: x if isinstance(x, str) else " ".join(x[:3]))
+    @pytest.mark.parametrize(
+        ("page", "words"),
+        fenced_commands(),
+        ids=lambda x: x if isinstance(x, str) else " ".join(x[:3]),
+    )
     def test_overrides_compose(self, page: str, words: list[str]) -> None:
         command, *arguments = words
         if command != "train.py":
@@ -73,23 +87,15 @@ class TestCommands:
             check_overrides(arguments)
 
     def test_every_kind_of_command_is_found(self) -> None:
-        assert {words[0] for _, words in fenced_commands()} >= {"train.py", "rlmods.plan", "rlmods.collect", "rlmods.label"}
+        assert {words[0] for _, words in fenced_commands()} >= {
+            "train.py",
+            "rlmods.plan",
+            "rlmods.collect",
+            "rlmods.label",
+        }
 
 
 class TestOneStep:
-    QUOTATION = re.compile(r"((?:^[^\n`][^\n]*\n|^`[^`\n][^\n]*\n)+)\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-    """A paragraph and the block of Python code below it."""
-
-    def test_quoted_lines_occur_in_the_file_named_above(self) -> None:
-        page = (DOCS / "one_step.md").read_text()
-        quotations = self.QUOTATION.findall(page)
-        assert len(quotations) == page.count("```python")
-        for paragraph, block in quotations:
-            file = ROOT / re.findall(r"`(rlmods/[\w/]+\.py)`", paragraph)[-1]
-            lines = {line.strip() for line in file.read_text().splitlines()}
-            for line in block.splitlines():
-                assert line.strip() in lines, f"{file.relative_to(ROOT)} has no line {line.strip()}"
-
     def test_named_files_exist(self) -> None:
         for path in re.findall(r"`(rlmods/[\w/.]+)`", (DOCS / "one_step.md").read_text()):
             assert (ROOT / path).exists(), path
@@ -104,16 +110,28 @@ class TestTuning:
 
     def test_overrides_compose(self) -> None:
         assert all(len(row) == 3 for row in self.ROWS)
-        spans = {span for row in self.ROWS for span in re.findall(r"`([^`]+)`", row[2]) if "=" in span or span.startswith("~")}
+        spans = {
+            span
+            for row in self.ROWS
+            for span in re.findall(r"`([^`]+)`", row[2])
+            if "=" in span or span.startswith("~")
+        }
         assert len(spans) > 40
         for span in sorted(spans):
             check_overrides(shlex.split(span))
 
     def test_metrics_exist(self) -> None:
         source = "".join(path.read_text() for path in (ROOT / "rlmods").rglob("*.py"))
-        names = {span for row in self.ROWS for span in re.findall(r"`((?:train|val|time)/[^`]+)`", row[0])}
+        names = {
+            span
+            for row in self.ROWS
+            for span in re.findall(r"`((?:train|val|time)/[^`]+)`", row[0])
+        }
         assert len(names) > 15
-        by_source = {f"{phase}/{name}" for phase in ("train", "val") for name in ("reward", "accuracy")}  # `log_by_source`
+        # `log_by_source`
+        by_source = {
+            f"{phase}/{name}" for phase in ("train", "val") for name in ("reward", "accuracy")
+        }
         for metric in names - {"time/rollout_s", "val/mean@k", "val/pass@k"} - by_source:
             assert f'"{metric}"' in source, metric
 
@@ -136,7 +154,9 @@ class TestRLHF:
 
     def test_commands_of_all_stages_are_valid(self, pipeline: ModuleType, tmp_path: Path) -> None:
         stages = pipeline.stages(tmp_path)
-        training = [arguments[1:] for arguments in stages.values() if arguments[0] == pipeline.TRAIN]
+        training = [
+            arguments[1:] for arguments in stages.values() if arguments[0] == pipeline.TRAIN
+        ]
         assert len(training) == 6
         for arguments in training:
             check_overrides(arguments)
@@ -145,12 +165,21 @@ class TestRLHF:
             module, _, *overrides = stages[stage][1:]
             configuration(overrides, settings=import_module(module).Settings)
 
-    def test_runs_with_and_without_the_penalty_differ_only_in_its_coefficient(self, pipeline: ModuleType, tmp_path: Path) -> None:
+    def test_runs_with_and_without_the_penalty_differ_only_in_its_coefficient(
+        self, pipeline: ModuleType, tmp_path: Path
+    ) -> None:
         stages = pipeline.stages(tmp_path)
         difference = set(stages["ppo"]) ^ set(stages["ppo_without_kl"])
-        assert difference == {"kl.coefficient=1", "kl.coefficient=0", f"run_dir={tmp_path}/ppo", f"run_dir={tmp_path}/ppo_without_kl"}
+        assert difference == {
+            "kl.coefficient=1",
+            "kl.coefficient=0",
+            f"run_dir={tmp_path}/ppo",
+            f"run_dir={tmp_path}/ppo_without_kl",
+        }
 
-    def test_held_out_prompts_are_the_validation_split_of_arithmetic(self, pipeline: ModuleType, tmp_path: Path) -> None:
+    def test_held_out_prompts_are_the_validation_split_of_arithmetic(
+        self, pipeline: ModuleType, tmp_path: Path
+    ) -> None:
         pipeline.write_held_out(tmp_path / "val.jsonl")
         splits = Preferences(str(tmp_path / "val.jsonl"), num_val=0)()
         assert {p.text for p in splits.train} == {p.text for p in Arithmetic()().val}
@@ -178,9 +207,13 @@ class TestAlgorithms:
             check_overrides(row.command.split())
         named = {row.name.removeprefix("tiny_") for row in rows}
         algorithms = {path.stem for path in (CONF / "algo").glob("*.yaml")}
-        assert algorithms - named == {"policy_gradient", "iterative_grpo", "distill", "gkd", "arpo"}, (
-            "no recipe of its own; need a reward model, a teacher or an environment"
-        )
+        assert algorithms - named == {
+            "policy_gradient",
+            "iterative_grpo",
+            "distill",
+            "gkd",
+            "arpo",
+        }, "no recipe of its own; need a reward model, a teacher or an environment"
 
     def test_page_has_a_row_for_every_command(self) -> None:
         page = (DOCS / "algorithms.md").read_text()
@@ -192,7 +225,10 @@ class TestAgents:
     def write(run: Path, accuracies: list[float], **metrics: float) -> None:
         run.mkdir(parents=True)
         rows = [{"iteration": 0, "val/accuracy": accuracies[0]}]
-        rows += [{"iteration": i, "val/accuracy": value, **metrics} for i, value in enumerate(accuracies[1:], 1)]
+        rows += [
+            {"iteration": i, "val/accuracy": value, **metrics}
+            for i, value in enumerate(accuracies[1:], 1)
+        ]
         (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
     def test_commands_are_valid_and_differ_in_the_algorithm_only(self, tmp_path: Path) -> None:
@@ -202,15 +238,29 @@ class TestAgents:
         for words in commands.values():
             check_overrides(words)
         difference = set(commands["GRPO"]) ^ set(commands["DAPO"])
-        assert difference == {"algo=grpo", "algo=dapo", f"run_dir={tmp_path}/grpo-1", f"run_dir={tmp_path}/dapo-1"}
+        assert difference == {
+            "algo=grpo",
+            "algo=dapo",
+            f"run_dir={tmp_path}/grpo-1",
+            f"run_dir={tmp_path}/dapo-1",
+        }
 
     def test_tokens_that_branches_share_are_counted_once(self, tmp_path: Path) -> None:
         metrics = {"train/responses": 10.0, "train/response_tokens": 30.0, "train/tool_calls": 2.0}
         self.write(tmp_path / "all", [0.0, 0.5, 0.9], **metrics)
-        self.write(tmp_path / "own", [0.0, 0.5, 0.9], **metrics, **{"train/shared_tokens": 12.0, "train/shared_tool_calls": 0.5})
+        self.write(
+            tmp_path / "own",
+            [0.0, 0.5, 0.9],
+            **metrics,
+            **{"train/shared_tokens": 12.0, "train/shared_tool_calls": 0.5},
+        )
         agents = script("agents")
         found = agents.read_curve(tmp_path / "all")
-        assert (found.tokens, found.calls, found.accuracy) == ([0, 300, 600], [0, 20, 40], [0.0, 0.5, 0.9])
+        assert (found.tokens, found.calls, found.accuracy) == (
+            [0, 300, 600],
+            [0, 20, 40],
+            [0.0, 0.5, 0.9],
+        )
         found = agents.read_curve(tmp_path / "own")
         assert (found.tokens, found.calls) == ([0, 180, 360], [0, 15, 30])
 
@@ -239,10 +289,18 @@ class TestGrader:
     )
 
     def test_agreement_and_false_positives(self) -> None:
-        with pytest.raises(SystemExit, match="row 2 has no expected: each needs gold, pred_text, expected"):
-            script("grader").measure("ours", [self.ROWS[0], {"gold": "1", "pred_text": "1", "category": "a"}])
+        with pytest.raises(
+            SystemExit, match="row 2 has no expected: each needs gold, pred_text, expected"
+        ):
+            script("grader").measure(
+                "ours", [self.ROWS[0], {"gold": "1", "pred_text": "1", "category": "a"}]
+            )
         result = script("grader").measure("ours", list(self.ROWS))
-        assert (result["rows"], result["agreement"], result["hostile_false_positives"]) == (4, 0.3333, 1)
+        assert (result["rows"], result["agreement"], result["hostile_false_positives"]) == (
+            4,
+            0.3333,
+            1,
+        )
         assert result["ordinary_rows_per_s"] > 0
 
     def test_timeouts_are_counted_as_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:

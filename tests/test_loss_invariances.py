@@ -8,7 +8,17 @@ from torch import Tensor
 
 from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.protocols import Aggregation, Ratio
-from rlmods.ratio import CISPO, DPPO, TOPR, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
+from rlmods.ratio import (
+    CISPO,
+    DPPO,
+    TOPR,
+    Clipped,
+    GeometricMean,
+    KLPenalty,
+    LogLikelihood,
+    Soft,
+    Unclipped,
+)
 from rlmods.types import Surrogate, Totals
 from tests.support.batches import Batch, batch, batches, few, gradient
 
@@ -30,21 +40,35 @@ RATIOS = {
     "dppo": DPPO(low=0.1, high=0.1),
     "dppo_kl": DPPO("kl", low=0.02, high=0.02),
 }
-AGGREGATIONS = {"token_mean": TokenMean(), "sequence_mean": SequenceMean(), "fixed_length": FixedLength(16)}
+AGGREGATIONS = {
+    "token_mean": TokenMean(),
+    "sequence_mean": SequenceMean(),
+    "fixed_length": FixedLength(16),
+}
 
 every_loss = pytest.mark.parametrize(
     ("ratio", "aggregation"),
-    [pytest.param(r, a, id=f"{rn}-{an}") for rn, r in RATIOS.items() for an, a in AGGREGATIONS.items()],
+    [
+        pytest.param(r, a, id=f"{rn}-{an}")
+        for rn, r in RATIOS.items()
+        for an, a in AGGREGATIONS.items()
+    ],
 )
 
 
 def surrogate(ratio: Ratio, d: Tensor, b: Batch, advantages: Tensor | None = None) -> Surrogate:
     """Return the ratio's output at the log-ratio d, by default with the advantages of the batch."""
-    options = {"old_logprobs": b.old_logprobs.to(d.dtype)} if getattr(ratio, "needs_old_logprobs", False) else {}
+    options = (
+        {"old_logprobs": b.old_logprobs.to(d.dtype)}
+        if getattr(ratio, "needs_old_logprobs", False)
+        else {}
+    )
     return ratio(d, b.advantages if advantages is None else advantages, b.mask, **options)
 
 
-def loss(ratio: Ratio, aggregation: Aggregation, b: Batch, totals: Totals | None = None) -> tuple[Tensor, Tensor]:
+def loss(
+    ratio: Ratio, aggregation: Aggregation, b: Batch, totals: Totals | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the loss -aggregation(objective), and its gradient with respect to the log-ratio."""
     d = b.log_ratio.clone().requires_grad_()
     value = -aggregation(surrogate(ratio, d, b).objective, b.mask, totals or b.totals)
@@ -64,9 +88,13 @@ def test_loss_and_gradient_are_not_0(ratio: Ratio, aggregation: Aggregation) -> 
 @every_loss
 @few
 @given(batches)
-def test_values_in_masked_slots_change_no_bit(ratio: Ratio, aggregation: Aggregation, b: Batch) -> None:
+def test_values_in_masked_slots_change_no_bit(
+    ratio: Ratio, aggregation: Aggregation, b: Batch
+) -> None:
     poisoned = b.poisoned()
-    for clean, dirty in zip(loss(ratio, aggregation, b), loss(ratio, aggregation, poisoned), strict=True):
+    for clean, dirty in zip(
+        loss(ratio, aggregation, b), loss(ratio, aggregation, poisoned), strict=True
+    ):
         assert torch.equal(clean, dirty)
     clean, dirty = (surrogate(ratio, x.log_ratio, x) for x in (b, poisoned))
     assert torch.equal(clean.objective, dirty.objective)
@@ -77,7 +105,9 @@ def test_values_in_masked_slots_change_no_bit(ratio: Ratio, aggregation: Aggrega
 @every_loss
 @few
 @given(batches, st.integers(1, 50))
-def test_padding_width_changes_nothing(ratio: Ratio, aggregation: Aggregation, b: Batch, columns: int) -> None:
+def test_padding_width_changes_nothing(
+    ratio: Ratio, aggregation: Aggregation, b: Batch, columns: int
+) -> None:
     value, grad = loss(ratio, aggregation, b)
     wide, wide_grad = loss(ratio, aggregation, b.padded(columns))
     torch.testing.assert_close(wide, value)
@@ -87,7 +117,9 @@ def test_padding_width_changes_nothing(ratio: Ratio, aggregation: Aggregation, b
 @every_loss
 @few
 @given(batches, st.randoms(use_true_random=False))
-def test_row_order_changes_nothing(ratio: Ratio, aggregation: Aggregation, b: Batch, random) -> None:
+def test_row_order_changes_nothing(
+    ratio: Ratio, aggregation: Aggregation, b: Batch, random
+) -> None:
     rows = torch.tensor(random.sample(range(len(b.mask)), len(b.mask)))
     value, grad = loss(ratio, aggregation, b)
     shuffled, shuffled_grad = loss(ratio, aggregation, b.select(rows))
@@ -100,7 +132,10 @@ def test_row_order_changes_nothing(ratio: Ratio, aggregation: Aggregation, b: Ba
 @given(batches, st.integers(1, 8))
 def test_microbatches_add_up(ratio: Ratio, aggregation: Aggregation, b: Batch, size: int) -> None:
     value, grad = loss(ratio, aggregation, b)
-    parts = [loss(ratio, aggregation, b.select(rows), b.totals) for rows in torch.arange(len(b.mask)).split(size)]
+    parts = [
+        loss(ratio, aggregation, b.select(rows), b.totals)
+        for rows in torch.arange(len(b.mask)).split(size)
+    ]
     torch.testing.assert_close(sum(v for v, _ in parts), value)
     torch.testing.assert_close(torch.cat([g for _, g in parts]), grad)
 
@@ -108,7 +143,9 @@ def test_microbatches_add_up(ratio: Ratio, aggregation: Aggregation, b: Batch, s
 @every_loss
 def test_loss_and_gradient_of_an_empty_mask_are_0(ratio: Ratio, aggregation: Aggregation) -> None:
     b = batch(4, 5, seed=2)
-    without_loss = Batch(b.log_ratio, b.advantages, b.rewards, b.values, torch.zeros_like(b.mask), b.group).poisoned()
+    without_loss = Batch(
+        b.log_ratio, b.advantages, b.rewards, b.values, torch.zeros_like(b.mask), b.group
+    ).poisoned()
     value, grad = loss(ratio, aggregation, without_loss)
     assert value == 0
     assert (grad == 0).all()
@@ -129,9 +166,13 @@ def test_on_policy_every_ratio_has_the_policy_gradient(ratio: Ratio) -> None:
 @pytest.mark.parametrize("ratio", RATIOS.values(), ids=RATIOS)
 @pytest.mark.parametrize("extreme", [-200.0, -50.0, 50.0, 200.0])
 @pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
-def test_extreme_ratios_stay_finite_in_float32(ratio: Ratio, extreme: float, advantage: float) -> None:
+def test_extreme_ratios_stay_finite_in_float32(
+    ratio: Ratio, extreme: float, advantage: float
+) -> None:
     d = torch.full((1, 2), extreme, requires_grad=True)
     a = torch.full((1, 2), advantage)
-    objective = surrogate(ratio, d, Batch(d, a, a, a - 2, torch.ones(1, 2, dtype=torch.bool), torch.zeros(1))).objective
+    objective = surrogate(
+        ratio, d, Batch(d, a, a, a - 2, torch.ones(1, 2, dtype=torch.bool), torch.zeros(1))
+    ).objective
     assert objective.isfinite().all()
     assert gradient(objective.sum(), d).isfinite().all()

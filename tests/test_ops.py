@@ -3,7 +3,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.ops import differs_by_token, group_reduce, importance_ratio, masked_mean, masked_sum, pack, rewards_to_go, whiten
+from rlmods.ops import (
+    differs_by_token,
+    group_reduce,
+    importance_ratio,
+    masked_mean,
+    masked_sum,
+    pack,
+    rewards_to_go,
+    whiten,
+)
 from tests.support import ranks
 from tests.support.batches import Batch, batch, batches, few
 from tests.support.reference import dense, to_go
@@ -12,11 +21,18 @@ from tests.support.reference import dense, to_go
 @few
 @given(batches)
 def test_masked_sum_and_mean_are_loops_over_true_slots(b: Batch) -> None:
-    rows = [[float(x) for x, m in zip(xs, ms, strict=True) if m] for xs, ms in zip(b.values, b.mask, strict=True)]
+    rows = [
+        [float(x) for x, m in zip(xs, ms, strict=True) if m]
+        for xs, ms in zip(b.values, b.mask, strict=True)
+    ]
     p = b.poisoned()
-    torch.testing.assert_close(masked_sum(p.values, b.mask), torch.tensor([sum(r) for r in rows], dtype=torch.float64))
+    torch.testing.assert_close(
+        masked_sum(p.values, b.mask), torch.tensor([sum(r) for r in rows], dtype=torch.float64)
+    )
     means = [sum(r) / len(r) if r else 0.0 for r in rows]
-    torch.testing.assert_close(masked_mean(p.values, b.mask), torch.tensor(means, dtype=torch.float64))
+    torch.testing.assert_close(
+        masked_mean(p.values, b.mask), torch.tensor(means, dtype=torch.float64)
+    )
 
 
 def test_group_reduce_goes_by_id_and_not_by_position() -> None:
@@ -41,7 +57,9 @@ def test_pack_covers_every_row_once_within_the_budget(sizes: list[int], budget: 
     chunks = pack(lengths, budget)
     assert sorted(i for chunk in chunks for i in chunk.tolist()) == list(range(len(sizes)))
     padded = [len(chunk) * int(lengths[chunk].max()) for chunk in chunks]
-    assert all(size <= budget or len(chunk) == 1 for size, chunk in zip(padded, chunks, strict=True))
+    assert all(
+        size <= budget or len(chunk) == 1 for size, chunk in zip(padded, chunks, strict=True)
+    )
     flat = [sizes[i] for chunk in chunks for i in chunk.tolist()]
     assert flat == sorted(flat, reverse=True)
     for chunk in chunks[:-1]:
@@ -55,10 +73,16 @@ def test_pack_by_group(rows: list[tuple[int, int]], budget: int) -> None:
     chunks = pack(lengths, budget, group)
     flat = [i for chunk in chunks for i in chunk.tolist()]
     assert sorted(flat) == list(range(len(rows)))
-    assert all(len(chunk) == 1 or len(chunk) * int(lengths[chunk].max()) <= budget for chunk in chunks)
+    assert all(
+        len(chunk) == 1 or len(chunk) * int(lengths[chunk].max()) <= budget for chunk in chunks
+    )
     groups = [int(group[i]) for i in flat]
-    assert len(dict.fromkeys(groups)) == sum(a != b for a, b in zip(groups, [None, *groups], strict=False)), "a group is in one piece"
-    longest = [max(int(lengths[i]) for i in flat if int(group[i]) == g) for g in dict.fromkeys(groups)]
+    assert len(dict.fromkeys(groups)) == sum(
+        a != b for a, b in zip(groups, [None, *groups], strict=False)
+    ), "a group is in one piece"
+    longest = [
+        max(int(lengths[i]) for i in flat if int(group[i]) == g) for g in dict.fromkeys(groups)
+    ]
     assert longest == sorted(longest, reverse=True)
 
 
@@ -111,7 +135,23 @@ def test_rewards_to_go_may_discount_each_token_differently() -> None:
 
 
 def test_differs_by_token_ignores_masked_slots_and_rounding() -> None:
-    x = torch.tensor([[1.0, 1.0, 5.0], [1.0, 2.0, 5.0], [1.0, 1.0 + 1e-7, 5.0], [0.0, 0.0, 5.0], [1.0, 2.0, 3.0], [-1.0, -2.0, 1.0]])
+    x = torch.tensor(
+        [
+            [1.0, 1.0, 5.0],
+            [1.0, 2.0, 5.0],
+            [1.0, 1.0 + 1e-7, 5.0],
+            [0.0, 0.0, 5.0],
+            [1.0, 2.0, 3.0],
+            [-1.0, -2.0, 1.0],
+        ]
+    )
     mask = torch.tensor([[True, True, False]] * 4 + [[False] * 3] + [[True, True, False]])
     assert differs_by_token(x, mask).tolist() == [False, True, False, False, False, True]
-    assert differs_by_token(x.masked_fill(~mask, torch.nan), mask).tolist() == [False, True, False, False, False, True]
+    assert differs_by_token(x.masked_fill(~mask, torch.nan), mask).tolist() == [
+        False,
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]

@@ -35,7 +35,12 @@ def test_the_code_trains_and_shows_progress(capsys: pytest.CaptureFixture[str]) 
 def test_names_of_the_page_exist() -> None:
     from rlmods import algo, callbacks, policy
 
-    for module, name in ((policy, "HuggingFace"), (algo, "PolicyGradientSettings"), (callbacks, "Samples"), (callbacks, "JsonlLogger")):
+    for module, name in (
+        (policy, "HuggingFace"),
+        (algo, "PolicyGradientSettings"),
+        (callbacks, "Samples"),
+        (callbacks, "JsonlLogger"),
+    ):
         assert f"{name}(" in PAGE
         assert hasattr(module, name), name
 
@@ -44,8 +49,14 @@ def test_parts_that_are_left_out_do_nothing() -> None:
     """As those that the command line chooses by default."""
     made = learner(GRPO, batch=Batch(prompts=4, samples=4))
     short = GRPO(
-        **{name: getattr(made, name) for name in ("policy", "rollout", "reward", "optimizer", "batch", "splits")},
-        **{name: getattr(made, name) for name in ("sampling", "advantage", "kl", "ratio", "aggregation")},
+        **{
+            name: getattr(made, name)
+            for name in ("policy", "rollout", "reward", "optimizer", "batch", "splits")
+        },
+        **{
+            name: getattr(made, name)
+            for name in ("sampling", "advantage", "kl", "ratio", "aggregation")
+        },
     )
     for name in ("critic_config", "router", "schedule"):
         assert getattr(short, name) == getattr(made, name)

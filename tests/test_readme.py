@@ -10,7 +10,10 @@ from rlmods.config.schema import SETTINGS, defaults
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{page}.md" for page in ("settings", "preferences", "models_and_data"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{page}.md" for page in ("settings", "preferences", "models_and_data")),
+]
 
 
 def overrides(page: Path) -> list[tuple[str, str]]:
@@ -25,13 +28,24 @@ def test_example_plugin_matches_the_shipped_one():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_overrides_exist(page):
-    keys = {key for path in CONF.rglob("*.yaml") for key in re.findall(r"^ *(\w+):", path.read_text(), re.MULTILINE)}
+    keys = {
+        key
+        for path in CONF.rglob("*.yaml")
+        for key in re.findall(r"^ *(\w+):", path.read_text(), re.MULTILINE)
+    }
     keys |= {key for settings in SETTINGS.values() for key in defaults(settings)}
     names = [(key, value) for key, value in overrides(page) if "." in key or key in groups()]
     assert len(names) >= 10
     for key, value in names:
         if (
-            key.startswith(("reward.terms.brevity", "data.weights", "callbacks.early_stopping", "policy.chat_template_kwargs"))
+            key.startswith(
+                (
+                    "reward.terms.brevity",
+                    "data.weights",
+                    "callbacks.early_stopping",
+                    "policy.chat_template_kwargs",
+                )
+            )
             or "@" in key
         ):
             continue
@@ -41,7 +55,9 @@ def test_overrides_exist(page):
             assert (CONF / key / f"{value}.yaml").is_file() or value == "brevity", f"{key}={value}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "docs/one_step.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "docs/one_step.md"], ids=lambda page: page.stem
+)
 def test_images_and_linked_pages_exist(page):
     for target in re.findall(r"\[[^\]]+\]\(((?!https?:)[^)]+)\)", page.read_text()):
         path, _, anchor = target.partition("#")

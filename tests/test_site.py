@@ -23,7 +23,11 @@ def navigation(node: Any) -> list[str]:
     """Return the pages in the navigation."""
     if isinstance(node, str):
         return [node]
-    return [page for child in (node.values() if isinstance(node, dict) else node) for page in navigation(child)]
+    return [
+        page
+        for child in (node.values() if isinstance(node, dict) else node)
+        for page in navigation(child)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +38,13 @@ def texts() -> dict[str, str]:
 
 
 def anchors(text: str) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.MULTILINE)
-    return {re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower().replace(" ", "-") for heading in headings}
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.MULTILINE
+    )
+    return {
+        re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower().replace(" ", "-")
+        for heading in headings
+    }
 
 
 def test_every_page_is_in_the_navigation_once(texts: dict[str, str]) -> None:
@@ -65,7 +74,11 @@ class TestRewrite:
             ("settings.md", "[a](../README.md#start)", "[a](index.md#start)"),
             ("performance.md", "[a](../bench/RESULTS.md)", "[a](bench/results.md)"),
             ("one_step.md", "[`a.py`](../rlmods/algo/learner.py)", "`a.py`"),
-            ("settings.md", "[a](https://example.com/x.md) [b](#here)", "[a](https://example.com/x.md) [b](#here)"),
+            (
+                "settings.md",
+                "[a](https://example.com/x.md) [b](#here)",
+                "[a](https://example.com/x.md) [b](#here)",
+            ),
         ],
     )
     def test_links(self, page: str, text: str, expected: str) -> None:
@@ -96,7 +109,16 @@ class TestGroups:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("material") is None, reason="mkdocs-material is not installed")
 def test_builds_strictly_and_needs_no_network(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     outside = r"""<(?:script|link|img)[^>]+(?:src|href)="?https?:(?!//[^"]*rel=)"""

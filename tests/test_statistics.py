@@ -30,7 +30,9 @@ class TestStudent:
     @pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 9, 10, 31, 100])
     def test_p_values(self, df: int) -> None:
         t = np.array([0.0, 0.1, 1.0, 2.5, 7.0, 40.0])
-        np.testing.assert_allclose(t_test_p(t, df), 2 * scipy.stats.t.sf(t, df), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            t_test_p(t, df), 2 * scipy.stats.t.sf(t, df), rtol=1e-9, atol=1e-12
+        )
         np.testing.assert_array_equal(t_test_p(-t, df), t_test_p(t, df))
 
     @pytest.mark.parametrize("df", [1, 2, 7, 30])
@@ -89,25 +91,34 @@ class TestPaired:
         assert not paired_difference({1: 0.5}, {1: 0.7, 2: 0.1}).is_bounded
         assert paired_t_test([0.2]) == 1.0
 
-    @pytest.mark.parametrize("x", [[0.0, 0.0, 0.0], [0.1 + 1e-17, 0.1, 0.3 - 0.2], [-0.005, -0.005]])
+    @pytest.mark.parametrize(
+        "x", [[0.0, 0.0, 0.0], [0.1 + 1e-17, 0.1, 0.3 - 0.2], [-0.005, -0.005]]
+    )
     def test_equal_differences_show_no_spread(self, x: list[float]) -> None:
         assert paired_t_test(x) == 1.0
         assert not mean_interval(x).is_bounded
 
     @pytest.mark.parametrize("num_seeds", [2, 3, 4])
     @pytest.mark.parametrize("spread", [0.5, 1.0, 3.0])
-    def test_errs_in_five_percent_with_accuracies_of_few_prompts(self, num_seeds: int, spread: float) -> None:
+    def test_errs_in_five_percent_with_accuracies_of_few_prompts(
+        self, num_seeds: int, spread: float
+    ) -> None:
         """Differences of two or three seeds are whole numbers of prompts, and often equal."""
         x = np.round(np.random.default_rng(4).standard_normal((2000, num_seeds)) * spread) / 200
-        assert np.mean([paired_t_test(differences.tolist()) < 0.05 for differences in x]) < 0.06  # 2 standard errors above 0.05
+        # 2 standard errors above 0.05
+        assert np.mean([paired_t_test(differences.tolist()) < 0.05 for differences in x]) < 0.06
 
 
 class TestBootstrap:
     def test_agrees_with_scipy(self) -> None:
         x = values(200)
-        expected = scipy.stats.bootstrap((x,), np.mean, method="percentile", n_resamples=9999, rng=1).confidence_interval
+        expected = scipy.stats.bootstrap(
+            (x,), np.mean, method="percentile", n_resamples=9999, rng=1
+        ).confidence_interval
         actual = bootstrap_interval(x)
-        np.testing.assert_allclose((actual.low, actual.high), (expected.low, expected.high), atol=5e-4)
+        np.testing.assert_allclose(
+            (actual.low, actual.high), (expected.low, expected.high), atol=5e-4
+        )
 
     def test_is_the_same_every_time(self) -> None:
         assert bootstrap_interval(values(50)) == bootstrap_interval(values(50))
@@ -119,15 +130,19 @@ class TestBootstrap:
 
 
 def test_holm() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])  # Holm, by hand
+    # Holm, by hand
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([0.02]) == [0.02]
     assert holm([]) == []
 
 
 class TestSequential:
-    def false_decisions(self, test: SequentialTest, num_pairs: int, shift: float = 0.0) -> tuple[float, float]:
-        """Return the fraction of sequences in which the test decides, and the mean number of pairs it uses."""
+    def false_decisions(
+        self, test: SequentialTest, num_pairs: int, shift: float = 0.0
+    ) -> tuple[float, float]:
+        """Return the fraction of sequences in which the test decides, and the mean number of pairs
+        it uses."""
         generator = np.random.default_rng(5)
         decided, used = 0, 0
         for _ in range(num_pairs):
@@ -159,7 +174,8 @@ class TestSequential:
 
     @pytest.mark.parametrize("spread", [1.0, 5.0])
     def test_errs_as_seldom_with_accuracies_of_few_prompts(self, spread: float) -> None:
-        """Differences are whole numbers of prompts, and often equal. At most 5 % of the pairs of equal groups seem better or worse."""
+        """Differences are whole numbers of prompts, and often equal. At most 5 % of the pairs of
+        equal groups seem better or worse."""
         generator, test, decided = np.random.default_rng(3), SequentialTest(), 0
         for _ in range(1000):
             x = np.round(generator.standard_normal((2, test.last)) * spread / math.sqrt(2))

@@ -1,4 +1,5 @@
-"""The structure of the repository: one name for a group everywhere, an option for every part, imports without circles."""
+"""The structure of the repository: one name for a group everywhere, an option for every part,
+imports without circles."""
 
 from __future__ import annotations
 
@@ -21,9 +22,30 @@ from rlmods.config.schema import SETTINGS, defaults
 
 ROOT = Path(__file__).parents[1]
 GROUPS = [
-    "adapter", "advantage", "aggregation", "algo", "branching", "callbacks", "correction", "critic", "data", "environment", "judge", "kl",
-    "policy", "preference", "ranking", "ratio", "reference", "reward", "rollout", "router", "sampling", "schedule", "teacher",
-]  # fmt: skip
+    "adapter",
+    "advantage",
+    "aggregation",
+    "algo",
+    "branching",
+    "callbacks",
+    "correction",
+    "critic",
+    "data",
+    "environment",
+    "judge",
+    "kl",
+    "policy",
+    "preference",
+    "ranking",
+    "ratio",
+    "reference",
+    "reward",
+    "rollout",
+    "router",
+    "sampling",
+    "schedule",
+    "teacher",
+]
 OTHERS = {"experiment", "logger", "optimizer", "trainer", "variant"}
 """Groups whose options configure, or extend, classes of other libraries."""
 SERVICES = {"cli", "config", "distributed", "memory", "report", "run", "training"}
@@ -61,30 +83,58 @@ def nodes(x: Any) -> Iterator[dict[str, Any]]:
 class TestGroups:
     def test_have_the_same_names_in_conf_package_and_tests(self) -> None:
         packages = {path.parent.name for path in (ROOT / "rlmods").glob("*/__init__.py")}
-        assert {path.name for path in (ROOT / "conf").iterdir() if path.is_dir()} - OTHERS == set(GROUPS)
+        assert {path.name for path in (ROOT / "conf").iterdir() if path.is_dir()} - OTHERS == set(
+            GROUPS
+        )
         assert packages - SERVICES - OTHERS == set(GROUPS)
         assert {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")} >= set(GROUPS)
 
     def test_are_all_in_the_primary_configuration(self) -> None:
-        entries = [entry for entry in read(ROOT / "conf" / "train.yaml")["defaults"] if isinstance(entry, dict)]
-        listed = {key for entry in entries for key in entry if not key.startswith("override ") and "@" not in key}
+        entries = [
+            entry
+            for entry in read(ROOT / "conf" / "train.yaml")["defaults"]
+            if isinstance(entry, dict)
+        ]
+        listed = {
+            key
+            for entry in entries
+            for key in entry
+            if not key.startswith("override ") and "@" not in key
+        }
         assert listed == set(GROUPS) | OTHERS
 
     @pytest.mark.parametrize("group", GROUPS)
     def test_every_public_part_has_an_option(self, group: str) -> None:
         package = import_module(f"rlmods.{group}")
-        public = {n for n in package.__all__ if inspect.isclass(getattr(package, n))} - NOT_CHOSEN.get(group, set())
-        chosen = {node["_target_"].split(".")[-1] for path in OPTIONS if path.parent.name == group for node in nodes(read(path))}
+        public = {
+            n for n in package.__all__ if inspect.isclass(getattr(package, n))
+        } - NOT_CHOSEN.get(group, set())
+        chosen = {
+            node["_target_"].split(".")[-1]
+            for path in OPTIONS
+            if path.parent.name == group
+            for node in nodes(read(path))
+        }
         assert chosen == public
 
     @pytest.mark.parametrize("group", GROUPS)
     def test_every_part_defined_is_public(self, group: str) -> None:
         package = import_module(f"rlmods.{group}")
         for path in (ROOT / "rlmods" / group).glob("*.py"):
-            module = import_module(f"rlmods.{group}.{path.stem}") if path.stem != "__init__" else package
+            module = (
+                import_module(f"rlmods.{group}.{path.stem}") if path.stem != "__init__" else package
+            )
             for n, kind in vars(module).items():
-                own = inspect.isclass(kind) and kind.__module__ == module.__name__ and not n.startswith("_")
-                if own and is_dataclass(kind) and ("__call__" in vars(kind) or "generate" in vars(kind)):
+                own = (
+                    inspect.isclass(kind)
+                    and kind.__module__ == module.__name__
+                    and not n.startswith("_")
+                )
+                if (
+                    own
+                    and is_dataclass(kind)
+                    and ("__call__" in vars(kind) or "generate" in vars(kind))
+                ):
                     assert n in package.__all__, f"rlmods.{group} does not export {n}"
 
 
@@ -121,11 +171,14 @@ class TestAlgorithm:
         kind = get_class(read(path)["algo"]["_target_"])
         chosen = recipe(path.stem)
         assert set(chosen) <= set(kind.groups)
-        assert all((ROOT / "conf" / group / f"{option}.yaml").exists() for group, option in chosen.items())
+        assert all(
+            (ROOT / "conf" / group / f"{option}.yaml").exists() for group, option in chosen.items()
+        )
         assert bool(chosen) or not issubclass(kind, PolicyGradient) or kind is PolicyGradient
 
     def test_settings_are_declared_in_the_dataclass_only(self, path: Path) -> None:
-        """The option includes the fields of `settings_type` and repeats only values that differ from their defaults."""
+        """The option includes the fields of `settings_type` and repeats only values that differ
+        from their defaults."""
         option = read(path)
         kind = get_class(option["algo"]["_target_"])
         assert option["algo"].pop("name") == path.stem
@@ -153,7 +206,11 @@ def _included(path: Path) -> dict[str, Any]:
 
 
 def test_policy_gradient_takes_at_most_19_arguments() -> None:
-    taken = {name for kind in (Learner, PolicyGradient) for name in inspect.signature(kind.__init__).parameters}
+    taken = {
+        name
+        for kind in (Learner, PolicyGradient)
+        for name in inspect.signature(kind.__init__).parameters
+    }
     assert len(taken - {"self", "learner"}) <= 19
 
 
@@ -167,20 +224,28 @@ def module_name(path: Path) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    """Modules of this package that a file imports, also inside functions and under TYPE_CHECKING."""
+    """Modules of this package that a file imports, also inside functions and under
+    TYPE_CHECKING."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0 or (node.level == 1 and path.parent.name == "sandbox"), "absolute imports, except in the sandbox"
+            assert node.level == 0 or (node.level == 1 and path.parent.name == "sandbox"), (
+                "absolute imports, except in the sandbox"
+            )
             if node.level == 0:
-                names.update({node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)})
+                names.update(
+                    {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+                )
     return {name for name in names if name.startswith("rlmods")}
 
 
 GRAPH = {module_name(path): imports(path) for path in MODULES}
-GRAPH = {name: {other for other in others if other in GRAPH and other != name} for name, others in GRAPH.items()}
+GRAPH = {
+    name: {other for other in others if other in GRAPH and other != name}
+    for name, others in GRAPH.items()
+}
 """Imported modules by module."""
 LAYERS: tuple[set[str], ...] = (
     {"types", "ops", "protocols"},
@@ -191,7 +256,8 @@ LAYERS: tuple[set[str], ...] = (
     {"cli"},
     {"report"},
 )
-"""Packages from the lowest layer to the highest. `run` (files of a run) is used by parts and by commands."""
+"""Packages from the lowest layer to the highest. `run` (files of a run) is used by parts and by
+commands."""
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[str]:
@@ -219,7 +285,9 @@ class TestImports:
     def test_no_circles_between_packages(self) -> None:
         packages: dict[str, set[str]] = {}
         for module, others in GRAPH.items():
-            packages.setdefault(package(module), set()).update(package(other) for other in others if package(other) != package(module))
+            packages.setdefault(package(module), set()).update(
+                package(other) for other in others if package(other) != package(module)
+            )
         packages.pop("")
         assert not circles({name: others - {""} for name, others in packages.items()})
 
@@ -229,7 +297,9 @@ class TestImports:
             (module, other)
             for module, others in GRAPH.items()
             for other in others
-            if package(module) in level and package(other) in level and level[package(other)] > level[package(module)]
+            if package(module) in level
+            and package(other) in level
+            and level[package(other)] > level[package(module)]
         ]
         assert not upwards
 

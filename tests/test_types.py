@@ -17,7 +17,12 @@ from rlmods.ratio import Clipped
 from rlmods.types import Credit, Totals
 from tests.support import tiny_setup
 
-X, ROW, MASK, GROUP = torch.ones(2, 3), torch.ones(2), torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, dtype=torch.long)
+X, ROW, MASK, GROUP = (
+    torch.ones(2, 3),
+    torch.ones(2),
+    torch.ones(2, 3, dtype=torch.bool),
+    torch.zeros(2, dtype=torch.long),
+)
 KL = Penalty("k1", 0.1, "loss")
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = {
     "another width": (GroupMean(), (X, MASK, GROUP), (X, MASK[:, :2], GROUP)),
@@ -27,7 +32,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = 
     "int for float": (KL, (X, X), (X, X.long())),
     "per response for per token": (TokenMean(), (X, MASK, Totals(6, 2)), (ROW, MASK, Totals(6, 2))),
     "per token for per response": (broadcast_to_tokens, (ROW, MASK), (X, MASK)),
-    "int for float per response": (constant_group, (ROW, MASK[:, 0], GROUP), (ROW.long(), MASK[:, 0], GROUP)),
+    "int for float per response": (
+        constant_group,
+        (ROW, MASK[:, 0], GROUP),
+        (ROW.long(), MASK[:, 0], GROUP),
+    ),
     "float for bool per response": (constant_group, (ROW, MASK[:, 0], GROUP), (ROW, ROW, GROUP)),
     "in a record": (Credit, (X,), (ROW,)),
 }

@@ -10,24 +10,28 @@ from rlmods.policy import AdaptedPolicy, Policy
 from rlmods.policy.injection import require_peft
 
 INITS = {"default": True, "gaussian": "gaussian"}
-"""Initialisation of A, as `init_lora_weights` of peft; B is 0 at first, so that training starts from the base."""
+"""Initialisation of A, as `init_lora_weights` of peft; B is 0 at first, so that training starts
+from the base."""
 
 
 @dataclass(frozen=True)
 class LoRA:
-    """LoRA: `h = W x + scale B A x`, where W is frozen, and A [rank, in] and B [out, rank] are trained (arXiv 2106.09685).
+    """LoRA: `h = W x + scale B A x`, where W is frozen, and A [rank, in] and B [out, rank] are
+    trained (arXiv 2106.09685).
 
-    A reference policy needs no second model. There is no LoRA dropout, because log-probabilities must be deterministic.
-    """
+    A reference policy needs no second model. There is no LoRA dropout, because log-probabilities
+    must be deterministic."""
 
     rank: int = 16
     """Rank of B A."""
     alpha: float = 32
     """scale = alpha / rank."""
     rslora: bool = False
-    """scale = alpha / sqrt(rank), so that large ranks learn as fast as small ones (arXiv 2312.03732)."""
+    """scale = alpha / sqrt(rank), so that large ranks learn as fast as small ones (arXiv
+    2312.03732)."""
     targets: str | Sequence[str] = "all-linear"
-    """Names of the adapted layers ([q_proj,v_proj]), or `all-linear`: all linear layers except the output layer."""
+    """Names of the adapted layers ([q_proj,v_proj]), or `all-linear`: all linear layers except the
+    output layer."""
     modules_to_save: Sequence[str] = ()
     """Names of modules that are trained in full besides the adapter, and saved with it."""
     init: str = "default"
@@ -40,11 +44,17 @@ class LoRA:
         rules = {
             "rank": (isinstance(self.rank, int) and self.rank >= 1, "an integer of at least 1"),
             "alpha": (self.alpha > 0, "above 0"),
-            "targets": (self.targets == "all-linear" or (not isinstance(self.targets, str) and len(self.targets) > 0),
-                        "all-linear or a list of names: 'adapter.targets=[q_proj,v_proj]'"),
-            "modules_to_save": (not isinstance(self.modules_to_save, str), "a list of names: 'adapter.modules_to_save=[NAME]'"),
+            "targets": (
+                self.targets == "all-linear"
+                or (not isinstance(self.targets, str) and len(self.targets) > 0),
+                "all-linear or a list of names: 'adapter.targets=[q_proj,v_proj]'",
+            ),
+            "modules_to_save": (
+                not isinstance(self.modules_to_save, str),
+                "a list of names: 'adapter.modules_to_save=[NAME]'",
+            ),
             "init": (self.init in INITS, f"one of {', '.join(INITS)}"),
-        }  # fmt: skip
+        }
         for name, (valid, requirement) in rules.items():
             if not valid:
                 raise ValueError(f"adapter.{name}={getattr(self, name)}: must be {requirement}")
@@ -54,7 +64,8 @@ class LoRA:
         """Add an adapter to the policy, or continue with the one it was loaded with.
 
         Raises:
-            UserError: the model has no module of a given name, or the loaded adapter has other settings.
+            UserError: the model has no module of a given name, or the loaded adapter has other
+            settings.
         """
         from peft import LoraConfig
 

@@ -11,15 +11,28 @@ from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 @dataclass(frozen=True)
 class Accept:
-    """Rejection sampling: A_i = 1 if R_i >= threshold else 0, on every token of the response. Rejected responses get no gradient.
+    """Rejection sampling: A_i = 1 if R_i >= threshold else 0, on every token of the response.
+    Rejected responses get no gradient.
 
-    RFT, arXiv:2308.01825; with ratio=log_likelihood the gradient is that of supervised fine-tuning on the accepted responses. R_i is the
-    score by which `sampling` selects, so that one score selects and accepts (`reads_correctness`)."""
+    RFT, arXiv:2308.01825; with ratio=log_likelihood the gradient is that of supervised fine-tuning
+    on the accepted responses. R_i is the score by which `sampling` selects, so that one score
+    selects and accepts (`reads_correctness`)."""
 
     threshold: float = 0.5
-    """Lowest score that is accepted: correctness if the reward reports it, else the total reward."""
+    """Lowest score that is accepted: correctness if the reward reports it, else the total
+    reward."""
 
     reads_correctness: ClassVar[bool] = True
 
-    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
-        return Credit(broadcast_to_tokens((masked_sum(rewards, mask) >= self.threshold).to(rewards.dtype), mask))
+    def __call__(
+        self,
+        rewards: TokenFloats,
+        mask: TokenMask,
+        group: RowInts,
+        values: TokenFloats | None = None,
+    ) -> Credit:
+        return Credit(
+            broadcast_to_tokens(
+                (masked_sum(rewards, mask) >= self.threshold).to(rewards.dtype), mask
+            )
+        )

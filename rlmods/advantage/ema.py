@@ -14,11 +14,12 @@ from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
 
 @dataclass
 class EMA:
-    """Running-mean baseline: A_i = R_i - b on every token of the response; then b <- decay b + (1 - decay) mean(R) over the scored rows of
-    all ranks.
+    """Running-mean baseline: A_i = R_i - b on every token of the response; then b <- decay b + (1 -
+    decay) mean(R) over the scored rows of all ranks.
 
-    REINFORCE with a baseline, Williams 1992 (doi:10.1007/BF00992696). b is updated after use, so it does not contain R_i and the gradient
-    stays unbiased; only the first call uses the mean of its own rows. b is saved in checkpoints."""
+    REINFORCE with a baseline, Williams 1992 (doi:10.1007/BF00992696). b is updated after use, so it
+    does not contain R_i and the gradient stays unbiased; only the first call uses the mean of its
+    own rows. b is saved in checkpoints."""
 
     decay: float = 0.9
     """Decay of b per call, 0 to below 1: b averages about 1 / (1 - decay) calls."""
@@ -27,9 +28,17 @@ class EMA:
     def __post_init__(self) -> None:
         check_bounds(self, "advantage", {"decay": (0 <= self.decay < 1, "at least 0 and below 1")})
 
-    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
+    def __call__(
+        self,
+        rewards: TokenFloats,
+        mask: TokenMask,
+        group: RowInts,
+        values: TokenFloats | None = None,
+    ) -> Credit:
         score = masked_sum(rewards, mask)
-        total, count = sum_over_ranks(torch.stack([score.sum(), mask.any(1).sum().to(score.dtype)])).tolist()
+        total, count = sum_over_ranks(
+            torch.stack([score.sum(), mask.any(1).sum().to(score.dtype)])
+        ).tolist()
         if count == 0:
             return Credit(torch.zeros_like(rewards))
         mean = total / count

@@ -13,17 +13,20 @@ from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
 
 @dataclass(frozen=True)
 class GAE:
-    """Generalized advantage estimation: delta_t = r_t + gamma V_{t+1} - V_t,  A_t = delta_t + gamma lam A_{t+1},  returns_t = A_t + V_t.
+    """Generalized advantage estimation: delta_t = r_t + gamma V_{t+1} - V_t,  A_t = delta_t + gamma
+    lam A_{t+1},  returns_t = A_t + V_t.
 
-    Schulman et al. 2015, arXiv:1506.02438, equation 16. t runs over the policy's tokens only: slots where the mask is False (padding, or
-    tool output inside a response) are skipped, and V after the last token is 0."""
+    Schulman et al. 2015, arXiv:1506.02438, equation 16. t runs over the policy's tokens only: slots
+    where the mask is False (padding, or tool output inside a response) are skipped, and V after the
+    last token is 0."""
 
     gamma: float = 1.0
     """Discount per token, 0 to 1."""
     lam: float = 0.95
     """Lambda, 0 to 1. 0: one-step temporal difference (low variance); 1: Monte Carlo (no bias)."""
     whiten: bool = False
-    """Normalise the advantages to mean 0 and variance 1 over the tokens trained on, of all ranks. `returns` are not changed."""
+    """Normalise the advantages to mean 0 and variance 1 over the tokens trained on, of all ranks.
+    `returns` are not changed."""
 
     needs_values: ClassVar[bool] = True
     credit: ClassVar[str] = "token"
@@ -33,14 +36,29 @@ class GAE:
         return self.whiten
 
     def __post_init__(self) -> None:
-        rules = {"gamma": (0 <= self.gamma <= 1, "between 0 and 1"), "lam": (0 <= self.lam <= 1, "between 0 and 1")}
+        rules = {
+            "gamma": (0 <= self.gamma <= 1, "between 0 and 1"),
+            "lam": (0 <= self.lam <= 1, "between 0 and 1"),
+        }
         check_bounds(self, "advantage", rules)
 
-    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
+    def __call__(
+        self,
+        rewards: TokenFloats,
+        mask: TokenMask,
+        group: RowInts,
+        values: TokenFloats | None = None,
+    ) -> Credit:
         credit = self.estimate(rewards, mask, group, values)
         return Credit(self.normalize(credit.advantages, mask), credit.returns)
 
-    def estimate(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
+    def estimate(
+        self,
+        rewards: TokenFloats,
+        mask: TokenMask,
+        group: RowInts,
+        values: TokenFloats | None = None,
+    ) -> Credit:
         """Return the advantages before they are normalised, and the returns."""
         if values is None:
             raise ValueError("GAE needs values: add a critic, as in critic=separate")
@@ -49,11 +67,14 @@ class GAE:
         next_value, next_advantage = torch.zeros_like(values[:, 0]), torch.zeros_like(values[:, 0])
         for t in reversed(range(values.shape[1])):
             delta = rewards[:, t] + self.gamma * next_value - values[:, t]
-            advantages[:, t] = torch.where(mask[:, t], delta + self.gamma * self.lam * next_advantage, 0.0)
+            advantages[:, t] = torch.where(
+                mask[:, t], delta + self.gamma * self.lam * next_advantage, 0.0
+            )
             next_value = torch.where(mask[:, t], values[:, t], next_value)
             next_advantage = torch.where(mask[:, t], advantages[:, t], next_advantage)
         return Credit(advantages, advantages + values)
 
     def normalize(self, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:
-        """Return the advantages with mean 0 and variance 1 over the true slots of all ranks, or unchanged without `whiten`."""
+        """Return the advantages with mean 0 and variance 1 over the true slots of all ranks, or
+        unchanged without `whiten`."""
         return whiten(advantages, mask) if self.whiten else advantages

@@ -16,14 +16,17 @@ from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
 
 @dataclass(frozen=True)
 class GDPO:
-    """Normalisation by reward term: S_i = sum_k w_k (R_ik - mean(R_k)) / (std(R_k) + eps) over the terms k of the reward, mean and std over
-    the responses to one prompt, then A_i = S_i / (std(S) + eps) with the standard deviation over the responses trained on, of all ranks.
+    """Normalisation by reward term: S_i = sum_k w_k (R_ik - mean(R_k)) / (std(R_k) + eps) over the
+    terms k of the reward, mean and std over the responses to one prompt, then A_i = S_i / (std(S) +
+    eps) with the standard deviation over the responses trained on, of all ranks.
 
-    GDPO, arXiv:2601.05242, equations 4 to 6. Normalising the sum instead (advantage=group_norm) gives combinations of rewards with
-    different totals equal advantages, and terms of a small spread no influence. w are the weights of the terms,
-    `reward.terms.NAME.weight`. The paper subtracts the mean of S, which is 0: S sums to 0 within each prompt. A response on which a term
-    abstains gets 0 from it. Exactly 0 for prompts on whose responses every term has equal scores. sampling=dynamic selects
-    prompts by correctness: with sampling=fixed, those whose responses differ in another term only are trained on too."""
+    GDPO, arXiv:2601.05242, equations 4 to 6. Normalising the sum instead (advantage=group_norm)
+    gives combinations of rewards with different totals equal advantages, and terms of a small
+    spread no influence. w are the weights of the terms, `reward.terms.NAME.weight`. The paper
+    subtracts the mean of S, which is 0: S sums to 0 within each prompt. A response on which a term
+    abstains gets 0 from it. Exactly 0 for prompts on whose responses every term has equal scores.
+    sampling=dynamic selects prompts by correctness: with sampling=fixed, those whose responses
+    differ in another term only are trained on too."""
 
     eps: float = 1e-6
     """Added to the standard deviations; above 0."""
@@ -46,7 +49,11 @@ class GDPO:
         terms: Float[Tensor, "N K"] | None = None,
         weights: Float[Tensor, " K"] | None = None,
     ) -> Credit:
-        return Credit(self.normalize(self.estimate(rewards, mask, group, values, terms, weights).advantages, mask))
+        return Credit(
+            self.normalize(
+                self.estimate(rewards, mask, group, values, terms, weights).advantages, mask
+            )
+        )
 
     def estimate(
         self,
@@ -61,11 +68,15 @@ class GDPO:
         if terms is None or weights is None:
             raise ValueError("GDPO needs terms and weights: the scores of the reward's terms")
         scored = mask.any(1, keepdim=True)
-        columns = [normalize_by_group(x, scored & ~x.isnan(), group, self.eps, self.unbiased) for x in torch.split(terms, 1, dim=1)]
+        columns = [
+            normalize_by_group(x, scored & ~x.isnan(), group, self.eps, self.unbiased)
+            for x in torch.split(terms, 1, dim=1)
+        ]
         return Credit(broadcast_to_tokens((torch.stack(columns, 1) * weights).sum(1), mask))
 
     def normalize(self, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:
-        """Return the advantages divided by the standard deviation of S over the rows with a true slot, of all ranks."""
+        """Return the advantages divided by the standard deviation of S over the rows with a true
+        slot, of all ranks."""
         total, scored = masked_mean(advantages, mask), mask.any(1)
         moments = sum_over_ranks(torch.stack([total.square().sum(), scored.sum().to(total.dtype)]))
         std = (moments[0] / (moments[1] - int(self.unbiased)).clamp(min=1)).sqrt()

@@ -11,10 +11,12 @@ from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask, che
 
 @dataclass(frozen=True)
 class GroupNorm:
-    """Group normalisation: A_i = (R_i - mean(R)) / (std(R) + eps) over the responses to one prompt, on every token of the response.
+    """Group normalisation: A_i = (R_i - mean(R)) / (std(R) + eps) over the responses to one prompt,
+    on every token of the response.
 
-    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.2. Groups with equal rewards, and groups of one, get exactly 0. With a KL in the
-    reward, mean and standard deviation are those of the rewards without it (`normalizes_rewards`)."""
+    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.2. Groups with equal rewards, and groups of
+    one, get exactly 0. With a KL in the reward, mean and standard deviation are those of the
+    rewards without it (`normalizes_rewards`)."""
 
     eps: float = 1e-6
     """Added to the standard deviation; above 0."""
@@ -27,13 +29,26 @@ class GroupNorm:
     def __post_init__(self) -> None:
         check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0")})
 
-    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
-        return Credit(broadcast_to_tokens(normalize_by_group(rewards, mask, group, self.eps, self.unbiased), mask))
+    def __call__(
+        self,
+        rewards: TokenFloats,
+        mask: TokenMask,
+        group: RowInts,
+        values: TokenFloats | None = None,
+    ) -> Credit:
+        return Credit(
+            broadcast_to_tokens(
+                normalize_by_group(rewards, mask, group, self.eps, self.unbiased), mask
+            )
+        )
 
 
-def normalize_by_group(rewards: TokenFloats, mask: TokenMask, group: RowInts, eps: float, unbiased: bool) -> RowFloats:
-    """Return (R_i - mean(R)) / (std(R) + eps) over the group of row i, whose R_i is the sum of its rewards; exactly 0 in groups of equal
-    scores, and for a row without a true slot, which is left out of the moments."""
+def normalize_by_group(
+    rewards: TokenFloats, mask: TokenMask, group: RowInts, eps: float, unbiased: bool
+) -> RowFloats:
+    """Return (R_i - mean(R)) / (std(R) + eps) over the group of row i, whose R_i is the sum of its
+    rewards; exactly 0 in groups of equal scores, and for a row without a true slot, which is left
+    out of the moments."""
     centred, count = center_by_group(rewards, mask, group)
     variance = group_reduce(centred.square(), group, "sum") / (count - int(unbiased)).clamp(min=1)
     return centred / (variance.sqrt() + eps)

@@ -13,18 +13,29 @@ from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 @dataclass(frozen=True)
 class LengthWeighted:
-    """Length-weighted group baseline: A_i = R_i - sum_j |y_j| R_j / sum_j |y_j| over the responses to one prompt, on every token of the
-    response.
+    """Length-weighted group baseline: A_i = R_i - sum_j |y_j| R_j / sum_j |y_j| over the responses
+    to one prompt, on every token of the response.
 
-    OPO, arXiv:2505.23585, equation 8: the baseline that minimises the variance of the policy gradient, if the squared norm of the gradient
-    of log pi(y) is proportional to the length |y|. A response without a reward is left out of the baseline and gets 0. Exactly 0 in groups
-    of equal rewards."""
+    OPO, arXiv:2505.23585, equation 8: the baseline that minimises the variance of the policy
+    gradient, if the squared norm of the gradient of log pi(y) is proportional to the length |y|. A
+    response without a reward is left out of the baseline and gets 0. Exactly 0 in groups of equal
+    rewards."""
 
     needs_group: ClassVar[bool] = True
 
-    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
+    def __call__(
+        self,
+        rewards: TokenFloats,
+        mask: TokenMask,
+        group: RowInts,
+        values: TokenFloats | None = None,
+    ) -> Credit:
         score, scored = masked_sum(rewards, mask), mask.any(1)
         length = mask.sum(1).to(score.dtype)  # 0 for a response without a reward
-        baseline = group_reduce(length * score, group, "sum") / group_reduce(length, group, "sum").clamp(min=1)
-        advantage = torch.where(scored & ~constant_group(score, scored, group), score - baseline, 0.0)
+        baseline = group_reduce(length * score, group, "sum") / group_reduce(
+            length, group, "sum"
+        ).clamp(min=1)
+        advantage = torch.where(
+            scored & ~constant_group(score, scored, group), score - baseline, 0.0
+        )
         return Credit(broadcast_to_tokens(advantage, mask))

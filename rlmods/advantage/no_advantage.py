@@ -12,12 +12,18 @@ from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 @dataclass(frozen=True)
 class NoAdvantage:
-    """A_t = 0: rewards are logged, and the policy learns from other signals alone, as in distillation. A KL in the reward is subtracted per
-    token afterwards."""
+    """A_t = 0: rewards are logged, and the policy learns from other signals alone, as in
+    distillation. A KL in the reward is subtracted per token afterwards."""
 
     ignores_rewards: ClassVar[bool] = True
     """True if rewards have no effect on the advantages."""
     normalizes_rewards: ClassVar[bool] = True
 
-    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
+    def __call__(
+        self,
+        rewards: TokenFloats,
+        mask: TokenMask,
+        group: RowInts,
+        values: TokenFloats | None = None,
+    ) -> Credit:
         return Credit(torch.zeros_like(rewards))

@@ -14,26 +14,31 @@ from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask, che
 
 @dataclass(frozen=True)
 class Process:
-    """Process supervision: A_t = n_k + gamma n_{k+1} + gamma^2 n_{k+2} + ... for a token t of step k, with the normalised step rewards
-    n = (r - mean) / (std + eps), mean and std over all steps of the responses to one prompt.
+    """Process supervision: A_t = n_k + gamma n_{k+1} + gamma^2 n_{k+2} + ... for a token t of step
+    k, with the normalised step rewards n = (r - mean) / (std + eps), mean and std over all steps of
+    the responses to one prompt.
 
-    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.3, where gamma is 1. Only rewards on the last token of a step count; a KL in the
-    reward is subtracted per token afterwards (`normalizes_rewards`). Equal step rewards, responses without steps and tokens after the last
+    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.3, where gamma is 1. Only rewards on the last
+    token of a step count; a KL in the reward is subtracted per token afterwards
+    (`normalizes_rewards`). Equal step rewards, responses without steps and tokens after the last
     step get exactly 0.
 
-    If a reward also has terms with one score per response, such as accuracy, these are part of the last step's reward. With
-    `outcome_weight` w they are normalised separately, as in outcome supervision (section 4.1.2), and every token gets
-    A_t + w (R - mean(R)) / (std(R) + eps), mean and std over the responses to one prompt: steps and outcomes need no common scale, and many
+    If a reward also has terms with one score per response, such as accuracy, these are part of the
+    last step's reward. With `outcome_weight` w they are normalised separately, as in outcome
+    supervision (section 4.1.2), and every token gets A_t + w (R - mean(R)) / (std(R) + eps), mean
+    and std over the responses to one prompt: steps and outcomes need no common scale, and many
     steps do not outweigh the outcome in the mean."""
 
     eps: float = 1e-6
     """Added to the standard deviation; above 0."""
     unbiased: bool = True
-    """Divide the squared deviations by the number of steps minus 1 instead of the number of steps."""
+    """Divide the squared deviations by the number of steps minus 1 instead of the number of
+    steps."""
     gamma: float = 1.0
     """Discount per step, 0 to 1."""
     outcome_weight: float | None = None
-    """w, the weight of the outcome advantage; above 0. null: outcome rewards are part of the last step's reward."""
+    """w, the weight of the outcome advantage; above 0. null: outcome rewards are part of the last
+    step's reward."""
 
     needs_group: ClassVar[bool] = True
     needs_steps: ClassVar[bool] = True
@@ -44,7 +49,10 @@ class Process:
         rules = {
             "eps": (self.eps > 0, "above 0"),
             "gamma": (0 <= self.gamma <= 1, "between 0 and 1"),
-            "outcome_weight": (self.outcome_weight is None or self.outcome_weight > 0, "above 0 or null"),
+            "outcome_weight": (
+                self.outcome_weight is None or self.outcome_weight > 0,
+                "above 0 or null",
+            ),
         }
         check_bounds(self, "advantage", rules)
 
@@ -67,8 +75,12 @@ class Process:
         # Each step is normalised as if it were a response of one token.
         scores, step_group = rewards[step_ends][:, None], group[:, None].expand_as(mask)[step_ends]
         normalised, all_true = torch.zeros_like(rewards), torch.ones_like(scores, dtype=torch.bool)
-        normalised[step_ends] = normalize_by_group(scores, all_true, step_group, self.eps, self.unbiased)
-        advantages = rewards_to_go(normalised, mask, torch.where(step_ends, self.gamma, 1.0).to(rewards.dtype))
+        normalised[step_ends] = normalize_by_group(
+            scores, all_true, step_group, self.eps, self.unbiased
+        )
+        advantages = rewards_to_go(
+            normalised, mask, torch.where(step_ends, self.gamma, 1.0).to(rewards.dtype)
+        )
         if self.outcome_weight is not None and outcomes is not None:
             known = (mask.any(1) & ~outcomes.isnan())[:, None]
             outcome = normalize_by_group(outcomes[:, None], known, group, self.eps, self.unbiased)

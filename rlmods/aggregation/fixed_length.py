@@ -10,10 +10,11 @@ from rlmods.types import Scalar, TokenFloats, TokenMask, Totals, check_bounds
 
 @dataclass(frozen=True)
 class FixedLength:
-    """Sum over a constant length: sum(x) / (responses of the optimizer step * length). Dr. GRPO, arXiv:2503.20783, section 3.2.
+    """Sum over a constant length: sum(x) / (responses of the optimizer step * length). Dr. GRPO,
+    arXiv:2503.20783, section 3.2.
 
-    Every token has the same weight, whatever the response lengths. `length` is a constant and not the batch width, so that padding does not
-    change the loss."""
+    Every token has the same weight, whatever the response lengths. `length` is a constant and not
+    the batch width, so that padding does not change the loss."""
 
     length: int
     """Number of tokens, usually the maximum response length, over all turns."""

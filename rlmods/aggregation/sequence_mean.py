@@ -10,7 +10,8 @@ from rlmods.types import Scalar, TokenFloats, TokenMask, Totals
 
 @dataclass(frozen=True)
 class SequenceMean:
-    """Mean over responses of the token mean: sum_i mean_t(x_it) / responses of the optimizer step. GRPO, arXiv:2402.03300, equation 3.
+    """Mean over responses of the token mean: sum_i mean_t(x_it) / responses of the optimizer step.
+    GRPO, arXiv:2402.03300, equation 3.
 
     Every response has the same weight, so a token of a long response has less."""
 

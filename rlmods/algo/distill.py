@@ -24,19 +24,24 @@ class DistillSettings(PolicyGradientSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_bounds(self, "algo", {"teacher_coefficient": (self.teacher_coefficient > 0, "above 0")})
+        check_bounds(
+            self, "algo", {"teacher_coefficient": (self.teacher_coefficient > 0, "above 0")}
+        )
 
 
 class Distill(PolicyGradient):
-    """On-policy distillation: the policy samples, and the teacher grades each token (Thinking Machines Lab 2025, "On-Policy Distillation";
-    the reverse KL on the policy's own samples of MiniLLM, arXiv:2306.08543, and GKD, arXiv:2306.13649).
+    """On-policy distillation: the policy samples, and the teacher grades each token (Thinking
+    Machines Lab 2025, "On-Policy Distillation"; the reverse KL on the policy's own samples of
+    MiniLLM, arXiv:2306.08543, and GKD, arXiv:2306.13649).
 
-    `1/sum|y| sum_i sum_t r A_t`, with `A_t = A^R_t + c (log p_T(y_t | x', y_<t) - log pi_old(y_t | x, y_<t))`
+    `1/sum|y| sum_i sum_t r A_t`, with `A_t = A^R_t + c (log p_T(y_t | x', y_<t) - log pi_old(y_t |
+    x, y_<t))`
 
-    Each token's advantage is the negative of its own k1 estimate of the reverse KL from the teacher, without the tokens after it (discount
-    0). Its expected gradient is that of KL(pi || p_T) at each token. x' is the teacher's prompt, which may contain a demonstration that x
-    does not. A^R, the advantage of the reward, is 0 in the recipe (`advantage=none`); with another `advantage` the policy learns from both.
-    """
+    Each token's advantage is the negative of its own k1 estimate of the reverse KL from the
+    teacher, without the tokens after it (discount 0). Its expected gradient is that of KL(pi ||
+    p_T) at each token. x' is the teacher's prompt, which may contain a demonstration that x does
+    not. A^R, the advantage of the reward, is 0 in the recipe (`advantage=none`); with another
+    `advantage` the policy learns from both."""
 
     trains_on_turns: ClassVar[bool] = False
     groups: ClassVar[tuple[str, ...]] = (*PolicyGradient.groups, "teacher")
@@ -59,11 +64,15 @@ class Distill(PolicyGradient):
         super().on_fit_start()
         self.teacher.check_context(self.trainer.datamodule.splits.train, self.rollout.max_tokens)  # type: ignore[attr-defined]
 
-    def collate(self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores) -> Experience:
+    def collate(
+        self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores
+    ) -> Experience:
         """Collate responses and score them with the teacher."""
         batch = super().collate(prompts, responses, scores)
         with self.timer("teacher"):
-            return replace(batch, teacher_logprobs=self.teacher.logprobs(responses, batch, self.scorer))
+            return replace(
+                batch, teacher_logprobs=self.teacher.logprobs(responses, batch, self.scorer)
+            )
 
     def estimate_advantages(self, batch: Experience, scores: Scores) -> Experience:
         """Estimate the advantages of the reward, and log the teacher's."""
@@ -80,9 +89,13 @@ class Distill(PolicyGradient):
         return True
 
     def normalize_advantages(self, batch: Experience) -> Experience:
-        """Normalise the advantages of the reward, if the estimator does so, and add the teacher's."""
+        """Normalise the advantages of the reward, if the estimator does so, and add the
+        teacher's."""
         batch = super().normalize_advantages(batch)
-        return replace(batch, advantages=batch.advantages + self.settings.teacher_coefficient * teacher_gap(batch))
+        return replace(
+            batch,
+            advantages=batch.advantages + self.settings.teacher_coefficient * teacher_gap(batch),
+        )
 
 
 def teacher_gap(batch: Experience) -> Tensor:

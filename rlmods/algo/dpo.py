@@ -29,30 +29,48 @@ class DPOSettings:
     """Settings of DPO, `algo.*` in the configuration."""
 
     reference: Literal["live", "precomputed"] = "live"
-    """live: score the rows of each iteration with the reference. precomputed: score the whole data once, then free its memory."""
+    """live: score the rows of each iteration with the reference. precomputed: score the whole data
+    once, then free its memory."""
     sft_coefficient: float = objective(0.0)
     """Weight of the supervised loss on the best response (RPO, arXiv:2404.19733)."""
     dropout: float = objective(0.0)
     """Probability of the model's dropout in training; the reference and validation have none."""
     kl_coefficient: float = objective(0.0)
-    """Weight of the KL divergence from the reference at the tokens of the best response, over the whole vocabulary; 0: none. DPO's beta
-    bounds the log-ratio of whole responses, not the distributions at their tokens (the sequential KL of TDPO, arXiv:2404.11999)."""
+    """Weight of the KL divergence from the reference at the tokens of the best response, over the
+    whole vocabulary; 0: none. DPO's beta bounds the log-ratio of whole responses, not the
+    distributions at their tokens (the sequential KL of TDPO, arXiv:2404.11999)."""
     kl_direction: Literal["forward", "reverse"] = objective("forward")
-    """forward: KL(pi_ref || pi), which keeps the probability of every token of the reference. reverse: KL(pi || pi_ref)."""
+    """forward: KL(pi_ref || pi), which keeps the probability of every token of the reference.
+    reverse: KL(pi || pi_ref)."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "algo", {name: (getattr(self, name) >= 0, "0 or more") for name in ("sft_coefficient", "kl_coefficient")})
+        check_bounds(
+            self,
+            "algo",
+            {
+                name: (getattr(self, name) >= 0, "0 or more")
+                for name in ("sft_coefficient", "kl_coefficient")
+            },
+        )
         check_bounds(self, "algo", {"dropout": (0 <= self.dropout < 1, "0 or more and below 1")})
 
 
 class DPO(Learner):
-    """Make preferred responses likelier than the others with a `preference` loss on the log-probabilities of whole responses (DPO,
-    arXiv:2305.18290). The reward model is implicit: `beta * log(pi / pi_ref)`. Responses are sampled for validation only.
+    """Make preferred responses likelier than the others with a `preference` loss on the
+    log-probabilities of whole responses (DPO, arXiv:2305.18290). The reward model is implicit:
+    `beta * log(pi / pi_ref)`. Responses are sampled for validation only.
 
     Reads `prompt.meta["candidates"]` and `["ranks"]`.
     """
 
-    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "reference", "rollout", "environment", "reward", "preference")
+    groups: ClassVar[tuple[str, ...]] = (
+        *Learner.groups,
+        "reference",
+        "rollout",
+        "environment",
+        "reward",
+        "preference",
+    )
     settings_type: ClassVar[type[Any]] = DPOSettings
     needs_columns: ClassVar[tuple[str, ...]] = ("candidates",)
     validation_column: ClassVar[str] = "candidates"
@@ -65,13 +83,16 @@ class DPO(Learner):
             learner: arguments of `Learner`.
 
         Raises:
-            UserError: a loss that needs the reference throughout training, with a precomputed reference.
+            UserError: a loss that needs the reference throughout training, with a precomputed
+            reference.
         """
         super().__init__(**learner)
         self.preference, self.precompute = preference, self.settings.reference == "precomputed"
         self.needs_kl = bool(getattr(preference, "needs_kl", False))
         if self.needs_kl and self.precompute:
-            raise UserError("this preference loss needs the reference in every step: type algo.reference=live")
+            raise UserError(
+                "this preference loss needs the reference in every step: type algo.reference=live"
+            )
         if preference.needs_reference:
             self.reference = Reference(reference(self.policy))
         if self.settings.dropout:  # the reference, copied before, has none
@@ -86,12 +107,15 @@ class DPO(Learner):
         num_prompts = self.batch.prompts // self.ranks.world_size // self.batch.minibatches
         if self.needs_kl and num_prompts < 2:
             raise UserError(
-                f"this preference loss compares several prompts in a step, but a rank has {num_prompts}: type a larger batch.prompts"
+                "this preference loss compares several prompts in a step, but a rank has "
+                f"{num_prompts}: type a larger batch.prompts"
             )
         if self.reference is not None and self.precompute:
             data = self.trainer.datamodule.splits  # type: ignore[attr-defined]
             with self.trainer.precision_plugin.forward_context():
-                prompts = [p for p in (*data.train, *self.splits.val) if self.validation_column in p.meta]
+                prompts = [
+                    p for p in (*data.train, *self.splits.val) if self.validation_column in p.meta
+                ]
                 self.precomputed = self.precompute_ref_logprobs(prompts)
             self.reference.release()
 
@@ -101,7 +125,9 @@ class DPO(Learner):
         rows = collate_preferences(prompts, self.policy).to(self.device)
         if not self.precomputed:
             return self.add_ref_logprobs(rows)
-        ref_logprobs = pad_sequence([self.precomputed[prompt.id] for prompt in prompts], batch_first=True)
+        ref_logprobs = pad_sequence(
+            [self.precomputed[prompt.id] for prompt in prompts], batch_first=True
+        )
         return replace(rows, ref_logprobs=ref_logprobs.to(self.device))
 
     def add_ref_logprobs(self, rows: PreferenceBatch) -> PreferenceBatch:
@@ -111,7 +137,8 @@ class DPO(Learner):
         return replace(rows, ref_logprobs=self.score(rows, self.reference.policy))
 
     def precompute_ref_logprobs(self, prompts: Sequence[Prompt]) -> dict[str, Tensor]:
-        """Return the reference log-probabilities of all candidates, by prompt id. The ranks share the work."""
+        """Return the reference log-probabilities of all candidates, by prompt id. The ranks share
+        the work."""
         assert self.reference is not None
         logprobs: dict[str, Tensor] = {}
         for start in range(0, len(prompts), self.batch.prompts):
@@ -119,7 +146,10 @@ class DPO(Learner):
             own_prompts = batch[self.ranks.rank :: self.ranks.world_size]
             rows = collate_preferences(own_prompts or batch[:1], self.policy).to(self.device)
             scores = self.score(rows, self.reference.policy).cpu()
-            logprobs |= {prompt.id: row[: len(prompt.meta["candidates"])] for prompt, row in zip(own_prompts, scores, strict=False)}
+            logprobs |= {
+                prompt.id: row[: len(prompt.meta["candidates"])]
+                for prompt, row in zip(own_prompts, scores, strict=False)
+            }
         return {name: row for rank in all_gather(logprobs) for name, row in rank.items()}
 
     @torch.no_grad()
@@ -141,10 +171,14 @@ class DPO(Learner):
         super().train_step(minibatch, *more)
 
     def estimate_kl(self, batch: PreferenceBatch) -> Tensor:
-        """Estimate KL(pi || pi_ref) as max(0, mean of log pi / pi_ref) over responses to other prompts, over all ranks (KTO)."""
+        """Estimate KL(pi || pi_ref) as max(0, mean of log pi / pi_ref) over responses to other
+        prompts, over all ranks (KTO)."""
         assert self.reference is not None
         pairs = shift_responses(batch, self.policy.context_length).to(self.device)
-        log_ratio, present = self.score(pairs, self.policy) - self.score(pairs, self.reference.policy), pairs.mask.any(2)
+        log_ratio, present = (
+            self.score(pairs, self.policy) - self.score(pairs, self.reference.policy),
+            pairs.mask.any(2),
+        )
         total, count = self.ranks.reduce(torch.stack([log_ratio[present].sum(), present.sum()]))
         mean: Tensor = total / count.clamp(min=1)
         return mean.clamp(min=0).float()
@@ -153,9 +187,13 @@ class DPO(Learner):
         logprobs, kl = self.forward_responses(micro)
         num_tokens = micro.mask.sum(2)
         options = {"kl": self.kl} if self.needs_kl else {}
-        losses: Tensor = self.preference(logprobs, micro.ref_logprobs, num_tokens, micro.rank, **options)
+        losses: Tensor = self.preference(
+            logprobs, micro.ref_logprobs, num_tokens, micro.rank, **options
+        )
         if self.settings.sft_coefficient:
-            losses = losses + self.settings.sft_coefficient * sft_loss(logprobs, num_tokens, micro.rank)
+            losses = losses + self.settings.sft_coefficient * sft_loss(
+                logprobs, num_tokens, micro.rank
+            )
         if kl is not None:
             kl = best_token_mean(kl, num_tokens, micro.rank)
             losses = losses + self.settings.kl_coefficient * kl
@@ -171,28 +209,45 @@ class DPO(Learner):
         return losses.sum() / totals.sequences
 
     def forward_responses(self, micro: PreferenceBatch) -> tuple[Tensor, Tensor | None]:
-        """Return log pi(y | x) [P, K] and, with `kl_coefficient`, the KL summed over the tokens of each response [P, K]."""
+        """Return log pi(y | x) [P, K] and, with `kl_coefficient`, the KL summed over the tokens of
+        each response [P, K]."""
         if not self.settings.kl_coefficient:
             return sequence_logprobs(self.policy, micro), None
         assert self.reference is not None
         tokens, mask = micro.tokens.flatten(0, 1), micro.mask.flatten(0, 1)
-        with torch.no_grad(), eval_mode(self.reference.policy):  # under an adapter it shares the policy's network, and its dropout
+        # under an adapter it shares the policy's network, and its dropout
+        with torch.no_grad(), eval_mode(self.reference.policy):
             states = self.reference.policy(tokens, mask, states=True).states
-        output = self.policy(tokens, mask, other=Other(states, self.reference.policy.output_layer(), self.divergence))
-        return output.logprobs.sum(1).view(micro.rank.shape), output.divergence.sum(1).view(micro.rank.shape)
+        output = self.policy(
+            tokens, mask, other=Other(states, self.reference.policy.output_layer(), self.divergence)
+        )
+        return output.logprobs.sum(1).view(micro.rank.shape), output.divergence.sum(1).view(
+            micro.rank.shape
+        )
 
     def divergence(self, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
         """Return the KL of `kl_direction` between distributions [n, V]."""
-        return kl_divergence(ref_logprobs, logprobs) if self.settings.kl_direction == "forward" else kl_divergence(logprobs, ref_logprobs)
+        return (
+            kl_divergence(ref_logprobs, logprobs)
+            if self.settings.kl_direction == "forward"
+            else kl_divergence(logprobs, ref_logprobs)
+        )
 
     def measure(self, rows: PreferenceBatch) -> dict[str, float]:
         meter, present = Meter(self.device), rows.mask.any(2)
-        reward = self.preference.reward(self.score(rows, self.policy), rows.ref_logprobs, rows.mask.sum(2))
-        meter.mean("val/pair_accuracy", pair_correctness(pairwise_differences(reward, present)), is_better(rows.rank, present))
+        reward = self.preference.reward(
+            self.score(rows, self.policy), rows.ref_logprobs, rows.mask.sum(2)
+        )
+        meter.mean(
+            "val/pair_accuracy",
+            pair_correctness(pairwise_differences(reward, present)),
+            is_better(rows.rank, present),
+        )
         return meter.compute()
 
 
 def sequence_logprobs(policy: Policy, rows: PreferenceBatch) -> Tensor:
-    """Return log pi(y | x) of each response [P, K], the sum over its tokens; 0 for missing candidates."""
+    """Return log pi(y | x) of each response [P, K], the sum over its tokens; 0 for missing
+    candidates."""
     logprobs: Tensor = policy(rows.tokens.flatten(0, 1), rows.mask.flatten(0, 1)).logprobs
     return logprobs.sum(1).view(rows.rank.shape)

@@ -30,29 +30,41 @@ class GKDSettings:
     """Settings of GKD, `algo.*` in the configuration."""
 
     beta: float = objective(0.5)
-    """Divergence: 0 the forward KL(teacher || policy), 1 the reverse KL(policy || teacher), between them the generalised Jensen-Shannon
-    divergence."""
+    """Divergence: 0 the forward KL(teacher || policy), 1 the reverse KL(policy || teacher), between
+    them the generalised Jensen-Shannon divergence."""
     on_policy_fraction: float = objective(0.5)
-    """Probability that the policy samples the response to a prompt (the paper's lambda). The others take the response of the data."""
+    """Probability that the policy samples the response to a prompt (the paper's lambda). The others
+    take the response of the data."""
 
     def __post_init__(self) -> None:
-        bounds = {name: (0 <= getattr(self, name) <= 1, "from 0 to 1") for name in ("beta", "on_policy_fraction")}
+        bounds = {
+            name: (0 <= getattr(self, name) <= 1, "from 0 to 1")
+            for name in ("beta", "on_policy_fraction")
+        }
         check_bounds(self, "algo", bounds)
 
 
 class GKD(Learner):
-    """Generalised knowledge distillation (arXiv:2306.13649, algorithm 1): the policy's distribution of every next token is trained towards
-    the teacher's, on responses of the policy and of the data.
+    """Generalised knowledge distillation (arXiv:2306.13649, algorithm 1): the policy's distribution
+    of every next token is trained towards the teacher's, on responses of the policy and of the
+    data.
 
-    `1/sum|y| sum_i sum_t D(p_T(. | x', y_<t), pi(. | x, y_<t))`, with the generalised Jensen-Shannon divergence D of `beta` over the whole
-    vocabulary, and no gradient through sampling
+    `1/sum|y| sum_i sum_t D(p_T(. | x', y_<t), pi(. | x, y_<t))`, with the generalised
+    Jensen-Shannon divergence D of `beta` over the whole vocabulary, and no gradient through
+    sampling
 
-    `beta=1 on_policy_fraction=1` is on-policy distillation with the exact KL at each token instead of an estimate from the sampled one, as
-    SDFT (arXiv:2601.19897) and OPSD (arXiv:2601.18734) do with a demonstration in the teacher's prompt x'. Both distributions are those of
-    logits divided by the sampling temperature. Reads `prompt.meta["response"]` for the responses of the data.
-    """
+    `beta=1 on_policy_fraction=1` is on-policy distillation with the exact KL at each token instead
+    of an estimate from the sampled one, as SDFT (arXiv:2601.19897) and OPSD (arXiv:2601.18734) do
+    with a demonstration in the teacher's prompt x'. Both distributions are those of logits divided
+    by the sampling temperature. Reads `prompt.meta["response"]` for the responses of the data."""
 
-    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "rollout", "environment", "reward", "teacher")
+    groups: ClassVar[tuple[str, ...]] = (
+        *Learner.groups,
+        "rollout",
+        "environment",
+        "reward",
+        "teacher",
+    )
     settings_type: ClassVar[type[Any]] = GKDSettings
     samples_responses: ClassVar[bool] = True
     needs_distributions: ClassVar[bool] = True
@@ -87,15 +99,27 @@ class GKD(Learner):
         prompts = self.trainer.datamodule.splits.train  # type: ignore[attr-defined]
         rows = prompts if self.settings.on_policy_fraction < 1 else []
         self.teacher.check_context(
-            prompts, max([self.rollout.max_tokens, *(len(self.policy.encode_response(p.meta["response"], p)) for p in rows)])
+            prompts,
+            max(
+                [
+                    self.rollout.max_tokens,
+                    *(len(self.policy.encode_response(p.meta["response"], p)) for p in rows),
+                ]
+            ),
         )
 
     # Rows
 
     def row_shapes(self) -> list[RowShape]:
         """Return the shapes with the longer of the policy's and the teacher's prompt."""
-        seen = [len(self.policy.encode(self.teacher.part.prompt(prompt))) for prompt in self.splits.train]
-        return [shape._replace(prompt=max(shape.prompt, n)) for shape, n in zip(super().row_shapes(), seen, strict=True)]
+        seen = [
+            len(self.policy.encode(self.teacher.part.prompt(prompt)))
+            for prompt in self.splits.train
+        ]
+        return [
+            shape._replace(prompt=max(shape.prompt, n))
+            for shape, n in zip(super().row_shapes(), seen, strict=True)
+        ]
 
     def largest_rows(self) -> Iterator[DistillBatch]:
         for responses in synthetic_responses(self, self.rows_per_step(), 1, 1):
@@ -103,12 +127,16 @@ class GKD(Learner):
 
     def collate(self, responses: Sequence[Response]) -> DistillBatch:
         """Collate responses after the policy's prompts and after the teacher's."""
-        return DistillBatch(collate_responses(responses, self.policy.pad_id), self.teacher.rows(responses)).to(self.device)
+        return DistillBatch(
+            collate_responses(responses, self.policy.pad_id), self.teacher.rows(responses)
+        ).to(self.device)
 
     @torch.no_grad()
     def rows(self, prompts: Sequence[Prompt]) -> DistillBatch:
         responses = self.responses(prompts)
-        self.meter.mean("train/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
+        self.meter.mean(
+            "train/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses])
+        )
         return self.collate(responses)
 
     def responses(self, prompts: Sequence[Prompt]) -> list[Response]:
@@ -118,14 +146,24 @@ class GKD(Learner):
             chosen = [prompt for prompt, sampled in zip(prompts, samples, strict=True) if sampled]
             sampled_responses = generate(self.rollout, chosen, samples=1, iteration=self.iteration)
         self.meter.mean("train/on_policy_fraction", torch.tensor(samples, dtype=torch.float64))
-        self.meter.mean("train/truncated_fraction", torch.tensor([float(r.finish == "length") for r in sampled_responses]))
+        self.meter.mean(
+            "train/truncated_fraction",
+            torch.tensor([float(r.finish == "length") for r in sampled_responses]),
+        )
         unscored = Scores([None] * len(sampled_responses))
-        self.samples += [sample_row(r, unscored, i) | {"iteration": self.iteration + 1} for i, r in enumerate(sampled_responses)]
+        self.samples += [
+            sample_row(r, unscored, i) | {"iteration": self.iteration + 1}
+            for i, r in enumerate(sampled_responses)
+        ]
         remaining = iter(sampled_responses)
-        return [next(remaining) if sampled else self.data_response(prompt) for prompt, sampled in zip(prompts, samples, strict=True)]
+        return [
+            next(remaining) if sampled else self.data_response(prompt)
+            for prompt, sampled in zip(prompts, samples, strict=True)
+        ]
 
     def is_sampled(self, prompt: Prompt) -> bool:
-        """Return True if the policy samples the response to this prompt; depends on seed, prompt, pass and iteration alone."""
+        """Return True if the policy samples the response to this prompt; depends on seed, prompt,
+        pass and iteration alone."""
         draw = keyed_uniforms(1, "gkd", self.seed, prompt.id, prompt.time, self.iteration)
         return bool(draw[0] < self.settings.on_policy_fraction)
 
@@ -139,7 +177,11 @@ class GKD(Learner):
 
     def loss(self, micro: DistillBatch, totals: Totals) -> Tensor:
         rows, divergence = micro.student, partial(jensen_shannon, beta=self.settings.beta)
-        output = self.scorer.forward(rows, self.policy, other=self.scorer.other(micro.teacher, self.teacher.network, divergence))
+        output = self.scorer.forward(
+            rows,
+            self.policy,
+            other=self.scorer.other(micro.teacher, self.teacher.network, divergence),
+        )
         assert output.divergence is not None
         self.meter.mean("train/entropy", output.entropy, rows.mask)
         self.meter.mean("train/loss", output.divergence, rows.mask)

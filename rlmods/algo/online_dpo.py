@@ -25,16 +25,27 @@ class OnlineDPOSettings(DPOSettings):
     """Settings of online DPO, `algo.*` in the configuration."""
 
     reference_every: int | None = objective(None)
-    """Iterations after which the reference is set to the policy (iterative DPO, arXiv:2312.16682); null: never."""
+    """Iterations after which the reference is set to the policy (iterative DPO, arXiv:2312.16682);
+    null: never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_bounds(self, "algo", {"reference_every": (self.reference_every is None or self.reference_every >= 1, "at least 1")})
+        check_bounds(
+            self,
+            "algo",
+            {
+                "reference_every": (
+                    self.reference_every is None or self.reference_every >= 1,
+                    "at least 1",
+                )
+            },
+        )
 
 
 class OnlineDPO(DPO):
-    """Sample responses, rank them with a judge, and make the better ones likelier than the worse ones (arXiv:2402.04792). Unlike the
-    preferences of a data set, which compare responses of another policy, these compare responses of the current one."""
+    """Sample responses, rank them with a judge, and make the better ones likelier than the worse
+    ones (arXiv:2402.04792). Unlike the preferences of a data set, which compare responses of
+    another policy, these compare responses of the current one."""
 
     groups: ClassVar[tuple[str, ...]] = (*DPO.groups, "judge")
     settings_type: ClassVar[type[Any]] = OnlineDPOSettings
@@ -60,9 +71,14 @@ class OnlineDPO(DPO):
     def largest_rows(self) -> Iterator[PreferenceBatch]:
         samples = self.batch.samples
         for responses in synthetic_responses(self, self.rows_per_step(), samples, samples):
-            prompts, groups = [list(r.prompt_tokens) for r in responses[::samples]], group_by_prompt(responses, samples)
+            prompts, groups = (
+                [list(r.prompt_tokens) for r in responses[::samples]],
+                group_by_prompt(responses, samples),
+            )
             tokens = [[list(r.tokens) for r in group] for group in groups]
-            rows = pad_preferences(prompts, tokens, [list(range(samples))] * len(groups), self.policy.pad_id)
+            rows = pad_preferences(
+                prompts, tokens, [list(range(samples))] * len(groups), self.policy.pad_id
+            )
             yield self.add_ref_logprobs(rows.to(self.device))
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
@@ -72,11 +88,16 @@ class OnlineDPO(DPO):
 
     @torch.no_grad()
     def sample(self, prompts: Sequence[Prompt]) -> PreferenceBatch:
-        """Sample and rank responses; a prompt without a preference between its responses gets an empty row."""
+        """Sample and rank responses; a prompt without a preference between its responses gets an
+        empty row."""
         with self.timer("rollout"):
-            responses = generate(self.rollout, prompts, samples=self.batch.samples, iteration=self.iteration)
+            responses = generate(
+                self.rollout, prompts, samples=self.batch.samples, iteration=self.iteration
+            )
         with self.timer("reward"):
-            ranked = rank_responses(self.judge, group_by_prompt(responses, self.batch.samples), self.meter)
+            ranked = rank_responses(
+                self.judge, group_by_prompt(responses, self.batch.samples), self.meter
+            )
         self.log_responses(responses, ranked)
         preferences = [group.preferences for group in ranked]
         rows = pad_preferences(
@@ -90,12 +111,28 @@ class OnlineDPO(DPO):
 
     def log_responses(self, responses: list[Response], groups: list[RankedResponses]) -> None:
         """Log the sampled responses and their ranks."""
-        distinct, ranks = [r for group in groups for r in group.responses], [rank for group in groups for rank in group.ranks]
+        distinct, ranks = (
+            [r for group in groups for r in group.responses],
+            [rank for group in groups for rank in group.ranks],
+        )
         self.meter.sum("train/responses", len(responses))
-        self.meter.mean("train/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
-        self.meter.mean("train/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
+        self.meter.mean(
+            "train/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses])
+        )
+        self.meter.mean(
+            "train/truncated_fraction",
+            torch.tensor([float(r.finish == "length") for r in responses]),
+        )
         self.meter.mean("train/unique_fraction", len(distinct) / len(responses))
-        self.meter.mean("train/flat_group_fraction", torch.tensor([float(not group.preferences) for group in groups]))
+        self.meter.mean(
+            "train/flat_group_fraction",
+            torch.tensor([float(not group.preferences) for group in groups]),
+        )
         scores = Scores([None] * len(ranks), columns={"rank": ranks})
-        self.samples += [sample_row(response, scores, i) | {"iteration": self.iteration + 1} for i, response in enumerate(distinct)]
-        self.response_tokens += int(self.ranks.reduce(torch.tensor(sum(len(r.tokens) for r in responses))))
+        self.samples += [
+            sample_row(response, scores, i) | {"iteration": self.iteration + 1}
+            for i, response in enumerate(distinct)
+        ]
+        self.response_tokens += int(
+            self.ranks.reduce(torch.tensor(sum(len(r.tokens) for r in responses)))
+        )

@@ -21,7 +21,16 @@ from rlmods.reward.process import tokens_at
 from rlmods.training.collate import collate
 from rlmods.training.metrics import Meter
 from rlmods.training.ranking_metrics import auc
-from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError, check_bounds, objective
+from rlmods.types import (
+    Experience,
+    Prompt,
+    Response,
+    Scores,
+    Totals,
+    UserError,
+    check_bounds,
+    objective,
+)
 
 
 @dataclass(frozen=True)
@@ -36,12 +45,13 @@ class ProcessRewardModelSettings:
 
 
 class ProcessRewardModel(Learner):
-    """Train a model that classifies each step as correct or not: `-mean over steps of l log p + (1 - l) log(1 - p)`, with l the label and
-    p the sigmoid of the score at the step's last token. The end-of-text token belongs to the last step.
+    """Train a model that classifies each step as correct or not: `-mean over steps of l log p + (1
+    - l) log(1 - p)`, with l the label and p the sigmoid of the score at the step's last token. The
+    end-of-text token belongs to the last step.
 
-    Reads `prompt.meta["steps"]`, whose concatenation is the response, and `["step_labels"]`, 0 to 1. "Let's verify step by step"
-    (arXiv:2305.20050, section 2.6) and Math-Shepherd (arXiv:2312.08935, equation 2).
-    """
+    Reads `prompt.meta["steps"]`, whose concatenation is the response, and `["step_labels"]`, 0 to
+    1. "Let's verify step by step" (arXiv:2305.20050, section 2.6) and Math-Shepherd
+    (arXiv:2312.08935, equation 2)."""
 
     groups: ClassVar[tuple[str, ...]] = ("data", "policy")  # no adapter: all weights are trained
     settings_type: ClassVar[type[Any]] = ProcessRewardModelSettings
@@ -68,29 +78,46 @@ class ProcessRewardModel(Learner):
         self.scalar.export(folder)
 
     def rows(self, prompts: Sequence[Prompt]) -> Experience:
-        """Return rows whose `mask` and `steps` are True on the last token of each step, where `rewards` are the labels."""
+        """Return rows whose `mask` and `steps` are True on the last token of each step, where
+        `rewards` are the labels."""
         responses, ends = zip(*(self.response(prompt) for prompt in prompts), strict=True)
         scores, group = Scores([0.0] * len(responses)), torch.arange(len(responses))
-        rows = collate(responses, scores, group, policy_version=self.iteration, pad_id=self.scalar.pad_id)
+        rows = collate(
+            responses, scores, group, policy_version=self.iteration, pad_id=self.scalar.pad_id
+        )
         steps, labels = torch.zeros_like(rows.mask), torch.zeros_like(rows.rewards)
         for i, (prompt, columns) in enumerate(zip(prompts, ends, strict=True)):
             steps[i, columns] = True
-            labels[i, columns] = torch.tensor([float(label) for label in prompt.meta["step_labels"]])
+            labels[i, columns] = torch.tensor(
+                [float(label) for label in prompt.meta["step_labels"]]
+            )
         return replace(rows, mask=steps, steps=steps, rewards=labels).to(self.device)
 
     def response(self, prompt: Prompt) -> tuple[Response, list[int]]:
-        """Return the token ids of the whole text, encoded like a sampled response, and the column of each step's last token.
+        """Return the token ids of the whole text, encoded like a sampled response, and the column
+        of each step's last token.
 
         Raises:
             UserError: a step that is empty or shares its last token with another step.
         """
         steps = prompt.meta["steps"]
-        prompt_tokens, tokens = self.scalar.encode(prompt), self.scalar.encode_response("".join(steps), prompt)
+        prompt_tokens, tokens = (
+            self.scalar.encode(prompt),
+            self.scalar.encode_response("".join(steps), prompt),
+        )
         lengths = [len(step) for step in steps]
-        ends = [*tokens_at(self.scalar.decode, tokens, list(accumulate(lengths))[:-1]), len(tokens) - 1]
+        ends = [
+            *tokens_at(self.scalar.decode, tokens, list(accumulate(lengths))[:-1]),
+            len(tokens) - 1,
+        ]
         if not all(lengths) or len(set(ends)) < len(steps):
-            raise UserError(f"prompt {prompt.id}: a step is empty, or ends within a token; join it with its neighbour")
-        return Response(prompt, prompt_tokens, tokens, [0.0] * len(tokens)), [len(prompt_tokens) + end for end in ends]
+            raise UserError(
+                f"prompt {prompt.id}: a step is empty, or ends within a token; join it with "
+                "its neighbour"
+            )
+        return Response(prompt, prompt_tokens, tokens, [0.0] * len(tokens)), [
+            len(prompt_tokens) + end for end in ends
+        ]
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
         logits = self.scalar(micro.tokens)
@@ -105,7 +132,10 @@ class ProcessRewardModel(Learner):
             logits, steps = self.scalar(micro.tokens), micro.mask
             meter.mean("val/loss", cross_entropy(logits, micro), steps)
             meter.mean("val/step_accuracy", is_correct(logits, micro.rewards), steps)
-            predicted, labelled = first_true(steps & (logits < 0)), first_true(steps & (micro.rewards < 0.5))
+            predicted, labelled = (
+                first_true(steps & (logits < 0)),
+                first_true(steps & (micro.rewards < 0.5)),
+            )
             meter.mean("val/first_error_accuracy", (predicted == labelled).double(), steps.any(1))
             parts.append((logits[steps], (micro.rewards >= 0.5)[steps]))
         columns = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
@@ -114,8 +144,11 @@ class ProcessRewardModel(Learner):
 
 
 def cross_entropy(logits: Tensor, rows: Experience) -> Tensor:
-    """Return -l log p - (1 - l) log(1 - p) [N, T], with p = sigmoid(logit) and l the label; l is 0 where no step ends."""
-    return binary_cross_entropy_with_logits(logits, torch.where(rows.mask, rows.rewards, 0.0), reduction="none")
+    """Return -l log p - (1 - l) log(1 - p) [N, T], with p = sigmoid(logit) and l the label; l is 0
+    where no step ends."""
+    return binary_cross_entropy_with_logits(
+        logits, torch.where(rows.mask, rows.rewards, 0.0), reduction="none"
+    )
 
 
 def is_correct(logits: Tensor, labels: Tensor) -> Tensor:

@@ -26,12 +26,15 @@ class RewardModelSettings:
     """Settings of reward models, `algo.*` in the configuration."""
 
     pooling: Literal["last", "mean", "sum", "weighted_sum", "max", "min"] = "last"
-    """Reduction of the scores at the tokens of a response to one score. last: the score at its end-of-text token. weighted_sum: a mean with
-    weights that grow linearly with the position (arXiv:2202.08904)."""
+    """Reduction of the scores at the tokens of a response to one score. last: the score at its
+    end-of-text token. weighted_sum: a mean with weights that grow linearly with the position
+    (arXiv:2202.08904)."""
     centre: float = objective(0.0)
-    """Weight of the squared sum of a prompt's scores, which keeps them near 0 (arXiv:2312.09244)."""
+    """Weight of the squared sum of a prompt's scores, which keeps them near 0
+    (arXiv:2312.09244)."""
     zero_mean: bool = True
-    """The exported model subtracts the mean score of the held-out responses (InstructGPT, arXiv:2203.02155, section 3.5)."""
+    """The exported model subtracts the mean score of the held-out responses (InstructGPT,
+    arXiv:2203.02155, section 3.5)."""
     dropout: float = objective(0.0)
     """Probability of the model's dropout in training; validation has none."""
 
@@ -41,13 +44,15 @@ class RewardModelSettings:
 
 
 class RewardModel(Learner):
-    """Train a reward model with a `ranking` loss (InstructGPT, arXiv:2203.02155, section 3.5): the policy's trunk with a scalar head,
-    so that better responses score higher. The policy itself is neither trained nor saved.
+    """Train a reward model with a `ranking` loss (InstructGPT, arXiv:2203.02155, section 3.5): the
+    policy's trunk with a scalar head, so that better responses score higher. The policy itself is
+    neither trained nor saved.
 
     Reads `prompt.meta["candidates"]` and `["ranks"]`.
     """
 
-    groups: ClassVar[tuple[str, ...]] = ("data", "policy", "ranking")  # no adapter: all weights are trained
+    # no adapter: all weights are trained
+    groups: ClassVar[tuple[str, ...]] = ("data", "policy", "ranking")
     settings_type: ClassVar[type[Any]] = RewardModelSettings
     needs_columns: ClassVar[tuple[str, ...]] = ("candidates",)
     validation_column: ClassVar[str] = "candidates"
@@ -61,7 +66,9 @@ class RewardModel(Learner):
         super().__init__(**learner)
         self.ranking = ranking
         self.scalar = ScalarModel.from_policy(self.policy)
-        self.scalar.metadata.update({"kind": "reward", "offset": 0.0, "pooling": self.settings.pooling})
+        self.scalar.metadata.update(
+            {"kind": "reward", "offset": 0.0, "pooling": self.settings.pooling}
+        )
         if self.settings.dropout:
             set_dropout(self.scalar, self.settings.dropout)
         del self.policy
@@ -83,13 +90,19 @@ class RewardModel(Learner):
     def losses(self, scores: Tensor, rows: PreferenceBatch) -> Tensor:
         """Return the loss of each prompt [P]."""
         loss: Tensor = self.ranking(scores, rows.rank, rows.mask.any(2), rows.margin)
-        return loss + self.settings.centre * scores.sum(1).square() if self.settings.centre else loss
+        return (
+            loss + self.settings.centre * scores.sum(1).square() if self.settings.centre else loss
+        )
 
     def loss(self, micro: PreferenceBatch, totals: Totals) -> Tensor:
         scores, present = self.scores(micro), micro.mask.any(2)
         losses = self.losses(scores, micro)
         self.meter.mean("train/loss", losses, present.any(1))
-        self.meter.mean("train/pair_accuracy", pair_correctness(pairwise_differences(scores, present)), is_better(micro.rank, present))
+        self.meter.mean(
+            "train/pair_accuracy",
+            pair_correctness(pairwise_differences(scores, present)),
+            is_better(micro.rank, present),
+        )
         self.meter.mean("train/score", scores, present)
         return losses.sum() / totals.sequences
 
@@ -97,19 +110,34 @@ class RewardModel(Learner):
         meter, parts = Meter(self.device), []
         for micro, _ in self.microbatches(rows):
             scores, num_tokens, present = self.scores(micro), micro.mask.sum(2), micro.mask.any(2)
-            pairs, differences = is_better(micro.rank, present), pairwise_differences(scores, present)
+            pairs, differences = (
+                is_better(micro.rank, present),
+                pairwise_differences(scores, present),
+            )
             meter.mean("val/loss", self.losses(scores, micro), present.any(1))
             meter.mean("val/pair_accuracy", pair_correctness(differences), pairs)
             compared = present & pairs.flatten(1).any(1)[:, None]
-            parts.append((differences[pairs], scores[present], num_tokens[present].float(), scores[compared], (micro.rank == 0)[compared]))
+            parts.append(
+                (
+                    differences[pairs],
+                    scores[present],
+                    num_tokens[present].float(),
+                    scores[compared],
+                    (micro.rank == 0)[compared],
+                )
+            )
         columns = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
-        differences, score, num_tokens, compared_score, is_best = (torch.cat(x) for x in zip(*all_gather(columns), strict=True))
+        differences, score, num_tokens, compared_score, is_best = (
+            torch.cat(x) for x in zip(*all_gather(columns), strict=True)
+        )
         if self.settings.zero_mean:
             self.scalar.metadata["offset"] = float(score.double().mean())
         both_orders = torch.cat([differences, -differences])
         return meter.compute() | {
             "val/auc": auc(compared_score, is_best),
-            "val/calibration": calibration_error(both_orders.sigmoid(), torch.arange(len(both_orders)) < len(differences)),
+            "val/calibration": calibration_error(
+                both_orders.sigmoid(), torch.arange(len(both_orders)) < len(differences)
+            ),
             "val/length_correlation": correlation(score, num_tokens),
         }
 

@@ -16,8 +16,9 @@ from rlmods.types import Experience, Prompt, Totals
 
 
 class SFT(Learner):
-    """Supervised fine-tuning (InstructGPT, arXiv:2203.02155, section 3.5): `-mean over response tokens of log pi(token | prompt, earlier
-    tokens)`, EOS included. Reads `prompt.meta["response"]`."""
+    """Supervised fine-tuning (InstructGPT, arXiv:2203.02155, section 3.5): `-mean over response
+    tokens of log pi(token | prompt, earlier tokens)`, EOS included. Reads
+    `prompt.meta["response"]`."""
 
     groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "rollout", "environment", "reward")
     needs_columns: ClassVar[tuple[str, ...]] = ("response",)

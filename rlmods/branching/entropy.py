@@ -12,15 +12,17 @@ from rlmods.types import check_bounds
 
 @dataclass(frozen=True)
 class Entropy:
-    """Rule of entropy-based adaptive rollouts: of the M responses to a prompt, N are sampled from the prompt on. After a tool result of a
-    response, Z further responses branch off if
+    """Rule of entropy-based adaptive rollouts: of the M responses to a prompt, N are sampled from
+    the prompt on. After a tool result of a response, Z further responses branch off if
 
         P = alpha + beta dH  exceeds tau,       dH = H - H_initial,
 
-    where H is the mean entropy of the first k tokens after the tool result and H_initial that of the first k tokens of the response, both
-    divided by log V, the entropy of a uniform distribution over the vocabulary. dH is between -1 and 1.
+    where H is the mean entropy of the first k tokens after the tool result and H_initial that of
+    the first k tokens of the response, both divided by log V, the entropy of a uniform distribution
+    over the vocabulary. dH is between -1 and 1.
 
-    ARPO, arXiv:2507.19849, section 3.1. M is `batch.samples`. `BranchPlan` applies the rule to one prompt."""
+    ARPO, arXiv:2507.19849, section 3.1. M is `batch.samples`. `BranchPlan` applies the rule to one
+    prompt."""
 
     num_initial: int = 8
     """N, the number of responses that are sampled from the prompt on before any branch."""
@@ -31,16 +33,22 @@ class Entropy:
     beta: float = 0.2
     """Weight of the change of entropy."""
     tau: float = 0.5
-    """Threshold of P. inf: no branches; -inf with mode=threshold: branches after every tool result."""
+    """Threshold of P. inf: no branches; -inf with mode=threshold: branches after every tool
+    result."""
     num_tokens: int = 20
     """k, the number of tokens over which entropies are averaged; fewer if a turn ends before."""
     mode: Literal["threshold", "probability"] = "threshold"
-    """threshold: branch if P > tau, as in the paper. probability: if P > tau, branch with probability P; with tau=0 this is the rule of the
-    paper's code."""
+    """threshold: branch if P > tau, as in the paper. probability: if P > tau, branch with
+    probability P; with tau=0 this is the rule of the paper's code."""
 
     def __post_init__(self) -> None:
-        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in ("num_initial", "num_branches", "num_tokens")}
-        rules |= {name: (math.isfinite(getattr(self, name)), "finite") for name in ("alpha", "beta")}
+        rules = {
+            name: (getattr(self, name) >= 1, "at least 1")
+            for name in ("num_initial", "num_branches", "num_tokens")
+        }
+        rules |= {
+            name: (math.isfinite(getattr(self, name)), "finite") for name in ("alpha", "beta")
+        }
         check_bounds(self, "branching", rules | {"tau": (not math.isnan(self.tau), "a number")})
 
     def __call__(self, entropy: float, initial_entropy: float) -> float:

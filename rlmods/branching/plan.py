@@ -1,4 +1,5 @@
-"""The responses to one prompt while they are sampled: which prefixes get further continuations, until the prompt's budget is spent."""
+"""The responses to one prompt while they are sampled: which prefixes get further continuations,
+until the prompt's budget is spent."""
 
 from __future__ import annotations
 
@@ -28,12 +29,15 @@ class Decision(NamedTuple):
 
 
 class BranchPlan:
-    """The responses to one prompt while they are sampled: which there are, from which prefixes, and which to start next.
+    """The responses to one prompt while they are sampled: which there are, from which prefixes, and
+    which to start next.
 
-    The caller starts the responses 0 to `len(plan) - 1`, reports what happens to them, and starts those that the methods return:
-    `branches[row]` is where a response begins. There are never more than `num_responses`, and that many in the end: what branches leave of
-    the budget goes to new responses from the prompt on. The order of reports decides which branches get the last of the budget, so
-    reproducible callers report events that happen at once in the order of rows. A coin depends on `key`, row and position alone."""
+    The caller starts the responses 0 to `len(plan) - 1`, reports what happens to them, and starts
+    those that the methods return: `branches[row]` is where a response begins. There are never more
+    than `num_responses`, and that many in the end: what branches leave of the budget goes to new
+    responses from the prompt on. The order of reports decides which branches get the last of the
+    budget, so reproducible callers report events that happen at once in the order of rows. A coin
+    depends on `key`, row and position alone."""
 
     def __init__(self, rule: Entropy, num_responses: int, key: tuple[int | str, ...]) -> None:
         """
@@ -54,11 +58,13 @@ class BranchPlan:
         return len(self.branches)
 
     def on_start(self, row: int, entropy: float) -> None:
-        """Report H_initial of a response that was sampled from the prompt on. Its branches have it too."""
+        """Report H_initial of a response that was sampled from the prompt on. Its branches have it
+        too."""
         self._initial_entropy[row] = entropy
 
     def on_tool_result(self, row: int, position: int, entropy: float) -> list[int]:
-        """Report H after a tool result that ends with the first `position` tokens of a response, and return the responses to start there.
+        """Report H after a tool result that ends with the first `position` tokens of a response,
+        and return the responses to start there.
 
         Raises:
             ValueError: H_initial of the response was not reported.
@@ -67,22 +73,32 @@ class BranchPlan:
         while (branch := self.branches[root]) is not None:
             root = branch.parent
         if root not in self._initial_entropy:
-            raise ValueError(f"response {row} has a tool result, but the entropy of its first tokens was not reported")
+            raise ValueError(
+                f"response {row} has a tool result, but the entropy of its first tokens was "
+                "not reported"
+            )
         initial = self._initial_entropy[root]
         probability = self.rule(entropy, initial)
-        num = min(self.rule.num_branches, self.num_responses - len(self)) if self._branches(probability, row, position) else 0
+        num = (
+            min(self.rule.num_branches, self.num_responses - len(self))
+            if self._branches(probability, row, position)
+            else 0
+        )
         self.decisions.append(Decision(row, position, entropy, initial, probability, num))
         return self._start([Branch(row, position)] * num)
 
     def on_end(self, row: int) -> list[int]:
-        """Report that a response is complete. Return the responses to start: after the last one, as many as the budget has left."""
+        """Report that a response is complete. Return the responses to start: after the last one, as
+        many as the budget has left."""
         self._unfinished.remove(row)
         return [] if self._unfinished else self._start([None] * (self.num_responses - len(self)))
 
     def _branches(self, probability: float, row: int, position: int) -> bool:
         if probability <= self.rule.tau:
             return False
-        return self.rule.mode == "threshold" or bool(keyed_uniforms(1, *self.key, "branch", row, position)[0] < probability)
+        return self.rule.mode == "threshold" or bool(
+            keyed_uniforms(1, *self.key, "branch", row, position)[0] < probability
+        )
 
     def _start(self, branches: Sequence[Branch | None]) -> list[int]:
         rows = list(range(len(self), len(self) + len(branches)))

@@ -1,4 +1,5 @@
-"""Callbacks: log files, terminal output, checkpoints, stopping. In addition to Lightning's hooks, the learner calls those in `hooks.py`."""
+"""Callbacks: log files, terminal output, checkpoints, stopping. In addition to Lightning's hooks,
+the learner calls those in `hooks.py`."""
 
 from rlmods.callbacks.checkpoint import IterationCheckpoint
 from rlmods.callbacks.collapse import Collapse

@@ -20,7 +20,13 @@ from rlmods.callbacks.retention import Retention
 from rlmods.distributed.collectives import all_gather
 from rlmods.policy.exports import export_problem
 from rlmods.run.card import model_card
-from rlmods.run.integrity import Checksums, DirectCheckpointIO, compute_checksums, sync, write_manifest
+from rlmods.run.integrity import (
+    Checksums,
+    DirectCheckpointIO,
+    compute_checksums,
+    sync,
+    write_manifest,
+)
 from rlmods.run.resume import CHECKPOINT_NAME, list_checkpoints
 from rlmods.run.saved import SavedRun
 from rlmods.types import UserError
@@ -32,13 +38,15 @@ BEST_EXPORT = "export_best"
 
 
 class IterationCheckpoint(Callback):
-    """Save `iteration_000012.ckpt` every `every` iterations, or `every_s` seconds, and after the last, atomically, and keep the newest.
+    """Save `iteration_000012.ckpt` every `every` iterations, or `every_s` seconds, and after the
+    last, atomically, and keep the newest.
 
-    A run on a single rank that ends by an exception or Ctrl-C saves the last iteration first, unless optimizer steps of the next were made.
+    A run on a single rank that ends by an exception or Ctrl-C saves the last iteration first,
+    unless optimizer steps of the next were made.
 
-    If a checkpoint cannot be written (full disk), warn, log `checkpoint/failures` (failures so far in this process), keep the older ones
-    and try again after the next iteration. If the last checkpoint fails, the run fails after its export.
-    """
+    If a checkpoint cannot be written (full disk), warn, log `checkpoint/failures` (failures so far
+    in this process), keep the older ones and try again after the next iteration. If the last
+    checkpoint fails, the run fails after its export."""
 
     def __init__(
         self,
@@ -57,12 +65,16 @@ class IterationCheckpoint(Callback):
             every: iterations between checkpoints; 0 saves only the last.
             keep: number of newest checkpoints to keep; 0 keeps all.
             keep_every: keep the checkpoint of every N-th iteration permanently; 0: none.
-            best: validation metric, such as val/accuracy, whose best iteration (the first of equal ones) is saved and kept; `best.json`
+            best: validation metric, such as val/accuracy, whose best iteration (the first of equal
+            ones) is saved and kept; `best.json`
                 names it. The validation before the first iteration does not count. null: none.
             best_mode: max or min.
-            export: plain Hugging Face directories. best: `export_best/`, beside `folder`, of the best iteration; all: also one of every
-                checkpoint, `iteration_000012_export/`, kept as long as it. null: none, except the run's `export/` at its end.
-            every_s: an iteration that ends this many seconds or more after the last checkpoint is saved too; null: none.
+            export: plain Hugging Face directories. best: `export_best/`, beside `folder`, of the
+            best iteration; all: also one of every
+                checkpoint, `iteration_000012_export/`, kept as long as it. null: none, except the
+                run's `export/` at its end.
+            every_s: an iteration that ends this many seconds or more after the last checkpoint is
+            saved too; null: none.
 
         Raises:
             UserError: a negative count, an unknown mode, or `export=best` without `best`.
@@ -74,7 +86,10 @@ class IterationCheckpoint(Callback):
         if export not in (None, "best", "all"):
             raise UserError(f"callbacks.checkpoint.export={export}: must be null, best or all")
         if export == "best" and best is None:
-            raise UserError("callbacks.checkpoint.export=best needs a validation metric: type callbacks.checkpoint.best=val/accuracy")
+            raise UserError(
+                "callbacks.checkpoint.export=best needs a validation metric: type "
+                "callbacks.checkpoint.best=val/accuracy"
+            )
         self.folder, self.every, self.every_s, self.export = Path(folder), every, every_s, export
         self.retention = Retention(keep, keep_every, best, best_mode)  # type: ignore[arg-type]
         self.failures = 0
@@ -82,7 +97,8 @@ class IterationCheckpoint(Callback):
         self._attempt_time = time.monotonic()
         self._error: str | None = None
         self._own: set[int] = set()
-        """Iterations with checkpoints of this run, without damaged ones later than the one resumed from. First rank only."""
+        """Iterations with checkpoints of this run, without damaged ones later than the one resumed
+        from. First rank only."""
         self._values: dict[int, float] = {}
         """Metric `best`, by saved iteration."""
         self._last_validation: tuple[int, float] | None = None
@@ -90,7 +106,8 @@ class IterationCheckpoint(Callback):
         self._is_best = False
         """True if the latest validation is the best so far and not saved yet."""
         self._last_state: tuple[dict[str, Any], int] | None = None
-        """Checkpoint of the end of the last iteration, while it is not saved, and the number of optimizer steps."""
+        """Checkpoint of the end of the last iteration, while it is not saved, and the number of
+        optimizer steps."""
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
@@ -101,20 +118,32 @@ class IterationCheckpoint(Callback):
         self._attempt_time = time.monotonic()
         values: dict[int, float] = {}
         if trainer.is_global_zero:
-            for leftover in (*self.folder.glob(".iteration_*.tmp"), *self.folder.parent.glob(f".{BEST_EXPORT}.*tmp")):
+            for leftover in (
+                *self.folder.glob(".iteration_*.tmp"),
+                *self.folder.parent.glob(f".{BEST_EXPORT}.*tmp"),
+            ):
                 _remove(leftover)
-            self._own = {iteration for iteration, _ in list_checkpoints(self.folder) if iteration <= learner.iteration}
+            self._own = {
+                iteration
+                for iteration, _ in list_checkpoints(self.folder)
+                if iteration <= learner.iteration
+            }
             values = self.retention.read_values(self.folder / "best.json", self._own)
         self._values = trainer.strategy.broadcast(values)
 
-    def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
+    def on_validation_metrics(
+        self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows
+    ) -> None:
         """Called before `on_train_batch_end` of the same iteration."""
         name = self.retention.best
         if name is None:
             return
         if learner.iteration == 0:
             if name not in metrics:
-                raise UserError(f"callbacks.checkpoint.best={name}: no such validation metric, use one of {', '.join(sorted(metrics))}")
+                raise UserError(
+                    f"callbacks.checkpoint.best={name}: no such validation metric, use one of "
+                    f"{', '.join(sorted(metrics))}"
+                )
             return
         if name in metrics:
             self._last_validation = (learner.iteration, metrics[name])
@@ -124,9 +153,18 @@ class IterationCheckpoint(Callback):
     def on_train_batch_end(self, trainer: Trainer, learner: Any, *args: Any) -> None:
         iteration = learner.iteration
         is_last = iteration >= getattr(trainer, "max_iterations", float("inf"))
-        is_due = (self.every and iteration % self.every == 0) or self.retention.is_permanent(iteration)
-        has_ended, self._last_ended = iteration > self._last_ended, iteration  # an iteration may take several batches of prompts
-        if is_last or is_due or self._error or self._is_best or (has_ended and self._is_overdue(trainer)):
+        is_due = (self.every and iteration % self.every == 0) or self.retention.is_permanent(
+            iteration
+        )
+        # an iteration may take several batches of prompts
+        has_ended, self._last_ended = iteration > self._last_ended, iteration
+        if (
+            is_last
+            or is_due
+            or self._error
+            or self._is_best
+            or (has_ended and self._is_overdue(trainer))
+        ):
             self._save(trainer, learner)
         if has_ended:
             self._keep_state(trainer, learner)
@@ -140,7 +178,8 @@ class IterationCheckpoint(Callback):
         self._save(trainer, learner)
 
     def on_exception(self, trainer: Trainer, learner: Any, exception: BaseException) -> None:
-        """Save the end of the last iteration, if this is the only rank and no optimizer step was made since."""
+        """Save the end of the last iteration, if this is the only rank and no optimizer step was
+        made since."""
         (checkpoint, optimizer_steps), self._last_state = self._last_state or (None, -1), None
         if checkpoint is None or self._error or learner.optimizer_steps != optimizer_steps:
             return
@@ -153,19 +192,30 @@ class IterationCheckpoint(Callback):
             os.replace(temporary, final)
         except (OSError, RuntimeError) as error:  # do not hide the exception
             temporary.unlink(missing_ok=True)
-            warnings.warn(f"iteration {iteration} was not saved ({_format_error(error)})", stacklevel=2)
+            warnings.warn(
+                f"iteration {iteration} was not saved ({_format_error(error)})", stacklevel=2
+            )
         else:
             self._own.add(iteration)
             self._delete_old(trainer)
 
     def _keep_state(self, trainer: Trainer, learner: Any) -> None:
-        """Keep what a checkpoint of this iteration holds for `on_exception`: weights and optimizer as references, which only an optimizer
-        step changes, and copies of everything else. Other ranks could not take part in saving it."""
+        """Keep what a checkpoint of this iteration holds for `on_exception`: weights and optimizer
+        as references, which only an optimizer step changes, and copies of everything else. Other
+        ranks could not take part in saving it."""
         self._last_state = None
-        if trainer.world_size > 1 or hasattr(trainer.strategy, "shard") or learner.iteration == self._last_saved:
+        if (
+            trainer.world_size > 1
+            or hasattr(trainer.strategy, "shard")
+            or learner.iteration == self._last_saved
+        ):
             return
         checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-        weights = {key: checkpoint.pop(key) for key in ("state_dict", "optimizer_states") if key in checkpoint}
+        weights = {
+            key: checkpoint.pop(key)
+            for key in ("state_dict", "optimizer_states")
+            if key in checkpoint
+        }
         self._last_state = copy.deepcopy(checkpoint) | weights, learner.optimizer_steps
 
     def teardown(self, trainer: Trainer, learner: Any, stage: str) -> None:
@@ -175,13 +225,19 @@ class IterationCheckpoint(Callback):
         """
         if self._error:
             advice = f"make room in {self.folder}, then type resume=auto with the same run_dir"
-            raise UserError(f"iteration {learner.iteration} was not saved ({self._error}), {self._describe_newest()}: {advice}")
+            raise UserError(
+                f"iteration {learner.iteration} was not saved ({self._error}), "
+                f"{self._describe_newest()}: {advice}"
+            )
 
-    def on_save_checkpoint(self, trainer: Trainer, learner: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, learner: Any, checkpoint: dict[str, Any]
+    ) -> None:
         checkpoint["iteration"] = learner.iteration
 
     def _save(self, trainer: Trainer, learner: Any) -> None:
-        """Save a checkpoint; a collective, as a sharded strategy writes from all ranks, into a folder instead of a file."""
+        """Save a checkpoint; a collective, as a sharded strategy writes from all ranks, into a
+        folder instead of a file."""
         iteration = learner.iteration
         if iteration == self._last_attempt:  # an iteration may take several batches of prompts
             return
@@ -194,9 +250,13 @@ class IterationCheckpoint(Callback):
         if self._error:
             self.failures += 1
             if trainer.is_global_zero:
-                shutil.rmtree(temporary, ignore_errors=True) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+                shutil.rmtree(
+                    temporary, ignore_errors=True
+                ) if temporary.is_dir() else temporary.unlink(missing_ok=True)
                 warnings.warn(
-                    f"iteration {iteration} was not saved ({self._error}): training continues, {self._describe_newest()}", stacklevel=2
+                    f"iteration {iteration} was not saved ({self._error}): training "
+                    f"continues, {self._describe_newest()}",
+                    stacklevel=2,
                 )
             learner.log_row({"checkpoint/failures": float(self.failures)})
         else:
@@ -211,14 +271,16 @@ class IterationCheckpoint(Callback):
             self._delete_old(trainer)
 
     def _export(self, trainer: Trainer, learner: Any, final: Path) -> None:
-        """Write the model as a Hugging Face directory, replaced as a whole; a collective. If it cannot be written or loaded, warn and go
-        on."""
+        """Write the model as a Hugging Face directory, replaced as a whole; a collective. If it
+        cannot be written or loaded, warn and go on."""
         temporary = final.with_name(f".{final.name}.tmp")
         reason: str | None = None
         try:
             learner.export(temporary)
             if trainer.is_global_zero:
-                (temporary / "README.md").write_text(model_card(SavedRun(self.folder.parent), learner.iteration))
+                (temporary / "README.md").write_text(
+                    model_card(SavedRun(self.folder.parent), learner.iteration)
+                )
                 reason = export_problem(temporary)
                 if reason is None:
                     _replace(final, temporary)
@@ -229,33 +291,52 @@ class IterationCheckpoint(Callback):
             self.failures += 1
             if trainer.is_global_zero:
                 shutil.rmtree(temporary, ignore_errors=True)
-                warnings.warn(f"{final} was not written ({reason}): training continues", stacklevel=2)
+                warnings.warn(
+                    f"{final} was not written ({reason}): training continues", stacklevel=2
+                )
             learner.log_row({"checkpoint/failures": float(self.failures)})
 
     def _delete_old(self, trainer: Trainer) -> None:
-        existing = {number: path for number, path in list_checkpoints(self.folder) if number in self._own} if trainer.is_global_zero else {}
+        existing = (
+            {number: path for number, path in list_checkpoints(self.folder) if number in self._own}
+            if trainer.is_global_zero
+            else {}
+        )
         kept = self.retention.select(existing, self._values)
-        self._values = trainer.strategy.broadcast({number: value for number, value in self._values.items() if number in kept})
+        self._values = trainer.strategy.broadcast(
+            {number: value for number, value in self._values.items() if number in kept}
+        )
         if trainer.is_global_zero:
             try:
-                self.retention.write_values(self.folder / "best.json", self._values, CHECKPOINT_NAME)
+                self.retention.write_values(
+                    self.folder / "best.json", self._values, CHECKPOINT_NAME
+                )
                 for number in existing.keys() - kept:
                     _remove(existing[number])
                     _remove(self.folder / EXPORT_NAME.format(number))
             except (OSError, UserError) as error:
-                warnings.warn(f"{self.folder}: older checkpoints could not be deleted ({error})", stacklevel=2)
+                warnings.warn(
+                    f"{self.folder}: older checkpoints could not be deleted ({error})", stacklevel=2
+                )
 
     def _describe_newest(self) -> str:
-        return f"the newest checkpoint is of iteration {self._last_saved}" if self._last_saved > 0 else "there is no checkpoint"
+        return (
+            f"the newest checkpoint is of iteration {self._last_saved}"
+            if self._last_saved > 0
+            else "there is no checkpoint"
+        )
 
 
 def _write(trainer: Trainer, path: Path) -> str | None:
-    """Save to `path` and return the error, the same on all ranks; no rank waits for one that failed."""
+    """Save to `path` and return the error, the same on all ranks; no rank waits for one that
+    failed."""
     reason = None
     try:
         trainer.save_checkpoint(path, weights_only=False)  # ends in a barrier
-    except (OSError, RuntimeError) as error:  # on the first rank, while the others are in that barrier
-        if not isinstance(error, OSError) and "inline_container" not in str(error):  # the error of torch's writer
+    except (OSError, RuntimeError) as error:
+        # on the first rank, while the others are in that barrier
+        # the error of torch's writer
+        if not isinstance(error, OSError) and "inline_container" not in str(error):
             raise
         reason = _format_error(error)
         trainer.strategy.barrier()
@@ -265,7 +346,8 @@ def _write(trainer: Trainer, path: Path) -> str | None:
 
 
 def _publish(trainer: Trainer, temporary: Path, final: Path) -> str | None:
-    """Sync the checkpoint to disk, with checksums if sharded, then rename it. Return the error, the same on all ranks."""
+    """Sync the checkpoint to disk, with checksums if sharded, then rename it. Return the error, the
+    same on all ranks."""
     reason: str | None = None
     checksums: Checksums = {}
     is_sharded = trainer.strategy.broadcast(temporary.is_dir())
@@ -295,7 +377,8 @@ def _format_error(error: BaseException) -> str:
 
 
 def _replace(folder: Path, new: Path) -> None:
-    """Put the folder `new` in the place of another, which is deleted last. (os.replace cannot replace a folder that is not empty.)"""
+    """Put the folder `new` in the place of another, which is deleted last. (os.replace cannot
+    replace a folder that is not empty.)"""
     old = folder.with_name(f".{folder.name}.old.tmp")
     if folder.exists():
         os.replace(folder, old)
@@ -304,7 +387,8 @@ def _replace(folder: Path, new: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Delete a checkpoint. A folder is renamed first, so that a partly deleted one is not taken for a checkpoint."""
+    """Delete a checkpoint. A folder is renamed first, so that a partly deleted one is not taken for
+    a checkpoint."""
     if path.is_dir():
         renamed = path if path.name.startswith(".") else path.with_name(f".{path.name}.old.tmp")
         os.replace(path, renamed)

@@ -16,11 +16,11 @@ ADVICE = "go back to an earlier checkpoint, with a smaller optimizer.lr or kl=lo
 
 
 def is_noise(a: float, b: float, num_prompts: int) -> bool:
-    """Return whether two accuracies over `num_prompts` prompts each differ by less than three standard errors.
+    """Return whether two accuracies over `num_prompts` prompts each differ by less than three
+    standard errors.
 
-    With one right and one wrong answer added to each (Agresti and Caffo, 2000), so that accuracies of 0 and 1 have an error too.
-    False if the number of prompts is not known (0).
-    """
+    With one right and one wrong answer added to each (Agresti and Caffo, 2000), so that accuracies
+    of 0 and 1 have an error too. False if the number of prompts is not known (0)."""
     if num_prompts == 0:
         return False
     p, q = ((x * num_prompts + 1) / (num_prompts + 2) for x in (a, b))
@@ -28,18 +28,18 @@ def is_noise(a: float, b: float, num_prompts: int) -> bool:
 
 
 class Collapse(Callback):
-    """Warn of a collapse: `val/accuracy` is at most half of its best, by more than three standard errors, or every response has the same
-    reward, lower than at first.
+    """Warn of a collapse: `val/accuracy` is at most half of its best, by more than three standard
+    errors, or every response has the same reward, lower than at first.
 
-    The warning is logged as `alert/collapse`, is repeated once the metric has recovered and collapsed again, and is part of `summary.json`
-    if it holds at the end of the run.
-    """
+    The warning is logged as `alert/collapse`, is repeated once the metric has recovered and
+    collapsed again, and is part of `summary.json` if it holds at the end of the run."""
 
     def __init__(self, min_drop: float = 0.05, window: int = 3) -> None:
         """
         Args:
             min_drop: smallest drop of `val/accuracy` from its best that is a collapse.
-            window: number of iterations to average the reward over, at the start of the run and now.
+            window: number of iterations to average the reward over, at the start of the run and
+            now.
 
         Raises:
             UserError: a drop that is not above 0, a window below 1.
@@ -62,13 +62,23 @@ class Collapse(Callback):
         """Warning that holds for the latest iteration."""
         return next(iter(self.findings.values()), None)
 
-    def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
+    def on_validation_metrics(
+        self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows
+    ) -> None:
         if (value := metrics.get("val/accuracy")) is None:
             return
         self.best = value if self.best is None else max(self.best, value)
-        num_prompts = trainer.world_size * len({row["id"] for row in rows if row.get("set") is None})
-        collapsed = value <= self.best / 2 and self.best - value >= self.min_drop and not is_noise(self.best, value, num_prompts)
-        message = f"val/accuracy has collapsed to {value:.3f}, its best was {self.best:.3f}: {ADVICE}"
+        num_prompts = trainer.world_size * len(
+            {row["id"] for row in rows if row.get("set") is None}
+        )
+        collapsed = (
+            value <= self.best / 2
+            and self.best - value >= self.min_drop
+            and not is_noise(self.best, value, num_prompts)
+        )
+        message = (
+            f"val/accuracy has collapsed to {value:.3f}, its best was {self.best:.3f}: {ADVICE}"
+        )
         self._report(trainer, learner, "val/accuracy", message if collapsed else None)
 
     def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
@@ -79,10 +89,18 @@ class Collapse(Callback):
             self.first.append(now)
         self.latest = [*self.latest, now][-self.window :]
         (first, first_std), (mean, std) = (
-            [sum(column) / len(rows) for column in zip(*rows, strict=True)] for rows in (self.first, self.latest)
+            [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+            for rows in (self.first, self.latest)
         )
-        collapsed = std <= 0.05 * first_std and first - mean >= 0.25 * first_std > 0 and learner.iteration >= 2 * self.window
-        message = f"the reward has collapsed: every response gets {mean:.3f}, at first the mean was {first:.3f}: {ADVICE}"
+        collapsed = (
+            std <= 0.05 * first_std
+            and first - mean >= 0.25 * first_std > 0
+            and learner.iteration >= 2 * self.window
+        )
+        message = (
+            f"the reward has collapsed: every response gets {mean:.3f}, at first the mean was "
+            f"{first:.3f}: {ADVICE}"
+        )
         self._report(trainer, learner, "train/reward", message if collapsed else None)
 
     def _report(self, trainer: Trainer, learner: Any, metric: str, message: str | None) -> None:
@@ -97,8 +115,17 @@ class Collapse(Callback):
                 warnings.warn(f"iteration {learner.iteration}: {message}", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "first": self.first, "latest": self.latest, "findings": dict(self.findings)}
+        return {
+            "best": self.best,
+            "first": self.first,
+            "latest": self.latest,
+            "findings": dict(self.findings),
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self.best, self.first, self.latest = state_dict["best"], list(state_dict["first"]), list(state_dict["latest"])
+        self.best, self.first, self.latest = (
+            state_dict["best"],
+            list(state_dict["first"]),
+            list(state_dict["latest"]),
+        )
         self.findings = dict(state_dict["findings"])

@@ -26,25 +26,33 @@ BOUND_NAMES = {
     "train/ahead_logprob_gap": "max_ahead_gap",
 }
 """Setting that bounds a metric, by metric."""
-DIVERGED = "training has diverged; the run is saved and stopped, try a smaller optimizer.lr=... or another bound"
+DIVERGED = (
+    "training has diverged; the run is saved and stopped, try a smaller optimizer.lr=... "
+    "or another bound"
+)
 CAUSES = {
-    "max_sampler_gap": "the sampler and the trainer disagree about the policy, as with padding that reaches a recurrent state, another "
-    "temperature or top_p in the rollout, weights that it has not received, or other precision or expert routing; the run is saved and "
-    "stopped, type rollout=local, or if the difference is intended correction=truncated and another bound",
-    "max_ahead_gap": "one iteration moves the policy too far for responses sampled ahead; the run is saved and stopped, type "
+    "max_sampler_gap": "the sampler and the trainer disagree about the policy, as with padding that reaches "
+    "a recurrent state, another "
+    "temperature or top_p in the rollout, weights that it has not received, or other "
+    "precision or expert routing; the run is saved and "
+    "stopped, type rollout=local, or if the difference is intended correction=truncated "
+    "and another bound",
+    "max_ahead_gap": "one iteration moves the policy too far for responses sampled ahead; the run is "
+    "saved and stopped, type "
     "rollout.ahead=0, or a smaller optimizer.lr=... or another bound",
 }
 """Likely causes and advice, by setting; `DIVERGED` for the others."""
 
 
 class Guard(Callback):
-    """Stop a run whose metrics exceed bounds that healthy runs stay far below; NaN and infinities exceed every bound. The model is saved
-    first. A difference between sampler and trainer is there from the first iteration on, and is acted on at once.
+    """Stop a run whose metrics exceed bounds that healthy runs stay far below; NaN and infinities
+    exceed every bound. The model is saved first. A difference between sampler and trainer is there
+    from the first iteration on, and is acted on at once.
 
-    If too many optimizer steps in a row are not finite (`batch.max_nonfinite`), write the rows of the last one to `folder`, as
-    `iteration_000012.pt` for each rank, read by `torch.load(path, weights_only=True)`: the rows under `shares`, and under `losses` the loss
-    of every microbatch with the indices of its rows.
-    """
+    If too many optimizer steps in a row are not finite (`batch.max_nonfinite`), write the rows of
+    the last one to `folder`, as `iteration_000012.pt` for each rank, read by `torch.load(path,
+    weights_only=True)`: the rows under `shares`, and under `losses` the loss of every microbatch
+    with the indices of its rows."""
 
     def __init__(
         self,
@@ -60,11 +68,13 @@ class Guard(Callback):
         """
         Args:
             folder: folder for rows whose loss or gradient was NaN or infinite.
-            max_ratio: bound of `train/ratio_max`, the largest importance ratio of a token. null: no bound, here and below.
+            max_ratio: bound of `train/ratio_max`, the largest importance ratio of a token. null: no
+            bound, here and below.
             max_kl: bound of `train/kl_old` and `train/kl_ref`, nats per token.
             max_grad_norm: bound of `train/grad_norm`, before clipping to `batch.max_norm`.
             max_sampler_gap: bound of `train/sampler_logprob_gap`, nats per token; without patience.
-            max_ahead_gap: bound of `train/ahead_logprob_gap`, nats per token, which includes the update of one iteration.
+            max_ahead_gap: bound of `train/ahead_logprob_gap`, nats per token, which includes the
+            update of one iteration.
             patience: number of iterations in a row beyond a bound that triggers `action`.
             action: "warn" (once until the metric is back within its bound) or "stop".
 
@@ -101,7 +111,11 @@ class Guard(Callback):
             if self._num_beyond[metric] == patience:
                 lasting = f" for {patience} iterations in a row" if patience > 1 else ""
                 what = f"{metric} is {metrics[metric]:.4g} after iteration {learner.iteration}"
-                self._report(trainer, f"{what}, beyond callbacks.guard.{name}={bound:g}{lasting}", CAUSES.get(name, DIVERGED))
+                self._report(
+                    trainer,
+                    f"{what}, beyond callbacks.guard.{name}={bound:g}{lasting}",
+                    CAUSES.get(name, DIVERGED),
+                )
 
     def teardown(self, trainer: Trainer, learner: Any, stage: str) -> None:
         """
@@ -121,7 +135,9 @@ class Guard(Callback):
         content = io.BytesIO()
         torch.save(dict(study), content)
         atomic_write(path, content.getvalue())
-        raise UserError(f"{study['why']}; its rows are in {path}: torch.load(PATH, weights_only=True)")
+        raise UserError(
+            f"{study['why']}; its rows are in {path}: torch.load(PATH, weights_only=True)"
+        )
 
     def _report(self, trainer: Trainer, message: str, advice: str) -> None:
         if self.action == "stop":

@@ -1,7 +1,8 @@
 """Hooks that the learner calls on callbacks, in addition to Lightning's.
 
-Callbacks of Lightning that monitor a metric work too: `trainer.callback_metrics` holds the latest metrics, those of `metrics.jsonl`, and
-the learner calls `on_validation_end` after each validation but the first, as `EarlyStopping` and `ModelCheckpoint` expect."""
+Callbacks of Lightning that monitor a metric work too: `trainer.callback_metrics` holds the latest
+metrics, those of `metrics.jsonl`, and the learner calls `on_validation_end` after each validation
+but the first, as `EarlyStopping` and `ModelCheckpoint` expect."""
 
 from __future__ import annotations
 
@@ -31,25 +32,31 @@ class Hooks(Protocol):
     """All hooks; a callback implements any of them, or none."""
 
     def on_preflight(self, trainer: Trainer, learner: Any, line: str) -> None:
-        """Called before training with the peak memory of the largest microbatches in words, if they were run (`batch.preflight`)."""
+        """Called before training with the peak memory of the largest microbatches in words, if they
+        were run (`batch.preflight`)."""
         ...
 
     def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
         """Called after each iteration with its logged metrics."""
         ...
 
-    def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
+    def on_validation_metrics(
+        self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows
+    ) -> None:
         """Called after each validation with its metrics and scored responses."""
         ...
 
     def on_lost_rank(self, trainer: Trainer, learner: Any, why: str) -> None:
-        """Called before this process exits because another rank is lost or hangs; from another thread, so without collectives."""
+        """Called before this process exits because another rank is lost or hangs; from another
+        thread, so without collectives."""
         ...
 
     def on_safe_point(self, trainer: Trainer, learner: Any) -> None:
-        """Called often within an iteration, where raising an exception leaves no state half written."""
+        """Called often within an iteration, where raising an exception leaves no state half
+        written."""
         ...
 
     def on_nonfinite_batch(self, trainer: Trainer, learner: Any, study: Mapping[str, Any]) -> None:
-        """Called on every rank before non-finite optimizer steps end the run, with tensors and plain values of the last of them."""
+        """Called on every rank before non-finite optimizer steps end the run, with tensors and
+        plain values of the last of them."""
         ...

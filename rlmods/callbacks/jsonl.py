@@ -17,10 +17,12 @@ from rlmods.run.jsonl import truncate_rows
 
 
 class JsonlLogger(Logger):
-    """Append one JSON object per call: `iteration`, `optimizer_step`, `wall_s`, then the metrics by name. NaN and infinities are null."""
+    """Append one JSON object per call: `iteration`, `optimizer_step`, `wall_s`, then the metrics by
+    name. NaN and infinities are null."""
 
     def __init__(self, path: str | Path, after: int | None = None) -> None:
-        """Continue after iteration `after` (`RunDir.iteration`): later rows of an earlier process are deleted. None keeps all."""
+        """Continue after iteration `after` (`RunDir.iteration`): later rows of an earlier process
+        are deleted. None keeps all."""
         super().__init__()
         self.path = Path(path)
         self._start = time.monotonic()
@@ -28,13 +30,15 @@ class JsonlLogger(Logger):
 
     @rank_zero_only
     def truncate(self, iteration: int) -> None:
-        """Delete rows after `iteration` (and an incomplete last line), and continue from the last `wall_s`."""
+        """Delete rows after `iteration` (and an incomplete last line), and continue from the last
+        `wall_s`."""
         rows = truncate_rows(self.path, iteration)
         self._start = time.monotonic() - (rows[-1]["wall_s"] or 0.0 if rows else 0.0)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Append a row; `step` is the iteration. `metrics` may include `optimizer_step`, and `wall_s` to override the clock.
+        """Append a row; `step` is the iteration. `metrics` may include `optimizer_step`, and
+        `wall_s` to override the clock.
 
         Raises:
             UserError: the file cannot be written.
@@ -47,10 +51,13 @@ class JsonlLogger(Logger):
         }
         with wrap_write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a") as file:  # one write per line, closed at once: readers always see complete lines
+            # one write per line, closed at once: readers always see complete lines
+            with self.path.open("a") as file:
                 file.write(dumps(row | {key: rest[key] for key in sorted(rest)}) + "\n")
 
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+    ) -> None:
         """Do nothing: hyperparameters are in `config.yaml`."""
 
     @property

@@ -26,7 +26,9 @@ METRICS = {
 }
 """Metrics shown if present, by display name."""
 
-VALIDATION_METRICS = r"val/(?!reward/)([\w-]+/)?(accuracy|mean@|pass@|maj@|pair_accuracy|step_accuracy)"
+VALIDATION_METRICS = (
+    r"val/(?!reward/)([\w-]+/)?(accuracy|mean@|pass@|maj@|pair_accuracy|step_accuracy)"
+)
 """Beginnings of the names of the main metrics, also of named sets."""
 
 
@@ -51,13 +53,14 @@ MIN_SHOWN_S = 2.0
 
 
 class Progress(Callback):
-    """Show a bar for iterations, one for responses during sampling, and the time in any other phase that takes long: grading, updates,
-    validation. Without a terminal, print lines."""
+    """Show a bar for iterations, one for responses during sampling, and the time in any other phase
+    that takes long: grading, updates, validation. Without a terminal, print lines."""
 
     def __init__(self, patience_s: float = 30.0) -> None:
         """
         Args:
-            patience_s: without a terminal, seconds without output after which the current phase is printed.
+            patience_s: without a terminal, seconds without output after which the current phase is
+            printed.
         """
         self.patience_s = patience_s
         self._bars: bars.Progress | None = None
@@ -74,7 +77,9 @@ class Progress(Callback):
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
         self._last_output = time.monotonic()
         self._stop.clear()
-        self._thread = threading.Thread(target=self._watch, args=(learner,), name="progress", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, args=(learner,), name="progress", daemon=True
+        )
         if hasattr(getattr(learner, "rollout", None), "on_tokens"):
             learner.rollout.on_tokens = self.on_tokens
         console = rich.get_console()
@@ -91,7 +96,9 @@ class Progress(Callback):
                 bars.TextColumn("{task.fields[details]}", table_column=flexible),
                 console=console,
             )
-            self._iterations = self._bars.add_task("iterations", total=trainer.max_iterations, completed=learner.iteration, details="")  # type: ignore[attr-defined]
+            self._iterations = self._bars.add_task(
+                "iterations", total=trainer.max_iterations, completed=learner.iteration, details=""
+            )  # type: ignore[attr-defined]
             self._sampling = self._bars.add_task("sampling", total=1, visible=False, details="")
             self._phases = self._bars.add_task("", total=None, visible=False, details="")
             self._bars.start()
@@ -111,7 +118,13 @@ class Progress(Callback):
             rate = tokens / max(now - self._sampling_since, 1e-3)
             details = f"{tokens} tokens, {rate:.0f}/s"
             visible = done_rows < total_rows
-            self._bars.update(self._sampling, total=total_rows, completed=done_rows, details=details, visible=visible)
+            self._bars.update(
+                self._sampling,
+                total=total_rows,
+                completed=done_rows,
+                details=details,
+                visible=visible,
+            )
         elif now - self._last_output > self.patience_s:
             self._print(f"sampling {done_rows}/{total_rows} responses, {tokens} tokens")
 
@@ -120,14 +133,18 @@ class Progress(Callback):
         seconds = metrics.get("time/iteration_s", time.monotonic() - self._last_output)
         details = format_iteration(metrics, seconds)
         if self._bars is not None:
-            self._bars.update(self._iterations, completed=learner.iteration, details=details + self._validation)
+            self._bars.update(
+                self._iterations, completed=learner.iteration, details=details + self._validation
+            )
             self._bars.update(self._sampling, visible=False)
             self._last_output = time.monotonic()
         else:
             self._print(f"iteration {learner.iteration}/{trainer.max_iterations}  {details}")  # type: ignore[attr-defined]
 
     @rank_zero_only
-    def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
+    def on_validation_metrics(
+        self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows
+    ) -> None:
         shown = format_validation(metrics)
         if self._bars is not None:
             self._validation = f"  {shown}" if shown else ""
@@ -148,14 +165,29 @@ class Progress(Callback):
 
     def show_phase(self, learner: Any) -> None:
         """Show the current phase of the iteration if it takes long."""
-        now, phase, progress = time.monotonic(), (learner.timer.phase, learner.iteration), learner.timer.progress
+        now, phase, progress = (
+            time.monotonic(),
+            (learner.timer.phase, learner.iteration),
+            learner.timer.progress,
+        )
         if phase != self._phase:
             self._phase, self._phase_since, self._phase_start = phase, now, progress
         name, seconds, bars = PHASES.get(phase[0], phase[0]), now - self._phase_since, self._bars
-        microbatches = f", {progress - self._phase_start} microbatches" if phase[0] == "update" else ""
+        microbatches = (
+            f", {progress - self._phase_start} microbatches" if phase[0] == "update" else ""
+        )
         if bars is not None:
-            visible = seconds >= MIN_SHOWN_S and phase[0] in PHASES and not bars.tasks[self._sampling].visible
-            bars.update(self._phases, description=name, details=f"{seconds:.0f} s{microbatches}", visible=visible)
+            visible = (
+                seconds >= MIN_SHOWN_S
+                and phase[0] in PHASES
+                and not bars.tasks[self._sampling].visible
+            )
+            bars.update(
+                self._phases,
+                description=name,
+                details=f"{seconds:.0f} s{microbatches}",
+                visible=visible,
+            )
         elif now - self._last_output > self.patience_s:
             current = learner.iteration + (phase[0] not in AFTER)
             self._print(f"iteration {current}: {name}, {seconds:.0f} s{microbatches}")
@@ -177,21 +209,32 @@ class Progress(Callback):
 
 def format_validation(metrics: Metrics) -> str:
     """Format the main validation metrics: `val/accuracy 0.480  val/pass@4 0.720`."""
-    shown = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items() if re.match(VALIDATION_METRICS, name))
+    shown = "  ".join(
+        f"{name} {value:.3f}"
+        for name, value in metrics.items()
+        if re.match(VALIDATION_METRICS, name)
+    )
     if not shown and "val/reward" in metrics:  # for rewards without gold answers
         return f"val/reward {metrics['val/reward']:.3f}"
     return shown
 
 
 def format_iteration(metrics: Metrics, seconds: float) -> str:
-    """Format an iteration in one line: `reward 0.43  accuracy 0.38  tokens 6.1  clip low 0.01 high 0.02  grad 0.8  1.2 s`."""
-    details = [f"{name} {metrics[key]:.{1 if name == 'tokens' else 3}f}" for name, key in METRICS.items() if key in metrics]
+    """Format an iteration in one line: `reward 0.43  accuracy 0.38  tokens 6.1  clip low 0.01 high
+    0.02  grad 0.8  1.2 s`."""
+    details = [
+        f"{name} {metrics[key]:.{1 if name == 'tokens' else 3}f}"
+        for name, key in METRICS.items()
+        if key in metrics
+    ]
     clip = [metrics.get(f"train/clip_fraction/{side}") for side in ("low", "high")]
     if None not in clip:
         details.append(f"clip low {clip[0]:.2f} high {clip[1]:.2f}")
     if metrics.get("train/skipped_steps") == 1:
         unscored = metrics.get("train/unscored_fraction") == 1
-        details.append("no step: every response is unscored" if unscored else "no step: no learning signal")
+        details.append(
+            "no step: every response is unscored" if unscored else "no step: no learning signal"
+        )
     if "train/grad_norm" in metrics:
         details.append(f"grad {metrics['train/grad_norm']:.2g}")
     return "  ".join([*details, f"{seconds:.1f} s"])

@@ -36,7 +36,9 @@ class Retention:
     def __post_init__(self) -> None:
         for name in ("keep", "keep_every"):
             if getattr(self, name) < 0:
-                raise UserError(f"callbacks.checkpoint.{name}={getattr(self, name)}: must be 0 or more")
+                raise UserError(
+                    f"callbacks.checkpoint.{name}={getattr(self, name)}: must be 0 or more"
+                )
         if self.mode not in ("max", "min"):
             raise UserError(f"callbacks.checkpoint.best_mode={self.mode}: one of max, min")
 
@@ -45,9 +47,14 @@ class Retention:
         return self.keep_every > 0 and iteration % self.keep_every == 0
 
     def best_iteration(self, values: Values) -> int | None:
-        """Return the iteration with the best value, the first of equal ones; None without values."""
+        """Return the iteration with the best value, the first of equal ones; None without
+        values."""
         sign = 1 if self.mode == "max" else -1
-        known = [(sign * value, -iteration) for iteration, value in values.items() if not math.isnan(value)]
+        known = [
+            (sign * value, -iteration)
+            for iteration, value in values.items()
+            if not math.isnan(value)
+        ]
         return -max(known)[1] if known else None
 
     def select(self, iterations: Iterable[int], values: Values) -> set[int]:
@@ -58,10 +65,15 @@ class Retention:
         return {*newest, *filter(self.is_permanent, existing), *(() if best is None else (best,))}
 
     def read_values(self, path: Path, iterations: Iterable[int]) -> dict[int, float]:
-        """Read the values of these iterations from `best.json`; {} if it is broken or holds another metric."""
+        """Read the values of these iterations from `best.json`; {} if it is broken or holds another
+        metric."""
         try:
             saved = json.loads(path.read_text())
-            values = {int(i): float(value) for i, value in saved["values"].items()} if saved["metric"] == self.best else {}
+            values = (
+                {int(i): float(value) for i, value in saved["values"].items()}
+                if saved["metric"] == self.best
+                else {}
+            )
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             return {}
         return {i: values[i] for i in iterations if i in values}
@@ -70,5 +82,11 @@ class Retention:
         """Write `best.json`: the best checkpoint, its value, and the values of the others."""
         best = self.best_iteration(values)
         if best is not None:
-            content = {"metric": self.best, "mode": self.mode, "checkpoint": name.format(best), "value": values[best], "values": values}
+            content = {
+                "metric": self.best,
+                "mode": self.mode,
+                "checkpoint": name.format(best),
+                "value": values[best],
+                "values": values,
+            }
             atomic_write(path, dumps(content, indent=2) + "\n")

@@ -1,8 +1,10 @@
-"""Process that ends the trainer when it has been silent for too long: `python silence.py TRAINER_PID LIMIT_S INTERVAL_S HINT`.
+"""Process that ends the trainer when it has been silent for too long: `python silence.py
+TRAINER_PID LIMIT_S INTERVAL_S HINT`.
 
-Each line on stdin is a sign of life and names the current phase. Time counts in intervals of this process, and only while the trainer is
-not stopped: neither a suspension of the trainer nor one of its whole process group (Ctrl-Z, a scheduler) is silence. The trainer is ended
-by SIGABRT, on which `faulthandler` writes its stacks even if native code holds the interpreter lock.
+Each line on stdin is a sign of life and names the current phase. Time counts in intervals of this
+process, and only while the trainer is not stopped: neither a suspension of the trainer nor one of
+its whole process group (Ctrl-Z, a scheduler) is silence. The trainer is ended by SIGABRT, on which
+`faulthandler` writes its stacks even if native code holds the interpreter lock.
 
 Runs as a script, without the package, so that it starts at once and stays small.
 """
@@ -23,7 +25,8 @@ END_S = 10.0
 def main(trainer: int, limit_s: float, interval_s: float, hint: str) -> None:
     """Watch until stdin ends, the trainer has exited, or it has been silent for `limit_s`."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # sent to the whole process group: the trainer decides when to end
+        # sent to the whole process group: the trainer decides when to end
+        signal.signal(number, signal.SIG_IGN)
     location, silent_s = b"", 0.0
     while silent_s < limit_s:
         if select.select([0], [], [], interval_s)[0]:
@@ -34,7 +37,10 @@ def main(trainer: int, limit_s: float, interval_s: float, hint: str) -> None:
             return
         else:
             silent_s = 0.0 if is_stopped(trainer) else silent_s + interval_s
-    what = f"no progress for {silent_s:.0f} s: native code holds the interpreter in {location.decode()}"
+    what = (
+        f"no progress for {silent_s:.0f} s: native code holds the interpreter in "
+        f"{location.decode()}"
+    )
     sys.stderr.write(f"\nerror: {what}; {hint}\n")
     sys.stderr.flush()
     os.kill(trainer, signal.SIGABRT)

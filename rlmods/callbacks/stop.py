@@ -27,8 +27,11 @@ class DeadlineError(Exception):
 
 
 def graceful_stop(trainer: Any) -> GracefulStop:
-    """Return the trainer's `GracefulStop`; if the user removed it, a new one that is added to the callbacks."""
-    found = next((callback for callback in trainer.callbacks if isinstance(callback, GracefulStop)), None)
+    """Return the trainer's `GracefulStop`; if the user removed it, a new one that is added to the
+    callbacks."""
+    found = next(
+        (callback for callback in trainer.callbacks if isinstance(callback, GracefulStop)), None
+    )
     if found is None:
         found = GracefulStop()
         trainer.callbacks.append(found)
@@ -36,17 +39,19 @@ def graceful_stop(trainer: Any) -> GracefulStop:
 
 
 class GracefulStop(Callback):
-    """On SIGTERM, SIGUSR1, SIGUSR2 or Ctrl-C, finish the iteration and save; resume=auto then continues exactly there.
+    """On SIGTERM, SIGUSR1, SIGUSR2 or Ctrl-C, finish the iteration and save; resume=auto then
+    continues exactly there.
 
-    A scheduler's signal also sets a deadline: an iteration that is not expected to end by then (judged by the latest ones), or has not, is
-    aborted, and repeated by the resumed run. The exit status is 75 after these signals, 130 after Ctrl-C. A second Ctrl-C stops at once.
-    Any rank may receive the signal; all stop after the same iteration.
-    """
+    A scheduler's signal also sets a deadline: an iteration that is not expected to end by then
+    (judged by the latest ones), or has not, is aborted, and repeated by the resumed run. The exit
+    status is 75 after these signals, 130 after Ctrl-C. A second Ctrl-C stops at once. Any rank may
+    receive the signal; all stop after the same iteration."""
 
     def __init__(self, grace_s: float | None = 240.0) -> None:
         """
         Args:
-            grace_s: seconds from the signal until the scheduler kills; null: the iteration always ends.
+            grace_s: seconds from the signal until the scheduler kills; null: the iteration always
+            ends.
 
         Raises:
             UserError: a negative time.
@@ -78,7 +83,8 @@ class GracefulStop(Callback):
         return self.signal is not None or self.iteration_aborted
 
     def stop_after_lost_rank(self, why: str) -> bool:
-        """Return True, and stop this rank too, if the lost rank reached its deadline or this rank has received a signal."""
+        """Return True, and stop this rank too, if the lost rank reached its deadline or this rank
+        has received a signal."""
         if self._received or DeadlineError.__name__ in why:
             self.signal, self.iteration_aborted = self._received or int(signal.SIGTERM), True
         return self.iteration_aborted
@@ -95,7 +101,8 @@ class GracefulStop(Callback):
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         environment = getattr(trainer.strategy, "cluster_environment", None)
         if isinstance(environment, SLURMEnvironment):
-            environment.auto_requeue = False  # Lightning's requeueing saves its own checkpoint, within an iteration
+            # Lightning's requeueing saves its own checkpoint, within an iteration
+            environment.auto_requeue = False
 
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
         self.signal, self._received, self._deadline = None, 0, float("inf")
@@ -127,8 +134,8 @@ class GracefulStop(Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, learner: Any) -> None:
-        """Restore Ctrl-C, after the last checkpoint. The other handlers stay until Lightning resets all signals, because its own handler
-        would forward them to ranks that are busy."""
+        """Restore Ctrl-C, after the last checkpoint. The other handlers stay until Lightning resets
+        all signals, because its own handler would forward them to ranks that are busy."""
         self._restore_handler(signal.SIGINT)
 
     def on_exception(self, trainer: Trainer, learner: Any, exception: BaseException) -> None:
@@ -144,7 +151,9 @@ class GracefulStop(Callback):
         """
         if time.monotonic() > self._deadline:
             self.signal, self.iteration_aborted = self._received, True
-            raise DeadlineError(f"iteration {learner.iteration + 1} would not have ended within {self.grace_s:g} s")
+            raise DeadlineError(
+                f"iteration {learner.iteration + 1} would not have ended within {self.grace_s:g} s"
+            )
 
     def handle_signal(self, number: int) -> None:
         """Record a signal; set the deadline on the first one of a scheduler."""
@@ -164,19 +173,28 @@ class GracefulStop(Callback):
 
     def _print(self, reason: str) -> None:
         if self._is_first_rank:
-            print(f"\nstopping after iteration {self._iteration + 1}; {reason}", file=sys.stderr, flush=True)
+            print(
+                f"\nstopping after iteration {self._iteration + 1}; {reason}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _install_handlers(self, trainer: Trainer) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
         self._is_first_rank = trainer.is_global_zero
         launcher = trainer.strategy.launcher
-        self._forward_signal = getattr(launcher, "kill", self._forward_signal)  # to ranks that this one has started
+        # to ranks that this one has started
+        self._forward_signal = getattr(launcher, "kill", self._forward_signal)
         for number in (signal.SIGINT, *SCHEDULER_SIGNALS):
             handler = signal.getsignal(number)
             ignored = (None, signal.SIG_IGN)  # as in a background job
-            if handler not in ignored and (number != signal.SIGINT or handler is signal.default_int_handler):
-                self._previous_handlers[number] = signal.signal(number, lambda number, _: self.handle_signal(number))
+            if handler not in ignored and (
+                number != signal.SIGINT or handler is signal.default_int_handler
+            ):
+                self._previous_handlers[number] = signal.signal(
+                    number, lambda number, _: self.handle_signal(number)
+                )
 
     def _restore_handler(self, number: int) -> None:
         if number in self._previous_handlers:

@@ -18,36 +18,61 @@ if TYPE_CHECKING:
 
 
 @rank_zero_only
-def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, console: Console | None = None) -> None:
-    """Print the parts, the sizes of an iteration and its batches, the models and the precision of a run."""
+def show_plan(
+    plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, console: Console | None = None
+) -> None:
+    """Print the parts, the sizes of an iteration and its batches, the models and the precision of a
+    run."""
     batch, online = plan.batch, plan.algorithm.samples_responses
     rows = batch.prompts * (batch.samples if online else 1)
-    size = f"{batch.prompts} prompts x {batch.samples} samples = {rows} responses" if online else f"{rows} rows"
+    size = (
+        f"{batch.prompts} prompts x {batch.samples} samples = {rows} responses"
+        if online
+        else f"{rows} rows"
+    )
     steps = batch.epochs * batch.minibatches
-    note = "; in a single step on new samples the importance ratio is 1" if steps == 1 and "ratio" in plan.parts else ""
+    note = (
+        "; in a single step on new samples the importance ratio is 1"
+        if steps == 1 and "ratio" in plan.parts
+        else ""
+    )
     main, *others = learner.networks
-    ref_parameters = list(learner.reference.policy.trainable_tensors().values()) if learner.reference else []
-    sizes = {name: _millions(network.parameters(), without=ref_parameters) for name, network in learner.networks.items()}
+    ref_parameters = (
+        list(learner.reference.policy.trainable_tensors().values()) if learner.reference else []
+    )
+    sizes = {
+        name: _millions(network.parameters(), without=ref_parameters)
+        for name, network in learner.networks.items()
+    }
     trained = _millions(p for p in learner.networks[main].parameters() if p.requires_grad)
     trained_part = f", {trained:.2f}M of them trained" if trained < sizes[main] else ""
     dtype = str(next(learner.networks[main].parameters()).dtype).removeprefix("torch.")
     shown = (*plan.parts, "data", "policy", "adapter")
     origin = (
-        f"a frozen copy{' of the trained weights' * bool(trained_part)}" if plan.choices.get("reference") == "policy" else "another model"
+        f"a frozen copy{' of the trained weights' * bool(trained_part)}"
+        if plan.choices.get("reference") == "policy"
+        else "another model"
     )
     reference = f"{origin}, {_millions(ref_parameters):.2f}M more"
     release = ", freed after scoring the data" if getattr(learner, "precompute", False) else ""
     length = plan.config.trainer.max_iterations
-    passes = "" if online else f" = {length * batch.prompts / len(plan.kept.train):.2g} passes over the data"
+    passes = (
+        ""
+        if online
+        else f" = {length * batch.prompts / len(plan.kept.train):.2g} passes over the data"
+    )
     lines = {
-        "parts": "  ".join(f"{group}={choice}" for group, choice in plan.choices.items() if group in shown),
+        "parts": "  ".join(
+            f"{group}={choice}" for group, choice in plan.choices.items() if group in shown
+        ),
         main: f"{sizes[main]:.1f}M parameters{trained_part}, {dtype}",
         **{name: f"{sizes[name]:.1f}M parameters more" for name in others},
         "reference": reference + release if learner.reference else "none (no KL term)",
         **_teacher(plan, learner),
         **_data(plan),
         "iteration": size,
-        "optimizer": f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "
+        "optimizer": f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches "
+        f"{batch.minibatches} of "
         f"{rows // batch.minibatches}), microbatches of {batch.token_budget} tokens{note}",
         **_forward(learner),
         "precision": _precision(plan),
@@ -55,7 +80,10 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
         "length": f"{length} iterations{passes}, validation every {plan.validation.every}",
         "run_dir": str(directory.path) + _origin(plan, directory),
     }
-    if getattr(plan.parts.get("sampling"), "needs_group", False) and getattr(plan.settings, "surplus", "") == "keep":
+    if (
+        getattr(plan.parts.get("sampling"), "needs_group", False)
+        and getattr(plan.settings, "surplus", "") == "keep"
+    ):
         lines["iteration"] += "; surplus groups are carried over to the next one"
     if getattr(plan.parts.get("rollout"), "ahead", 0):
         lines["iteration"] += "; the next one is sampled while this one is trained on"
@@ -70,10 +98,21 @@ def _print(title: str, lines: Mapping[str, str], console: Console) -> None:
     """Print aligned lines: wrapped to the width of a terminal, whole elsewhere."""
     if not console.is_terminal:
         width = max(map(len, lines))
-        console.out(title, *(f"{name:<{width}}  {value}" for name, value in lines.items()), sep="\n", highlight=False)
+        console.out(
+            title,
+            *(f"{name:<{width}}  {value}" for name, value in lines.items()),
+            sep="\n",
+            highlight=False,
+        )
         return
     table = Table(
-        Column(), Column(overflow="fold"), title=Text(title), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0)
+        Column(),
+        Column(overflow="fold"),
+        title=Text(title),
+        title_justify="left",
+        show_header=False,
+        box=None,
+        padding=(0, 2, 0, 0),
     )
     for name, value in lines.items():
         table.add_row(Text(name, "bold"), Text(value))
@@ -81,7 +120,8 @@ def _print(title: str, lines: Mapping[str, str], console: Console) -> None:
 
 
 def _forward(learner: Any) -> dict[str, str]:
-    """Return the line of the forwards of the policy, if it is trained, and of a critic that differs."""
+    """Return the line of the forwards of the policy, if it is trained, and of a critic that
+    differs."""
     if "policy" not in learner.networks:
         return {}
     policy, critic = learner.policy, learner.networks.get("critic")
@@ -97,10 +137,16 @@ def _forward(learner: Any) -> dict[str, str]:
 
 def _precision(plan: Plan) -> str:
     """Return the precision of the run, with the reason if it was chosen."""
-    name, chosen = str(plan.config.trainer.get("precision", "32-true")), plan.automatic.get("trainer.precision")
+    name, chosen = (
+        str(plan.config.trainer.get("precision", "32-true")),
+        plan.automatic.get("trainer.precision"),
+    )
     if chosen is None:
         return name
-    return f"{name} (auto: {chosen.reason if chosen.name == name else 'as in the run that is resumed'})"
+    return (
+        f"{name} (auto: "
+        f"{chosen.reason if chosen.name == name else 'as in the run that is resumed'})"
+    )
 
 
 def _teacher(plan: Plan, learner: Any) -> dict[str, str]:
@@ -108,14 +154,25 @@ def _teacher(plan: Plan, learner: Any) -> dict[str, str]:
     if (part := plan.parts.get("teacher")) is None:
         return {}
     model = learner.frozen.get("teacher")
-    size = "" if model is None else f", {_millions(model.policy.parameters()):.1f}M parameters, frozen"
-    return {"teacher": f"{plan.choices['teacher']}{size}" + (f", which sees {part.demonstration}" if part.demonstration else "")}
+    size = (
+        "" if model is None else f", {_millions(model.policy.parameters()):.1f}M parameters, frozen"
+    )
+    return {
+        "teacher": f"{plan.choices['teacher']}{size}"
+        + (f", which sees {part.demonstration}" if part.demonstration else "")
+    }
 
 
 def _correction(plan: Plan) -> dict[str, str]:
     """Return the line of the off-policy correction, if there is one."""
     option = plan.choices.get("correction", "none")
-    return {} if option == "none" else {"correction": f"{option}: the objective is weighted by pi_old (trainer) / pi_behavior (sampler)"}
+    return (
+        {}
+        if option == "none"
+        else {
+            "correction": f"{option}: the objective is weighted by pi_old (trainer) / pi_behavior (sampler)"
+        }
+    )
 
 
 def _millions(parameters: Iterable[nn.Parameter], without: Iterable[nn.Parameter] = ()) -> float:
@@ -128,7 +185,9 @@ def _data(plan: Plan) -> dict[str, str]:
     counts = f"{len(plan.kept.train)} training prompts, {len(plan.kept.val)} validation prompts"
     lines = {"data": counts + _left_out(plan) + _shares(plan.splits.weights)}
     if plan.splits.ptx:
-        rows = f"{len(plan.splits.ptx)} pretraining rows, {plan.settings.ptx_rows} per optimizer step"
+        rows = (
+            f"{len(plan.splits.ptx)} pretraining rows, {plan.settings.ptx_rows} per optimizer step"
+        )
         lines["ptx"] = rows + _shares(plan.splits.ptx_weights)
     return lines
 
@@ -136,12 +195,24 @@ def _data(plan: Plan) -> dict[str, str]:
 def _shares(weights: Mapping[str, float] | None) -> str:
     """Return the shares of the data sets of a mixture in words."""
     weights = weights or {}
-    return "; " + ", ".join(f"{weight / sum(weights.values()):.0%} {name}" for name, weight in weights.items()) if weights else ""
+    return (
+        "; "
+        + ", ".join(
+            f"{weight / sum(weights.values()):.0%} {name}" for name, weight in weights.items()
+        )
+        if weights
+        else ""
+    )
 
 
 def _left_out(plan: Plan) -> str:
     count = len(plan.long_prompts)
-    return f"; {count} prompts longer than data.max_prompt_tokens={plan.config.data.max_prompt_tokens} are left out" if count else ""
+    return (
+        f"; {count} prompts longer than "
+        f"data.max_prompt_tokens={plan.config.data.max_prompt_tokens} are left out"
+        if count
+        else ""
+    )
 
 
 def _origin(plan: Plan, directory: RunDir) -> str:

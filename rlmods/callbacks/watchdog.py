@@ -28,27 +28,36 @@ STORE_IS_GONE = "rank 0 is gone: its store does not answer"
 
 
 class Watchdog(Callback):
-    """End all ranks if one dies or hangs: a thread on each rank publishes a heartbeat once a second, over a connection of its own.
+    """End all ranks if one dies or hangs: a thread on each rank publishes a heartbeat once a
+    second, over a connection of its own.
 
-    A rank is lost if its process has ended or it has sent no heartbeat for `lost_s`. If no rank makes progress for `timeout_s`, the
-    ranks with the least progress hang. Then every rank prints the lost or hanging ranks and their phases, a hanging rank dumps its stacks,
-    and all ranks exit. A single rank is watched for progress only. A debugger that waits in the main thread is progress.
+    A rank is lost if its process has ended or it has sent no heartbeat for `lost_s`. If no rank
+    makes progress for `timeout_s`, the ranks with the least progress hang. Then every rank prints
+    the lost or hanging ranks and their phases, a hanging rank dumps its stacks, and all ranks exit.
+    A single rank is watched for progress only. A debugger that waits in the main thread is
+    progress.
 
-    Native code that never gives up the interpreter, such as a regular expression without end, stops this thread too: then a process beside
-    each rank (`rlmods.callbacks.silence`) ends it, `lost_s` after `timeout_s`. Time in which the rank is suspended does not count.
-    """
+    Native code that never gives up the interpreter, such as a regular expression without end, stops
+    this thread too: then a process beside each rank (`rlmods.callbacks.silence`) ends it, `lost_s`
+    after `timeout_s`. Time in which the rank is suspended does not count."""
 
     def __init__(self, timeout_s: float = 1800.0, lost_s: float = 60.0) -> None:
         """
         Args:
-            timeout_s: seconds without a new phase, microbatch, forward pass, or reply of a judge, teacher or worker process on any rank;
+            timeout_s: seconds without a new phase, microbatch, forward pass, or reply of a judge,
+            teacher or worker process on any rank;
                 longer than the slowest call of a reward in this process.
-            lost_s: seconds without a heartbeat until a rank counts as lost (on another machine, or suspended).
+            lost_s: seconds without a heartbeat until a rank counts as lost (on another machine, or
+            suspended).
         """
         for name, value in (("timeout_s", timeout_s), ("lost_s", lost_s)):
             if not value > 0:
                 raise ValueError(f"{name}={value}: must be positive")
-        self.timeout_s, self.lost_s, self.interval_s = timeout_s, lost_s, min(1.0, timeout_s / 10, lost_s / 10)
+        self.timeout_s, self.lost_s, self.interval_s = (
+            timeout_s,
+            lost_s,
+            min(1.0, timeout_s / 10, lost_s / 10),
+        )
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._forward_count = 0
@@ -61,24 +70,36 @@ class Watchdog(Callback):
         if trainer.world_size > 1:
             _disable_launcher_monitor(trainer.strategy.launcher)
             store = connect(trainer)
-        self._store = HeartbeatStore(store, trainer.world_size, own, max_pause_s=5 * self.interval_s)
+        self._store = HeartbeatStore(
+            store, trainer.world_size, own, max_pause_s=5 * self.interval_s
+        )
         trunks = [getattr(network, "model", network) for network in learner.networks.values()]
-        self._hooks = [getattr(trunk, "base_model", trunk).register_forward_pre_hook(self._count_forward) for trunk in trunks]
+        self._hooks = [
+            getattr(trunk, "base_model", trunk).register_forward_pre_hook(self._count_forward)
+            for trunk in trunks
+        ]
         self._publish(learner)
         trainer.strategy.barrier()
         self._stop.clear()
         self._start_silence()
-        self._thread = threading.Thread(target=self._watch, args=(learner,), name="watchdog", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, args=(learner,), name="watchdog", daemon=True
+        )
         self._thread.start()
 
     def on_train_end(self, trainer: Trainer, learner: Any) -> None:
         self._finish(learner, "")
 
     def on_exception(self, trainer: Trainer, learner: Any, exception: BaseException) -> None:
-        """If a collective failed because of a lost rank, replace its error by one that names the rank, and set `trainer.lost` to it."""
+        """If a collective failed because of a lost rank, replace its error by one that names the
+        rank, and set `trainer.lost` to it."""
         if self._thread is None:
             return
-        if isinstance(exception, RuntimeError) and not isinstance(exception, UserError) and (lost := self._wait_for_lost()):
+        if (
+            isinstance(exception, RuntimeError)
+            and not isinstance(exception, UserError)
+            and (lost := self._wait_for_lost())
+        ):
             trainer.lost = lost  # type: ignore[attr-defined]
             exception.args = (lost,)
         self._finish(learner, " ".join(f"{type(exception).__name__}: {exception}".split())[:500])
@@ -96,17 +117,28 @@ class Watchdog(Callback):
             self._publish(learner, exit_reason=exit_reason)
         except RuntimeError:
             if exit_reason:
-                print("watchdog: the failure of this rank cannot be published, because the store is gone", file=sys.stderr)
+                print(
+                    "watchdog: the failure of this rank cannot be published, because the "
+                    "store is gone",
+                    file=sys.stderr,
+                )
 
     def _count_forward(self, *_: Any) -> None:
         self._forward_count += 1
 
     def _publish(self, learner: Any, **changes: Any) -> None:
-        state = {"progress": learner.timer.progress, "phase": learner.timer.phase, "iteration": learner.iteration + 1}
-        self._store.publish(forward_count=self._forward_count + activity.num_replies(), **state, **changes)
+        state = {
+            "progress": learner.timer.progress,
+            "phase": learner.timer.phase,
+            "iteration": learner.iteration + 1,
+        }
+        self._store.publish(
+            forward_count=self._forward_count + activity.num_replies(), **state, **changes
+        )
 
     def _start_silence(self) -> None:
-        if not faulthandler.is_enabled() and sys.__stderr__ is not None:  # None in a program without a console
+        # None in a program without a console
+        if not faulthandler.is_enabled() and sys.__stderr__ is not None:
             faulthandler.enable(file=sys.__stderr__)
         arguments = (os.getpid(), self.timeout_s + self.lost_s, self.interval_s, RESUME_HINT)
         command = [sys.executable, "-I", "-S", str(SILENCE), *map(str, arguments)]
@@ -125,7 +157,11 @@ class Watchdog(Callback):
         except BlockingIOError:  # it is suspended
             pass
         except BrokenPipeError:
-            print("watchdog: the process that ends hanging native code is gone; such code is no longer ended", file=sys.stderr)
+            print(
+                "watchdog: the process that ends hanging native code is gone; such code is "
+                "no longer ended",
+                file=sys.stderr,
+            )
             self._end_silence()
 
     def _end_silence(self) -> None:
@@ -135,7 +171,8 @@ class Watchdog(Callback):
         self._silence = None
 
     def _wait_for_lost(self) -> str | None:
-        """Return the message for a lost rank, which may take a few heartbeats to show; None if there is none."""
+        """Return the message for a lost rank, which may take a few heartbeats to show; None if
+        there is none."""
         deadline = time.monotonic() + 3 * self.interval_s + 1
         while time.monotonic() < deadline:
             try:
@@ -174,7 +211,8 @@ class Watchdog(Callback):
         try:
             learner.notify("on_lost_rank", message)
         finally:  # exit even if a callback fails, e.g. on a full disk
-            time.sleep(2 * self.interval_s)  # until the other ranks have detected it too: the launcher may end all after the first
+            # until the other ranks have detected it too: the launcher may end all after the first
+            time.sleep(2 * self.interval_s)
             os._exit(EX_TEMPFAIL if DeadlineError.__name__ in message else 1)
 
 
@@ -192,7 +230,8 @@ def debugger_is_active() -> bool:
 
 
 def _disable_launcher_monitor(launcher: Any) -> None:
-    """Hide the started ranks from Lightning's monitor, which kills this process without a message seconds after one of them ends."""
+    """Hide the started ranks from Lightning's monitor, which kills this process without a message
+    seconds after one of them ends."""
     if processes := getattr(launcher, "procs", None):
         launcher.procs = list(processes)  # signals are still forwarded to them
         processes.clear()

@@ -1,4 +1,5 @@
-"""All commands: `rlmods COMMAND ...`, which is `python -m rlmods.COMMAND ...`. `rlmods --help` lists them."""
+"""All commands: `rlmods COMMAND ...`, which is `python -m rlmods.COMMAND ...`. `rlmods --help`
+lists them."""
 
 from __future__ import annotations
 
@@ -16,9 +17,19 @@ FIRST = ("train", "evaluate", "chat", "report", "compare", "watch")
 
 def commands() -> dict[str, Path]:
     """Return the files of the commands by name."""
-    found = {file.stem: file for file in sorted((FOLDER / "cli").glob("[a-z]*.py")) if '__name__ == "__main__"' in file.read_text()}
-    found |= {file.parent.name: file for file in sorted(FOLDER.glob("*/__main__.py")) if file.parent.name != "cli"}
-    return {name: found[name] for name in (*FIRST, *sorted(found.keys() - set(FIRST))) if name in found}
+    found = {
+        file.stem: file
+        for file in sorted((FOLDER / "cli").glob("[a-z]*.py"))
+        if '__name__ == "__main__"' in file.read_text()
+    }
+    found |= {
+        file.parent.name: file
+        for file in sorted(FOLDER.glob("*/__main__.py"))
+        if file.parent.name != "cli"
+    }
+    return {
+        name: found[name] for name in (*FIRST, *sorted(found.keys() - set(FIRST))) if name in found
+    }
 
 
 def summary(file: Path) -> str:
@@ -49,7 +60,8 @@ def main() -> None:
         advice = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
         sys.exit(f"error: rlmods {name}: there is no such command; {advice}")
     if name == "train":
-        # Processes of further ranks are started by the name of the script: it is that of the command, not the one that chooses it.
+        # Processes of further ranks are started by the name of the script: it is that of the
+        # command, not the one that chooses it.
         sys.argv = [str(known[name]), *rest]
         from rlmods.cli.train import main as train
 

@@ -1,8 +1,9 @@
 """Talk to a saved policy in the terminal: `python -m rlmods.chat RUN_OR_MODEL [key=value]`.
 
-RUN_OR_MODEL is a run directory (its `export/`), a directory of a Hugging Face model, or a hub name. A model with a chat template gets the
-whole conversation; to one without, each line is a prompt of its own. `/reset` forgets the conversation, `/exit` or Ctrl-D ends. Ctrl-C
-stops an answer. Without a terminal, each line of the standard input is answered.
+RUN_OR_MODEL is a run directory (its `export/`), a directory of a Hugging Face model, or a hub name.
+A model with a chat template gets the whole conversation; to one without, each line is a prompt of
+its own. `/reset` forgets the conversation, `/exit` or Ctrl-D ends. Ctrl-C stops an answer. Without
+a terminal, each line of the standard input is answered.
 
     max_tokens=256 temperature=0.7 top_p=1.0 top_k=0 seed=0    sampling; temperature=0 is greedy
     system=null                                                system message, for a chat template
@@ -62,7 +63,9 @@ def parse_settings(words: Sequence[str]) -> Settings:
         if not sign or key not in names:
             raise UserError(f"{word}: no such setting; {suggest(key, names)}")
     try:
-        values: Any = OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(list(words)))
+        values: Any = OmegaConf.merge(
+            OmegaConf.structured(Settings), OmegaConf.from_dotlist(list(words))
+        )
         return Settings(**{name: values[name] for name in names})
     except OmegaConfBaseException as error:
         raise UserError(" ".join(str(error).split())) from error
@@ -91,7 +94,11 @@ class Conversation:
 
     def reset(self) -> None:
         """Forget what was said."""
-        self.messages = [] if self.settings.system is None else [{"role": "system", "content": self.settings.system}]
+        self.messages = (
+            []
+            if self.settings.system is None
+            else [{"role": "system", "content": self.settings.system}]
+        )
 
     @torch.no_grad()
     def answer(self, text: str) -> str:
@@ -101,12 +108,21 @@ class Conversation:
             UserError: the conversation leaves no room for an answer.
         """
         asked = [*self.messages, {"role": "user", "content": text}]
-        ids = self.policy.encode(Prompt(id="chat", messages=asked) if self.is_chat else Prompt(id="chat", text=text))
+        ids = self.policy.encode(
+            Prompt(id="chat", messages=asked) if self.is_chat else Prompt(id="chat", text=text)
+        )
         room = self.policy.context_length - len(ids)
         if room < 1:
-            raise UserError(f"the conversation has {len(ids)} tokens, the context of the model {self.policy.context_length}: type /reset")
+            raise UserError(
+                f"the conversation has {len(ids)} tokens, the context of the model "
+                f"{self.policy.context_length}: type /reset"
+            )
         limit, x = min(self.settings.max_tokens, room), self.settings
-        sampling = {"temperature": x.temperature, "top_p": x.top_p, "top_k": x.top_k} if x.temperature > 0 else {}
+        sampling = (
+            {"temperature": x.temperature, "top_p": x.top_p, "top_k": x.top_k}
+            if x.temperature > 0
+            else {}
+        )
         inputs = torch.tensor([ids], device=self.policy.device)
         output = self.policy.model.generate(
             inputs,

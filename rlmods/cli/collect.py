@@ -1,21 +1,25 @@
-"""Sample candidate responses to compare: `python -m rlmods.collect RUN_OR_MODEL [group=option] [key=value]`.
+"""Sample candidate responses to compare: `python -m rlmods.collect RUN_OR_MODEL [group=option]
+[key=value]`.
 
-RUN_OR_MODEL is a run directory (its `export/` responds to the training prompts of the run's data, with its rollout and batch.samples unless
-overrides change them), a directory of a Hugging Face model, or a hub name. Without it, the policy is that of policy=OPTION.
+RUN_OR_MODEL is a run directory (its `export/` responds to the training prompts of the run's data,
+with its rollout and batch.samples unless overrides change them), a directory of a Hugging Face
+model, or a hub name. Without it, the policy is that of policy=OPTION.
 
-    out=candidates.jsonl    output file; rows that it already has are not sampled again, so the same command continues after an interruption
-    num_prompts=null        use only the first num_prompts training prompts; null: all
-    batch.samples=8         responses per prompt; see also rollout.temperature, top_p, top_k, stop, max_tokens
-    min_candidates=2        prompts with fewer distinct candidates go to <out>.dropped.jsonl instead
-    near=1.0                drop a candidate with at least this similarity to an earlier one. 1: only if equal up to case and white space;
-                            below 1: also by the Jaccard index of pairs of adjacent words and punctuation marks. Responses that differ in
-                            one number are similar, so keep 1 if a single number matters
+    out=candidates.jsonl    output file; rows that it already has are not sampled again, so the same
+    command continues after an interruption num_prompts=null        use only the first num_prompts
+    training prompts; null: all batch.samples=8         responses per prompt; see also
+    rollout.temperature, top_p, top_k, stop, max_tokens min_candidates=2        prompts with fewer
+    distinct candidates go to <out>.dropped.jsonl instead near=1.0                drop a candidate
+    with at least this similarity to an earlier one. 1: only if equal up to case and white space;
+                            below 1: also by the Jaccard index of pairs of adjacent words and
+                            punctuation marks. Responses that differ in one number are similar, so
+                            keep 1 if a single number matters
 
-A row is a JSON object: `id`, `prompt` (text or messages), `answer`, `source` (of a prompt that has one), `meta`, `candidates` (each with
-`text`, `tokens`, `num_tokens`, `logprob` under the sampling distribution, and `finish`), `dropped` (number of `empty`, `duplicate` and
-`near_duplicate` responses), and the provenance of the row: `model`, `weights`, `data`, `sampling`. Prints one JSON object that summarises
-all rows of `out`.
-"""
+A row is a JSON object: `id`, `prompt` (text or messages), `answer`, `source` (of a prompt that has
+one), `meta`, `candidates` (each with `text`, `tokens`, `num_tokens`, `logprob` under the sampling
+distribution, and `finish`), `dropped` (number of `empty`, `duplicate` and `near_duplicate`
+responses), and the provenance of the row: `model`, `weights`, `data`, `sampling`. Prints one JSON
+object that summarises all rows of `out`."""
 
 from __future__ import annotations
 
@@ -32,7 +36,15 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Batch
-from rlmods.cli.command import INTERRUPTED, Output, command, configuration, find_policy, progress, take_settings
+from rlmods.cli.command import (
+    INTERRUPTED,
+    Output,
+    command,
+    configuration,
+    find_policy,
+    progress,
+    take_settings,
+)
 from rlmods.config.instantiate import instantiate, parse_settings
 from rlmods.config.plan import max_prompt_tokens, short_prompts
 from rlmods.environment import SingleTurn
@@ -60,9 +72,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         rules = {
-            "num_prompts": (self.num_prompts is None or _is_count(self.num_prompts), "null or a whole number of at least 1"),
+            "num_prompts": (
+                self.num_prompts is None or _is_count(self.num_prompts),
+                "null or a whole number of at least 1",
+            ),
             "min_candidates": (_is_count(self.min_candidates), "a whole number of at least 1"),
-            "near": (isinstance(self.near, int | float) and 0 < self.near <= 1, "above 0 and at most 1"),
+            "near": (
+                isinstance(self.near, int | float) and 0 < self.near <= 1,
+                "above 0 and at most 1",
+            ),
         }
         for name, (valid, expected) in rules.items():
             if not valid:
@@ -78,9 +96,14 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     model, saved = (None, None) if source is None else find_policy(source, overrides)
     config = configuration(overrides, saved=saved, run_keys=RUN_KEYS, settings=Settings)
     settings = take_settings(config, Settings)
-    batch, rollout = parse_settings(config.batch, "batch", Batch), instantiate(config.rollout, "rollout")
+    batch, rollout = (
+        parse_settings(config.batch, "batch", Batch),
+        instantiate(config.rollout, "rollout"),
+    )
     if not isinstance(instantiate(config.environment, "environment"), SingleTurn):
-        raise UserError("responses of several turns are no candidates: type environment=single_turn")
+        raise UserError(
+            "responses of several turns are no candidates: type environment=single_turn"
+        )
     _check_samples(batch.samples, settings.min_candidates, getattr(rollout, "temperature", 1.0))
     prompts = list(instantiate(config.data, "data")().train)
     policy = _policy(model, config)
@@ -89,25 +112,35 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     kept = short_prompts(policy, prompts, max_prompt_tokens(config, "data"))
     policy.warn_of_control_tokens((), kept)
     num_long, prompts = len(prompts) - len(kept), kept[: settings.num_prompts]
-    output = Output(Path(settings.out).expanduser(), _provenance(model, config, policy, batch.samples, settings))
+    output = Output(
+        Path(settings.out).expanduser(), _provenance(model, config, policy, batch.samples, settings)
+    )
     remaining = _remaining(prompts, output)
     rollout.sync(policy, iteration=0)
     with progress("sampling", batch.samples * len(remaining)) as update:
         for start in range(0, len(remaining), batch.prompts):
             chunk = remaining[start : start + batch.prompts]
             if hasattr(rollout, "on_tokens"):
-                rollout.on_tokens = lambda done, *_, before=start * batch.samples: update(before + done)
+                rollout.on_tokens = lambda done, *_, before=start * batch.samples: update(
+                    before + done
+                )
             responses = generate(rollout, chunk, samples=batch.samples, iteration=0)
             for i, prompt in enumerate(chunk):
-                candidates, dropped = deduplicate(responses[i * batch.samples : (i + 1) * batch.samples], settings.near)
-                row = _prompt_row(prompt) | {"candidates": [_candidate(r) for r in candidates], "dropped": {r: dropped[r] for r in REASONS}}
+                candidates, dropped = deduplicate(
+                    responses[i * batch.samples : (i + 1) * batch.samples], settings.near
+                )
+                row = _prompt_row(prompt) | {
+                    "candidates": [_candidate(r) for r in candidates],
+                    "dropped": {r: dropped[r] for r in REASONS},
+                }
                 output.add(row, keep=len(candidates) >= settings.min_candidates)
             update((start + len(chunk)) * batch.samples)
     return _summary(output) | ({"long_prompts": num_long} if num_long else {})
 
 
 def deduplicate(responses: Sequence[Response], near: float) -> tuple[list[Response], Counter[str]]:
-    """Return the responses that are neither empty nor similar to an earlier one, and the number of the others by `REASONS`."""
+    """Return the responses that are neither empty nor similar to an earlier one, and the number of
+    the others by `REASONS`."""
     kept: list[Response] = []
     dropped: Counter[str] = Counter()
     for response in responses:
@@ -116,7 +149,10 @@ def deduplicate(responses: Sequence[Response], near: float) -> tuple[list[Respon
             dropped["empty"] += 1
         elif text in others:
             dropped["duplicate"] += 1
-        elif any(_normalize(text) == _normalize(other) or similarity(text, other) >= near < 1 for other in others):
+        elif any(
+            _normalize(text) == _normalize(other) or similarity(text, other) >= near < 1
+            for other in others
+        ):
             dropped["near_duplicate"] += 1
         else:
             kept.append(response)
@@ -124,11 +160,15 @@ def deduplicate(responses: Sequence[Response], near: float) -> tuple[list[Respon
 
 
 def similarity(first: str, second: str) -> float:
-    """Return |P & Q| / |P | Q|, the Jaccard index of the pairs of adjacent words and punctuation marks of two texts, with start and end.
+    """Return |P & Q| / |P | Q|, the Jaccard index of the pairs of adjacent words and punctuation
+    marks of two texts, with start and end.
 
-    Ignores case. 1 for equal texts, 0 for texts that share no pair; symmetric; sensitive to word order, unlike an index of single words.
-    """
-    p, q = (set(pairwise(["", *re.findall(r"\w+|[^\w\s]", text.casefold()), ""])) for text in (first, second))
+    Ignores case. 1 for equal texts, 0 for texts that share no pair; symmetric; sensitive to word
+    order, unlike an index of single words."""
+    p, q = (
+        set(pairwise(["", *re.findall(r"\w+|[^\w\s]", text.casefold()), ""]))
+        for text in (first, second)
+    )
     return len(p & q) / len(p | q)
 
 
@@ -139,10 +179,13 @@ def _is_count(value: Any) -> bool:
 def _check_samples(samples: int, min_candidates: int, temperature: float) -> None:
     if samples < min_candidates:
         raise UserError(
-            f"batch.samples={samples} is less than min_candidates={min_candidates}: type batch.samples={max(min_candidates, 8)}"
+            f"batch.samples={samples} is less than min_candidates={min_candidates}: type "
+            f"batch.samples={max(min_candidates, 8)}"
         )
     if temperature == 0 and samples > 1:
-        raise UserError("rollout.temperature=0 samples the same response every time: type rollout.temperature=1")
+        raise UserError(
+            "rollout.temperature=0 samples the same response every time: type rollout.temperature=1"
+        )
 
 
 def _policy(model: str | Path | None, config: DictConfig) -> Policy:
@@ -151,25 +194,43 @@ def _policy(model: str | Path | None, config: DictConfig) -> Policy:
     return policy.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _provenance(model: str | Path | None, config: DictConfig, policy: Policy, samples: int, settings: Settings) -> dict[str, Any]:
+def _provenance(
+    model: str | Path | None, config: DictConfig, policy: Policy, samples: int, settings: Settings
+) -> dict[str, Any]:
     """Return the settings that determine the candidates of a prompt."""
-    source, data, rollout = (OmegaConf.to_container(config[group], resolve=True) for group in ("policy", "data", "rollout"))
+    source, data, rollout = (
+        OmegaConf.to_container(config[group], resolve=True)
+        for group in ("policy", "data", "rollout")
+    )
     assert isinstance(rollout, dict)
     rollout.pop("batch_size", None)  # changes the speed only
     if model is not None:
         source = str(Path(model).resolve() if Path(model).exists() else model)
-    sampling = {**rollout, "samples": samples, "min_candidates": settings.min_candidates, "near": settings.near}
+    sampling = {
+        **rollout,
+        "samples": samples,
+        "min_candidates": settings.min_candidates,
+        "near": settings.near,
+    }
     model_name = source if isinstance(source, str) else dumps(source)
     return {"model": model_name, "weights": fingerprint(policy), "data": data, "sampling": sampling}
 
 
 def _remaining(prompts: Sequence[Prompt], output: Output) -> list[Prompt]:
-    """Return the prompts without a row. Raises: UserError if the prompt of an existing row has changed."""
+    """Return the prompts without a row. Raises: UserError if the prompt of an existing row has
+    changed."""
     done = output.rows
     for prompt in prompts:
         row = done.get(prompt.id)
-        if row is not None and any(dumps(row.get(key)) != dumps(value) for key, value in _prompt_row(prompt).items() if key != "meta"):
-            raise UserError(f"{output.path}: prompt {prompt.id} has changed since its row was written: type another out=FILE")
+        if row is not None and any(
+            dumps(row.get(key)) != dumps(value)
+            for key, value in _prompt_row(prompt).items()
+            if key != "meta"
+        ):
+            raise UserError(
+                f"{output.path}: prompt {prompt.id} has changed since its row was written: "
+                "type another out=FILE"
+            )
     return [prompt for prompt in prompts if prompt.id not in done]
 
 
@@ -194,19 +255,25 @@ def _normalize(text: str) -> str:
 
 
 def _summary(output: Output) -> dict[str, Any]:
-    lengths = [candidate["num_tokens"] for row in output.kept.values() for candidate in row["candidates"]]
+    lengths = [
+        candidate["num_tokens"] for row in output.kept.values() for candidate in row["candidates"]
+    ]
     return {
         "out": str(output.path),
         "prompts": len(output.rows),
         "dropped_prompts": len(output.dropped),
         "candidates": len(lengths),
-        **{reason: sum(row["dropped"][reason] for row in output.rows.values()) for reason in REASONS},
+        **{
+            reason: sum(row["dropped"][reason] for row in output.rows.values())
+            for reason in REASONS
+        },
         "mean_tokens": sum(lengths) / len(lengths) if lengths else None,
     }
 
 
 def main(arguments: list[str]) -> None:
-    has_source = bool(arguments) and ("=" not in arguments[0] or Path(arguments[0]).exists())  # a sweep may name its directories lr=1e-4
+    # a sweep may name its directories lr=1e-4
+    has_source = bool(arguments) and ("=" not in arguments[0] or Path(arguments[0]).exists())
     source, overrides = (arguments[0], arguments[1:]) if has_source else (None, arguments)
     command(arguments, __doc__, lambda: collect(source, overrides), interrupt_message=INTERRUPTED)
 

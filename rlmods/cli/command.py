@@ -1,4 +1,5 @@
-"""Helpers shared by the commands other than `train.py`: errors, the settings of a saved run, resumable output files and progress."""
+"""Helpers shared by the commands other than `train.py`: errors, the settings of a saved run,
+resumable output files and progress."""
 
 from __future__ import annotations
 
@@ -47,11 +48,11 @@ def command(
     indent: int | None = None,
     interrupt_message: str = "interrupted",
 ) -> None:
-    """Run `action` and print its result on stdout: text as it is (nothing if it is empty), dictionaries as JSON; control characters, which
-    files of others may have, as escapes.
+    """Run `action` and print its result on stdout: text as it is (nothing if it is empty),
+    dictionaries as JSON; control characters, which files of others may have, as escapes.
 
-    Prints `usage` for `--help` or without arguments. A user's mistake or Ctrl-C prints one line and exits with a nonzero status.
-    """
+    Prints `usage` for `--help` or without arguments. A user's mistake or Ctrl-C prints one line and
+    exits with a nonzero status."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage)
         sys.exit(0 if arguments else 2)
@@ -62,13 +63,19 @@ def command(
             name.register()
             result = action()
             if result != "":
-                print(printable(result) if isinstance(result, str) else printable_json(dumps(result, indent=indent)), flush=True)
+                print(
+                    printable(result)
+                    if isinstance(result, str)
+                    else printable_json(dumps(result, indent=indent)),
+                    flush=True,
+                )
     except KeyboardInterrupt:
         sys.exit(interrupt_message)
 
 
 def find_policy(source: str, overrides: Sequence[str] = ()) -> tuple[str | Path, Path | None]:
-    """Return the model to load for a run, a directory or a hub name, and the path of the run's `config.yaml` (None if it is not a run).
+    """Return the model to load for a run, a directory or a hub name, and the path of the run's
+    `config.yaml` (None if it is not a run).
 
     Raises:
         UserError: the run has not exported its policy, or an override selects another policy.
@@ -81,31 +88,50 @@ def find_policy(source: str, overrides: Sequence[str] = ()) -> tuple[str | Path,
 
 
 def configuration(
-    overrides: Sequence[str], *, saved: Path | None = None, run_keys: Sequence[str] = (), settings: type[Any] | None = None
+    overrides: Sequence[str],
+    *,
+    saved: Path | None = None,
+    run_keys: Sequence[str] = (),
+    settings: type[Any] | None = None,
 ) -> DictConfig:
     """Return the configuration that the overrides select.
 
     Args:
-        saved: `config.yaml` of a run, which provides the groups and settings in `run_keys` that are not among the overrides.
+        saved: `config.yaml` of a run, which provides the groups and settings in `run_keys` that are
+        not among the overrides.
         settings: dataclass whose fields are added as top-level keys.
 
     Raises:
-        UserError: Hydra rejects an override, or the run's configuration is not safe to use (`rlmods.config.received`).
+        UserError: Hydra rejects an override, or the run's configuration is not safe to use
+        (`rlmods.config.received`).
     """
     return _composed(overrides, saved, run_keys, settings)[0]
 
 
 def _composed(
-    overrides: Sequence[str], saved: Path | None, run_keys: Sequence[str], settings: type[Any] | None
+    overrides: Sequence[str],
+    saved: Path | None,
+    run_keys: Sequence[str],
+    settings: type[Any] | None,
 ) -> tuple[DictConfig, dict[str, str]]:
     """Return the configuration, and the option of each group."""
-    extra = [f"+{f.name}={'null' if f.default is None else f.default}" for f in fields(settings)] if settings else []
+    extra = (
+        [f"+{f.name}={'null' if f.default is None else f.default}" for f in fields(settings)]
+        if settings
+        else []
+    )
     overridden = {override.lstrip("+~").split("=")[0] for override in overrides}
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             if saved is not None:
-                ConfigStore.instance().store("saved_run", _config_with_run(saved, set(run_keys) - overridden, overridden))
-            config = hydra_compose("train" if saved is None else "saved_run", [*extra, *overrides], return_hydra_config=True)
+                ConfigStore.instance().store(
+                    "saved_run", _config_with_run(saved, set(run_keys) - overridden, overridden)
+                )
+            config = hydra_compose(
+                "train" if saved is None else "saved_run",
+                [*extra, *overrides],
+                return_hydra_config=True,
+            )
     except (HydraException, ValueError) as error:
         if (user_error := explain_override(error)) is None:
             raise
@@ -117,16 +143,21 @@ def _composed(
 
 
 def take_settings(config: DictConfig, kind: type[S]) -> S:
-    """Return the settings of a command from the configuration composed with them (`configuration`), and remove them there."""
+    """Return the settings of a command from the configuration composed with them (`configuration`),
+    and remove them there."""
     with open_dict(config):
         return kind(**{f.name: config.pop(f.name) for f in fields(kind)})  # type: ignore[arg-type]
 
 
-def compose_run(overrides: Sequence[str], kind: type[S], *, trains: bool = True) -> tuple[Plan, DictConfig, S]:
-    """Compose the run that the overrides select, and return its parts, its configuration and the command's own settings.
+def compose_run(
+    overrides: Sequence[str], kind: type[S], *, trains: bool = True
+) -> tuple[Plan, DictConfig, S]:
+    """Compose the run that the overrides select, and return its parts, its configuration and the
+    command's own settings.
 
     Args:
-        trains: whether the run is to be trained. If not, only data and reward have to fit together, and no rows are held out unless the
+        trains: whether the run is to be trained. If not, only data and reward have to fit together,
+        and no rows are held out unless the
             overrides say so.
 
     Raises:
@@ -138,39 +169,62 @@ def compose_run(overrides: Sequence[str], kind: type[S], *, trains: bool = True)
     run_overrides = [override for override in overrides if not override.startswith(own)]
     if not trains:
         compose.without_validation(config.data, "data", run_overrides)
-    return compose.plan(config, choices, run_overrides, RULES if trains else GRADING_RULES), config, settings
+    return (
+        compose.plan(config, choices, run_overrides, RULES if trains else GRADING_RULES),
+        config,
+        settings,
+    )
 
 
 def _config_with_run(saved: Path, keys: set[str], typed: set[str]) -> dict[str, Any]:
-    """Return the primary configuration with the groups and settings in `keys` from a run, so that overrides apply to the run's values."""
-    run, primary = read_received(saved, sorted(keys), typed), OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml"))
+    """Return the primary configuration with the groups and settings in `keys` from a run, so that
+    overrides apply to the run's values."""
+    run, primary = (
+        read_received(saved, sorted(keys), typed),
+        OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml")),
+    )
     assert isinstance(primary, dict)
     validation = run.get("validation")
-    if isinstance(validation, dict) and (validation.get("reward") is None or "reward@validation.reward" in typed):
+    if isinstance(validation, dict) and (
+        validation.get("reward") is None or "reward@validation.reward" in typed
+    ):
         validation.pop("reward", None)  # it would take the place of an option that is typed
     keys = {key for key in keys if key in run or key not in OPTIONAL}
-    defaults = [entry for entry in primary.pop("defaults") if entry != "_self_" and not (isinstance(entry, dict) and keys & entry.keys())]
+    defaults = [
+        entry
+        for entry in primary.pop("defaults")
+        if entry != "_self_" and not (isinstance(entry, dict) and keys & entry.keys())
+    ]
     return {"defaults": [*defaults, "_self_"], **primary, **run}
 
 
 class Output:
-    """Resumable output: rows with an `id` in the file `path`, and dropped rows in `<path>.dropped.jsonl`. Existing rows are read back.
+    """Resumable output: rows with an `id` in the file `path`, and dropped rows in
+    `<path>.dropped.jsonl`. Existing rows are read back.
 
-    `provenance`, the settings that determine the rows, is part of every row. Raises: UserError if an existing row has another provenance;
-    nothing is written then.
-    """
+    `provenance`, the settings that determine the rows, is part of every row. Raises: UserError if
+    an existing row has another provenance; nothing is written then."""
 
     def __init__(self, path: Path, provenance: Mapping[str, Any]) -> None:
         self.path = path
         self.provenance: dict[str, Any] = json.loads(dumps(provenance))
         self._writers = {True: JsonlWriter(path), False: JsonlWriter(dropped_path(path))}
-        self.kept, self.dropped = ({_id(row, path): row for row in read_rows(writer.path)} for writer in self._writers.values())
+        self.kept, self.dropped = (
+            {_id(row, path): row for row in read_rows(writer.path)}
+            for writer in self._writers.values()
+        )
         for row in [*self.kept.values(), *self.dropped.values()][:1]:
-            before, now = (dict(_flatten({key: values.get(key) for key in self.provenance})) for values in (row, self.provenance))
+            before, now = (
+                dict(_flatten({key: values.get(key) for key in self.provenance}))
+                for values in (row, self.provenance)
+            )
             changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
             if changed:
                 changes = [f"{key}={before.get(key)} (now {now.get(key)})" for key in changed]
-                raise UserError(f"{path} was written with {', '.join(changes[:6])}: type the old settings, or another out=FILE")
+                raise UserError(
+                    f"{path} was written with {', '.join(changes[:6])}: type the old "
+                    "settings, or another out=FILE"
+                )
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:
@@ -191,7 +245,10 @@ def dropped_path(path: Path) -> Path:
 
 def _id(row: Mapping[str, Any], path: Path) -> str:
     if not isinstance(row.get("id"), str):
-        raise UserError(f'{path}: a row has no "id", so this command did not write the file; choose another out=FILE')
+        raise UserError(
+            f'{path}: a row has no "id", so this command did not write the file; choose '
+            "another out=FILE"
+        )
     return str(row["id"])
 
 
@@ -206,7 +263,8 @@ def _flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show progress on stderr, as a bar on a terminal and as occasional lines elsewhere. Yields a function that takes the number done."""
+    """Show progress on stderr, as a bar on a terminal and as occasional lines elsewhere. Yields a
+    function that takes the number done."""
     console, last_print = Console(stderr=True), time.monotonic()
     columns = (*bars.Progress.get_default_columns(), bars.MofNCompleteColumn())
     with bars.Progress(*columns, console=console, disable=not console.is_terminal) as bar:

@@ -13,7 +13,18 @@ from math import ceil, inf
 from random import Random
 from typing import Any
 
-from rlmods.cli.attacks import FAMILIES, FORMS, MIN_LONG_CHARS, OF_TEXT, Attack, Case, fill, form_of, same, wrong_answers
+from rlmods.cli.attacks import (
+    FAMILIES,
+    FORMS,
+    MIN_LONG_CHARS,
+    OF_TEXT,
+    Attack,
+    Case,
+    fill,
+    form_of,
+    same,
+    wrong_answers,
+)
 from rlmods.cli.command import progress
 from rlmods.reward.scores import as_scores
 from rlmods.run.printable import one_line
@@ -42,9 +53,16 @@ class Settings:
     out: str | None = None
 
     def __post_init__(self) -> None:
-        number = {name: value for name, value in asdict(self).items() if isinstance(value, int | float) and not isinstance(value, bool)}
+        number = {
+            name: value
+            for name, value in asdict(self).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
         rules = {
-            "num_prompts": (isinstance(number.get("num_prompts"), int) and self.num_prompts >= 1, "a whole number of at least 1"),
+            "num_prompts": (
+                isinstance(number.get("num_prompts"), int) and self.num_prompts >= 1,
+                "a whole number of at least 1",
+            ),
             "tolerance": (0 <= number.get("tolerance", -1) < 1, "at least 0 and below 1"),
             "call_timeout_s": (number.get("call_timeout_s", 0) > 0, "above 0"),
         }
@@ -64,8 +82,9 @@ class Tally:
     abstained: int = 0
     highest: float | None = None
     example: dict[str, Any] = field(default_factory=dict)
-    """A response with the highest reward, a paid one if there is any (of right answers the lowest, an unpaid one): prompt id, gold, text,
-    reward, and the reward of an honest wrong answer beside it."""
+    """A response with the highest reward, a paid one if there is any (of right answers the lowest,
+    an unpaid one): prompt id, gold, text, reward, and the reward of an honest wrong answer beside
+    it."""
     failed_example: dict[str, Any] = field(default_factory=dict)
     """The first response on which the reward raised or was late, with the `failure`."""
     slowest_s: float = 0.0
@@ -92,7 +111,8 @@ class Grade:
     """True if the call raised or was late, so that the reward did not abstain."""
 
     def is_above(self, bound: float) -> bool:
-        """Return True if the response is paid: it is marked correct, or its reward exceeds `bound`."""
+        """Return True if the response is paid: it is marked correct, or its reward exceeds
+        `bound`."""
         return self.correct is True or (self.value is not None and self.value > bound)
 
 
@@ -106,7 +126,8 @@ class Report:
     """Fraction of the answers to other prompts that are paid."""
     num_prompts: int
     problems: Sequence[str] = ()
-    """Reasons why the references are no basis for a comparison, so that a reward without holes is not shown to be a good one."""
+    """Reasons why the references are no basis for a comparison, so that a reward without holes is
+    not shown to be a good one."""
 
     @property
     def holes(self) -> list[Tally]:
@@ -129,10 +150,14 @@ class Target:
     settings: Settings
     max_tokens: int = 512
     record: Callable[[str], None] = lambda text: None
-    """Called with a description of the responses before each call of the reward, which may end the process."""
+    """Called with a description of the responses before each call of the reward, which may end the
+    process."""
 
-    def grade(self, rows: Sequence[tuple[Case, Attack]], tally: Tally, per_call: int = MAX_ROWS_PER_CALL) -> list[Grade]:
-        """Return the grades of responses, and add failures and the slowest call to `tally`. Ends after `MAX_LATE` late calls."""
+    def grade(
+        self, rows: Sequence[tuple[Case, Attack]], tally: Tally, per_call: int = MAX_ROWS_PER_CALL
+    ) -> list[Grade]:
+        """Return the grades of responses, and add failures and the slowest call to `tally`. Ends
+        after `MAX_LATE` late calls."""
         grades: list[Grade] = []
         for start in range(0, len(rows), per_call):
             if tally.late < MAX_LATE:
@@ -143,7 +168,9 @@ class Target:
         begin = time.perf_counter()
         try:
             with time_limit(self.settings.call_timeout_s):
-                self.record(f"{tally.name} ({len(rows)} responses, the first '{shorten(rows[0][1].text)}')")
+                self.record(
+                    f"{tally.name} ({len(rows)} responses, the first '{shorten(rows[0][1].text)}')"
+                )
                 return self._scores(rows)
         except LateError:
             tally.late += 1
@@ -157,23 +184,36 @@ class Target:
             failure = tally.raised[-1]
         finally:
             tally.slowest_s = max(tally.slowest_s, time.perf_counter() - begin)
-        tally.failed_example = tally.failed_example or _example(*rows[0], None) | {"failure": failure}
+        tally.failed_example = tally.failed_example or _example(*rows[0], None) | {
+            "failure": failure
+        }
         return [Grade(failed=True)] * len(rows)
 
     def _scores(self, rows: Sequence[tuple[Case, Attack]]) -> list[Grade]:
-        if getattr(self.reward, "needs_group", False):  # it compares responses: beside each stands an honest wrong answer
-            doubled = [row for case, attack in rows for row in ((case, attack), (case, _wrong(case)))]
+        # it compares responses: beside each stands an honest wrong answer
+        if getattr(self.reward, "needs_group", False):
+            doubled = [
+                row for case, attack in rows for row in ((case, attack), (case, _wrong(case)))
+            ]
             return self._scores_of(doubled)[::2]
         return self._scores_of(rows)
 
     def _scores_of(self, rows: Sequence[tuple[Case, Attack]]) -> list[Grade]:
         responses = [
-            Response(case.prompt, tokens=range(self._num_tokens(attack)), text=attack.text, finish=attack.finish, meta={"sample": i})
+            Response(
+                case.prompt,
+                tokens=range(self._num_tokens(attack)),
+                text=attack.text,
+                finish=attack.finish,
+                meta={"sample": i},
+            )
             for i, (case, attack) in enumerate(rows)
         ]
         scores = as_scores(self.reward(responses), len(responses), "reward")
         correct = scores.correct or [None] * len(responses)
-        return [Grade(value, verdict) for value, verdict in zip(scores.values, correct, strict=True)]
+        return [
+            Grade(value, verdict) for value, verdict in zip(scores.values, correct, strict=True)
+        ]
 
     def _num_tokens(self, attack: Attack) -> int:
         if attack.finish == "length":
@@ -190,13 +230,17 @@ def attack(
     max_tokens: int = 512,
     record: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Try every family on a reward; those of `OF_TEXT` only for prompts whose reward does not run code.
+    """Try every family on a reward; those of `OF_TEXT` only for prompts whose reward does not run
+    code.
 
     Raises:
-        UserError: no prompt has an answer or a response to compare with, or the reward is late on right or wrong answers.
+        UserError: no prompt has an answer or a response to compare with, or the reward is late on
+        right or wrong answers.
     """
     target = Target(reward, settings, max_tokens, record)
-    cases = _cases(Random(seed).sample(list(prompts), min(settings.num_prompts, len(prompts))), max_tokens)
+    cases = _cases(
+        Random(seed).sample(list(prompts), min(settings.num_prompts, len(prompts))), max_tokens
+    )
     with progress("grading", len(FAMILIES) + 1) as update:
         cases, references, bounds, problems = _references(target, cases)
         update(1)
@@ -232,31 +276,53 @@ def _runs_code(reward: Any, prompt: Prompt) -> bool:
 def _cases(prompts: Sequence[Prompt], max_tokens: int) -> list[Case]:
     golds = [prompt.answer or _text(prompt.meta.get("response")) for prompt in prompts]
     if not any(golds):
-        raise UserError("no prompt has an answer or a good response to compare with: type data.answer=COLUMN or data.response=COLUMN")
+        raise UserError(
+            "no prompt has an answer or a good response to compare with: type "
+            "data.answer=COLUMN or data.response=COLUMN"
+        )
     others = [gold for gold in dict.fromkeys(golds) if gold]
     cases = []
     for i, (prompt, gold) in enumerate(zip(prompts, golds, strict=True)):
         if gold:
             wrong = wrong_answers(gold, [*others[i + 1 :], *others[: i + 1]])
             own = form_of(prompt.meta.get("response"), prompt.answer)
-            cases.append(Case(prompt, prompt.answer, wrong, own, max_chars=max(MIN_LONG_CHARS, CHARS_PER_TOKEN * max_tokens)))
+            cases.append(
+                Case(
+                    prompt,
+                    prompt.answer,
+                    wrong,
+                    own,
+                    max_chars=max(MIN_LONG_CHARS, CHARS_PER_TOKEN * max_tokens),
+                )
+            )
     return cases
 
 
-def _references(target: Target, cases: Sequence[Case]) -> tuple[list[Case], list[Tally], Bounds, list[str]]:
-    """Grade right and wrong answers. Return the cases with the forms in which a right answer is paid, the references (plain, in the data's
-    own form, of another prompt, right in any form, wrong in any form), the bounds by prompt, and what is wrong with the references.
+def _references(
+    target: Target, cases: Sequence[Case]
+) -> tuple[list[Case], list[Tally], Bounds, list[str]]:
+    """Grade right and wrong answers. Return the cases with the forms in which a right answer is
+    paid, the references (plain, in the data's own form, of another prompt, right in any form, wrong
+    in any form), the bounds by prompt, and what is wrong with the references.
 
     Raises:
         UserError: a call was late, so that rewards to compare with are missing.
     """
     rights = [[(case, Attack(text)) for text in _right(case)] for case in cases]
-    wrongs = [[(case, _wrong(case, answer, form)) for answer in case.wrong[:NUM_WRONG] for form in case.all_forms] for case in cases]
+    wrongs = [
+        [
+            (case, _wrong(case, answer, form))
+            for answer in case.wrong[:NUM_WRONG]
+            for form in case.all_forms
+        ]
+        for case in cases
+    ]
     for case, rows in zip(cases, wrongs, strict=True):
         rows += [(case, replace(_wrong(case), text=_long(_wrong(case).text, case.max_chars)))]
     right_tally, wrong_tally = Tally("right answer, any form"), Tally("wrong answer, any form")
     right_grades, wrong_grades = (
-        iter(_graded(target, [row for rows in x for row in rows], t)) for x, t in ((rights, right_tally), (wrongs, wrong_tally))
+        iter(_graded(target, [row for rows in x for row in rows], t))
+        for x, t in ((rights, right_tally), (wrongs, wrong_tally))
     )
     bounds: Bounds = {}
     graded_rights, graded_wrongs, unseparated = [], [], []
@@ -264,23 +330,52 @@ def _references(target: Target, cases: Sequence[Case]) -> tuple[list[Case], list
         graded = list(islice(right_grades, len(right)))
         graded_rights.append(graded)
         graded_wrongs.append(list(islice(wrong_grades, len(wrong))))
-        low = max((g.value for g in graded_wrongs[-1] if g.value is not None and not g.correct), default=0.0)
+        low = max(
+            (g.value for g in graded_wrongs[-1] if g.value is not None and not g.correct),
+            default=0.0,
+        )
         high = max((g.value for g in graded if g.value is not None), default=low)
         bounds[case.prompt.id] = (low, low + max(target.settings.tolerance * (high - low), 1e-6))
         if not any(grade.is_above(bounds[case.prompt.id][1]) for grade in graded):
             unseparated.append(f"prompt {case.prompt.id}: right {high:.3g}, wrong {low:.3g}")
-    readable = [replace(case, forms=_readable(case, grades, bounds)) for case, grades in zip(cases, graded_rights, strict=True)]
-    plain, own, shuffled = Tally("gold answer, plain"), Tally("gold answer, data's own form"), Tally("answer to another prompt (chance)")
+    readable = [
+        replace(case, forms=_readable(case, grades, bounds))
+        for case, grades in zip(cases, graded_rights, strict=True)
+    ]
+    plain, own, shuffled = (
+        Tally("gold answer, plain"),
+        Tally("gold answer, data's own form"),
+        Tally("answer to another prompt (chance)"),
+    )
     golds = [(case, Attack(case.gold)) for case in cases if case.gold is not None]
-    responses = [(case, Attack(text)) for case in cases if (text := _text(case.prompt.meta.get("response"))) is not None]
+    responses = [
+        (case, Attack(text))
+        for case in cases
+        if (text := _text(case.prompt.meta.get("response"))) is not None
+    ]
     turned = [*cases[1:], *cases[:1]]
     answers = [
-        (case, Attack(fill(case.own_form or case.forms[0], other.gold))) for case, other in zip(readable, turned, strict=True) if other.gold
+        (case, Attack(fill(case.own_form or case.forms[0], other.gold)))
+        for case, other in zip(readable, turned, strict=True)
+        if other.gold
     ]
-    for tally, rows, is_right in ((plain, golds, True), (own, responses, True), (shuffled, answers, False)):
+    for tally, rows, is_right in (
+        (plain, golds, True),
+        (own, responses, True),
+        (shuffled, answers, False),
+    ):
         _count(tally, rows, _graded(target, rows, tally), bounds, is_right=is_right)
-    for tally, rows_of, grades_of in ((right_tally, rights, graded_rights), (wrong_tally, wrongs, graded_wrongs)):
-        _count(tally, [x for rows in rows_of for x in rows], [x for grades in grades_of for x in grades], bounds, tally is right_tally)
+    for tally, rows_of, grades_of in (
+        (right_tally, rights, graded_rights),
+        (wrong_tally, wrongs, graded_wrongs),
+    ):
+        _count(
+            tally,
+            [x for rows in rows_of for x in rows],
+            [x for grades in grades_of for x in grades],
+            bounds,
+            tally is right_tally,
+        )
     references = [plain, own, shuffled, right_tally, wrong_tally]
     return readable, references, bounds, list(_problems(references, unseparated, len(cases)))
 
@@ -295,34 +390,53 @@ def _graded(target: Target, rows: Sequence[tuple[Case, Attack]], tally: Tally) -
     if tally.late:
         limit_s, num = target.settings.call_timeout_s, min(len(rows), MAX_ROWS_PER_CALL)
         raise UserError(
-            f"call_timeout_s={limit_s:g}: the reward of {num} responses ({tally.name}) took longer, so there is nothing to compare with: "
+            f"call_timeout_s={limit_s:g}: the reward of {num} responses ({tally.name}) took "
+            "longer, so there is nothing to compare with: "
             f"type call_timeout_s={10 * limit_s:g}, or fewer prompts: num_prompts=4"
         )
     return grades
 
 
-def _problems(references: Sequence[Tally], unseparated: Sequence[str], num_cases: int) -> Iterator[str]:
+def _problems(
+    references: Sequence[Tally], unseparated: Sequence[str], num_cases: int
+) -> Iterator[str]:
     """Yield a line for each reason why a comparison with these references shows nothing."""
     if unseparated:
         yield (
-            f"right answers get no more than wrong ones for {len(unseparated)} of {num_cases} prompts ({unseparated[0]}): the reward does "
-            "not depend on the answer there, so a hole cannot be told from an answer; check reward= and the column of data.answer"
+            f"right answers get no more than wrong ones for {len(unseparated)} of {num_cases} "
+            f"prompts ({unseparated[0]}): the reward does "
+            "not depend on the answer there, so a hole cannot be told from an answer; check "
+            "reward= and the column of data.answer"
         )
     own = references[1]
     if own.paid < own.tried:
         yield (
-            f"{own.name}: {own.tried - own.paid} of {own.tried} are not paid, so a policy that answers as the data does is not rewarded: "
+            f"{own.name}: {own.tried - own.paid} of {own.tried} are not paid, so a policy "
+            "that answers as the data does is not rewarded: "
             "check what the reward reads, and the gold answers"
         )
     for tally in references:
         if tally.raised:
-            yield f"{tally.name}: the reward raised {len(tally.raised)} times, which ends a training run: {tally.raised[0]}"
+            yield (
+                f"{tally.name}: the reward raised {len(tally.raised)} times, which ends a "
+                f"training run: {tally.raised[0]}"
+            )
         if tally.abstained:
-            yield f"{tally.name}: the reward abstained on {tally.abstained} of {tally.tried}, which no training sees: check its counts"
+            yield (
+                f"{tally.name}: the reward abstained on {tally.abstained} of {tally.tried}, which "
+                "no training sees: check its counts"
+            )
 
 
-def _count(tally: Tally, rows: Sequence[tuple[Case, Attack]], grades: Sequence[Grade], bounds: Bounds, is_right: bool = False) -> None:
-    """Add the grades of a family, or of a reference that `is_right` and should be paid, to its tally."""
+def _count(
+    tally: Tally,
+    rows: Sequence[tuple[Case, Attack]],
+    grades: Sequence[Grade],
+    bounds: Bounds,
+    is_right: bool = False,
+) -> None:
+    """Add the grades of a family, or of a reference that `is_right` and should be paid, to its
+    tally."""
     best = (False, -inf)
     for (case, attack), grade in zip(rows, grades, strict=False):  # fewer grades after late calls
         low, bound = bounds[case.prompt.id]
@@ -339,13 +453,22 @@ def _count(tally: Tally, rows: Sequence[tuple[Case, Attack]], grades: Sequence[G
 
 
 def _example(case: Case, attack: Attack, value: float | None) -> dict[str, Any]:
-    return {"prompt": case.prompt.id, "answer": case.gold, "response": attack.text, "finish": attack.finish, "reward": value}
+    return {
+        "prompt": case.prompt.id,
+        "answer": case.gold,
+        "response": attack.text,
+        "finish": attack.finish,
+        "reward": value,
+    }
 
 
 def _hostile(case: Case, attack: Attack) -> bool:
-    """Return False for a response that is or states the right answer, by chance or because the data's own response is so."""
+    """Return False for a response that is or states the right answer, by chance or because the
+    data's own response is so."""
     right = {text.strip() for text in (case.gold, _text(case.prompt.meta.get("response"))) if text}
-    return attack.text.strip() not in right and not (case.gold and attack.answer and same(attack.answer, case.gold))
+    return attack.text.strip() not in right and not (
+        case.gold and attack.answer and same(attack.answer, case.gold)
+    )
 
 
 def _right(case: Case) -> list[str]:
@@ -358,7 +481,9 @@ def _right(case: Case) -> list[str]:
 def _wrong(case: Case, answer: str | None = None, form: str | None = None) -> Attack:
     """Return an honest wrong answer."""
     answer = answer or (case.wrong[0] if case.wrong else "no")
-    return Attack(fill(form or case.own_form or FORMS["plain"], answer) if case.gold is not None else answer)
+    return Attack(
+        fill(form or case.own_form or FORMS["plain"], answer) if case.gold is not None else answer
+    )
 
 
 def _readable(case: Case, grades: Sequence[Grade], bounds: Bounds) -> tuple[str, ...]:
@@ -366,7 +491,9 @@ def _readable(case: Case, grades: Sequence[Grade], bounds: Bounds) -> tuple[str,
     if case.gold is None:
         return tuple(case.all_forms)
     bound = bounds[case.prompt.id][1]
-    forms = tuple(form for form, grade in zip(case.all_forms, grades, strict=False) if grade.is_above(bound))
+    forms = tuple(
+        form for form, grade in zip(case.all_forms, grades, strict=False) if grade.is_above(bound)
+    )
     return forms or tuple(case.all_forms)
 
 
@@ -386,7 +513,8 @@ def _text(value: Any) -> str | None:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise LateError in the block after `seconds`, also within a regular expression. Outside the main thread there is no limit."""
+    """Raise LateError in the block after `seconds`, also within a regular expression. Outside the
+    main thread there is no limit."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,29 +1,36 @@
 """Rank candidate responses with a judge: `python -m rlmods.label FILE [judge=OPTION] [key=value]`.
 
-FILE is the output of `python -m rlmods.collect`. All pairs of a row's candidates are compared, and the candidates ranked by their wins.
+FILE is the output of `python -m rlmods.collect`. All pairs of a row's candidates are compared, and
+the candidates ranked by their wins.
 
-    judge=rule              rule, neural or llm, with its settings: judge.model=RUN, judge.url=http://HOST/v1
-    out=labelled.jsonl      output file; rows that it already has are not judged again, so the same command continues after an interruption.
-                            The replies of an LLM judge are saved in <out>.judge.jsonl as they arrive, or in the file judge.cache
-    keep_ties=true          false: rows in which no candidate is preferred to another go to <out>.dropped.jsonl instead
+    judge=rule              rule, neural or llm, with its settings: judge.model=RUN,
+    judge.url=http://HOST/v1 out=labelled.jsonl      output file; rows that it already has are not
+    judged again, so the same command continues after an interruption.
+                            The replies of an LLM judge are saved in <out>.judge.jsonl as they
+                            arrive, or in the file judge.cache
+    keep_ties=true          false: rows in which no candidate is preferred to another go to
+    <out>.dropped.jsonl instead
 
-A row is the row of FILE with `ranks` (one per candidate: 0 is the best, equal ranks are a tie, null without a verdict), `verdicts` (one per
-pair, in the order 0-1, 0-2, ..., 1-2: 1.0 if the first is better, 0.5 for a tie, 0.0 if the second is, null without a verdict) and `judge`,
-the settings of the judge. A row with a question that the server rejects, such as one that exceeds the context length, goes to
-<out>.dropped.jsonl with the reason as `rejected`. Rows with questions that were lost in another way are named in an error; the others are
-written, and the same command asks again. Train on the output with `data=preferences data.train=FILE`. Prints one JSON object that
-summarises all rows of `out`.
+A row is the row of FILE with `ranks` (one per candidate: 0 is the best, equal ranks are a tie, null
+without a verdict), `verdicts` (one per pair, in the order 0-1, 0-2, ..., 1-2: 1.0 if the first is
+better, 0.5 for a tie, 0.0 if the second is, null without a verdict) and `judge`, the settings of
+the judge. A row with a question that the server rejects, such as one that exceeds the context
+length, goes to <out>.dropped.jsonl with the reason as `rejected`. Rows with questions that were
+lost in another way are named in an error; the others are written, and the same command asks again.
+Train on the output with `data=preferences data.train=FILE`. Prints one JSON object that summarises
+all rows of `out`.
 
     python -m rlmods.label --kappa FILE_A FILE_B
 
-prints the agreement of two judges of the same candidates: Cohen's kappa over the pairs with a verdict of both, dropped rows included.
+prints the agreement of two judges of the same candidates: Cohen's kappa over the pairs with a
+verdict of both, dropped rows included.
 
     python -m rlmods.label --offenders RUN [out=offenders.jsonl]
 
-writes preferences from the alerts of a run's hacking monitor (`hacking.jsonl`): each response of an alert below a response to the same
-prompt in the same iteration (`samples/`) with a higher gold score, by the reward term `gold`, or by correctness without such a term. A
-reward model that is trained on them too (`data=preferences data.train=offenders.jsonl`) scores such responses lower.
-"""
+writes preferences from the alerts of a run's hacking monitor (`hacking.jsonl`): each response of an
+alert below a response to the same prompt in the same iteration (`samples/`) with a higher gold
+score, by the reward term `gold`, or by correctness without such a term. A reward model that is
+trained on them too (`data=preferences data.train=offenders.jsonl`) scores such responses lower."""
 
 from __future__ import annotations
 
@@ -36,7 +43,15 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rlmods.cli.command import INTERRUPTED, Output, command, configuration, dropped_path, progress, take_settings
+from rlmods.cli.command import (
+    INTERRUPTED,
+    Output,
+    command,
+    configuration,
+    dropped_path,
+    progress,
+    take_settings,
+)
 from rlmods.config.instantiate import instantiate
 from rlmods.data.schema import check_messages
 from rlmods.judge import LLM, Neural, cohens_kappa, rankings
@@ -52,8 +67,17 @@ ROWS_PER_CALL = 64
 """Rows that the judge ranks in one call, after which they are written."""
 MAX_IDS = 20
 """Ids of lost rows in an error message."""
-REQUEST_SETTINGS = ("cache", "concurrency", "timeout_s", "deadline_s", "retries", "backoff_s", "key_variable")
-"""Settings of a judge that do not affect its verdicts, so they may change when an output file is continued."""
+REQUEST_SETTINGS = (
+    "cache",
+    "concurrency",
+    "timeout_s",
+    "deadline_s",
+    "retries",
+    "backoff_s",
+    "key_variable",
+)
+"""Settings of a judge that do not affect its verdicts, so they may change when an output file is
+continued."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +105,24 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"out={settings.out} is the input file: type another out=FILE")
     if "cache" in config.judge and config.judge.cache is None:
         config.judge.cache = f"{path}.judge.jsonl"
-    judge, judge_settings = instantiate(config.judge, "judge"), OmegaConf.to_container(config.judge, resolve=True)
+    judge, judge_settings = (
+        instantiate(config.judge, "judge"),
+        OmegaConf.to_container(config.judge, resolve=True),
+    )
     assert isinstance(judge_settings, dict)
     if getattr(judge, "needs_answer", False) and all(row.get("answer") is None for row in rows):
-        raise UserError(f"{source}: the judge needs gold answers, but no row has one: type judge=neural or judge=llm")
-    weights = {"weights": [fingerprint(network) for network in judge.scorer.networks]} if isinstance(judge, Neural) else {}
-    provenance = {key: value for key, value in judge_settings.items() if key not in REQUEST_SETTINGS} | weights
+        raise UserError(
+            f"{source}: the judge needs gold answers, but no row has one: type judge=neural "
+            "or judge=llm"
+        )
+    weights = (
+        {"weights": [fingerprint(network) for network in judge.scorer.networks]}
+        if isinstance(judge, Neural)
+        else {}
+    )
+    provenance = {
+        key: value for key, value in judge_settings.items() if key not in REQUEST_SETTINGS
+    } | weights
     output = Output(path, {"judge": provenance, "keep_ties": settings.keep_ties})
     remaining, lost = _remaining(rows, output), dict[str, NoReplyError]()
     if isinstance(judge, LLM):
@@ -107,9 +143,17 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
                     lost[row["id"]] = loss
             update(start + len(chunk))
     if lost:
-        ids = ", ".join([repr(key) for key in lost][:MAX_IDS]) + (", ..." if len(lost) > MAX_IDS else "")
-        reason = f"{len(lost)} rows have questions without a reply ({ids}), the last because of: {[*lost.values()][-1]}"
-        raise UserError(f"judge.url={judge.url}: {reason}; run the same command again, which asks only what is missing")
+        ids = ", ".join([repr(key) for key in lost][:MAX_IDS]) + (
+            ", ..." if len(lost) > MAX_IDS else ""
+        )
+        reason = (
+            f"{len(lost)} rows have questions without a reply ({ids}), the last because of: "
+            f"{[*lost.values()][-1]}"
+        )
+        raise UserError(
+            f"judge.url={judge.url}: {reason}; run the same command again, which asks only "
+            "what is missing"
+        )
     counts = {event: count for event, count in getattr(judge, "counts", {}).items() if count}
     return _summary(output) | ({"judge": counts} if counts else {})
 
@@ -118,28 +162,44 @@ def kappa(first: str, second: str) -> dict[str, Any]:
     """Return the agreement of two labelled files on the rows they have in common.
 
     Raises:
-        UserError: a file cannot be read or is not labelled, the files share no row, or the candidates of a shared row differ.
+        UserError: a file cannot be read or is not labelled, the files share no row, or the
+        candidates of a shared row differ.
     """
     paths = [Path(path).expanduser() for path in (first, second)]
     files = [{row["id"]: row for row in _candidates(path, dropped_path(path))} for path in paths]
     shared = [(row, files[1][key]) for key, row in files[0].items() if key in files[1]]
     if not shared:
-        raise UserError(f"{first} and {second} have no row in common: label the same candidates twice, with another judge= and out=")
+        raise UserError(
+            f"{first} and {second} have no row in common: label the same candidates twice, "
+            "with another judge= and out="
+        )
     for a, b in shared:
         if _texts(a) != _texts(b):
-            raise UserError(f"{second}: row {b['id']} has other candidates than in {first}: label the same candidates twice")
-    verdicts = [[verdict for rows in shared for verdict in _verdicts(rows[i], path)] for i, path in enumerate((first, second))]
+            raise UserError(
+                f"{second}: row {b['id']} has other candidates than in {first}: label the "
+                "same candidates twice"
+            )
+    verdicts = [
+        [verdict for rows in shared for verdict in _verdicts(rows[i], path)]
+        for i, path in enumerate((first, second))
+    ]
     pairs = [(a, b) for a, b in zip(*verdicts, strict=True) if a is not None and b is not None]
     num_agreed = sum(category(a) == category(b) for a, b in pairs)
     agreement = num_agreed / len(pairs) if pairs else None
-    return {"rows": len(shared), "pairs": len(pairs), "agreement": agreement, "kappa": cohens_kappa(*verdicts)}
+    return {
+        "rows": len(shared),
+        "pairs": len(pairs),
+        "agreement": agreement,
+        "kappa": cohens_kappa(*verdicts),
+    }
 
 
 def offenders(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     """Write preferences from the alerts of a run and return the summary to print.
 
     Raises:
-        UserError: an unknown setting, the output exists, the run has no alerts, or none of its offenders has a better response.
+        UserError: an unknown setting, the output exists, the run has no alerts, or none of its
+        offenders has a better response.
     """
     settings = dict(override.partition("=")[::2] for override in overrides)
     if unknown := sorted(settings.keys() - {"out"}):
@@ -149,63 +209,113 @@ def offenders(source: str, overrides: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"{path} exists: type another out=FILE")
     alerts = read_rows(run / "hacking.jsonl")
     if not alerts:
-        raise UserError(f"{run}/hacking.jsonl: no such file, or no alerts in it; callbacks.hacking writes it in online runs")
+        raise UserError(
+            f"{run}/hacking.jsonl: no such file, or no alerts in it; callbacks.hacking writes "
+            "it in online runs"
+        )
     pairs, seen, num_offenders = list[dict[str, Any]](), set[tuple[Any, ...]](), 0
     for alert in alerts:
         keyed = {(alert["iteration"], row["id"], row["response"]): row for row in alert["rows"]}
-        rows = [row for key, row in keyed.items() if key not in seen]  # an earlier alert may have pointed to it
+        # an earlier alert may have pointed to it
+        rows = [row for key, row in keyed.items() if key not in seen]
         seen.update(keyed)
         num_offenders += len(rows)
         responses = read_rows(run / "samples" / f"iteration_{alert['iteration']:06d}.jsonl")
         made = offender_pairs(rows, [*responses, *alert["rows"]])
-        pairs += [pair | {"id": f"{pair['id']}-{alert['kind']}", "kind": alert["kind"], "iteration": alert["iteration"]} for pair in made]
+        pairs += [
+            pair
+            | {
+                "id": f"{pair['id']}-{alert['kind']}",
+                "kind": alert["kind"],
+                "iteration": alert["iteration"],
+            }
+            for pair in made
+        ]
     if not pairs:
         advice = "log all responses with callbacks.samples.every=1, and correctness or a term gold"
-        raise UserError(f"{run}: none of {num_offenders} offenders has a response to the same prompt with a higher gold score: {advice}")
+        raise UserError(
+            f"{run}: none of {num_offenders} offenders has a response to the same prompt with "
+            f"a higher gold score: {advice}"
+        )
     atomic_write(path, "".join(dumps(pair) + "\n" for pair in pairs))
-    counts = {"alerts": len(alerts), "offenders": num_offenders, "pairs": len(pairs), "without_better": num_offenders - len(pairs)}
+    counts = {
+        "alerts": len(alerts),
+        "offenders": num_offenders,
+        "pairs": len(pairs),
+        "without_better": num_offenders - len(pairs),
+    }
     return {"out": str(path), **counts}
 
 
 def _candidates(path: Path, *more: Path) -> list[dict[str, Any]]:
-    """Read and check the rows of files of candidates. Raises: UserError for a missing file or an invalid row."""
+    """Read and check the rows of files of candidates. Raises: UserError for a missing file or an
+    invalid row."""
     rows, seen = [row for file in (path, *more) for row in read_rows(file)], set()
     for number, row in enumerate(rows, 1):
         candidates = row.get("candidates")
-        if not isinstance(candidates, list) or not all(isinstance(c, dict) and isinstance(c.get("text"), str) for c in candidates):
-            raise UserError(f'{path}: row {number} has no "candidates", objects with "text"; python -m rlmods.collect writes them')
+        if not isinstance(candidates, list) or not all(
+            isinstance(c, dict) and isinstance(c.get("text"), str) for c in candidates
+        ):
+            raise UserError(
+                f'{path}: row {number} has no "candidates", objects with "text"; python -m '
+                "rlmods.collect writes them"
+            )
         if not isinstance(row.get("id"), str) or row["id"] in seen:
-            raise UserError(f'{path}: row {number} has no unique "id", a text that no other row has')
+            raise UserError(
+                f'{path}: row {number} has no unique "id", a text that no other row has'
+            )
         if not isinstance(row.get("prompt"), str | list):
             raise UserError(f'{path}: row {number} has no "prompt", a text or a list of messages')
         if isinstance(row["prompt"], list):
             check_messages(row["prompt"], f"{path}: row {number}", "prompt")
-        if not isinstance(row.get("answer"), str | None) or not isinstance(row.get("meta"), dict | None):
-            raise UserError(f'{path}: row {number} has an "answer" that is no text, or a "meta" that is no object')
+        if not isinstance(row.get("answer"), str | None) or not isinstance(
+            row.get("meta"), dict | None
+        ):
+            raise UserError(
+                f'{path}: row {number} has an "answer" that is no text, or a "meta" that is '
+                "no object"
+            )
         seen.add(row["id"])
     if not rows:
-        raise UserError(f"{path}: no such file, or no rows in it; python -m rlmods.collect writes one")
+        raise UserError(
+            f"{path}: no such file, or no rows in it; python -m rlmods.collect writes one"
+        )
     return rows
 
 
 def _remaining(rows: Sequence[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
-    """Return the rows that are not labelled yet. Raises: UserError if a row was labelled with other candidates."""
+    """Return the rows that are not labelled yet. Raises: UserError if a row was labelled with other
+    candidates."""
     done = output.rows
     for row in rows:
         if row["id"] in done and _texts(done[row["id"]]) != _texts(row):
-            raise UserError(f"{output.path}: row {row['id']} was labelled with other candidates: type another out=FILE")
+            raise UserError(
+                f"{output.path}: row {row['id']} was labelled with other candidates: type "
+                "another out=FILE"
+            )
     return [row for row in rows if row["id"] not in done]
 
 
 def _prompt(row: Mapping[str, Any]) -> Prompt:
-    content = {"text": row["prompt"]} if isinstance(row["prompt"], str) else {"messages": row["prompt"]}
-    return Prompt(id=row["id"], answer=row.get("answer"), source=row.get("source"), meta=row.get("meta") or {}, **content)
+    content = (
+        {"text": row["prompt"]} if isinstance(row["prompt"], str) else {"messages": row["prompt"]}
+    )
+    return Prompt(
+        id=row["id"],
+        answer=row.get("answer"),
+        source=row.get("source"),
+        meta=row.get("meta") or {},
+        **content,
+    )
 
 
 def _responses(row: Mapping[str, Any]) -> tuple[Prompt, list[Response]]:
     """Return the prompt and the candidates of a row, which keep their `finish`."""
     prompt = _prompt(row)
-    return prompt, [Response(prompt, text=text, finish="length" if finish == "length" else "stop") for text, finish in _texts(row)]
+    return prompt, [
+        Response(prompt, text=text, finish="length" if finish == "length" else "stop")
+        for text, finish in _texts(row)
+    ]
 
 
 def _texts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -213,15 +323,21 @@ def _texts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(candidate["text"], candidate.get("finish", "stop")) for candidate in row["candidates"]]
 
 
-def _losses(judge: Any, asked: Sequence[tuple[Prompt, list[Response]]], *, accepted: bool) -> list[NoReplyError | None]:
+def _losses(
+    judge: Any, asked: Sequence[tuple[Prompt, list[Response]]], *, accepted: bool
+) -> list[NoReplyError | None]:
     """Return, for each row of the last call, why a question of it was lost, None if none was.
 
     Raises:
-        UserError: the server rejects questions, and has never replied to one (`accepted`: in an earlier run it has).
+        UserError: the server rejects questions, and has never replied to one (`accepted`: in an
+        earlier run it has).
     """
     if not isinstance(judge, LLM):
         return [None] * len(asked)
-    losses = [judge.lost([(prompt, *pair) for pair in combinations(responses, 2)]) for prompt, responses in asked]
+    losses = [
+        judge.lost([(prompt, *pair) for pair in combinations(responses, 2)])
+        for prompt, responses in asked
+    ]
     rejections = [loss for loss in losses if loss is not None and loss.rejected]
     if rejections and not (accepted or judge.losses.in_a_row >= 0 or judge.counts["cached"]):
         raise UserError(f"judge.url={judge.url}: {rejections[0]}")
@@ -229,12 +345,18 @@ def _losses(judge: Any, asked: Sequence[tuple[Prompt, list[Response]]], *, accep
 
 
 def _verdicts(row: Mapping[str, Any], path: str) -> list[float | None]:
-    """Return the verdicts on the pairs of a row, or derive them from its ranks. Raises: UserError if the row is not labelled."""
+    """Return the verdicts on the pairs of a row, or derive them from its ranks. Raises: UserError
+    if the row is not labelled."""
     if "verdicts" in row:
         return list(row["verdicts"])
     if "ranks" not in row:
-        raise UserError(f"{path}: row {row['id']} is not labelled; label the file with python -m rlmods.label")
-    return [None if a is None or b is None else 0.5 if a == b else float(a < b) for a, b in combinations(row["ranks"], 2)]
+        raise UserError(
+            f"{path}: row {row['id']} is not labelled; label the file with python -m rlmods.label"
+        )
+    return [
+        None if a is None or b is None else 0.5 if a == b else float(a < b)
+        for a, b in combinations(row["ranks"], 2)
+    ]
 
 
 def _has_preference(ranks: Sequence[int | None]) -> bool:
@@ -260,12 +382,17 @@ def main(arguments: list[str]) -> None:
     def action() -> dict[str, Any]:
         if arguments[0] == "--offenders":
             if len(arguments) < 2:
-                raise UserError("--offenders reads the alerts of a run: python -m rlmods.label --offenders RUN out=FILE")
+                raise UserError(
+                    "--offenders reads the alerts of a run: python -m rlmods.label "
+                    "--offenders RUN out=FILE"
+                )
             return offenders(arguments[1], arguments[2:])
         if arguments[0] != "--kappa":
             return label(arguments[0], arguments[1:])
         if len(arguments) != 3:
-            raise UserError("--kappa compares two labelled files: python -m rlmods.label --kappa FILE_A FILE_B")
+            raise UserError(
+                "--kappa compares two labelled files: python -m rlmods.label --kappa FILE_A FILE_B"
+            )
         return kappa(*arguments[1:])
 
     command(arguments, __doc__, action, interrupt_message=INTERRUPTED)

@@ -1,4 +1,5 @@
-"""The training command behind `train.py`: compose and check the configuration, train, and report an interruption."""
+"""The training command behind `train.py`: compose and check the configuration, train, and report an
+interruption."""
 
 from __future__ import annotations
 
@@ -26,13 +27,18 @@ from rlmods.memory.allocator import keep_freed_memory
 from rlmods.run import RunDir
 from rlmods.run.lock import is_locked
 from rlmods.run.resume import list_checkpoints
-from rlmods.training.out_of_memory import advise, explain_out_of_memory, is_out_of_memory, out_of_memory
+from rlmods.training.out_of_memory import (
+    advise,
+    explain_out_of_memory,
+    is_out_of_memory,
+    out_of_memory,
+)
 from rlmods.types import UserError
 
 
 def main(config: DictConfig) -> float | None:
-    """Train as Hydra's task function; exit with a nonzero status if the run was interrupted. Return the result of a member of a sweep
-    (`run_member`), which a sweeper may maximize."""
+    """Train as Hydra's task function; exit with a nonzero status if the run was interrupted. Return
+    the result of a member of a sweep (`run_member`), which a sweeper may maximize."""
     hydra = HydraConfig.get()
     keep_freed_memory()
     choices, overrides = dict(hydra.runtime.choices), list(hydra.overrides.task)
@@ -61,40 +67,64 @@ def main(config: DictConfig) -> float | None:
 
 
 def _resume_command(config: DictConfig, overrides: list[str]) -> str:
-    own = [override for override in overrides if override.split("=")[0] not in ("run_dir", "resume")]
+    own = [
+        override for override in overrides if override.split("=")[0] not in ("run_dir", "resume")
+    ]
     plugins = os.environ.get("RLMODS_PLUGINS")
     prefix = f"RLMODS_PLUGINS={shlex.quote(plugins)} " if plugins else ""
-    command = ["python", "train.py"] if Path(sys.argv[0]).parent != Path(__file__).parent else ["rlmods", "train"]
+    command = (
+        ["python", "train.py"]
+        if Path(sys.argv[0]).parent != Path(__file__).parent
+        else ["rlmods", "train"]
+    )
     return prefix + shlex.join([*command, *own, f"run_dir={config.run_dir}", "resume=auto"])
 
 
 def _print_resume(config: DictConfig, overrides: list[str]) -> None:
-    """Print how to resume a run that failed, if this process has started to train in its directory."""
-    if is_first_rank() and is_locked(Path(config.run_dir)) and (saved := list_checkpoints(RunDir(Path(config.run_dir)).checkpoints)):
-        print(f"iteration {saved[-1][0]} is saved; to resume: {_resume_command(config, overrides)}", file=sys.stderr, flush=True)
+    """Print how to resume a run that failed, if this process has started to train in its
+    directory."""
+    if (
+        is_first_rank()
+        and is_locked(Path(config.run_dir))
+        and (saved := list_checkpoints(RunDir(Path(config.run_dir)).checkpoints))
+    ):
+        print(
+            f"iteration {saved[-1][0]} is saved; to resume: {_resume_command(config, overrides)}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _signal_status(learner: Learner) -> int:
     """Return the exit status of a run that a signal ended, 0 of others."""
     stop = graceful_stop(learner.trainer)
-    return stop.exit_status if learner.iteration < learner.max_iterations and stop.interrupted else 0
+    return (
+        stop.exit_status if learner.iteration < learner.max_iterations and stop.interrupted else 0
+    )
 
 
 def _exit_interrupted(learner: Learner, run_dir: RunDir, resume_command: str) -> None:
-    """Print how to resume and exit. Other ranks than the first exit with 0: launchers would treat a nonzero status there as a crash."""
+    """Print how to resume and exit. Other ranks than the first exit with 0: launchers would treat a
+    nonzero status there as a crash."""
     if not is_first_rank():
         sys.exit(0)
-    last_saved = max((iteration for iteration, _ in list_checkpoints(run_dir.checkpoints)), default=0)
+    last_saved = max(
+        (iteration for iteration, _ in list_checkpoints(run_dir.checkpoints)), default=0
+    )
     stop = graceful_stop(learner.trainer)
     progress = f"after iteration {learner.iteration}"
     if stop.iteration_aborted:
-        progress = f"within iteration {learner.iteration + 1}, work after iteration {last_saved} will be repeated"
+        progress = (
+            f"within iteration {learner.iteration + 1}, work after iteration {last_saved} will be "
+            "repeated"
+        )
     print(f"interrupted {progress}; to resume: {resume_command}", file=sys.stderr, flush=True)
     sys.exit(stop.exit_status)
 
 
 def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Learner:
-    """Compose, check and train. All checks of the user's settings come before the run directory is touched.
+    """Compose, check and train. All checks of the user's settings come before the run directory is
+    touched.
 
     Args:
         choices: option by group, as Hydra reports it.
@@ -104,12 +134,24 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     """
     silence_libraries()
     plan = compose.plan(config, choices, overrides)
-    with explain_out_of_memory("loading", lambda _: "adapter=lora policy.dtype=bfloat16, or a smaller policy.name=..."):
+    with explain_out_of_memory(
+        "loading", lambda _: "adapter=lora policy.dtype=bfloat16, or a smaller policy.name=..."
+    ):
         learner = plan.learner()
     num_ranks = plan.num_ranks()
     run_dir = RunDir.open(config, automatic_precision="trainer.precision" in plan.automatic)
     trainer = plan.trainer(
-        [Summary(run_dir, plan.label, plan.choices, len(plan.long_prompts), config.seed, overrides, config.get("fork"))],
+        [
+            Summary(
+                run_dir,
+                plan.label,
+                plan.choices,
+                len(plan.long_prompts),
+                config.seed,
+                overrides,
+                config.get("fork"),
+            )
+        ],
         [JsonlLogger(run_dir.metrics, run_dir.iteration)],
     )
     check_resume(trainer.strategy, run_dir.checkpoint)
@@ -118,17 +160,23 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     for logger in trainer.loggers:
         logger.log_hyperparams({"label": plan.label, **settings})
     try:
-        trainer.fit(learner, datamodule=plan.data(), ckpt_path=run_dir.checkpoint, weights_only=True)
+        trainer.fit(
+            learner, datamodule=plan.data(), ckpt_path=run_dir.checkpoint, weights_only=True
+        )
     except DeadlineError:  # GracefulStop has recorded it; main() reports it
         pass
     except SystemExit:  # raised by Lightning on Ctrl-C
         if not graceful_stop(trainer).interrupted_before_training():
             raise
     except (RuntimeError, MemoryError) as error:
-        if (lost := getattr(trainer, "lost", None)) and not graceful_stop(trainer).stop_after_lost_rank(lost):
+        if (lost := getattr(trainer, "lost", None)) and not graceful_stop(
+            trainer
+        ).stop_after_lost_rank(lost):
             raise UserError(f"{lost}; {RESUME_HINT}") from error
         if not lost and is_out_of_memory(error):
-            raise out_of_memory(learner.timer.phase, error, lambda stage: advise(stage, learner)) from error
+            raise out_of_memory(
+                learner.timer.phase, error, lambda stage: advise(stage, learner)
+            ) from error
         if not lost:
             raise
     return learner

@@ -1,9 +1,10 @@
-"""Create or list plugins: `python -m rlmods.plugin new GROUP NAME [FOLDER]` and `python -m rlmods.plugin list`.
+"""Create or list plugins: `python -m rlmods.plugin new GROUP NAME [FOLDER]` and `python -m
+rlmods.plugin list`.
 
-`new` writes a template: a class, its option and a passing test. Then `python train.py GROUP=NAME` works. GROUP is one of advantage, ratio,
-reward, sampling. FOLDER is the folder of plugins: by default the first of $RLMODS_PLUGINS, else `plugins/` of the repository, or of the
-working directory if the package is installed. `list` prints the folder and the options of every plugin.
-"""
+`new` writes a template: a class, its option and a passing test. Then `python train.py GROUP=NAME`
+works. GROUP is one of advantage, ratio, reward, sampling. FOLDER is the folder of plugins: by
+default the first of $RLMODS_PLUGINS, else `plugins/` of the repository, or of the working directory
+if the package is installed. `list` prints the folder and the options of every plugin."""
 
 from __future__ import annotations
 
@@ -26,19 +27,26 @@ from rlmods.config.options import CONF
 from rlmods.types import UserError, suggest
 
 TEMPLATES = Path(str(templates.__file__)).parent
-GROUPS = sorted(path.stem for path in TEMPLATES.glob("[a-z]*.py") if not path.stem.startswith("test_"))
+GROUPS = sorted(
+    path.stem for path in TEMPLATES.glob("[a-z]*.py") if not path.stem.startswith("test_")
+)
 
 
 def new(group: str, name: str, folder: Path) -> dict[str, Any]:
-    """Write `name.py`, `group/name.yaml` and `test_name.py` to `folder/name/` and return their paths and commands to try.
+    """Write `name.py`, `group/name.yaml` and `test_name.py` to `folder/name/` and return their
+    paths and commands to try.
 
     Raises:
-        UserError: there is no template for the group, or the name is not valid for a module or is in use.
+        UserError: there is no template for the group, or the name is not valid for a module or is
+        in use.
     """
     if group not in GROUPS:
         raise UserError(f"there is no template for {group}: {suggest(group, GROUPS)}")
     if not name.isidentifier() or iskeyword(name) or name != name.lower() or not name.strip("_"):
-        raise UserError(f"{name}: a plugin is a Python module, use lower case letters, digits and _, as in {_suggest_name(name)}")
+        raise UserError(
+            f"{name}: a plugin is a Python module, use lower case letters, digits and _, as "
+            f"in {_suggest_name(name)}"
+        )
     in_plugins = any(f"{group}={name}" in source.overrides for source in plugins.sources())
     if in_plugins or (CONF / group / f"{name}.yaml").exists():
         raise UserError(f"{group}={name} exists already: choose another name")
@@ -48,25 +56,44 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
     plugins.check_name(plugin)
     class_name = "".join(word.capitalize() for word in name.split("_") if word)
     template = import_module(f"rlmods.cli.templates.{group}").Name
-    if any(hasattr(import_module(f"rlmods.cli.templates.{module}"), class_name) for module in (group, f"test_{group}")):
-        raise UserError(f"{name}: the template imports a class {class_name} already, choose another name")
-    settings = {"_target_": f"{name}.{class_name}"} | {field.name: field.default for field in fields(template)}
+    if any(
+        hasattr(import_module(f"rlmods.cli.templates.{module}"), class_name)
+        for module in (group, f"test_{group}")
+    ):
+        raise UserError(
+            f"{name}: the template imports a class {class_name} already, choose another name"
+        )
+    settings = {"_target_": f"{name}.{class_name}"} | {
+        field.name: field.default for field in fields(template)
+    }
     files = {
         f"{name}.py": _fill_in((TEMPLATES / f"{group}.py").read_text(), name, class_name),
         f"test_{name}.py": _fill_in((TEMPLATES / f"test_{group}.py").read_text(), name, class_name),
-        f"{group}/{name}.yaml": f"# {inspect.getdoc(template)}".splitlines()[0] + "\n" + yaml.safe_dump(settings, sort_keys=False),
+        f"{group}/{name}.yaml": f"# {inspect.getdoc(template)}".splitlines()[0]
+        + "\n"
+        + yaml.safe_dump(settings, sort_keys=False),
     }
     for path, text in files.items():
         (plugin / path).parent.mkdir(parents=True, exist_ok=True)
         (plugin / path).write_text(text)
     in_repository = (CONF.parent / "train.py").is_file()
-    commands = (f"make test ARGS={plugin}", "python train.py") if in_repository else (f"python -m pytest {plugin}", "rlmods train")
-    return {"wrote": [str(plugin / path) for path in files], "try": [commands[0], f"{commands[1]} {group}={name}"]}
+    commands = (
+        (f"make test ARGS={plugin}", "python train.py")
+        if in_repository
+        else (f"python -m pytest {plugin}", "rlmods train")
+    )
+    return {
+        "wrote": [str(plugin / path) for path in files],
+        "try": [commands[0], f"{commands[1]} {group}={name}"],
+    }
 
 
 def list_plugins() -> dict[str, Any]:
     """Return folder and options of every plugin, by name."""
-    return {source.name: {"folder": str(source.options), "options": source.overrides} for source in plugins.sources()}
+    return {
+        source.name: {"folder": str(source.options), "options": source.overrides}
+        for source in plugins.sources()
+    }
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -76,7 +103,11 @@ def main(arguments: Sequence[str]) -> None:
 def _action(arguments: Sequence[str]) -> dict[str, Any]:
     match list(arguments):
         case ["new", group, name, *rest] if len(rest) < 2:
-            return new(group, name, Path(rest[0]).expanduser() if rest else (*plugins.configured(), plugins.FOLDER)[0])
+            return new(
+                group,
+                name,
+                Path(rest[0]).expanduser() if rest else (*plugins.configured(), plugins.FOLDER)[0],
+            )
         case ["list"]:
             return list_plugins()
     raise UserError("type: python -m rlmods.plugin new GROUP NAME, or python -m rlmods.plugin list")
@@ -85,12 +116,20 @@ def _action(arguments: Sequence[str]) -> dict[str, Any]:
 def _fill_in(text: str, name: str, class_name: str) -> str:
     """Replace the placeholders of a template by the names of the plugin's module and class."""
     text = re.sub(r"\bName\b", class_name, text)
-    return re.sub(r"(?<=from )rlmods\.cli\.templates\.\w+|(?<=plugins/)name\b|(?<==)name\b", name, text)
+    return re.sub(
+        r"(?<=from )rlmods\.cli\.templates\.\w+|(?<=plugins/)name\b|(?<==)name\b", name, text
+    )
 
 
 def _suggest_name(name: str) -> str:
     """Return a valid module name that is close to `name`."""
-    return re.sub(r"\W+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)).lstrip("_0123456789").rstrip("_").lower() or "my_part"
+    return (
+        re.sub(r"\W+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name))
+        .lstrip("_0123456789")
+        .rstrip("_")
+        .lower()
+        or "my_part"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Upload an exported model to the Hugging Face Hub: `python -m rlmods.push RUN OWNER/NAME [key=value]`.
+"""Upload an exported model to the Hugging Face Hub: `python -m rlmods.push RUN OWNER/NAME
+[key=value]`.
 
-RUN is a run directory (its `export/`), or the directory of an exported model, such as `RUN/export_best` or
-`RUN/checkpoints/iteration_000100_export`. Before the upload, transformers loads the model and runs it. Weights, tokenizer,
-configuration and the model card are uploaded, and nothing else of the run: read the card (`README.md`) first, it has the command. Log in
-with `hf auth login`.
+RUN is a run directory (its `export/`), or the directory of an exported model, such as
+`RUN/export_best` or `RUN/checkpoints/iteration_000100_export`. Before the upload, transformers
+loads the model and runs it. Weights, tokenizer, configuration and the model card are uploaded, and
+nothing else of the run: read the card (`README.md`) first, it has the command. Log in with `hf auth
+login`.
 
     private=true                        visibility of a new repository
     message="Upload of an rlmods run"   message of the commit
@@ -43,7 +45,10 @@ class Settings:
     """Branch to which it is uploaded."""
 
     def __post_init__(self) -> None:
-        rules = {"message": (bool(self.message.strip()), "a text"), "branch": (bool(re.fullmatch(r"[\w./-]+", self.branch)), "a name")}
+        rules = {
+            "message": (bool(self.message.strip()), "a text"),
+            "branch": (bool(re.fullmatch(r"[\w./-]+", self.branch)), "a name"),
+        }
         check_bounds(self, "push", rules)
 
 
@@ -51,22 +56,33 @@ def push(source: str, repository: str, arguments: Sequence[str] = ()) -> str:
     """Upload the model at `source`, and return its address.
 
     Raises:
-        UserError: there is no such model, it cannot be loaded or has links to files elsewhere, or the Hub refuses it or cannot be reached.
+        UserError: there is no such model, it cannot be loaded or has links to files elsewhere, or
+        the Hub refuses it or cannot be reached.
     """
     if wrong := [argument for argument in arguments if "=" not in argument]:
         raise UserError(f"{wrong[0]}: type key=value, such as private=false")
     try:
-        settings: Settings = parse_settings(OmegaConf.from_dotlist(list(arguments)), "push", Settings)
+        settings: Settings = parse_settings(
+            OmegaConf.from_dotlist(list(arguments)), "push", Settings
+        )
     except UserError as error:
         raise UserError(str(error).replace("push.", "", 1)) from error
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repository):
         raise UserError(f"{repository}: type OWNER/NAME, the name of a repository on the Hub")
     folder = Path(exported(source)).expanduser()
     if not (folder / "config.json").is_file():
-        raise UserError(f"{source}: there is no model in it: type a run that has ended, or the directory of an exported model")
+        raise UserError(
+            f"{source}: there is no model in it: type a run that has ended, or the directory "
+            "of an exported model"
+        )
     inside = folder.resolve()
-    if links := sorted(x for x in folder.rglob("*") if x.is_symlink() and not x.resolve().is_relative_to(inside)):
-        raise UserError(f"{links[0]}: links to {links[0].resolve()}, which would be uploaded: replace the link by a copy, or delete it")
+    if links := sorted(
+        x for x in folder.rglob("*") if x.is_symlink() and not x.resolve().is_relative_to(inside)
+    ):
+        raise UserError(
+            f"{links[0]}: links to {links[0].resolve()}, which would be uploaded: replace the "
+            "link by a copy, or delete it"
+        )
     check_export(folder)
     return _upload(folder, repository, settings)
 
@@ -82,23 +98,40 @@ def _upload(folder: Path, repository: str, settings: Settings) -> str:
         url = api.create_repo(repository, private=settings.private, exist_ok=True)
         if settings.branch != "main":
             api.create_branch(repository, branch=settings.branch, exist_ok=True)
-        options: dict[str, Any] = {"commit_message": settings.message, "revision": settings.branch, "allow_patterns": list(PATTERNS)}
+        options: dict[str, Any] = {
+            "commit_message": settings.message,
+            "revision": settings.branch,
+            "allow_patterns": list(PATTERNS),
+        }
         api.upload_folder(folder_path=folder, repo_id=repository, **options)
     except errors.LocalTokenNotFoundError as error:
-        raise UserError(f"the Hub does not know you: type hf auth login ({one_line(error)[:120]})") from error
+        raise UserError(
+            f"the Hub does not know you: type hf auth login ({one_line(error)[:120]})"
+        ) from error
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", "no status")
-        hint = "type hf auth login, with a token that may write" if status in (401, 403) else "try again later"
-        raise UserError(f"{repository}: the Hub refused the upload ({status}: {one_line(error)[:160]}): {hint}") from error
+        hint = (
+            "type hf auth login, with a token that may write"
+            if status in (401, 403)
+            else "try again later"
+        )
+        raise UserError(
+            f"{repository}: the Hub refused the upload ({status}: {one_line(error)[:160]}): {hint}"
+        ) from error
     except (errors.HTTPError, ConnectionError, TimeoutError) as error:  # type: ignore[attr-defined]  # of its HTTP library
-        raise UserError(f"the Hub cannot be reached ({one_line(error)[:120] or type(error).__name__}): check the network") from error
+        raise UserError(
+            f"the Hub cannot be reached ({one_line(error)[:120] or type(error).__name__}): "
+            "check the network"
+        ) from error
     return str(url)
 
 
 def main(arguments: Sequence[str]) -> Any:
     def action() -> str:
         if len(arguments) < 2:
-            raise UserError("push needs a run and a repository: type python -m rlmods.push RUN OWNER/NAME")
+            raise UserError(
+                "push needs a run and a repository: type python -m rlmods.push RUN OWNER/NAME"
+            )
         return push(arguments[0], arguments[1], arguments[2:])
 
     command(arguments, __doc__, action)

@@ -1,13 +1,15 @@
-"""Start a vLLM server for `rollout=vllm_server`: `python -m rlmods.serve [policy=OPTION] [key=value] [-- FLAG...]`.
+"""Start a vLLM server for `rollout=vllm_server`: `python -m rlmods.serve [policy=OPTION]
+[key=value] [-- FLAG...]`.
 
-The policy is that of the training command, with the same `policy.*` overrides. The trainer replaces its weights before it samples.
+The policy is that of the training command, with the same `policy.*` overrides. The trainer replaces
+its weights before it samples.
 
-    port=8000               port of the server, one for each server on a machine
-    host=127.0.0.1          address to listen on; 0.0.0.0: all of the machine, which lets everybody who reaches it change the model
-    tensor_parallel=1       number of GPUs that share the model
-    dtype=null              float32, bfloat16 or float16; null: that of the policy
-    max_length=null         maximum number of tokens of a prompt and its response; null: the policy's context
-    cache_gib=null          size of the key-value cache; null: what vLLM chooses, or 1 without a GPU
+    port=8000               port of the server, one for each server on a machine host=127.0.0.1
+    address to listen on; 0.0.0.0: all of the machine, which lets everybody who reaches it change
+    the model tensor_parallel=1       number of GPUs that share the model dtype=null
+    float32, bfloat16 or float16; null: that of the policy max_length=null         maximum number of
+    tokens of a prompt and its response; null: the policy's context cache_gib=null          size of
+    the key-value cache; null: what vLLM chooses, or 1 without a GPU
 
 What follows `--` is passed on to `vllm serve`. Stop it with Ctrl-C.
 """
@@ -48,8 +50,14 @@ class Settings:
     def __post_init__(self) -> None:
         rules = {
             "port": (isinstance(self.port, int) and 0 < self.port < 65536, "1 to 65535"),
-            "tensor_parallel": (isinstance(self.tensor_parallel, int) and self.tensor_parallel >= 1, "at least 1"),
-            "dtype": (self.dtype in (None, "float32", "bfloat16", "float16"), "null, float32, bfloat16 or float16"),
+            "tensor_parallel": (
+                isinstance(self.tensor_parallel, int) and self.tensor_parallel >= 1,
+                "at least 1",
+            ),
+            "dtype": (
+                self.dtype in (None, "float32", "bfloat16", "float16"),
+                "null, float32, bfloat16 or float16",
+            ),
             "max_length": (self.max_length is None or self.max_length >= 2, "null or at least 2"),
             "cache_gib": (self.cache_gib is None or self.cache_gib > 0, "null or above 0"),
         }
@@ -74,8 +82,14 @@ def flags(settings: Settings, policy: Policy, folder: Path) -> list[str]:
     }
     if cache_gib is not None:
         named["kv-cache-memory-bytes"] = int(cache_gib * 2**30)
-    switches = ["--enable-scale-out", *([] if has_gpu else ["--enforce-eager"])]  # the former serves requests with token ids
-    return ["--model", str(folder), *(x for name, value in named.items() for x in (f"--{name}", str(value))), *switches]
+    # the former serves requests with token ids
+    switches = ["--enable-scale-out", *([] if has_gpu else ["--enforce-eager"])]
+    return [
+        "--model",
+        str(folder),
+        *(x for name, value in named.items() for x in (f"--{name}", str(value))),
+        *switches,
+    ]
 
 
 def serve(arguments: Sequence[str]) -> str:
@@ -103,7 +117,8 @@ def serve(arguments: Sequence[str]) -> str:
 
 
 def run_server(given: Sequence[str]) -> None:
-    """Run `vllm serve` with these arguments. (The command itself needs a package named vllm, which the CPU build is not.)"""
+    """Run `vllm serve` with these arguments. (The command itself needs a package named vllm, which
+    the CPU build is not.)"""
     from vllm.entrypoints.launchers.api_server.entry import main as run
 
     sys.argv = ["vllm", *given]

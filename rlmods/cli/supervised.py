@@ -15,8 +15,9 @@ RECORD_BYTES = 4096
 
 
 def supervised(action: Callable[[Callable[[str], None]], None], advice: str) -> None:
-    """Run `action` in a child process, and exit as it does. It gets a function that records what it is about to do; if the process ends
-    before `action` does, by `os._exit`, a crash or a signal, the last record is printed with `advice`, and the exit status is 1."""
+    """Run `action` in a child process, and exit as it does. It gets a function that records what it
+    is about to do; if the process ends before `action` does, by `os._exit`, a crash or a signal,
+    the last record is printed with `advice`, and the exit status is 1."""
     memory = mmap.mmap(-1, RECORD_BYTES)
     """Shared with the child: whether `action` has ended (1 byte), and the last record."""
     parent = os.getpid()
@@ -37,7 +38,11 @@ def supervised(action: Callable[[Callable[[str], None]], None], advice: str) -> 
     end = f"exit status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
     record = memory[1:].rstrip(b"\0").decode(errors="replace")
     sys.exit(
-        printable(f"error: the process ended with {end} {f'while it graded {record}' if record else 'before the first response'}: {advice}")
+        printable(
+            f"error: the process ended with {end} "
+            f"{f'while it graded {record}' if record else 'before the first response'}: "
+            f"{advice}"
+        )
     )
 
 

@@ -1,7 +1,8 @@
-"""Sweeps (`train.py -m`): all members are checked before the first starts, and the same command again runs those that are not finished.
+"""Sweeps (`train.py -m`): all members are checked before the first starts, and the same command
+again runs those that are not finished.
 
-The directory of a member is named by its overrides, so a larger grid keeps the members of a smaller one.
-"""
+The directory of a member is named by its overrides, so a larger grid keeps the members of a smaller
+one."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Sweep:
     folder: Path | None = None
     """Directory of the sweep; None: there is no sweep."""
     members: list[Path] = field(default_factory=list)
-    """Directory of each member, in the order in which they run. Empty if the sweeper chooses them while it runs (Optuna)."""
+    """Directory of each member, in the order in which they run. Empty if the sweeper chooses them
+    while it runs (Optuna)."""
 
 
 _sweep = Sweep()
@@ -88,7 +90,10 @@ def check_members(config: DictConfig) -> list[Path]:
             HydraConfig.instance().set_config(member)
             folder = Path(member.hydra.sweep.dir) / member.hydra.sweep.subdir
             if folder in folders:
-                raise UserError(f"two members of the sweep have the directory {folder}: drop a value that is given twice")
+                raise UserError(
+                    f"two members of the sweep have the directory {folder}: drop a value that "
+                    "is given twice"
+                )
             folders[folder] = overrides
             task = copy.deepcopy(member)
             with open_dict(task):
@@ -117,18 +122,23 @@ def _check_run_dir(overrides: Sequence[str]) -> None:
     for override in overrides:
         if override.startswith("run_dir=") and "," not in override and "${" not in override:
             folder = override.removeprefix("run_dir=")
-            raise UserError(f"{override} is one directory for all members of the sweep: type hydra.sweep.dir={folder}")
+            raise UserError(
+                f"{override} is one directory for all members of the sweep: type "
+                f"hydra.sweep.dir={folder}"
+            )
 
 
 def run_member(config: DictConfig, plan: Callable[[], object], train: Callable[[], int]) -> float:
-    """Run a member of a sweep unless it is finished, and return its best `val/accuracy`, NaN without validation.
+    """Run a member of a sweep unless it is finished, and return its best `val/accuracy`, NaN
+    without validation.
 
     Args:
         plan: composes and checks the configuration, and completes it.
         train: trains; returns the exit status of a run that a signal ended, 0 of others.
 
     Raises:
-        MemberError: it failed, or is finished with other settings. The reason has been printed; the sweep goes on.
+        MemberError: it failed, or is finished with other settings. The reason has been printed; the
+        sweep goes on.
         SystemExit: a signal ended it, and with it the sweep, if members run one after the other.
     """
     folder = Path(config.run_dir)
@@ -157,7 +167,8 @@ def run_member(config: DictConfig, plan: Callable[[], object], train: Callable[[
 
 
 def is_finished(folder: Path) -> bool:
-    """Return True if the run in this directory has trained all its iterations, or a callback ended it."""
+    """Return True if the run in this directory has trained all its iterations, or a callback ended
+    it."""
     return read_summary(folder).get("exit") == "finished"
 
 
@@ -183,31 +194,54 @@ def summary() -> Iterator[None]:
         yield
     finally:
         folder = _sweep.folder
-        if folder is not None and (members := [x for x in _sweep.members or sorted(folder.glob("*")) if x.is_dir()]):
+        if folder is not None and (
+            members := [x for x in _sweep.members or sorted(folder.glob("*")) if x.is_dir()]
+        ):
             print(printable("\n".join([f"{folder}:", *member_lines(members)])), flush=True)
 
 
 def member_lines(members: Sequence[Path]) -> list[str]:
-    """Return a line for each member: its directory, how it ended, iterations, and the first, best and last validation. If the names of
-    directories are cut, it also has the overrides that not all members share."""
+    """Return a line for each member: its directory, how it ended, iterations, and the first, best
+    and last validation. If the names of directories are cut, it also has the overrides that not all
+    members share."""
     summaries = [read_summary(member) for member in members]
     width = max(len(member.name) for member in members)
     choices = _choices(summaries) if width >= MAX_NAME_LENGTH else [""] * len(members)
     lines = zip(members, choices, summaries, strict=True)
-    return ["  ".join(filter(None, (f"  {member.name:<{width}}", choice, _outcome(summary)))) for member, choice, summary in lines]
+    return [
+        "  ".join(filter(None, (f"  {member.name:<{width}}", choice, _outcome(summary))))
+        for member, choice, summary in lines
+    ]
 
 
 def _choices(summaries: Sequence[dict[str, Any]]) -> list[str]:
     """Return the overrides of each member that not all of them have, padded to equal width."""
-    typed = [list(map(str, found)) if isinstance(found := summary.get("overrides"), list) else [] for summary in summaries]
-    common = set.intersection(*(set(overrides) for overrides in typed if overrides)) if any(typed) else set()
-    choices = [one_line(" ".join(override for override in overrides if override not in common)) for overrides in typed]
+    typed = [
+        list(map(str, found)) if isinstance(found := summary.get("overrides"), list) else []
+        for summary in summaries
+    ]
+    common = (
+        set.intersection(*(set(overrides) for overrides in typed if overrides))
+        if any(typed)
+        else set()
+    )
+    choices = [
+        one_line(" ".join(override for override in overrides if override not in common))
+        for overrides in typed
+    ]
     return [choice.ljust(max(map(len, choices))) for choice in choices]
 
 
 def _outcome(summary: dict[str, Any]) -> str:
-    exit, iterations = (one_line(str(summary.get(key, default))) for key, default in (("exit", "not finished"), ("iterations", 0)))
+    exit, iterations = (
+        one_line(str(summary.get(key, default)))
+        for key, default in (("exit", "not finished"), ("iterations", 0))
+    )
     accuracy = summary.get("val/accuracy")
-    values = {key: accuracy.get(key) for key in ("first", "best", "last")} if isinstance(accuracy, dict) else {}
+    values = (
+        {key: accuracy.get(key) for key in ("first", "best", "last")}
+        if isinstance(accuracy, dict)
+        else {}
+    )
     shown = " ".join(f"{key} {value:.3f}" for key, value in values.items() if is_value(value))
     return f"{exit}, {iterations} iterations{f', val/accuracy {shown}' if shown else ''}"

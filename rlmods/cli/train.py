@@ -1,4 +1,5 @@
-"""Train a language model: `rlmods train [group=option] [key=value]`, in the repository `python train.py`. `--help` lists all groups."""
+"""Train a language model: `rlmods train [group=option] [key=value]`, in the repository `python
+train.py`. `--help` lists all groups."""
 
 import os
 import signal
@@ -10,14 +11,15 @@ from typing import Any
 
 @contextmanager
 def exit_on_interrupt() -> Iterator[None]:
-    """End the process on Ctrl-C inside the block. Libraries that are being imported may catch a KeyboardInterrupt, or fail later because of
-    it."""
+    """End the process on Ctrl-C inside the block. Libraries that are being imported may catch a
+    KeyboardInterrupt, or fail later because of it."""
 
     def end(*_: Any) -> None:
         os.write(2, b"interrupted\n")
         os._exit(1)
 
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored by a shell in the background
+    # ignored by a shell in the background
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     signal.signal(signal.SIGINT, end)
@@ -28,8 +30,10 @@ def exit_on_interrupt() -> Iterator[None]:
 
 
 def run() -> None:
-    """Compose, check, train. Imports are local because they take seconds, and Ctrl-C during them is to be one line too."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read on import; hides torch's warnings about a lost rank
+    """Compose, check, train. Imports are local because they take seconds, and Ctrl-C during them is
+    to be one line too."""
+    # read on import; hides torch's warnings about a lost rank
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with exit_on_interrupt():
         import hydra
         from omegaconf import DictConfig
@@ -43,7 +47,8 @@ def run() -> None:
     def train(config: DictConfig) -> float | None:
         return main.main(config)
 
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises its errors, which plain_errors() shortens to one line
+    # Hydra then raises its errors, which plain_errors() shortens to one line
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     with plain_errors(), sweep.summary():
         plugins.register()
         train()
@@ -58,6 +63,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     folder = os.path.dirname(os.path.abspath(__file__))
-    if os.path.abspath(sys.path[0]) == folder:  # run as a file: the commands beside it have common names, such as evaluate
+    # run as a file: the commands beside it have common names, such as evaluate
+    if os.path.abspath(sys.path[0]) == folder:
         sys.path[0] = os.path.dirname(os.path.dirname(folder))
     main()

@@ -1,4 +1,5 @@
-"""Show the curves of runs in the terminal while they train: `python -m rlmods.watch DIR... [--once] [--metrics val/accuracy,train/reward]`.
+"""Show the curves of runs in the terminal while they train: `python -m rlmods.watch DIR... [--once]
+[--metrics val/accuracy,train/reward]`.
 
 Ends when all runs have ended. Off a terminal, or with `--once`, prints the curves once.
 """
@@ -21,12 +22,21 @@ from rlmods.run.printable import one_line
 from rlmods.run.saved import SavedRun, find_runs
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-METRICS = ("val/accuracy", "train/accuracy", "train/reward", "train/entropy", "train/kl_ref", "train/response_tokens", "train/grad_norm")
+METRICS = (
+    "val/accuracy",
+    "train/accuracy",
+    "train/reward",
+    "train/entropy",
+    "train/kl_ref",
+    "train/response_tokens",
+    "train/grad_norm",
+)
 INTERVAL_S = 2.0
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return values as blocks of eight heights between the smallest and the largest; more than `width` are averaged."""
+    """Return values as blocks of eight heights between the smallest and the largest; more than
+    `width` are averaged."""
     if not values:
         return ""
     count = min(width, len(values))
@@ -42,13 +52,18 @@ def screen(runs: Sequence[SavedRun], metrics: Sequence[str], width: int) -> list
     lines = []
     for run in runs:
         iteration = max((row["iteration"] for row in run.metrics), default=0)
-        lines.append(one_line(f"{run.path}  {run.label}  seed {run.seed}  iteration {iteration}  {run.exit}"))
+        lines.append(
+            one_line(f"{run.path}  {run.label}  seed {run.seed}  iteration {iteration}  {run.exit}")
+        )
         series = {name: [value for _, value in run.series(name)] for name in metrics}
         shown = {name: values for name, values in series.items() if values}
         name_width = max(map(len, shown), default=0)
         for name, values in shown.items():
             line = sparkline(values, max(10, min(60, width - name_width - 42)))
-            lines.append(f"  {name:<{name_width}}  {values[-1]:>10.4g}  {line}  from {min(values):.4g} to {max(values):.4g}")
+            lines.append(
+                f"  {name:<{name_width}}  {values[-1]:>10.4g}  {line}  from {min(values):.4g} "
+                f"to {max(values):.4g}"
+            )
         lines.append("")
     return lines
 
@@ -60,7 +75,9 @@ def watch(folders: Sequence[Path], metrics: Sequence[str], once: bool, console: 
         runs = find_runs(folders)
         shown = screen(runs, metrics, console.width)
         more = [f"... {len(shown) - height + 1} lines more"] if len(shown) > height else []
-        return Text("\n".join(shown[: height - len(more)] + more), no_wrap=True), all(run.exit != "not finished" for run in runs)
+        return Text("\n".join(shown[: height - len(more)] + more), no_wrap=True), all(
+            run.exit != "not finished" for run in runs
+        )
 
     if once or not console.is_terminal:
         console.print(lines(10**6)[0], soft_wrap=True)
@@ -76,8 +93,14 @@ def watch(folders: Sequence[Path], metrics: Sequence[str], once: bool, console: 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m rlmods.watch", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a run, or a folder of runs")
+    parser = argparse.ArgumentParser(
+        prog="python -m rlmods.watch",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="DIR", help="a run, or a folder of runs"
+    )
     parser.add_argument("--metrics", default=",".join(METRICS), help="names separated by commas")
     parser.add_argument("--once", action="store_true", help="print the curves once")
     parsed = parser.parse_args(sys.argv[1:] if arguments is None else arguments)

@@ -32,32 +32,76 @@ from rlmods.training.batch import Batch
 from rlmods.types import Prompt, UserError
 
 PARTS = (
-    "reference", "teacher", "router", "rollout", "environment", "branching", "reward", "judge", "preference", "ranking", "sampling",
-    "advantage", "critic", "kl", "ratio", "correction", "aggregation",
-)  # fmt: skip
+    "reference",
+    "teacher",
+    "router",
+    "rollout",
+    "environment",
+    "branching",
+    "reward",
+    "judge",
+    "preference",
+    "ranking",
+    "sampling",
+    "advantage",
+    "critic",
+    "kl",
+    "ratio",
+    "correction",
+    "aggregation",
+)
 """Groups whose options are instantiated and passed to the algorithms that use them."""
 TOP_LEVEL_KEYS = (
-    "data", "policy", "adapter", *PARTS, "optimizer", "schedule", "trainer", "callbacks", "logger", "algo", "ptx", "batch",
-    "validation", "seed", "run_dir", "resume", "fork",
-)  # fmt: skip
+    "data",
+    "policy",
+    "adapter",
+    *PARTS,
+    "optimizer",
+    "schedule",
+    "trainer",
+    "callbacks",
+    "logger",
+    "algo",
+    "ptx",
+    "batch",
+    "validation",
+    "seed",
+    "run_dir",
+    "resume",
+    "fork",
+)
 
 REPLACED_TRAINER_SETTINGS = {
     "gradient_clip_val": "type batch.max_norm=1.0",
     "gradient_clip_algorithm": "type batch.max_norm=1.0, a bound of the norm",
     "accumulate_grad_batches": "type batch.minibatches=1; microbatches are packed by batch.token_budget",
-    **dict.fromkeys(("max_epochs", "max_steps", "min_epochs", "min_steps"), "type trainer.max_iterations=100"),
-    **dict.fromkeys(("limit_val_batches", "val_check_interval", "check_val_every_n_epoch"), "type validation.every=10"),
+    **dict.fromkeys(
+        ("max_epochs", "max_steps", "min_epochs", "min_steps"), "type trainer.max_iterations=100"
+    ),
+    **dict.fromkeys(
+        ("limit_val_batches", "val_check_interval", "check_val_every_n_epoch"),
+        "type validation.every=10",
+    ),
     "num_sanity_val_steps": "type validation.every=10",
-    **dict.fromkeys(("callbacks", "logger"), "type +callbacks.NAME._target_=CLASS or +logger.NAME._target_=CLASS"),
+    **dict.fromkeys(
+        ("callbacks", "logger"),
+        "type +callbacks.NAME._target_=CLASS or +logger.NAME._target_=CLASS",
+    ),
     "use_distributed_sampler": "leave it to the prompt loader",
     "log_every_n_steps": "leave it to the learner, which logs every iteration",
     "enable_checkpointing": "type callbacks.checkpoint.every=10",
     **dict.fromkeys(("enable_progress_bar", "enable_model_summary"), "use callbacks.progress"),
 }
-"""Arguments of `lightning.Trainer` that this loop sets itself or that manual optimization refuses: what to type instead."""
+"""Arguments of `lightning.Trainer` that this loop sets itself or that manual optimization refuses:
+what to type instead."""
 
 
-def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str] = (), rules: Sequence[Rule] = RULES) -> Plan:
+def plan(
+    config: DictConfig,
+    choices: Mapping[str, str],
+    overrides: Iterable[str] = (),
+    rules: Sequence[Rule] = RULES,
+) -> Plan:
     """Instantiate and check all parts of a configuration.
 
     Args:
@@ -73,25 +117,49 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     if unknown:
         raise UserError(f"unknown key {unknown[0]!r}: known keys are {', '.join(TOP_LEVEL_KEYS)}")
     algorithm = _algorithm(config)
-    used_groups = {"optimizer", "schedule", "trainer", "callbacks", "logger", "algo", *algorithm.groups}
+    used_groups = {
+        "optimizer",
+        "schedule",
+        "trainer",
+        "callbacks",
+        "logger",
+        "algo",
+        *algorithm.groups,
+    }
     for override in overrides:
-        group = override.split("=")[0].split("@")[-1].split(".")[0]  # an option of one group may be set in a part of another
+        # an option of one group may be set in a part of another
+        group = override.split("=")[0].split("@")[-1].split(".")[0]
         if group in (*PARTS, "adapter") and group not in used_groups:
             if group == "judge" and (keys := list(judge_keys(config.get("reward")))):
-                of_reward = shlex.join(at_key(x, "judge", f"reward.{keys[0]}") for x in overrides if re.match(r"judge[.=]", x))
-                raise UserError(
-                    f"algo={config.algo.name} does not use judge, but reward={choices.get('reward')} has one of its own: type {of_reward}"
+                of_reward = shlex.join(
+                    at_key(x, "judge", f"reward.{keys[0]}")
+                    for x in overrides
+                    if re.match(r"judge[.=]", x)
                 )
-            raise UserError(f"algo={config.algo.name} does not use {group}: drop {override}, or choose another algo=")
+                raise UserError(
+                    f"algo={config.algo.name} does not use judge, but "
+                    f"reward={choices.get('reward')} has one of its own: type {of_reward}"
+                )
+            raise UserError(
+                f"algo={config.algo.name} does not use {group}: drop {override}, or choose "
+                "another algo="
+            )
     batch = parse_settings(config.batch, "batch", Batch)
     validation = read_validation(config.validation, choices.get("reward@validation.reward"))
-    settings = parse_settings(config.algo, "algo", algorithm.settings_type, ignore=("_target_", "name"))
+    settings = parse_settings(
+        config.algo, "algo", algorithm.settings_type, ignore=("_target_", "name")
+    )
     parts = {name: instantiate(config[name], name) for name in PARTS if name in used_groups}
     if "rollout" in parts:
-        parts["rollout"] = over_turns(parts["rollout"], parts["environment"], parts.get("branching"))
+        parts["rollout"] = over_turns(
+            parts["rollout"], parts["environment"], parts.get("branching")
+        )
     adapter = instantiate(config.adapter, "adapter")
-    if "reward" in parts and not isinstance(parts["reward"], WeightedSum | BySource):  # so that its counts are logged under its name
-        parts["reward"] = WeightedSum({str(choices.get("reward", "reward")): {"reward": parts["reward"]}})
+    # so that its counts are logged under its name
+    if "reward" in parts and not isinstance(parts["reward"], WeightedSum | BySource):
+        parts["reward"] = WeightedSum(
+            {str(choices.get("reward", "reward")): {"reward": parts["reward"]}}
+        )
     _check_optimizer(config)
     _check_trainer(config)
     _check_loggers(config)
@@ -99,13 +167,32 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     uses_ptx = bool(getattr(settings, "ptx_coefficient", 0))
     ptx_config = config.get("ptx")
     if ptx_config is not None and not uses_ptx:
-        raise UserError("data@ptx has no effect without a weight of the supervised loss: type algo.ptx_coefficient=0.1, or drop data@ptx")
+        raise UserError(
+            "data@ptx has no effect without a weight of the supervised loss: type "
+            "algo.ptx_coefficient=0.1, or drop data@ptx"
+        )
     if uses_ptx:
-        ptx = splits if ptx_config is None else load_splits(without_validation(ptx_config, "ptx", overrides), "ptx")
-        splits = replace(splits, ptx=_without_held_out(ptx.train, splits.val), ptx_weights=ptx.weights)
-    of_terms = [group for group in choices if group.startswith("reward@reward.")]  # what the run pays is among its parts
-    shown = (*used_groups, *(of_terms if "reward" in used_groups else ()), "data", "policy", "variant", "reward@validation.reward")
-    used_choices = {group: option for group, option in choices.items() if group in shown and option is not None}
+        ptx = (
+            splits
+            if ptx_config is None
+            else load_splits(without_validation(ptx_config, "ptx", overrides), "ptx")
+        )
+        splits = replace(
+            splits, ptx=_without_held_out(ptx.train, splits.val), ptx_weights=ptx.weights
+        )
+    # what the run pays is among its parts
+    of_terms = [group for group in choices if group.startswith("reward@reward.")]
+    shown = (
+        *used_groups,
+        *(of_terms if "reward" in used_groups else ()),
+        "data",
+        "policy",
+        "variant",
+        "reward@validation.reward",
+    )
+    used_choices = {
+        group: option for group, option in choices.items() if group in shown and option is not None
+    }
     plan = Plan(
         config=config,
         algorithm=algorithm,
@@ -124,7 +211,9 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
 
 def without_validation(config: DictConfig, name: str, overrides: Iterable[str]) -> DictConfig:
     """Let a data set, and those in a mixture, hold out no rows for validation unless told to."""
-    if "num_val" in config and not any(override.startswith(f"{name}.num_val=") for override in overrides):
+    if "num_val" in config and not any(
+        override.startswith(f"{name}.num_val=") for override in overrides
+    ):
         config.num_val = 0
     for source, options in config.get("sources", {}).items():
         if isinstance(options, DictConfig):
@@ -138,7 +227,9 @@ def _without_held_out(rows: Sequence[Prompt], held_out: Sequence[Prompt]) -> Seq
     kept = [row for row in rows if (row.text, str(row.messages)) not in excluded]
     if len(kept) < len(rows):
         warnings.warn(
-            f"ptx: {len(rows) - len(kept)} of its {len(rows)} rows are held out by data= and left out of the supervised loss", stacklevel=2
+            f"ptx: {len(rows) - len(kept)} of its {len(rows)} rows are held out by data= and "
+            "left out of the supervised loss",
+            stacklevel=2,
         )
     return kept
 
@@ -150,9 +241,13 @@ def _check_optimizer(config: DictConfig) -> None:
         if value is not None and value < 0:
             raise UserError(f"optimizer.{key}={value}: must be 0 or more, such as 1e-5")
     try:
-        instantiate(config.optimizer, "optimizer", partial=True)([torch.nn.Parameter(torch.zeros(1))])
+        instantiate(config.optimizer, "optimizer", partial=True)(
+            [torch.nn.Parameter(torch.zeros(1))]
+        )
     except (TypeError, ValueError) as error:
-        raise UserError(f"optimizer: {one_line(error)}; a setting has the wrong type or is out of range") from error
+        raise UserError(
+            f"optimizer: {one_line(error)}; a setting has the wrong type or is out of range"
+        ) from error
 
 
 def _check_trainer(config: DictConfig) -> None:
@@ -164,9 +259,15 @@ def _check_trainer(config: DictConfig) -> None:
     known = {"_target_", "max_iterations", *inspect.signature(L.Trainer).parameters}
     for key in config.trainer:
         if key in REPLACED_TRAINER_SETTINGS and config.trainer[key] is not None:
-            raise UserError(f"trainer.{key}: this loop steps by itself: drop it, and {REPLACED_TRAINER_SETTINGS[key]}")
+            raise UserError(
+                f"trainer.{key}: this loop steps by itself: drop it, and "
+                f"{REPLACED_TRAINER_SETTINGS[key]}"
+            )
         if key not in known:
-            raise UserError(f"unknown key trainer.{key}: known keys are max_iterations and the arguments of lightning.Trainer")
+            raise UserError(
+                f"unknown key trainer.{key}: known keys are max_iterations and the arguments "
+                "of lightning.Trainer"
+            )
     strategy.check_settings(config.trainer.get("strategy"))
 
 
@@ -175,7 +276,9 @@ def _check_loggers(config: DictConfig) -> None:
         try:
             kind = get_class(node._target_)
         except (ValueError, ImportError, OmegaConfBaseException) as error:
-            raise explain_plugin_error(error) or UserError(f"logger.{name}: {one_line(error)}") from error
+            raise explain_plugin_error(error) or UserError(
+                f"logger.{name}: {one_line(error)}"
+            ) from error
         if package := getattr(kind, "package", None):
             import_extra(package, package, f"logger={name}")
 

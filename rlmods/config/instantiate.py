@@ -7,7 +7,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import (
+    Any,
+    Literal,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from hydra.errors import HydraException
 from hydra.utils import get_class
@@ -18,25 +27,35 @@ from omegaconf.errors import OmegaConfBaseException
 from rlmods.config.plugins import explain_plugin_error
 from rlmods.types import UserError
 
-TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
+TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    NoneType: "null",
+}
 
 REMOVED_SETTINGS = dict.fromkeys(
     ("algo.packing", "algo.pack_length"),
-    "no such setting any more: forwards compute no padding where the model's attention allows it (the start table says it); drop it",
+    "no such setting any more: forwards compute no padding where the model's attention "
+    "allows it (the start table says it); drop it",
 )
 """What to tell who types a setting of earlier versions."""
 
 AS_TERM = (
-    "; to give a reward a time limit, make it a term: type reward=weighted_sum +reward@reward.terms.NAME.reward=OPTION "
+    "; to give a reward a time limit, make it a term: type reward=weighted_sum "
+    "+reward@reward.terms.NAME.reward=OPTION "
     "+reward.terms.NAME.timeout_s=5"
 )
 
 
 def instantiate(config: DictConfig, group: str, *, partial: bool = False) -> Any:
-    """Return the object that the `_target_` of a configuration node names, or with `partial` a function that creates it.
+    """Return the object that the `_target_` of a configuration node names, or with `partial` a
+    function that creates it.
 
     Raises:
-        UserError: unknown or invalid settings, or an import that fails; with file and line if a plugin caused it.
+        UserError: unknown or invalid settings, or an import that fails; with file and line if a
+        plugin caused it.
     """
     try:
         if partial:
@@ -48,7 +67,14 @@ def instantiate(config: DictConfig, group: str, *, partial: bool = False) -> Any
             if isinstance(judge := _at(part, key), HasKey):
                 judge.set_key(f"{group}.{key}")
         return part
-    except (HydraException, OmegaConfBaseException, TypeError, ValueError, ImportError, UserError) as error:
+    except (
+        HydraException,
+        OmegaConfBaseException,
+        TypeError,
+        ValueError,
+        ImportError,
+        UserError,
+    ) as error:
         if isinstance(cause := _root_cause(error), UserError):
             raise _with_key(cause, [f"{group}.{key}" for key in judge_keys(config)]) from error
         if (plugin := explain_plugin_error(error)) is not None:
@@ -65,7 +91,8 @@ class HasKey(Protocol):
 
 
 def judge_keys(config: Any, key: str = "") -> Iterator[str]:
-    """Yield the keys with dots of the judges that a part has or needs, such as `terms.preference.reward.judge`."""
+    """Yield the keys with dots of the judges that a part has or needs, such as
+    `terms.preference.reward.judge`."""
     for name, node in config.items_ex(resolve=False) if isinstance(config, DictConfig) else ():
         if name == "judge":
             yield f"{key}judge"
@@ -80,19 +107,28 @@ def _at(part: Any, key: str) -> Any:
 
 
 def _with_key(error: UserError, keys: Sequence[str]) -> UserError:
-    """Return an error that calls the settings of a judge `judge.KEY`, with the key at which that judge stands; unchanged if it is one of
-    several."""
-    return UserError(re.sub(r"(?<![/\w.-])judge(?=\.\w)", keys[0], str(error))) if len(keys) == 1 else error
+    """Return an error that calls the settings of a judge `judge.KEY`, with the key at which that
+    judge stands; unchanged if it is one of several."""
+    return (
+        UserError(re.sub(r"(?<![/\w.-])judge(?=\.\w)", keys[0], str(error)))
+        if len(keys) == 1
+        else error
+    )
 
 
-def parse_settings(config: DictConfig, name: str, kind: type[Any], ignore: Iterable[str] = ()) -> Any:
-    """Return the dataclass `kind` with the values of a configuration node, except the keys to `ignore`. Keys, types and bounds are checked.
+def parse_settings(
+    config: DictConfig, name: str, kind: type[Any], ignore: Iterable[str] = ()
+) -> Any:
+    """Return the dataclass `kind` with the values of a configuration node, except the keys to
+    `ignore`. Keys, types and bounds are checked.
 
     Raises:
         UserError: an unknown key, or a value of the wrong type or out of range.
     """
     if not isinstance(config, DictConfig):
-        raise UserError(f"{name}={config}: this is a group of settings: type {name}.{fields(kind)[0].name}=...")
+        raise UserError(
+            f"{name}={config}: this is a group of settings: type {name}.{fields(kind)[0].name}=..."
+        )
     try:
         values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
@@ -110,9 +146,14 @@ def parse_settings(config: DictConfig, name: str, kind: type[Any], ignore: Itera
 
 
 def _mismatch(value: Any, annotation: Any) -> str | None:
-    """Return the allowed values in words if `value` is not one of them, else None. A whole number is also allowed for a float."""
+    """Return the allowed values in words if `value` is not one of them, else None. A whole number
+    is also allowed for a float."""
     if get_origin(annotation) is Literal:
-        return None if value in get_args(annotation) else f"one of {', '.join(map(str, get_args(annotation)))}"
+        return (
+            None
+            if value in get_args(annotation)
+            else f"one of {', '.join(map(str, get_args(annotation)))}"
+        )
     if get_origin(annotation) in (Union, UnionType):
         mismatches = [_mismatch(value, member) for member in get_args(annotation)]
         return None if None in mismatches else " or ".join(text for text in mismatches if text)
@@ -124,7 +165,8 @@ def _mismatch(value: Any, annotation: Any) -> str | None:
 
 
 def _reject_unknown_keys(target: Any, keys: Iterable[str], group: str) -> None:
-    """Raise UserError for keys that `target` does not take. A target with `**options` checks them itself."""
+    """Raise UserError for keys that `target` does not take. A target with `**options` checks them
+    itself."""
     parameters = inspect.signature(target).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
@@ -142,9 +184,20 @@ def _explain_settings(error: BaseException, config: DictConfig, group: str) -> s
     if isinstance(error, TypeError) and "unexpected keyword argument" in text:
         try:
             kind = get_class(target)
-            known = [f.name for f in fields(kind) if f.init] if is_dataclass(kind) else list(inspect.signature(kind).parameters)
-            message = f"{group}: unknown key{text.split('argument')[-1]}; known keys are {', '.join(known)}"
-            return f"{message}{AS_TERM}" if group == "reward" and {"timeout_s", "terms"} & set(config) else message
+            known = (
+                [f.name for f in fields(kind) if f.init]
+                if is_dataclass(kind)
+                else list(inspect.signature(kind).parameters)
+            )
+            message = (
+                f"{group}: unknown key{text.split('argument')[-1]}; known keys are "
+                f"{', '.join(known)}"
+            )
+            return (
+                f"{message}{AS_TERM}"
+                if group == "reward" and {"timeout_s", "terms"} & set(config)
+                else message
+            )
         except (ValueError, ImportError):
             pass
     return text if text.startswith(f"{group}.") else f"{group}: {text}"

@@ -1,11 +1,13 @@
-"""Groups of the configuration and their options. `python -m rlmods.config.options` prints the page `docs/options.md`."""
+"""Groups of the configuration and their options. `python -m rlmods.config.options` prints the page
+`docs/options.md`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 CONF = (Path(__file__).parents[1] / "conf").resolve()
-"""Folder of the options: `conf/` of the repository, to which `rlmods/conf` links, or its copy in an installed package."""
+"""Folder of the options: `conf/` of the repository, to which `rlmods/conf` links, or its copy in an
+installed package."""
 
 
 def groups(conf: Path = CONF) -> list[str]:
@@ -19,7 +21,11 @@ def options(group: str, conf: Path = CONF) -> dict[str, str]:
     """Return the description of each option of a group: the first comment of its file."""
     descriptions = {}
     for file in sorted((conf / group).glob("*.yaml")):
-        comments = [line.lstrip("# ").strip() for line in file.read_text().splitlines() if line.startswith("#") and "@package" not in line]
+        comments = [
+            line.lstrip("# ").strip()
+            for line in file.read_text().splitlines()
+            if line.startswith("#") and "@package" not in line
+        ]
         descriptions[file.stem] = comments[0] if comments else ""
     return descriptions
 
@@ -29,13 +35,19 @@ def table(conf: Path = CONF) -> str:
     rows = ["| group | option | description |", "|---|---|---|"]
     for group in groups(conf):
         for i, (name, text) in enumerate(options(group, conf).items()):
-            rows.append(f"| {f'**{group}**' if i == 0 else ''} | `{name}` | {text.replace('|', chr(92) + '|')} |")
+            rows.append(
+                f"| {f'**{group}**' if i == 0 else ''} | `{name}` | "
+                f"{text.replace('|', chr(92) + '|')} |"
+            )
     return "\n".join(rows)
 
 
 def page(conf: Path = CONF) -> str:
     """Return a Markdown page with the table of all groups and options."""
-    intro = "Options of each group, selected with `python train.py GROUP=OPTION`. Generated from `conf/` by `make docs`; do not edit."
+    intro = (
+        "Options of each group, selected with `python train.py GROUP=OPTION`. Generated from "
+        "`conf/` by `make docs`; do not edit."
+    )
     return f"# Groups and options\n\n{intro}\n\n{table(conf)}"
 
 

@@ -28,7 +28,8 @@ OF_ROLLOUT = ("environment", "branching")
 
 @dataclass(frozen=True)
 class Plan:
-    """Validated configuration of a run: its parts, settings and data. Creating it loads no model and writes no file."""
+    """Validated configuration of a run: its parts, settings and data. Creating it loads no model
+    and writes no file."""
 
     config: DictConfig
     algorithm: type[Learner]
@@ -45,21 +46,27 @@ class Plan:
     batch: Batch
     validation: Validation
     long_prompts: set[str] = field(default_factory=set)
-    """Ids of the prompts that `learner` has left out, because they have more than `data.max_prompt_tokens` tokens."""
+    """Ids of the prompts that `learner` has left out, because they have more than
+    `data.max_prompt_tokens` tokens."""
     automatic: dict[str, Precision] = field(default_factory=dict)
-    """`trainer.precision`, if it is `auto`: the choice for this machine, which `learner` makes and writes into `config`."""
+    """`trainer.precision`, if it is `auto`: the choice for this machine, which `learner` makes and
+    writes into `config`."""
 
     @property
     def kept(self) -> Splits:
         """The prompts that are not left out."""
-        train, val = ([p for p in split if p.id not in self.long_prompts] for split in (self.splits.train, self.splits.val))
+        train, val = (
+            [p for p in split if p.id not in self.long_prompts]
+            for split in (self.splits.train, self.splits.val)
+        )
         return replace(self.splits, train=train, val=val)
 
     def learner(self) -> Learner:
         """Load the policy, construct the algorithm, and choose the precision if it is `auto`.
 
         Raises:
-            UserError: the policy does not load, a prompt does not fit its context, or all prompts are left out.
+            UserError: the policy does not load, a prompt does not fit its context, or all prompts
+            are left out.
         """
         with defer_loading(strategy.shards(self.config.trainer.get("strategy"))):
             return self._learner()
@@ -77,14 +84,27 @@ class Plan:
         filters = "max_prompt_tokens" in config.data
         check_context(policy, prompts, getattr(rollout, "max_tokens", 0), limit, added, filters)
         named = [prompt for prompts in (validation.data or {}).values() for prompt in prompts]
-        check_context(policy, (*splits.val, *named), *_validation_length(validation, rollout, limit), added, filters)
+        check_context(
+            policy,
+            (*splits.val, *named),
+            *_validation_length(validation, rollout, limit),
+            added,
+            filters,
+        )
         columns = self.algorithm.columns(self.settings)
-        held_out = [prompt for prompt in splits.val if all(column in prompt.meta for column in columns)]
+        held_out = [
+            prompt for prompt in splits.val if all(column in prompt.meta for column in columns)
+        ]
         check_response_lengths(policy, (*splits.train, *held_out), columns)
         check_response_lengths(policy, splits.ptx, ("response",))
         rows = [(splits.ptx, ("response",)), ((*splits.train, *held_out), columns)]
         policy.warn_of_control_tokens(
-            (text for prompts, names in rows for prompt in prompts for text in replies(prompt, names)),
+            (
+                text
+                for prompts, names in rows
+                for prompt in prompts
+                for text in replies(prompt, names)
+            ),
             (*splits.train, *splits.val, *splits.ptx),
         )
         learner: Learner = self.algorithm(
@@ -100,26 +120,38 @@ class Plan:
         )
         trainer = config.trainer
         if trainer.get("precision") == "auto":
-            chosen = choose(next(iter(learner.networks.values())), device_type(trainer.get("accelerator", "auto")))
+            chosen = choose(
+                next(iter(learner.networks.values())),
+                device_type(trainer.get("accelerator", "auto")),
+            )
             self.automatic["trainer.precision"], trainer.precision = chosen, chosen.name
         return learner
 
     def _leave_out_long_prompts(self, policy: Policy) -> Splits:
-        """Fill `long_prompts`, and return the prompts and the rows of the supervised loss that are kept."""
+        """Fill `long_prompts`, and return the prompts and the rows of the supervised loss that are
+        kept."""
         limit, ptx = max_prompt_tokens(self.config, "data"), self.splits.ptx
         self.long_prompts.clear()
         for prompts in (self.splits.train, self.splits.val):
             short = short_prompts(policy, prompts, limit, "data")
-            self.long_prompts.update({prompt.id for prompt in prompts} - {prompt.id for prompt in short})
+            self.long_prompts.update(
+                {prompt.id for prompt in prompts} - {prompt.id for prompt in short}
+            )
         kept = self.kept
         if self.long_prompts and self.batch.prompts > len(kept.train):
             advice = f"type batch.prompts={len(kept.train)}, or a larger data.max_prompt_tokens"
-            raise UserError(f"batch.prompts={self.batch.prompts}, but {len(kept.train)} prompts have at most {limit} tokens: {advice}")
+            raise UserError(
+                f"batch.prompts={self.batch.prompts}, but {len(kept.train)} prompts have at "
+                f"most {limit} tokens: {advice}"
+            )
         if ptx:
             source = "data" if self.config.get("ptx") is None else "ptx"
             short = short_prompts(policy, ptx, max_prompt_tokens(self.config, source), source)
             if len(short) < len(ptx) and source == "ptx":
-                rank_zero_warn(f"ptx: {len(ptx) - len(short)} of its {len(ptx)} rows have longer prompts and are left out")
+                rank_zero_warn(
+                    f"ptx: {len(ptx) - len(short)} of its {len(ptx)} rows have longer prompts "
+                    "and are left out"
+                )
             kept = replace(kept, ptx=short)
         return kept
 
@@ -131,38 +163,55 @@ class Plan:
         """Return the number of processes that share an iteration.
 
         Raises:
-            UserError: the device or strategy does not exist on this machine, a launcher started another number of processes, or the ranks
+            UserError: the device or strategy does not exist on this machine, a launcher started
+            another number of processes, or the ranks
                 cannot share the prompts evenly.
         """
-        is_open = self.config.trainer.get("precision") == "auto"  # before `learner`; the number of ranks does not depend on the choice
+        # before `learner`; the number of ranks does not depend on the choice
+        is_open = self.config.trainer.get("precision") == "auto"
         trainer: Any = self._trainer([], [], **({"precision": "32-true"} if is_open else {}))
         ranks: int = trainer.num_devices * trainer.num_nodes
         strategy.check_launch(ranks)
         self.batch.check_ranks(ranks, self.algorithm.rows_per_prompt(self.batch))
         return ranks
 
-    def trainer(self, extra_callbacks: Sequence[L.Callback], extra_loggers: Sequence[Any]) -> L.Trainer:
-        """Return a Trainer with the configured callbacks and loggers and the extra ones. Call `learner` first: it chooses the precision."""
-        callbacks, loggers = ([instantiate(node, f"{x}.{name}") for name, node in self.config[x].items()] for x in ("callbacks", "logger"))
+    def trainer(
+        self, extra_callbacks: Sequence[L.Callback], extra_loggers: Sequence[Any]
+    ) -> L.Trainer:
+        """Return a Trainer with the configured callbacks and loggers and the extra ones. Call
+        `learner` first: it chooses the precision."""
+        callbacks, loggers = (
+            [instantiate(node, f"{x}.{name}") for name, node in self.config[x].items()]
+            for x in ("callbacks", "logger")
+        )
         return self._trainer([*callbacks, *extra_callbacks], [*loggers, *extra_loggers])
 
-    def _trainer(self, callbacks: list[L.Callback], loggers: list[Any], **options: Any) -> L.Trainer:
+    def _trainer(
+        self, callbacks: list[L.Callback], loggers: list[Any], **options: Any
+    ) -> L.Trainer:
         create_trainer = instantiate(self.config.trainer, "trainer", partial=True)
         try:
             trainer: L.Trainer = create_trainer(callbacks=callbacks, loggers=loggers, **options)
-        except (TypeError, ValueError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
+        except (
+            TypeError,
+            ValueError,
+            L.fabric.utilities.exceptions.MisconfigurationException,
+        ) as error:
             raise UserError(f"trainer: {one_line(error)}") from error
         strategy.check(trainer.strategy)
         return trainer
 
 
 def max_prompt_tokens(config: DictConfig, group: str) -> int | None:
-    """Return `max_prompt_tokens` of a data set's settings; None for a data set without this setting."""
+    """Return `max_prompt_tokens` of a data set's settings; None for a data set without this
+    setting."""
     limit: int | None = config[group].get("max_prompt_tokens", None)
     return limit
 
 
-def short_prompts(policy: Any, prompts: Sequence[Prompt], limit: int | None, group: str = "data") -> list[Prompt]:
+def short_prompts(
+    policy: Any, prompts: Sequence[Prompt], limit: int | None, group: str = "data"
+) -> list[Prompt]:
     """Return the prompts with at most `limit` tokens; None: all.
 
     Raises:
@@ -173,12 +222,16 @@ def short_prompts(policy: Any, prompts: Sequence[Prompt], limit: int | None, gro
     lengths = [len(policy.encode(prompt)) for prompt in prompts]
     if prompts and min(lengths) > limit:
         advice = f"type {group}.max_prompt_tokens={max(lengths)}, which keeps all"
-        raise UserError(f"{group}.max_prompt_tokens={limit}: all {len(prompts)} prompts of a split are longer: {advice}")
+        raise UserError(
+            f"{group}.max_prompt_tokens={limit}: all {len(prompts)} prompts of a split are "
+            f"longer: {advice}"
+        )
     return [prompt for prompt, length in zip(prompts, lengths, strict=True) if length <= limit]
 
 
 def without_long_prompts(validation: Validation, policy: Any, config: DictConfig) -> Validation:
-    """Return the settings of validation without the prompts of its named sets that are longer than the `max_prompt_tokens` of their set.
+    """Return the settings of validation without the prompts of its named sets that are longer than
+    the `max_prompt_tokens` of their set.
 
     Raises:
         UserError: all prompts of a set are longer.
@@ -186,7 +239,10 @@ def without_long_prompts(validation: Validation, policy: Any, config: DictConfig
     if validation.data is None:
         return validation
     limits = {name: config.data[name].get("max_prompt_tokens") for name in validation.data}
-    sets = {name: short_prompts(policy, x, limits[name], f"validation.data.{name}") for name, x in validation.data.items()}
+    sets = {
+        name: short_prompts(policy, x, limits[name], f"validation.data.{name}")
+        for name, x in validation.data.items()
+    }
     return replace(validation, data=sets)
 
 
@@ -220,37 +276,57 @@ def check_context(
     if 0 in lengths:
         raise UserError(f"prompt {prompts[lengths.index(0)].id} is empty: remove it from the data")
     limit = policy.context_length - max_tokens - num_added
-    too_long = [(prompt, length) for prompt, length in zip(prompts, lengths, strict=True) if length > limit]
+    too_long = [
+        (prompt, length) for prompt, length in zip(prompts, lengths, strict=True) if length > limit
+    ]
     if too_long:
         prompt, length = too_long[0]
         advice = f"shorten the prompt or type a smaller {setting}"
         if filters and limit > 0 and len(too_long) < len(prompts):
-            advice = f"type data.max_prompt_tokens={limit} to leave out {len(too_long)} of {len(prompts)} prompts, or a smaller {setting}"
+            advice = (
+                f"type data.max_prompt_tokens={limit} to leave out {len(too_long)} of "
+                f"{len(prompts)} prompts, or a smaller {setting}"
+            )
         raise UserError(
-            f"prompt {prompt.id} has {length + num_added} tokens; with {setting}={max_tokens} that exceeds the model's context of "
+            f"prompt {prompt.id} has {length + num_added} tokens; with {setting}={max_tokens} "
+            "that exceeds the model's context of "
             f"{policy.context_length}: {advice}"
         )
 
 
-def check_response_lengths(policy: Policy, prompts: Iterable[Prompt], columns: Sequence[str]) -> None:
-    """Check that each prompt, with each of its responses in the data, fits into the model's context.
+def check_response_lengths(
+    policy: Policy, prompts: Iterable[Prompt], columns: Sequence[str]
+) -> None:
+    """Check that each prompt, with each of its responses in the data, fits into the model's
+    context.
 
     Raises:
         UserError: a row that is too long.
     """
     for prompt in prompts if columns else ():
-        longest = max((len(policy.encode_response(text, prompt)) for text in texts(prompt, columns)), default=0)
+        longest = max(
+            (len(policy.encode_response(text, prompt)) for text in texts(prompt, columns)),
+            default=0,
+        )
         length = len(policy.encode(prompt)) + longest
         if length > policy.context_length:
             raise UserError(
-                f"prompt {prompt.id} and its response have {length} tokens, and the model's context is {policy.context_length}: "
+                f"prompt {prompt.id} and its response have {length} tokens, and the model's "
+                f"context is {policy.context_length}: "
                 "shorten the row, or choose another model with policy=hf policy.name=..."
             )
 
 
 def replies(prompt: Prompt, columns: Iterable[str]) -> list[str]:
     """Return the responses in these columns of a row, and the assistant messages of its prompt."""
-    return [*texts(prompt, columns), *(message["content"] for message in prompt.messages or () if message["role"] == "assistant")]
+    return [
+        *texts(prompt, columns),
+        *(
+            message["content"]
+            for message in prompt.messages or ()
+            if message["role"] == "assistant"
+        ),
+    ]
 
 
 def texts(prompt: Prompt, columns: Iterable[str]) -> list[str]:

@@ -1,8 +1,9 @@
-"""Plugins: `plugins/<name>/<name>.py` defines classes, `plugins/<name>/<group>/<option>.yaml` makes one an option of a group.
+"""Plugins: `plugins/<name>/<name>.py` defines classes, `plugins/<name>/<group>/<option>.yaml` makes
+one an option of a group.
 
-Plugins are discovered by `register()`, which runs before Hydra composes; their options show in `--help` and work from any directory. An
-installed package provides options with an entry point in the group `rlmods.plugins` and files `conf/<group>/<option>.yaml`.
-"""
+Plugins are discovered by `register()`, which runs before Hydra composes; their options show in
+`--help` and work from any directory. An installed package provides options with an entry point in
+the group `rlmods.plugins` and files `conf/<group>/<option>.yaml`."""
 
 from __future__ import annotations
 
@@ -24,8 +25,11 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from rlmods.config.options import CONF
 from rlmods.types import UserError
 
-FOLDER = CONF.parent / "plugins" if (CONF.parent / "train.py").is_file() else Path("plugins").absolute()
-"""Folder of plugins: that of the repository, or of the working directory if the package is installed."""
+FOLDER = (
+    CONF.parent / "plugins" if (CONF.parent / "train.py").is_file() else Path("plugins").absolute()
+)
+"""Folder of plugins: that of the repository, or of the working directory if the package is
+installed."""
 ENTRY_POINTS = "rlmods.plugins"
 """Group of the entry points of installed packages with plugins: `my_package = "my_package"`."""
 
@@ -55,18 +59,30 @@ class PluginFolders(SearchPathPlugin):
     """Folders of plugins."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        existing = {str(option.relative_to(conf)): option for conf in _conf_folders(search_path) for option in conf.rglob("*.yaml")}
+        existing = {
+            str(option.relative_to(conf)): option
+            for conf in _conf_folders(search_path)
+            for option in conf.rglob("*.yaml")
+        }
         groups = {str(Path(option).parent) for option in existing}
         for source in sources():
             for option in sorted(source.options.rglob("*.y*ml")):
                 key = option.relative_to(source.options)
                 if key.suffix != ".yaml":
-                    raise UserError(f"{option}: Hydra reads only .yaml, rename it to {key.stem}.yaml")
+                    raise UserError(
+                        f"{option}: Hydra reads only .yaml, rename it to {key.stem}.yaml"
+                    )
                 if str(key.parent) not in groups or key.parent == Path():
                     names = ", ".join(sorted(groups - {"."}))
-                    raise UserError(f"{option}: move it to {source.options.name}/GROUP/, where GROUP is one of {names}")
+                    raise UserError(
+                        f"{option}: move it to {source.options.name}/GROUP/, where GROUP is "
+                        f"one of {names}"
+                    )
                 if other := existing.get(str(key)):
-                    raise UserError(f"{option}: {key.parent}={key.stem} is {other} already, rename one of the two")
+                    raise UserError(
+                        f"{option}: {key.parent}={key.stem} is {other} already, rename one of "
+                        "the two"
+                    )
                 existing[str(key)] = option
             search_path.append(f"plugin-{source.name}", str(source.options))
 
@@ -75,7 +91,8 @@ def sources() -> Iterator[Source]:
     """Yield the plugins in the folders, then those of installed packages.
 
     Raises:
-        UserError: an entry point names a package that does not exist, cannot be imported or has no options.
+        UserError: an entry point names a package that does not exist, cannot be imported or has no
+        options.
     """
     for path in _plugins(PluginFolders.folders):
         yield Source(path.name, path, path, path.name)
@@ -84,54 +101,80 @@ def sources() -> Iterator[Source]:
             spec = find_spec(entry.module.partition(".")[0]) and find_spec(entry.module)
         except Exception as error:  # importing a package may raise anything
             cause = f"{type(error).__name__}: {error}"
-            raise UserError(f"the entry point {entry.name} = {entry.value} cannot be imported ({cause}): uninstall the package") from error
+            raise UserError(
+                f"the entry point {entry.name} = {entry.value} cannot be imported ({cause}): "
+                "uninstall the package"
+            ) from error
         if spec is None or not spec.submodule_search_locations:
-            raise UserError(f"the entry point {entry.name} = {entry.value} in {ENTRY_POINTS} is not a package: uninstall it")
+            raise UserError(
+                f"the entry point {entry.name} = {entry.value} in {ENTRY_POINTS} is not a "
+                "package: uninstall it"
+            )
         code = Path(next(iter(spec.submodule_search_locations)))
         source = Source(entry.name, code / "conf", code, entry.module)
         if not source.overrides:
-            raise UserError(f"the package {entry.module} has no options: add {source.options}/GROUP/OPTION.yaml")
+            raise UserError(
+                f"the package {entry.module} has no options: add {source.options}/GROUP/OPTION.yaml"
+            )
         yield source
 
 
 @lru_cache(maxsize=8)
 def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points of the packages on `sys.path`, which is `path`. The search reads the metadata of every installed package."""
+    """Return the entry points of the packages on `sys.path`, which is `path`. The search reads the
+    metadata of every installed package."""
     assert path == tuple(sys.path)
     return tuple(sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name))
 
 
 def configured() -> tuple[Path, ...]:
-    """Return the folders in `RLMODS_PLUGINS`, which are separated as in `PATH` (by `:`, on Windows `;`).
+    """Return the folders in `RLMODS_PLUGINS`, which are separated as in `PATH` (by `:`, on Windows
+    `;`).
 
     Raises:
         UserError: one does not exist.
     """
-    folders = tuple(Path(name).expanduser().resolve() for name in os.environ.get("RLMODS_PLUGINS", "").split(os.pathsep) if name)
+    folders = tuple(
+        Path(name).expanduser().resolve()
+        for name in os.environ.get("RLMODS_PLUGINS", "").split(os.pathsep)
+        if name
+    )
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"no plugin folder {folder}, set RLMODS_PLUGINS to one that exists (several: A{os.pathsep}B) or unset it")
+            raise UserError(
+                f"no plugin folder {folder}, set RLMODS_PLUGINS to one that exists (several: "
+                f"A{os.pathsep}B) or unset it"
+            )
     return folders
 
 
 def register(*folders: Path) -> None:
-    """Make the plugins in `folders` importable and add their options. Default: `FOLDER`, and those of `configured`.
+    """Make the plugins in `folders` importable and add their options. Default: `FOLDER`, and those
+    of `configured`.
 
     Raises:
-        UserError: a plugin's name is not valid for a module or is that of another module, or its module is missing. While Hydra composes:
-            an option is in no known group, or has the name of an existing option (which Hydra would silently ignore).
+        UserError: a plugin's name is not valid for a module or is that of another module, or its
+        module is missing. While Hydra composes:
+            an option is in no known group, or has the name of an existing option (which Hydra would
+            silently ignore).
     """
     found = [folder.expanduser().resolve() for folder in folders] or [FOLDER, *configured()]
     PluginFolders.folders = tuple(dict.fromkeys(found))
     for plugin in _plugins(PluginFolders.folders):
         module = plugin / f"{plugin.name}.py"
         if not plugin.name.isidentifier():
-            raise UserError(f"{plugin}: the folder's name is that of a Python module, use letters, digits and _ only")
+            raise UserError(
+                f"{plugin}: the folder's name is that of a Python module, use letters, digits "
+                "and _ only"
+            )
         if not module.is_file():
-            raise UserError(f"{plugin}: no {module.name} in it, name the plugin's module like its folder")
+            raise UserError(
+                f"{plugin}: no {module.name} in it, name the plugin's module like its folder"
+            )
         check_name(plugin)
         if str(plugin) not in sys.path:
-            sys.path.append(str(plugin))  # last, so that a plugin's modules do not shadow installed packages
+            # last, so that a plugin's modules do not shadow installed packages
+            sys.path.append(str(plugin))
     Plugins.instance().register(PluginFolders)
 
 
@@ -142,12 +185,17 @@ def check_name(plugin: Path) -> None:
         UserError: another module has that name.
     """
     spec = find_spec(plugin.name)
-    if spec is not None and spec.origin not in (None, str(plugin / f"{plugin.name}.py")):  # None: a namespace package; ours overrides it
-        raise UserError(f"{plugin}: the module name {plugin.name} is used by {spec.origin}, rename the folder and {plugin.name}.py")
+    # None: a namespace package; ours overrides it
+    if spec is not None and spec.origin not in (None, str(plugin / f"{plugin.name}.py")):
+        raise UserError(
+            f"{plugin}: the module name {plugin.name} is used by {spec.origin}, rename the "
+            f"folder and {plugin.name}.py"
+        )
 
 
 def explain_plugin_error(exception: BaseException) -> UserError | None:
-    """Return a one-line error with file and line number if `exception` or one of its causes was raised in a plugin, else None."""
+    """Return a one-line error with file and line number if `exception` or one of its causes was
+    raised in a plugin, else None."""
     try:
         folders = [*PluginFolders.folders, *(source.code for source in sources())]
     except UserError as error:
@@ -155,11 +203,17 @@ def explain_plugin_error(exception: BaseException) -> UserError | None:
     cause: BaseException | None = exception
     errors: list[UserError] = []
     while cause is not None:
-        frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)]
+        frames = [
+            (frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)
+        ]
         if isinstance(cause, SyntaxError):
             frames.append((cause.filename or "", cause.lineno))
         text = " ".join(f"{type(cause).__name__}: {cause}".split())
-        errors += [UserError(f"{name}:{line}: {text}") for name, line in frames if any(map(Path(name).is_relative_to, folders))][-1:]
+        errors += [
+            UserError(f"{name}:{line}: {text}")
+            for name, line in frames
+            if any(map(Path(name).is_relative_to, folders))
+        ][-1:]
         cause = cause.__cause__ or cause.__context__
     return errors[-1] if errors else None
 
@@ -167,7 +221,12 @@ def explain_plugin_error(exception: BaseException) -> UserError | None:
 def _plugins(folders: Sequence[Path]) -> Iterator[Path]:
     """Return the folders of the plugins in `folders`."""
     hidden = (".", "__")
-    return (path for folder in folders for path in sorted(folder.glob("*")) if path.is_dir() and not path.name.startswith(hidden))
+    return (
+        path
+        for folder in folders
+        for path in sorted(folder.glob("*"))
+        if path.is_dir() and not path.name.startswith(hidden)
+    )
 
 
 def _conf_folders(search_path: ConfigSearchPath) -> Iterator[Path]:

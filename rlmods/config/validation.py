@@ -20,18 +20,24 @@ TAKEN = ("accuracy", "reward")
 
 
 def read_validation(config: DictConfig, option: str | None = None) -> Validation:
-    """Return the settings of validation with its reward and its named sets. `option`: the option of its reward.
+    """Return the settings of validation with its reward and its named sets. `option`: the option of
+    its reward.
 
     Raises:
         UserError: a setting is invalid, a set has no held-out prompts, or its name is no name.
     """
-    settings: Validation = parse_settings(config, "validation", Validation, ignore=("reward", "data"))
+    settings: Validation = parse_settings(
+        config, "validation", Validation, ignore=("reward", "data")
+    )
     reward = None if config.get("reward") is None else _reward(config.reward)
     if option is not None and reward is not None and not isinstance(reward, WeightedSum | BySource):
-        reward = WeightedSum({option: {"reward": reward}})  # so that its counts are logged under its name
+        # so that its counts are logged under its name
+        reward = WeightedSum({option: {"reward": reward}})
     sets = config.get("data") or {}
     if not isinstance(sets, DictConfig | dict):
-        raise UserError(f"validation.data={sets}: must be named sets: type +data@validation.data.NAME=OPTION")
+        raise UserError(
+            f"validation.data={sets}: must be named sets: type +data@validation.data.NAME=OPTION"
+        )
     data = {str(name): _load(str(name), node) for name, node in sets.items()}
     return replace(settings, reward=reward, data=data or None)
 
@@ -44,7 +50,9 @@ def at_validation(message: str) -> str:
 
 def _reward(config: Any) -> Any:
     if not isinstance(config, DictConfig):
-        raise UserError(f"validation.reward={config}: is no reward: type reward@validation.reward=OPTION")
+        raise UserError(
+            f"validation.reward={config}: is no reward: type reward@validation.reward=OPTION"
+        )
     try:
         reward = instantiate(config, "validation.reward")
     except UserError as error:
@@ -57,9 +65,13 @@ def _reward(config: Any) -> Any:
 def _load(name: str, config: Any) -> Sequence[Prompt]:
     key = f"validation.data.{name}"
     if name == "_target_":
-        raise UserError("data@validation.data=OPTION has no name: type +data@validation.data.NAME=OPTION")
+        raise UserError(
+            "data@validation.data=OPTION has no name: type +data@validation.data.NAME=OPTION"
+        )
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name in TAKEN:
-        raise UserError(f"{key}: type another name, of letters, digits, - and _, and none of {', '.join(TAKEN)}")
+        raise UserError(
+            f"{key}: type another name, of letters, digits, - and _, and none of {', '.join(TAKEN)}"
+        )
     if not isinstance(config, DictConfig) or "_target_" not in config:
         raise UserError(f"{key}: is no data set: type +data@{key}=OPTION")
     prompts = load_splits(config, key).val
@@ -69,12 +81,14 @@ def _load(name: str, config: Any) -> Sequence[Prompt]:
 
 
 def load_splits(config: DictConfig, name: str) -> Splits:
-    """Return the splits of the data set at a key. Raises: UserError whose message names its settings by that key."""
+    """Return the splits of the data set at a key. Raises: UserError whose message names its
+    settings by that key."""
     try:
         splits: Splits = instantiate(config, name)()
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}: {one_line(error)}") from error
-    except UserError as error:  # its message names the group `data`; replace that by `name`, e.g. `ptx`
+    except UserError as error:
+        # its message names the group `data`; replace that by `name`, e.g. `ptx`
         keys = "|".join(map(str, config))
         raise UserError(re.sub(rf"(?<![/\w.-])data(?=\.(?:{keys})\b)", name, str(error))) from error
     return splits

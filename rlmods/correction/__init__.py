@@ -1,4 +1,5 @@
-"""Off-policy correction: weights of the objective where the sampler's distribution is not the trainer's."""
+"""Off-policy correction: weights of the objective where the sampler's distribution is not the
+trainer's."""
 
 from rlmods.correction.masked import Masked
 from rlmods.correction.no_correction import NoCorrection

@@ -10,22 +10,33 @@ from rlmods.types import ImportanceWeights, TokenFloats, TokenMask, check_bounds
 
 @dataclass(frozen=True)
 class Truncated:
-    """Truncated importance weight: w = min(rho, high) with rho = pi_old / pi_behavior. The bound limits the variance. There is no lower
-    bound, as small weights do not add to it.
+    """Truncated importance weight: w = min(rho, high) with rho = pi_old / pi_behavior. The bound
+    limits the variance. There is no lower bound, as small weights do not add to it.
 
-    Truncated importance sampling (Ionides 2008), between sampler and trainer as TIS (Yao et al. 2025, "Your Efficient RL Framework Secretly
-    Brings You Off-Policy RL Training") and as rho-bar in IMPALA's V-trace (arXiv:1802.01561, section 4). Where no weight is truncated and
-    the sampler can draw every token, E_behavior[w f] = E_old[f]."""
+    Truncated importance sampling (Ionides 2008), between sampler and trainer as TIS (Yao et al.
+    2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training") and as rho-bar
+    in IMPALA's V-trace (arXiv:1802.01561, section 4). Where no weight is truncated and the sampler
+    can draw every token, E_behavior[w f] = E_old[f]."""
 
     high: float = 2.0
     """Upper bound C of the weight; at least 1."""
     level: Level = "token"
-    """token: each token's own ratio. The equality holds for a token given its prefix, and prefixes stay those of the sampler. sequence: the
-    product of the ratios of a response, on all its tokens. The equality holds for responses, with a variance that grows with length."""
+    """token: each token's own ratio. The equality holds for a token given its prefix, and prefixes
+    stay those of the sampler. sequence: the product of the ratios of a response, on all its tokens.
+    The equality holds for responses, with a variance that grows with length."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "correction", {"high": (self.high >= 1, "at least 1"), "level": (self.level in LEVELS, " or ".join(LEVELS))})
+        check_bounds(
+            self,
+            "correction",
+            {
+                "high": (self.high >= 1, "at least 1"),
+                "level": (self.level in LEVELS, " or ".join(LEVELS)),
+            },
+        )
 
-    def __call__(self, old_logprobs: TokenFloats, behavior_logprobs: TokenFloats, mask: TokenMask) -> ImportanceWeights:
+    def __call__(
+        self, old_logprobs: TokenFloats, behavior_logprobs: TokenFloats, mask: TokenMask
+    ) -> ImportanceWeights:
         ratio = sampler_ratio(old_logprobs, behavior_logprobs, mask, self.level)
         return ImportanceWeights(ratio.clamp(max=self.high), ratio > self.high)

@@ -9,12 +9,18 @@ from rlmods.types import TokenFloats, TokenMask
 
 
 def value_loss(
-    values: TokenFloats, old_values: TokenFloats, returns: TokenFloats, mask: TokenMask, clip: float | None = 0.2
+    values: TokenFloats,
+    old_values: TokenFloats,
+    returns: TokenFloats,
+    mask: TokenMask,
+    clip: float | None = 0.2,
 ) -> tuple[TokenFloats, TokenMask]:
-    """Return 0.5 max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) per token, and a mask of the tokens with the clipped term.
+    """Return 0.5 max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) per token, and a mask
+    of the tokens with the clipped term.
 
-    V_old is the critic's value when the response was collected. With `clip` None the loss is the plain square. Masked positions get 0,
-    whatever their values. The value clip of PPO's reference implementation (arXiv:2006.05990, section 3.2; also in arXiv:2203.02155)."""
+    V_old is the critic's value when the response was collected. With `clip` None the loss is the
+    plain square. Masked positions get 0, whatever their values. The value clip of PPO's reference
+    implementation (arXiv:2006.05990, section 3.2; also in arXiv:2203.02155)."""
     values, old_values, returns = (torch.where(mask, x, 0.0) for x in (values, old_values, returns))
     unclipped = (values - returns).square()
     if clip is None:
@@ -24,13 +30,20 @@ def value_loss(
 
 
 def clip_range(returns: TokenFloats, mask: TokenMask, clip: float | None) -> float | None:
-    """Return `clip` times the standard deviation of the returns over the true slots of all ranks: the value clip in units of the reward.
+    """Return `clip` times the standard deviation of the returns over the true slots of all ranks:
+    the value clip in units of the reward.
 
     None, no clipping, if `clip` is None or all returns are equal."""
     if clip is None:
         return None
     count = sum_over_ranks(mask.sum()).clamp(min=1)
-    centred = torch.where(mask, returns.double() - sum_over_ranks(masked_sum(returns.double(), mask).sum()) / count, 0.0)
+    centred = torch.where(
+        mask,
+        returns.double() - sum_over_ranks(masked_sum(returns.double(), mask).sum()) / count,
+        0.0,
+    )
     std = float((sum_over_ranks(centred.square().sum()) / count).sqrt())
-    largest = float((sum_over_ranks(masked_sum(returns.double().square(), mask).sum()) / count).sqrt())
+    largest = float(
+        (sum_over_ranks(masked_sum(returns.double().square(), mask).sum()) / count).sqrt()
+    )
     return clip * std if std > 1e-6 * largest else None

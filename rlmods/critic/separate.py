@@ -27,9 +27,11 @@ class ValueNetwork(nn.Module):
         super().__init__()
         self.scalar = scalar
         self.packs = False
-        """True if forwards compute equal prefixes of rows once and no padding, as those of the policy (`rlmods.policy.packing`)."""
+        """True if forwards compute equal prefixes of rows once and no padding, as those of the
+        policy (`rlmods.policy.packing`)."""
         self.is_checked = False
-        """True after `check`. With weights that are read later (`defer_loading`), the learner calls it."""
+        """True after `check`. With weights that are read later (`defer_loading`), the learner calls
+        it."""
         if not is_deferred(scalar):
             self.check()
 
@@ -44,38 +46,48 @@ class ValueNetwork(nn.Module):
         return self.scalar.needs_train_mode
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Return V(s_t) [N, T], float32, from the hidden state of token t - 1, so that it is independent of token t. 0 outside the mask."""
+        """Return V(s_t) [N, T], float32, from the hidden state of token t - 1, so that it is
+        independent of token t. 0 outside the mask."""
         device = tokens.device.type
         # A cast cached under no_grad has no gradient, as in the policy: never cache casts.
         with torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
-            states = (packed_states if self.packs else padded_states)(self.scalar.model.base_model, tokens, mask)
+            states = (packed_states if self.packs else padded_states)(
+                self.scalar.model.base_model, tokens, mask
+            )
         return scatter(states.by_token(self.scalar.head(states.hidden)), mask)
 
 
 @dataclass(frozen=True)
 class Separate(CriticConfig):
-    """A value network of the policy's size. InstructGPT initialises it from the reward model (arXiv:2203.02155, section 3.5)."""
+    """A value network of the policy's size. InstructGPT initialises it from the reward model
+    (arXiv:2203.02155, section 3.5)."""
 
     init: str | None = None
-    """Run, directory or hub name of a reward model with the policy's tokenizer and pooling `last`, from which trunk and head are
-    initialised; its offset is subtracted in the head's bias. null: the policy's trunk with a zero head."""
+    """Run, directory or hub name of a reward model with the policy's tokenizer and pooling `last`,
+    from which trunk and head are initialised; its offset is subtracted in the head's bias. null:
+    the policy's trunk with a zero head."""
 
     def __call__(self, policy: Policy) -> ValueNetwork:
         """Return the value network.
 
         Raises:
-            UserError: `init` is not a reward model, has another vocabulary, or pools the scores of several tokens.
+            UserError: `init` is not a reward model, has another vocabulary, or pools the scores of
+            several tokens.
         """
         if self.init is None:
             return ValueNetwork(ScalarModel.from_policy(policy))
         scalar = ScalarModel.load(self.init).requires_grad_(True)
         if scalar.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
-            raise UserError(f"critic.init={self.init} has another tokenizer than the policy: type critic.init=null")
+            raise UserError(
+                f"critic.init={self.init} has another tokenizer than the policy: type "
+                "critic.init=null"
+            )
         pooling = scalar.metadata.get("pooling", "last")
         if pooling != "last":
             advice = "type critic.init=null, or train a reward model with algo.pooling=last"
             raise UserError(
-                f"critic.init={self.init}: its score is the {pooling} over tokens, and a value is a score at one token: {advice}"
+                f"critic.init={self.init}: its score is the {pooling} over tokens, and a "
+                f"value is a score at one token: {advice}"
             )
         scalar.fold_offset()
         return ValueNetwork(scalar.to(policy.device))

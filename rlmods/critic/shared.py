@@ -28,8 +28,8 @@ class ValueHead(nn.Module):
 
 @dataclass(frozen=True)
 class Shared(CriticConfig):
-    """A value head on the policy's trunk: one linear layer. The value loss also trains the trunk (PPO, arXiv:1707.06347, equation 9), so
-    choose `coefficient` with care."""
+    """A value head on the policy's trunk: one linear layer. The value loss also trains the trunk
+    (PPO, arXiv:1707.06347, equation 9), so choose `coefficient` with care."""
 
     def __call__(self, policy: Policy) -> ValueHead:
         """Return the value head."""

@@ -10,11 +10,25 @@ from random import Random
 from typing import Any
 
 from rlmods.data.mistakes import MAX_CANDIDATES, mistakes, ranked_candidates
-from rlmods.data.schema import Splits, check_count, check_fraction, checked_splits, prompt_fields, raise_unknown_choice, render
+from rlmods.data.schema import (
+    Splits,
+    check_count,
+    check_fraction,
+    checked_splits,
+    prompt_fields,
+    raise_unknown_choice,
+    render,
+)
 from rlmods.data.worked import solution_with_error, worked_solution
 from rlmods.types import Prompt, UserError
 
-DIGIT, TENS, UP_TO_99, UP_TO_999, FACTOR = range(10), range(10, 100), range(100), range(1000), range(2, 10)
+DIGIT, TENS, UP_TO_99, UP_TO_999, FACTOR = (
+    range(10),
+    range(10, 100),
+    range(100),
+    range(1000),
+    range(2, 10),
+)
 VAL_SHARE = 5
 """One in this many questions belongs to val."""
 
@@ -33,30 +47,36 @@ class Arithmetic:
     5     (a op b)*c     0 to 99, 0 to 99, 2 to 9    160 000
     ===== ============== =========================== =====================
 
-    A hash of the question assigns it to train or val, independent of seed and level: a policy warm-started with one seed has never seen the
-    val questions of another. Raises: UserError for a field out of range, and for a template with unknown names."""
+    A hash of the question assigns it to train or val, independent of seed and level: a policy
+    warm-started with one seed has never seen the val questions of another. Raises: UserError for a
+    field out of range, and for a template with unknown names."""
 
     level: int = 2
     """Difficulty, 1 to 5."""
     operations: str = "+-"
     """Operators for `op`, a subset of `+-*`. Level 4 only multiplies."""
     num_train: int = 10_000
-    """Maximum number of train questions; all of the split if there are fewer (a fifth of the table's last column is val)."""
+    """Maximum number of train questions; all of the split if there are fewer (a fifth of the
+    table's last column is val)."""
     num_val: int = 200
     """Maximum number of val questions."""
     seed: int = 0
-    """Seed for the choice and order of questions; independent of the run's seed, so that runs with different seeds share a data set."""
+    """Seed for the choice and order of questions; independent of the run's seed, so that runs with
+    different seeds share a data set."""
     template: str = "{question}="
     """Text of the prompt."""
     response: str = "<answer>{answer}</answer>"
     """Text of a good response, `meta["response"]`: the target of `algo=sft`."""
     wrong_fraction: float = 0.0
-    """Fraction of train responses with a plausible wrong answer, so that a policy warm-started on them has room to improve."""
+    """Fraction of train responses with a plausible wrong answer, so that a policy warm-started on
+    them has room to improve."""
     num_candidates: int = 2
-    """Number of responses to compare, 1 to 9: `meta["candidates"]`, exactly one of them correct, and `ranks`: 0 for that one, then by
-    distance from the answer. 1: a single response, correct half of the time."""
+    """Number of responses to compare, 1 to 9: `meta["candidates"]`, exactly one of them correct,
+    and `ranks`: 0 for that one, then by distance from the answer. 1: a single response, correct
+    half of the time."""
     wrong_steps: float = 0.5
-    """Fraction of worked solutions, `meta["steps"]`, with a wrong step; `step_labels` are 1 before it and 0 from it on."""
+    """Fraction of worked solutions, `meta["steps"]`, with a wrong step; `step_labels` are 1 before
+    it and 0 from it on."""
     chat: bool = False
     """Put the question in a user message, for models with a chat template."""
 
@@ -64,7 +84,9 @@ class Arithmetic:
         check_count("num_train", self.num_train, 1)
         check_count("num_val", self.num_val, 0)
         if not self.operations or set(self.operations) - set("+-*"):
-            raise UserError(f"data.operations={self.operations}: choose from + - *, as in data.operations=+-")
+            raise UserError(
+                f"data.operations={self.operations}: choose from + - *, as in data.operations=+-"
+            )
         check_fraction("wrong_fraction", self.wrong_fraction)
         check_fraction("wrong_steps", self.wrong_steps)
         check_count("num_candidates", self.num_candidates, 1, MAX_CANDIDATES)
@@ -76,7 +98,8 @@ class Arithmetic:
         return checked_splits(train, val, "data=arithmetic")
 
     def _question_space(self) -> tuple[int, Callable[[int], str]]:
-        """Return the number of questions of the level, and a function from an index to a question."""
+        """Return the number of questions of the level, and a function from an index to a
+        question."""
         operators = "".join(dict.fromkeys(self.operations))
         pair = "{0}{1}{2}"
         spaces = {
@@ -102,36 +125,58 @@ class Arithmetic:
 
         return num_questions, question_at
 
-    def _draw(self, split: str, max_questions: int, num_questions: int, question_at: Callable[[int], str]) -> list[Prompt]:
+    def _draw(
+        self, split: str, max_questions: int, num_questions: int, question_at: Callable[[int], str]
+    ) -> list[Prompt]:
         indices = _shuffled(num_questions, Random(f"{split}-{self.seed}"))
-        questions = list(islice((q for q in map(question_at, indices) if _split(q) == split), max_questions))
+        questions = list(
+            islice((q for q in map(question_at, indices) if _split(q) == split), max_questions)
+        )
         wrong_fraction = self.wrong_fraction if split == "train" else 0.0
         rng = Random(f"wrong-{self.seed}")
         wrong_rows = set(rng.sample(range(len(questions)), round(wrong_fraction * len(questions))))
         prompts = []
         for i, question in enumerate(questions):
             answer = _evaluate(question)
-            response = self._response(question, rng.choice(mistakes(answer)) if i in wrong_rows else answer)
-            meta = {"level": self.level, "response": response, **self._annotations(question, answer)}
+            response = self._response(
+                question, rng.choice(mistakes(answer)) if i in wrong_rows else answer
+            )
+            meta = {
+                "level": self.level,
+                "response": response,
+                **self._annotations(question, answer),
+            }
             content = render(self.template, {"question": question}, "template")
             prompt_id = f"arithmetic-{self.level}-{split}-{question}"
-            prompts.append(Prompt(id=prompt_id, answer=str(answer), meta=meta, **prompt_fields(content, self.chat)))
+            prompts.append(
+                Prompt(
+                    id=prompt_id, answer=str(answer), meta=meta, **prompt_fields(content, self.chat)
+                )
+            )
         return prompts
 
     def _response(self, question: str, answer: int) -> str:
         return render(self.response, {"answer": answer, "question": question}, "response")
 
     def _annotations(self, question: str, answer: int) -> dict[str, Any]:
-        """Return the data of reward models and preference losses, a function of question and seed only."""
+        """Return the data of reward models and preference losses, a function of question and seed
+        only."""
         rng = Random(f"steps-{self.seed}-{question}")
         if rng.random() < self.wrong_steps:
             steps, labels = solution_with_error(question, rng)
         else:
             steps = worked_solution(question)
             labels = (1.0,) * len(steps)
-        answers, ranks = ranked_candidates(answer, self.num_candidates, Random(f"candidates-{self.seed}-{question}"))
+        answers, ranks = ranked_candidates(
+            answer, self.num_candidates, Random(f"candidates-{self.seed}-{question}")
+        )
         candidates = tuple(self._response(question, x) for x in answers)
-        return {"candidates": candidates, "ranks": tuple(ranks), "steps": steps, "step_labels": labels}
+        return {
+            "candidates": candidates,
+            "ranks": tuple(ranks),
+            "steps": steps,
+            "step_labels": labels,
+        }
 
 
 def _split(question: str) -> str:
@@ -148,4 +193,5 @@ def _shuffled(size: int, rng: Random) -> Iterator[int]:
 
 
 def _evaluate(question: str) -> int:
-    return int(eval(question, {"__builtins__": {}}))  # generated above: digits, operators and parentheses only
+    # generated above: digits, operators and parentheses only
+    return int(eval(question, {"__builtins__": {}}))

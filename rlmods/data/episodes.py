@@ -10,8 +10,9 @@ from rlmods.types import Prompt
 
 @dataclass(frozen=True)
 class Episodes:
-    """Prompts that are the seeds of episodes, for `environment=textarena`, `gymnasium` and `openenv`, which show their first observation in
-    place of the text. Val has the seeds from `seed` on, and train those that follow.
+    """Prompts that are the seeds of episodes, for `environment=textarena`, `gymnasium` and
+    `openenv`, which show their first observation in place of the text. Val has the seeds from
+    `seed` on, and train those that follow.
 
     Raises: UserError for a field out of range."""
 
@@ -31,7 +32,15 @@ class Episodes:
 
         def prompts(split: str, first: int, count: int) -> list[Prompt]:
             seeds = range(first, first + count)
-            return [Prompt(id=f"episode-{split}-{n}", meta={"seed": n}, **prompt_fields(str(n), self.chat)) for n in seeds]
+            return [
+                Prompt(
+                    id=f"episode-{split}-{n}", meta={"seed": n}, **prompt_fields(str(n), self.chat)
+                )
+                for n in seeds
+            ]
 
-        val, train = prompts("val", self.seed, self.num_val), prompts("train", self.seed + self.num_val, self.num_train)
+        val, train = (
+            prompts("val", self.seed, self.num_val),
+            prompts("train", self.seed + self.num_val, self.num_train),
+        )
         return checked_splits(train, val, "data=episodes")

@@ -11,8 +11,9 @@ from rlmods.types import Prompt, UserError
 
 @dataclass(frozen=True)
 class HiddenNumber:
-    """Prompts that ask for a whole number from `low` to `high`, which is the gold answer and not in the prompt. It is to be found by
-    guessing, with `environment=guess_number`. Every number occurs equally often, up to one, in train and in val.
+    """Prompts that ask for a whole number from `low` to `high`, which is the gold answer and not in
+    the prompt. It is to be found by guessing, with `environment=guess_number`. Every number occurs
+    equally often, up to one, in train and in val.
 
     Raises: UserError for a field out of range, and for a template with unknown names."""
 
@@ -42,6 +43,11 @@ class HiddenNumber:
             numbers = [self.low + i % (self.high - self.low + 1) for i in range(count)]
             Random(f"{split}-{self.seed}").shuffle(numbers)
             fields = prompt_fields(content, self.chat)
-            return [Prompt(id=f"hidden-number-{split}-{i}", answer=str(n), **fields) for i, n in enumerate(numbers)]
+            return [
+                Prompt(id=f"hidden-number-{split}-{i}", answer=str(n), **fields)
+                for i, n in enumerate(numbers)
+            ]
 
-        return checked_splits(prompts("train", self.num_train), prompts("val", self.num_val), "data=hidden_number")
+        return checked_splits(
+            prompts("train", self.num_train), prompts("val", self.num_val), "data=hidden_number"
+        )

@@ -11,7 +11,17 @@ from random import Random
 from typing import Any, NoReturn
 
 from rlmods.data.hub import SUFFIXES, load_rows
-from rlmods.data.schema import Splits, check_count, check_messages, check_text, checked_splits, get_column, prompt_fields, render, type_name
+from rlmods.data.schema import (
+    Splits,
+    check_count,
+    check_messages,
+    check_text,
+    checked_splits,
+    get_column,
+    prompt_fields,
+    render,
+    type_name,
+)
 from rlmods.types import Prompt, UserError
 
 Row = dict[str, Any]
@@ -19,31 +29,39 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Jsonl:
-    """Prompts from the rows of a JSON Lines file or a Hugging Face data set. Columns that no field names are kept in `meta`.
+    """Prompts from the rows of a JSON Lines file or a Hugging Face data set. Columns that no field
+    names are kept in `meta`.
 
-    Raises: UserError with file, line and column for a file that cannot be read, broken JSON, a missing column, an empty or mistyped value,
-    an id that occurs twice, and too few rows."""
+    Raises: UserError with file, line and column for a file that cannot be read, broken JSON, a
+    missing column, an empty or mistyped value, an id that occurs twice, and too few rows."""
 
     train: str | None = None
-    """Required: a JSON Lines, .json, .csv or .parquet file, a folder of such, or NAME, NAME:SPLIT or NAME:CONFIG:SPLIT on the Hub."""
+    """Required: a JSON Lines, .json, .csv or .parquet file, a folder of such, or NAME, NAME:SPLIT
+    or NAME:CONFIG:SPLIT on the Hub."""
     val: str | None = None
-    """The same, to validate on (of a folder or NAME, the split "test"). null: rows of `train` are held out."""
+    """The same, to validate on (of a folder or NAME, the split "test"). null: rows of `train` are
+    held out."""
     num_val: int = 200
-    """Number of rows to hold out (with all rows of the same question), or the maximum to take from `val`. 0: none."""
+    """Number of rows to hold out (with all rows of the same question), or the maximum to take from
+    `val`. 0: none."""
     prompt: str = "prompt"
     """Column with the question: a string, or a list of chat messages."""
     answer: str | None = "answer"
-    """Column with the gold answer, a string or a number; a row may hold null if its reward needs none. null: the data has none."""
+    """Column with the gold answer, a string or a number; a row may hold null if its reward needs
+    none. null: the data has none."""
     response: str | None = None
     """Column with a good response, kept as `meta["response"]`: the target of `algo=sft`."""
     messages: str | None = None
-    """Column with chat messages, read instead of `prompt`. A last assistant message becomes `meta["response"]`."""
+    """Column with chat messages, read instead of `prompt`. A last assistant message becomes
+    `meta["response"]`."""
     id: str | None = None
     """Column with a unique id. null: the line number."""
     source: str | None = None
-    """Column with the name of the data set that a row comes from: metrics are also logged by it, and `reward=by_source` grades by it."""
+    """Column with the name of the data set that a row comes from: metrics are also logged by it,
+    and `reward=by_source` grades by it."""
     template: str = "{prompt}"
-    """Text of the prompt. `{prompt}` and every column are filled in; of chat messages it rewrites the last. Double literal braces."""
+    """Text of the prompt. `{prompt}` and every column are filled in; of chat messages it rewrites
+    the last. Double literal braces."""
     system: str | None = None
     """System message for rows without one."""
     chat: bool = False
@@ -58,12 +76,16 @@ class Jsonl:
             check_count("max_prompt_tokens", self.max_prompt_tokens, 1)
         check_count("num_val", self.num_val, 0)
         if self.train is None:
-            raise UserError(f"data={type(self).__name__.lower()} needs a file; type data.train=FILE")
+            raise UserError(
+                f"data={type(self).__name__.lower()} needs a file; type data.train=FILE"
+            )
         train = self._prompts(self.train, "train")
         if self.val is not None:
             val = self._prompts(self.val, "val")
             if len(val) > self.num_val:
-                val = [val[i] for i in sorted(Random(self.seed).sample(range(len(val)), self.num_val))]
+                val = [
+                    val[i] for i in sorted(Random(self.seed).sample(range(len(val)), self.num_val))
+                ]
             return checked_splits(train, val, self.train)
         return checked_splits(*hold_out(train, self.num_val, self.seed, self.train), self.train)
 
@@ -73,7 +95,10 @@ class Jsonl:
             prompt = self._prompt(row, location, f"{split}-{number}")
             if prompt.id in prompts:
                 hint = "type data.id=COLUMN with unique values, or data.id=null for line numbers"
-                raise UserError(f'{location}: column "{self.id}": "{prompt.id}" is the id of an earlier line too; {hint}')
+                raise UserError(
+                    f'{location}: column "{self.id}": "{prompt.id}" is the id of an earlier '
+                    f"line too; {hint}"
+                )
             prompts[prompt.id] = prompt
         if not prompts:
             raise UserError(f"{path}: the file has no rows; type data.{split}=FILE")
@@ -86,10 +111,15 @@ class Jsonl:
             yield from ((number, f"{source}:{number}", row) for number, row in read_jsonl(source))
         else:
             rows = load_rows(source, "test" if split == "val" else split)
-            yield from ((number, f"{source} ({split} row {number})", dict(row)) for number, row in enumerate(rows, 1))
+            yield from (
+                (number, f"{source} ({split} row {number})", dict(row))
+                for number, row in enumerate(rows, 1)
+            )
 
     def _prompt(self, row: Row, location: str, default_id: str) -> Prompt:
-        name, field = (self.prompt, "prompt") if self.messages is None else (self.messages, "messages")
+        name, field = (
+            (self.prompt, "prompt") if self.messages is None else (self.messages, "messages")
+        )
         question = get_column(row, name, location, field)
         used = {name, self.answer, self.response, self.id, self.source}
         meta = {k: v for k, v in row.items() if k not in used}
@@ -102,38 +132,63 @@ class Jsonl:
             if turns[-1]["role"] == "assistant":
                 meta.setdefault("response", turns.pop()["content"])
             if not turns or turns[-1]["role"] == "assistant":
-                raise UserError(f'{location}: column "{name}" must end with a user turn, or with a user and an assistant turn')
-            turns[-1]["content"] = render(self.template, {**row, "prompt": turns[-1]["content"]}, "template")
+                raise UserError(
+                    f'{location}: column "{name}" must end with a user turn, or with a user '
+                    "and an assistant turn"
+                )
+            turns[-1]["content"] = render(
+                self.template, {**row, "prompt": turns[-1]["content"]}, "template"
+            )
             if self.system is not None and turns[0]["role"] != "system":
                 turns.insert(0, {"role": "system", "content": self.system})
             question_fields = {"messages": turns}
         elif field == "messages":
             kind = type_name(question)
-            raise UserError(f'{location}: column "{name}" must hold a list of messages, found {kind}; type data.prompt={name}')
+            raise UserError(
+                f'{location}: column "{name}" must hold a list of messages, found {kind}; '
+                f"type data.prompt={name}"
+            )
         else:
-            content = render(self.template, {**row, "prompt": check_text(question, location, name)}, "template")
+            content = render(
+                self.template, {**row, "prompt": check_text(question, location, name)}, "template"
+            )
             question_fields = prompt_fields(content, self.chat, self.system)
         has_answer = self.answer is not None and row.get(self.answer, "") is not None
-        answer = self._text_or_number(row, str(self.answer), location, "answer") if has_answer else None
-        row_id = default_id if self.id is None else self._text_or_number(row, self.id, location, "id")
-        source = None if self.source is None else self._text_or_number(row, self.source, location, "source")
-        return Prompt(id=row_id, answer=answer, meta=meta, source=source, location=location, **question_fields)
+        answer = (
+            self._text_or_number(row, str(self.answer), location, "answer") if has_answer else None
+        )
+        row_id = (
+            default_id if self.id is None else self._text_or_number(row, self.id, location, "id")
+        )
+        source = (
+            None
+            if self.source is None
+            else self._text_or_number(row, self.source, location, "source")
+        )
+        return Prompt(
+            id=row_id, answer=answer, meta=meta, source=source, location=location, **question_fields
+        )
 
     @staticmethod
     def _text_or_number(row: Row, column: str, location: str, field: str) -> str:
         value = get_column(row, column, location, field, optional=True)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and not math.isfinite(value):
-            raise UserError(f'{location}: column "{column}" must hold finite numbers, found {value}')
+            raise UserError(
+                f'{location}: column "{column}" must hold finite numbers, found {value}'
+            )
         return str(value) if is_number else check_text(value, location, column).strip()
 
 
 def read_jsonl(path: str) -> list[tuple[int, Row]]:
-    """Read the rows of a file with their line numbers, skipping blank lines. Raises: UserError, naming the line."""
+    """Read the rows of a file with their line numbers, skipping blank lines. Raises: UserError,
+    naming the line."""
     try:
         lines = Path(path).expanduser().read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
     except OSError as e:
-        raise UserError(f"{path}: cannot be read ({e.strerror}); type data.train=FILE or data.val=FILE") from e
+        raise UserError(
+            f"{path}: cannot be read ({e.strerror}); type data.train=FILE or data.val=FILE"
+        ) from e
     rows = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -143,9 +198,14 @@ def read_jsonl(path: str) -> list[tuple[int, Row]]:
         except UnicodeDecodeError as e:
             raise UserError(f"{path}:{number}: not UTF-8 text ({e.reason})") from e
         except (ValueError, RecursionError) as e:
-            raise UserError(f"{path}:{number}: broken JSON ({e}); the file needs one whole object per line") from e
+            raise UserError(
+                f"{path}:{number}: broken JSON ({e}); the file needs one whole object per line"
+            ) from e
         if not isinstance(row, dict):
-            raise UserError(f"{path}:{number}: must be one object with named columns per line, found {type_name(row)}")
+            raise UserError(
+                f"{path}:{number}: must be one object with named columns per line, found "
+                f"{type_name(row)}"
+            )
         rows.append((number, row))
     return rows
 
@@ -160,18 +220,33 @@ def _finite(number: str) -> float:
     return value
 
 
-def hold_out(prompts: Sequence[Prompt], num_val: int, seed: int, source: str) -> tuple[list[Prompt], list[Prompt]]:
-    """Split prompts into train and val, which share no question. Raises: UserError if that leaves nothing to train on."""
-    questions = [json.dumps([p.text, None if p.messages is None else [dict(m) for m in p.messages]]) for p in prompts]
+def hold_out(
+    prompts: Sequence[Prompt], num_val: int, seed: int, source: str
+) -> tuple[list[Prompt], list[Prompt]]:
+    """Split prompts into train and val, which share no question. Raises: UserError if that leaves
+    nothing to train on."""
+    questions = [
+        json.dumps([p.text, None if p.messages is None else [dict(m) for m in p.messages]])
+        for p in prompts
+    ]
     rows: dict[str, list[int]] = {}
     for i, question in enumerate(questions):
         rows.setdefault(question, []).append(i)
     val_rows = _sample_groups(list(rows.values()), num_val, seed)
     if len(val_rows) < num_val or len(val_rows) == len(prompts):
-        possible = len(_sample_groups(list(rows.values()), max(1, len(prompts) // 10), seed)) if len(rows) > 1 else 0
+        possible = (
+            len(_sample_groups(list(rows.values()), max(1, len(prompts) // 10), seed))
+            if len(rows) > 1
+            else 0
+        )
         available = f"{len(prompts)} rows with {len(rows)} different questions"
-        raise UserError(f"{source}: cannot hold out data.num_val={num_val} of {available}; type data.num_val={possible}")
-    return [p for i, p in enumerate(prompts) if i not in val_rows], [p for i, p in enumerate(prompts) if i in val_rows]
+        raise UserError(
+            f"{source}: cannot hold out data.num_val={num_val} of {available}; type "
+            f"data.num_val={possible}"
+        )
+    return [p for i, p in enumerate(prompts) if i not in val_rows], [
+        p for i, p in enumerate(prompts) if i in val_rows
+    ]
 
 
 def _sample_groups(groups: list[list[int]], max_rows: int, seed: int) -> set[int]:

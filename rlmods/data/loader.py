@@ -14,13 +14,15 @@ from rlmods.types import Prompt, UserError
 
 
 class PromptLoader:
-    """Endless stream of prompts, split into global batches of `batch_size`. Each pass over the data is a new permutation, a function of
-    (seed, pass). Batches may span two passes, so every prompt is seen once per pass and none is dropped; if `batch_size` exceeds the data,
-    a batch holds prompts twice. Each rank gets its own slice of every global batch. With `weights`, sources (`Prompt.source`) take turns in
-    proportion to them, and each has its own passes.
+    """Endless stream of prompts, split into global batches of `batch_size`. Each pass over the data
+    is a new permutation, a function of (seed, pass). Batches may span two passes, so every prompt
+    is seen once per pass and none is dropped; if `batch_size` exceeds the data, a batch holds
+    prompts twice. Each rank gets its own slice of every global batch. With `weights`, sources
+    (`Prompt.source`) take turns in proportion to them, and each has its own passes.
 
-    Every `iter()` continues the stream and ends after `len()` batches, the length of an epoch. The position advances before a batch is
-    returned: a checkpoint written during batch k resumes at k + 1.
+    Every `iter()` continues the stream and ends after `len()` batches, the length of an epoch. The
+    position advances before a batch is returned: a checkpoint written during batch k resumes at k +
+    1.
 
     Raises: UserError if a batch cannot be split evenly over the ranks."""
 
@@ -43,14 +45,22 @@ class PromptLoader:
             raise UserError("the data set has no prompts to train on")
         if batch_size < 1 or batch_size % world_size:
             raise UserError(
-                f"a batch of {batch_size} prompts cannot be shared evenly by {world_size} ranks; use a multiple of {world_size}"
+                f"a batch of {batch_size} prompts cannot be shared evenly by {world_size} "
+                f"ranks; use a multiple of {world_size}"
             )
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not below the world size {world_size}")
-        self.prompts, self.batch_size, self.seed, self.rank, self.world_size = prompts, batch_size, seed, rank, world_size
+        self.prompts, self.batch_size, self.seed, self.rank, self.world_size = (
+            prompts,
+            batch_size,
+            seed,
+            rank,
+            world_size,
+        )
         self.pools = pools
         self.interleaving = None if weights is None else Interleaving(weights)
-        self._num_taken = 0  # prompts on all ranks, so that it is valid for another batch size or number of ranks
+        # prompts on all ranks, so that it is valid for another batch size or number of ranks
+        self._num_taken = 0
         if self.interleaving is None:
             self._streams = {"": PromptStream(prompts, str(seed), pools, min_prompts=batch_size)}
         else:
@@ -58,12 +68,18 @@ class PromptLoader:
             for prompt in prompts:
                 sources.setdefault(str(prompt.source), []).append(prompt)
             self._streams = {
-                name: PromptStream(sources[name], f"{seed}-{name}", pools, min_prompts=math.ceil(share * batch_size))
+                name: PromptStream(
+                    sources[name],
+                    f"{seed}-{name}",
+                    pools,
+                    min_prompts=math.ceil(share * batch_size),
+                )
                 for name, share in self.interleaving.shares.items()
             }
 
     def __len__(self) -> int:
-        """Number of batches per epoch. Without a length Lightning prefetches one batch, and rollouts would use an outdated policy."""
+        """Number of batches per epoch. Without a length Lightning prefetches one batch, and
+        rollouts would use an outdated policy."""
         return math.ceil(len(self.prompts) / self.batch_size)
 
     def __iter__(self) -> Iterator[list[Prompt]]:
@@ -73,30 +89,52 @@ class PromptLoader:
             yield batch
 
     def next_batch(self) -> list[Prompt]:
-        """Return this rank's slice of the next batch without advancing. With pools, only `iter()` may do so: a pass begins with it."""
+        """Return this rank's slice of the next batch without advancing. With pools, only `iter()`
+        may do so: a pass begins with it."""
         # All of the global batch on every rank: with pools, passes begin in the same batch on each.
-        batch = [self.prompt_at(position) for position in range(self._num_taken, self._num_taken + self.batch_size)]
+        batch = [
+            self.prompt_at(position)
+            for position in range(self._num_taken, self._num_taken + self.batch_size)
+        ]
         size = self.batch_size // self.world_size
         return batch[self.rank * size : (self.rank + 1) * size]
 
     def prompt_at(self, position: int) -> Prompt:
-        """Return the prompt at a position of the endless stream; with pools, positions must be read in ascending order."""
+        """Return the prompt at a position of the endless stream; with pools, positions must be read
+        in ascending order."""
         source, index = ("", position) if self.interleaving is None else self.interleaving(position)
         return self._streams[source][index]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, which is the same on every rank."""
-        state = {"taken": self._num_taken, "seed": self.seed, "prompts": len(self.prompts), "fingerprint": self._fingerprint()}
-        return state if self.pools is None else state | {"streams": {name: stream.state_dict() for name, stream in self._streams.items()}}
+        state = {
+            "taken": self._num_taken,
+            "seed": self.seed,
+            "prompts": len(self.prompts),
+            "fingerprint": self._fingerprint(),
+        }
+        return (
+            state
+            if self.pools is None
+            else state
+            | {"streams": {name: stream.state_dict() for name, stream in self._streams.items()}}
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the position. Raises: UserError if data or seed changed, as the rest of the pass would repeat and skip prompts."""
+        """Restore the position. Raises: UserError if data or seed changed, as the rest of the pass
+        would repeat and skip prompts."""
         current = self.state_dict()
         if (state["prompts"], state["fingerprint"]) != (current["prompts"], current["fingerprint"]):
             counts = f"{state['prompts']} prompts then, {current['prompts']} now"
-            raise UserError(f"the data changed between save and resume ({counts}); restore it, or start anew with resume=null")
+            raise UserError(
+                f"the data changed between save and resume ({counts}); restore it, or start "
+                "anew with resume=null"
+            )
         if state["seed"] != self.seed:
-            raise UserError(f"the seed changed between save and resume; type seed={state['seed']}, or start anew with resume=null")
+            raise UserError(
+                f"the seed changed between save and resume; type seed={state['seed']}, or "
+                "start anew with resume=null"
+            )
         self._num_taken = int(state["taken"])
         for name, stream in self._streams.items() if self.pools is not None else ():
             stream.load_state_dict(state["streams"][name])
@@ -105,7 +143,14 @@ class PromptLoader:
         digest = hashlib.sha256()
         for p in self.prompts:
             messages = None if p.messages is None else [dict(m) for m in p.messages]
-            row = [p.id, p.text, messages, p.answer, dict(p.meta), *([] if p.source is None else [p.source])]
+            row = [
+                p.id,
+                p.text,
+                messages,
+                p.answer,
+                dict(p.meta),
+                *([] if p.source is None else [p.source]),
+            ]
             digest.update(json.dumps(row, default=str, sort_keys=True).encode())
         if self.interleaving is not None:
             digest.update(json.dumps(self.interleaving.shares).encode())

@@ -15,12 +15,13 @@ CALL, RESULT, ANSWER = "<calculator>{}</calculator>", "<result>{}</result>", "<a
 
 @dataclass(frozen=True)
 class LongSums:
-    """Sums and differences of two numbers of many digits, as plain text, which a small policy solves only with a calculator
-    (`environment=tools`).
+    """Sums and differences of two numbers of many digits, as plain text, which a small policy
+    solves only with a calculator (`environment=tools`).
 
-    With `demonstrations`, the train rows are targets of `algo=sft` instead, in `meta["response"]`: half of them are first turns, of which
-    `call_fraction` call the calculator and the others answer wrongly, and half are answers after the result of a call. A policy trained on
-    them can use the tool and often forgets to. Raises: UserError for a field out of range."""
+    With `demonstrations`, the train rows are targets of `algo=sft` instead, in `meta["response"]`:
+    half of them are first turns, of which `call_fraction` call the calculator and the others answer
+    wrongly, and half are answers after the result of a call. A policy trained on them can use the
+    tool and often forgets to. Raises: UserError for a field out of range."""
 
     digits: int = 5
     """Number of digits of both numbers."""
@@ -41,7 +42,10 @@ class LongSums:
         check_count("num_val", self.num_val, 0)
         check_fraction("call_fraction", self.call_fraction)
         if self.num_train + self.num_val > (space := 2 * (9 * 10 ** (self.digits - 1)) ** 2) // 2:
-            raise UserError(f"data.digits={self.digits}: there are only {space} questions: type a smaller data.num_train")
+            raise UserError(
+                f"data.digits={self.digits}: there are only {space} questions: type a smaller "
+                "data.num_train"
+            )
         random, questions = Random(f"long-sums-{self.digits}-{self.seed}"), dict[str, int]()
         while len(questions) < self.num_train + self.num_val:
             a, b = (random.randrange(10 ** (self.digits - 1), 10**self.digits) for _ in range(2))
@@ -50,14 +54,34 @@ class LongSums:
         rows = list(questions.items())
         val = [self._prompt("val", *row) for row in rows[: self.num_val]]
         shown = self._demonstration if self.demonstrations else self._prompt
-        return checked_splits([shown("train", *row) for row in rows[self.num_val :]], val, "data=long_sums")
+        return checked_splits(
+            [shown("train", *row) for row in rows[self.num_val :]], val, "data=long_sums"
+        )
 
-    def _prompt(self, split: str, question: str, answer: int, text: str = "", **meta: Any) -> Prompt:
-        return Prompt(id=f"long-sums-{split}-{question}", text=f"{question}={text}", answer=str(answer), meta=meta)
+    def _prompt(
+        self, split: str, question: str, answer: int, text: str = "", **meta: Any
+    ) -> Prompt:
+        return Prompt(
+            id=f"long-sums-{split}-{question}",
+            text=f"{question}={text}",
+            answer=str(answer),
+            meta=meta,
+        )
 
     def _demonstration(self, split: str, question: str, answer: int) -> Prompt:
         random, call = Random(f"{question}-{self.seed}"), CALL.format(question)
         if random.random() < 0.5:
-            return self._prompt(split, question, answer, f"{call}\n{RESULT.format(answer)}\n", response=ANSWER.format(answer))
+            return self._prompt(
+                split,
+                question,
+                answer,
+                f"{call}\n{RESULT.format(answer)}\n",
+                response=ANSWER.format(answer),
+            )
         calls = random.random() < self.call_fraction
-        return self._prompt(split, question, answer, response=call if calls else ANSWER.format(random.choice(mistakes(answer))))
+        return self._prompt(
+            split,
+            question,
+            answer,
+            response=call if calls else ANSWER.format(random.choice(mistakes(answer))),
+        )

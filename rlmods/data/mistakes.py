@@ -18,15 +18,20 @@ def mistakes(answer: int) -> list[int]:
 
 
 def ranked_candidates(answer: int, num_candidates: int, rng: Random) -> tuple[list[int], list[int]]:
-    """Return the answer among different wrong ones of the same sign, in random order, and their ranks: 0 for the correct one, then by
-    distance from it, equal distances tied. A single candidate is correct (0) half of the time, else wrong (1)."""
+    """Return the answer among different wrong ones of the same sign, in random order, and their
+    ranks: 0 for the correct one, then by distance from it, equal distances tied. A single candidate
+    is correct (0) half of the time, else wrong (1)."""
     near, num_wrong = mistakes(answer), max(num_candidates, 2) - 1
     if num_wrong > len(wrong := _same_sign(answer, near)):
-        wrong = _same_sign(answer, [*near, *(answer + sign * error for error in EXTRA_ERRORS for sign in (1, -1))])
+        wrong = _same_sign(
+            answer, [*near, *(answer + sign * error for error in EXTRA_ERRORS for sign in (1, -1))]
+        )
     candidates = [answer, *rng.sample(wrong, num_wrong)]
     rng.shuffle(candidates)
     distances = sorted({abs(x - answer) for x in candidates})
-    return candidates[:num_candidates], [distances.index(abs(x - answer)) for x in candidates[:num_candidates]]
+    return candidates[:num_candidates], [
+        distances.index(abs(x - answer)) for x in candidates[:num_candidates]
+    ]
 
 
 def _same_sign(answer: int, wrong: list[int]) -> list[int]:

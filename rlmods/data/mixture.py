@@ -14,54 +14,91 @@ from rlmods.types import Prompt, UserError, suggest
 
 @dataclass(frozen=True)
 class Mixture:
-    """Several data sets, mixed by weight: every batch has a share of prompts from each. Within a data set, each pass is a new permutation.
+    """Several data sets, mixed by weight: every batch has a share of prompts from each. Within a
+    data set, each pass is a new permutation.
 
-    A prompt keeps the name of its data set in `source`, by which metrics are logged and `reward=by_source` grades, and its id begins with
-    that name. Prompts of both splits are listed from the data sets in turn, so that the first ones (`validation.max_prompts`) are of all.
+    A prompt keeps the name of its data set in `source`, by which metrics are logged and
+    `reward=by_source` grades, and its id begins with that name. Prompts of both splits are listed
+    from the data sets in turn, so that the first ones (`validation.max_prompts`) are of all.
 
-        data=mixture +data@data.sources.sums=arithmetic +data@data.sources.stories=stories +data.weights.sums=2
+        data=mixture +data@data.sources.sums=arithmetic +data@data.sources.stories=stories
+        +data.weights.sums=2
 
-    Raises: UserError without data sets, for a weight that is not positive or of an unknown data set, and those of the data sets."""
+    Raises: UserError without data sets, for a weight that is not positive or of an unknown data
+    set, and those of the data sets."""
 
     sources: Mapping[str, Callable[[], Splits]] = field(default_factory=dict)
-    """Data sets by name, each an option of `data`. In YAML, `_convert_: all` keeps Hydra from treating them as configuration."""
+    """Data sets by name, each an option of `data`. In YAML, `_convert_: all` keeps Hydra from
+    treating them as configuration."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Weight of each data set, 1 unless given: its share of the prompts is its weight divided by the sum of all weights."""
+    """Weight of each data set, 1 unless given: its share of the prompts is its weight divided by
+    the sum of all weights."""
 
     def __call__(self) -> Splits:
         if not self.sources:
-            raise UserError("data=mixture needs data sets; type +data@data.sources.NAME=OPTION for each, such as OPTION=arithmetic")
+            raise UserError(
+                "data=mixture needs data sets; type +data@data.sources.NAME=OPTION for each, "
+                "such as OPTION=arithmetic"
+            )
         weights = {name: self._weight(name) for name in self.sources}
         for name in self.weights:
             if name not in self.sources:
-                raise UserError(f"data.weights.{name}: no such data set; {suggest(name, self.sources)}")
+                raise UserError(
+                    f"data.weights.{name}: no such data set; {suggest(name, self.sources)}"
+                )
         splits = {name: _load(name, source) for name, source in self.sources.items()}
-        train, val = (_in_turn({name: getattr(part, split) for name, part in splits.items()}) for split in ("train", "val"))
+        train, val = (
+            _in_turn({name: getattr(part, split) for name, part in splits.items()})
+            for split in ("train", "val")
+        )
         return replace(checked_splits(train, val, "data=mixture"), weights=weights)
 
     def _weight(self, name: str) -> float:
         weight = self.weights.get(name, 1.0)
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
-            raise UserError(f"data.weights.{name}={weight}: must be above 0; to leave out the data set, type ~data.sources.{name}")
+        if (
+            isinstance(weight, bool)
+            or not isinstance(weight, int | float)
+            or not 0 < weight < math.inf
+        ):
+            raise UserError(
+                f"data.weights.{name}={weight}: must be above 0; to leave out the data set, "
+                f"type ~data.sources.{name}"
+            )
         return float(weight)
 
 
 def _load(name: str, source: Callable[[], Splits]) -> Splits:
-    """Return the splits of a data set. Raises: UserError whose message names its settings `data.sources.<name>`."""
+    """Return the splits of a data set. Raises: UserError whose message names its settings
+    `data.sources.<name>`."""
     if not callable(source):
-        raise UserError(f"data.sources.{name}: is no data set; type +data@data.sources.{name}=OPTION")
+        raise UserError(
+            f"data.sources.{name}: is no data set; type +data@data.sources.{name}=OPTION"
+        )
     if getattr(source, "max_prompt_tokens", None) is not None:
-        raise UserError(f"data.sources.{name}.max_prompt_tokens is not read in a mixture: shorten or remove the prompts in the data")
+        raise UserError(
+            f"data.sources.{name}.max_prompt_tokens is not read in a mixture: shorten or "
+            "remove the prompts in the data"
+        )
     try:
         splits = source()
     except UserError as error:
-        raise UserError(f"data.sources.{name}: " + re.sub(r"(?<![/\w.-])data\.(?=\w)", f"data.sources.{name}.", str(error))) from error
+        raise UserError(
+            f"data.sources.{name}: "
+            + re.sub(r"(?<![/\w.-])data\.(?=\w)", f"data.sources.{name}.", str(error))
+        ) from error
     if splits.weights is not None:
-        raise UserError(f"data.sources.{name}: a mixture cannot be part of a mixture; type its data sets as +data@data.sources.NAME=OPTION")
+        raise UserError(
+            f"data.sources.{name}: a mixture cannot be part of a mixture; type its data sets "
+            "as +data@data.sources.NAME=OPTION"
+        )
     return splits
 
 
 def _in_turn(sources: Mapping[str, Sequence[Prompt]]) -> list[Prompt]:
-    """Return the prompts of all sources in turn, with the name of the source in `source` and in front of the id."""
-    named = ([replace(prompt, id=f"{name}/{prompt.id}", source=name) for prompt in prompts] for name, prompts in sources.items())
+    """Return the prompts of all sources in turn, with the name of the source in `source` and in
+    front of the id."""
+    named = (
+        [replace(prompt, id=f"{name}/{prompt.id}", source=name) for prompt in prompts]
+        for name, prompts in sources.items()
+    )
     return [prompt for prompt in chain.from_iterable(zip_longest(*named)) if prompt is not None]

@@ -14,10 +14,12 @@ from rlmods.types import Prompt
 
 
 class PromptModule(L.LightningDataModule):
-    """Data module of the train prompts; evaluation reads `splits.val`. The strategy determines which ranks are data-parallel, so that
-    tensor-parallel ranks get the same prompts. Raises: UserError, from the loader.
+    """Data module of the train prompts; evaluation reads `splits.val`. The strategy determines
+    which ranks are data-parallel, so that tensor-parallel ranks get the same prompts. Raises:
+    UserError, from the loader.
 
-    The loader's position is saved here, because Lightning drops it in checkpoints at the end of an epoch or of training."""
+    The loader's position is saved here, because Lightning drops it in checkpoints at the end of an
+    epoch or of training."""
 
     def __init__(self, splits: Splits, batch_size: int, seed: int = 0) -> None:
         super().__init__()
@@ -28,10 +30,14 @@ class PromptModule(L.LightningDataModule):
         self._position: dict[str, Any] = {}
 
     def train_dataloader(self) -> PromptLoader:
-        replica = (self.trainer.distributed_sampler_kwargs if self.trainer is not None else None) or {"rank": 0, "num_replicas": 1}
+        replica = (
+            self.trainer.distributed_sampler_kwargs if self.trainer is not None else None
+        ) or {"rank": 0, "num_replicas": 1}
         rank, world_size = replica["rank"], replica["num_replicas"]
         prompts, weights = self.splits.train, self.splits.weights
-        self._loader = PromptLoader(prompts, self.batch_size, self.seed, rank, world_size, weights, self.pools)
+        self._loader = PromptLoader(
+            prompts, self.batch_size, self.seed, rank, world_size, weights, self.pools
+        )
         if self._position:
             self._loader.load_state_dict(self._position)
         return self._loader
@@ -47,6 +53,9 @@ class PromptModule(L.LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._position = state_dict
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Return the batch unchanged: prompts hold no tensors, and Lightning cannot map over frozen dataclasses."""
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        """Return the batch unchanged: prompts hold no tensors, and Lightning cannot map over frozen
+        dataclasses."""
         return batch

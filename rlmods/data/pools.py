@@ -9,29 +9,40 @@ from typing import Any
 
 
 class DifficultyPools:
-    """Retire prompts whose responses are all correct, or all wrong, for several occurrences in a row: their groups have no advantage, and
-    sampling them is wasted. At the beginning of each pass over the data, a fraction of the retired prompts is brought back; one of those is
-    retired again after one more such occurrence.
+    """Retire prompts whose responses are all correct, or all wrong, for several occurrences in a
+    row: their groups have no advantage, and sampling them is wasted. At the beginning of each pass
+    over the data, a fraction of the retired prompts is brought back; one of those is retired again
+    after one more such occurrence.
 
-    The state is a function of the solve rates, which all ranks share, so it is equal on all ranks."""
+    The state is a function of the solve rates, which all ranks share, so it is equal on all
+    ranks."""
 
-    def __init__(self, solved_after: int | None, unsolved_after: int | None, bring_back: float) -> None:
+    def __init__(
+        self, solved_after: int | None, unsolved_after: int | None, bring_back: float
+    ) -> None:
         """
         Args:
-            solved_after: occurrences in a row with only correct responses after which a prompt is retired; None: never.
+            solved_after: occurrences in a row with only correct responses after which a prompt is
+            retired; None: never.
             unsolved_after: the same for only wrong responses.
             bring_back: fraction of the retired prompts that each pass brings back, rounded up.
         """
-        self.solved_after, self.unsolved_after, self.bring_back = solved_after, unsolved_after, bring_back
+        self.solved_after, self.unsolved_after, self.bring_back = (
+            solved_after,
+            unsolved_after,
+            bring_back,
+        )
         self.streaks: dict[str, int] = {}
-        """Occurrences in a row by prompt id: positive if all responses were correct, negative if all were wrong."""
+        """Occurrences in a row by prompt id: positive if all responses were correct, negative if
+        all were wrong."""
         self.retired: dict[str, None] = {}
         """Ids of retired prompts, the earliest first."""
         self.num_brought_back = 0
         """Prompts brought back since the run began."""
 
     def update(self, prompt_id: str, num_correct: int, num_scored: int) -> None:
-        """Add one occurrence of a prompt. An occurrence without a scored response changes nothing."""
+        """Add one occurrence of a prompt. An occurrence without a scored response changes
+        nothing."""
         if not num_scored:
             return
         streak = self.streaks.pop(prompt_id, 0)
@@ -50,11 +61,14 @@ class DifficultyPools:
             self.retired.pop(prompt_id, None)
 
     def begin_pass(self, ids: Sequence[str], seed: str, min_prompts: int) -> frozenset[str]:
-        """Bring back a fraction of the retired prompts among `ids`, drawn by `seed`, and the earliest ones if otherwise fewer than
-        `min_prompts` would remain. Return the others, which the pass leaves out."""
+        """Bring back a fraction of the retired prompts among `ids`, drawn by `seed`, and the
+        earliest ones if otherwise fewer than `min_prompts` would remain. Return the others, which
+        the pass leaves out."""
         own = set(ids)
         retired = [x for x in self.retired if x in own]
-        back = Random(f"back-{seed}").sample(retired, min(len(retired), math.ceil(self.bring_back * len(retired))))
+        back = Random(f"back-{seed}").sample(
+            retired, min(len(retired), math.ceil(self.bring_back * len(retired)))
+        )
         rest = [x for x in retired if x not in set(back)]
         back += rest[: max(0, min_prompts - (len(own) - len(rest)))]
         for prompt_id in back:
@@ -63,7 +77,11 @@ class DifficultyPools:
         return frozenset(retired).difference(back)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"streaks": dict(self.streaks), "retired": list(self.retired), "num_brought_back": self.num_brought_back}
+        return {
+            "streaks": dict(self.streaks),
+            "retired": list(self.retired),
+            "num_brought_back": self.num_brought_back,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.streaks, self.retired = dict(state["streaks"]), dict.fromkeys(state["retired"])

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from rlmods.data.schema import Splits, check_count, checked_splits, import_extra, prompt_fields, raise_unknown_choice
+from rlmods.data.schema import (
+    Splits,
+    check_count,
+    checked_splits,
+    import_extra,
+    prompt_fields,
+    raise_unknown_choice,
+)
 from rlmods.types import Prompt, UserError
 
 MAX_DRAWS = 4
@@ -16,18 +23,21 @@ MAX_DRAWS = 4
 
 @dataclass(frozen=True)
 class ReasoningGym:
-    """One reasoning-gym task. Entry i of a reasoning-gym data set with seed s is entry 0 of the one with seed s + i, so that nearby seeds
-    share most of their entries. Both splits are therefore taken from one sequence of entries, without repeated questions.
+    """One reasoning-gym task. Entry i of a reasoning-gym data set with seed s is entry 0 of the one
+    with seed s + i, so that nearby seeds share most of their entries. Both splits are therefore
+    taken from one sequence of entries, without repeated questions.
 
-    `meta` holds `task` and `entry`, the arguments of `reasoning_gym.get_score_answer_fn(task)(answer, entry)`.
-    Raises: UserError for a missing package, an unknown task, invalid options, and a task with too few different questions."""
+    `meta` holds `task` and `entry`, the arguments of
+    `reasoning_gym.get_score_answer_fn(task)(answer, entry)`. Raises: UserError for a missing
+    package, an unknown task, invalid options, and a task with too few different questions."""
 
     task: str = "chain_sum"
     """Name of the task in the package."""
     num_train: int = 2000
     """Number of train questions."""
     num_val: int = 200
-    """Number of val questions: the first of the sequence, so that `num_train` does not change them."""
+    """Number of val questions: the first of the sequence, so that `num_train` does not change
+    them."""
     seed: int = 0
     """Seed for the questions; independent of the run's seed."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -48,11 +58,22 @@ class ReasoningGym:
         total = self.num_train + self.num_val
         entries = list(islice(self._entries(MAX_DRAWS * total), total))
         if len(entries) < total:
-            shortage = f"only {len(entries)} different questions in {MAX_DRAWS * total} draws, {total} needed"
-            advice = f"data.num_val={len(entries) // 10} data.num_train={len(entries) - len(entries) // 10}"
-            raise UserError(f"data.task={self.task}: {shortage}; type {advice}, or set data.options for a larger task")
+            shortage = (
+                f"only {len(entries)} different questions in {MAX_DRAWS * total} draws, {total} "
+                "needed"
+            )
+            advice = (
+                f"data.num_val={len(entries) // 10} "
+                f"data.num_train={len(entries) - len(entries) // 10}"
+            )
+            raise UserError(
+                f"data.task={self.task}: {shortage}; type {advice}, or set data.options for a "
+                "larger task"
+            )
         val = [self._prompt(entry, f"val-{i}") for i, entry in enumerate(entries[: self.num_val])]
-        train = [self._prompt(entry, f"train-{i}") for i, entry in enumerate(entries[self.num_val :])]
+        train = [
+            self._prompt(entry, f"train-{i}") for i, entry in enumerate(entries[self.num_val :])
+        ]
         return checked_splits(train, val, f"data.task={self.task}")
 
     def _entries(self, num_draws: int) -> Iterator[dict[str, Any]]:
@@ -61,9 +82,13 @@ class ReasoningGym:
         if self.task not in tasks.DATASETS:
             raise_unknown_choice("task", self.task, sorted(tasks.DATASETS))
         try:
-            dataset = tasks.create_dataset(self.task, seed=self.seed * 10_000_019, size=num_draws, **self.options)
+            dataset = tasks.create_dataset(
+                self.task, seed=self.seed * 10_000_019, size=num_draws, **self.options
+            )
         except (TypeError, ValueError, KeyError, AssertionError) as e:
-            raise UserError(f"data.options={dict(self.options)}: not valid for data.task={self.task}: {e}") from e
+            raise UserError(
+                f"data.options={dict(self.options)}: not valid for data.task={self.task}: {e}"
+            ) from e
         seen = set()
         for i in range(num_draws):
             entry = dataset[i]
@@ -78,4 +103,6 @@ class ReasoningGym:
         if isinstance(answer, str):
             meta["response"] = f"<answer>{answer}</answer>"
         gold = answer if isinstance(answer, str) else None
-        return Prompt(id=f"{self.task}-{name}", answer=gold, meta=meta, **prompt_fields(content, self.chat))
+        return Prompt(
+            id=f"{self.task}-{name}", answer=gold, meta=meta, **prompt_fields(content, self.chat)
+        )

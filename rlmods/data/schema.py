@@ -1,4 +1,5 @@
-"""Return type of the data parts and their shared checks, all of which run before a model is loaded."""
+"""Return type of the data parts and their shared checks, all of which run before a model is
+loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Splits:
     val: Sequence[Prompt]
     """Held out; empty only with num_val=0."""
     weights: Mapping[str, float] | None = None
-    """Weight of each source (`Prompt.source`) in the stream of train prompts. None: every prompt once in each pass."""
+    """Weight of each source (`Prompt.source`) in the stream of train prompts. None: every prompt
+    once in each pass."""
     ptx: Sequence[Prompt] = ()
     """Rows of the supervised loss beside the RL loss (`algo.ptx_coefficient`)."""
     ptx_weights: Mapping[str, float] | None = None
@@ -38,25 +40,36 @@ def checked_splits(train: Sequence[Prompt], val: Sequence[Prompt], source: str) 
     seen: set[str] = set()
     for prompt in (*train, *val):
         if prompt.id in seen:
-            raise UserError(f'{source}: the id "{prompt.id}" occurs twice; type data.id=null to number the rows')
+            raise UserError(
+                f'{source}: the id "{prompt.id}" occurs twice; type data.id=null to number the rows'
+            )
         seen.add(prompt.id)
     return Splits(train, val)
 
 
 def import_extra(module: str, extra: str, needed_by: str | None = None) -> ModuleType:
-    """Import an optional package, needed by `needed_by` (default: data=`extra`). Raises: UserError naming the extra to install."""
+    """Import an optional package, needed by `needed_by` (default: data=`extra`). Raises: UserError
+    naming the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError as e:
         package = module.split(".")[0]
         if e.name is not None and e.name.split(".")[0] != package:
             raise
-        raise UserError(f"{needed_by or f'data={extra}'} needs the package {package}; type pip install 'rlmods[{extra}]'") from e
+        raise UserError(
+            f"{needed_by or f'data={extra}'} needs the package {package}; type pip install "
+            f"'rlmods[{extra}]'"
+        ) from e
 
 
 def check_count(field: str, value: int, minimum: int, maximum: int | None = None) -> None:
     """Raise UserError unless the field is a whole number in the given range."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum or (maximum is not None and value > maximum):
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or value < minimum
+        or (maximum is not None and value > maximum)
+    ):
         bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise UserError(f"data.{field}={value}: must be a whole number {bounds}")
 
@@ -67,12 +80,17 @@ def check_fraction(field: str, value: float) -> None:
         raise UserError(f"data.{field}={value}: must lie between 0 and 1")
 
 
-def get_column(row: Mapping[str, Any], name: str, location: str, field: str, *, optional: bool = False) -> Any:
-    """Return a row's value in the column that `data.<field>` names. Raises: UserError that lists the columns and suggests one."""
+def get_column(
+    row: Mapping[str, Any], name: str, location: str, field: str, *, optional: bool = False
+) -> Any:
+    """Return a row's value in the column that `data.<field>` names. Raises: UserError that lists
+    the columns and suggests one."""
     if name in row:
         return row[name]
     similar = get_close_matches(name, row, 1, 0.5) or [c for c in row if name in c or c in name]
-    hint = f"data.{field}={similar[0] if similar else 'COLUMN'}" + (f" (or data.{field}=null if there is none)" if optional else "")
+    hint = f"data.{field}={similar[0] if similar else 'COLUMN'}" + (
+        f" (or data.{field}=null if there is none)" if optional else ""
+    )
     raise UserError(f'{location}: no column "{name}"; columns: {", ".join(row)}; type {hint}')
 
 
@@ -83,18 +101,27 @@ def check_text(value: Any, location: str, column: str) -> str:
     if not value.strip():
         raise UserError(f'{location}: column "{column}" is empty')
     if any("\ud800" <= c <= "\udfff" for c in value):
-        raise UserError(f'{location}: column "{column}" holds half a surrogate pair, which no tokenizer reads')
+        raise UserError(
+            f'{location}: column "{column}" holds half a surrogate pair, which no tokenizer reads'
+        )
     return value
 
 
 def check_messages(turns: Sequence[Any], location: str, column: str) -> list[dict[str, str]]:
-    """Return a column's chat messages. Raises: UserError unless each has one of `ROLES` and content that is not empty."""
+    """Return a column's chat messages. Raises: UserError unless each has one of `ROLES` and content
+    that is not empty."""
     if not turns:
         raise UserError(f'{location}: column "{column}" is empty')
     for turn in turns:
-        if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
-            raise UserError(f'{location}: column "{column}" must list messages such as {{"role": "user", "content": "..."}}')
-        if turn["role"] not in ROLES:  # chat templates put roles into control tokens, such as <|ROLE|>
+        if not isinstance(turn, Mapping) or not all(
+            isinstance(turn.get(key), str) for key in ("role", "content")
+        ):
+            raise UserError(
+                f'{location}: column "{column}" must list messages such as {{"role": "user", '
+                f'"content": "..."}}'
+            )
+        # chat templates put roles into control tokens, such as <|ROLE|>
+        if turn["role"] not in ROLES:
             raise UserError(f'{location}: column "{column}": {describe_unknown_role(turn["role"])}')
         check_text(turn["content"], location, column)
     return [dict(turn) for turn in turns]
@@ -102,14 +129,23 @@ def check_messages(turns: Sequence[Any], location: str, column: str) -> list[dic
 
 def type_name(value: Any) -> str:
     """Return the type of a JSON value in words."""
-    names = {type(None): "null", bool: "true/false", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
+    names = {
+        type(None): "null",
+        bool: "true/false",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "an object",
+    }
     return names.get(type(value), type(value).__name__)
 
 
 def render(template: str, values: Mapping[str, Any], field: str) -> str:
     """Fill in the `{name}` placeholders of a template, which have no other parts.
 
-    Raises: UserError for an unknown name, a format such as `{name:>9}` or `{name!r}`, and stray braces."""
+    Raises: UserError for an unknown name, a format such as `{name:>9}` or `{name!r}`, and stray
+    braces."""
     hint = "write a literal brace twice, as in \\boxed{{}}"
     try:
         parts = list(Formatter().parse(template))
@@ -117,17 +153,27 @@ def render(template: str, values: Mapping[str, Any], field: str) -> str:
         raise UserError(f"data.{field}={template!r}: {e}; {hint}") from e
     for _, name, spec, conversion in parts:
         if name == "" or spec or conversion:
-            raise UserError(f"data.{field}={template!r}: a placeholder is the name of a column only, as {{prompt}}; {hint}")
+            raise UserError(
+                f"data.{field}={template!r}: a placeholder is the name of a column only, as "
+                f"{{prompt}}; {hint}"
+            )
         if name is not None and name not in values:
-            raise UserError(f"data.{field}: no {{{name}}} to fill in; there are: {', '.join(values)}")
-    return "".join(literal if name is None else f"{literal}{values[name]}" for literal, name, *_ in parts)
+            raise UserError(
+                f"data.{field}: no {{{name}}} to fill in; there are: {', '.join(values)}"
+            )
+    return "".join(
+        literal if name is None else f"{literal}{values[name]}" for literal, name, *_ in parts
+    )
 
 
 def prompt_fields(content: str, chat: bool, system: str | None = None) -> dict[str, Any]:
-    """Return the fields of a Prompt that hold `content`: `messages` with a user message if `chat`, else plain `text`."""
+    """Return the fields of a Prompt that hold `content`: `messages` with a user message if `chat`,
+    else plain `text`."""
     if not chat:
         if system is not None:
-            raise UserError("data.system is a chat message, and this data is plain text; type data.chat=true")
+            raise UserError(
+                "data.system is a chat message, and this data is plain text; type data.chat=true"
+            )
         return {"text": content}
     turns = [{"role": "system", "content": system}] if system is not None else []
     return {"messages": [*turns, {"role": "user", "content": content}]}

@@ -7,22 +7,77 @@ from dataclasses import dataclass
 from random import Random
 
 from rlmods.data.mistakes import MAX_CANDIDATES, ranked_candidates
-from rlmods.data.schema import Splits, check_count, checked_splits, prompt_fields, raise_unknown_choice, render
+from rlmods.data.schema import (
+    Splits,
+    check_count,
+    checked_splits,
+    prompt_fields,
+    raise_unknown_choice,
+    render,
+)
 from rlmods.types import Prompt
 
-NAMES = ("Ana", "Ben", "Chloe", "David", "Emma", "Farid", "Grace", "Hugo", "Ines", "Jonas", "Kofi", "Lena", "Mia", "Noah", "Olga", "Priya")
-THINGS = ("apples", "books", "marbles", "pencils", "stickers", "coins", "shells", "cards", "eggs", "flowers", "stamps", "cookies")
-MORE = ("{name} finds {n} more.", "{name} buys {n} more.", "A friend gives {name} {n} more.", "{name} gets {n} more from {other}.")
-LESS = ("{name} gives {n} to {other}.", "{name} loses {n} of them.", "{name} sells {n} of them.", "{other} takes {n} of them.")
-BOXES = ("{name} has {k} boxes with {n} {things} in each.", "{name} has {k} bags, and there are {n} {things} in every bag.")
-ENDS = ("How many {things} does {name} have now?", "How many {things} are left with {name}?", "How many {things} has {name} in the end?")
+NAMES = (
+    "Ana",
+    "Ben",
+    "Chloe",
+    "David",
+    "Emma",
+    "Farid",
+    "Grace",
+    "Hugo",
+    "Ines",
+    "Jonas",
+    "Kofi",
+    "Lena",
+    "Mia",
+    "Noah",
+    "Olga",
+    "Priya",
+)
+THINGS = (
+    "apples",
+    "books",
+    "marbles",
+    "pencils",
+    "stickers",
+    "coins",
+    "shells",
+    "cards",
+    "eggs",
+    "flowers",
+    "stamps",
+    "cookies",
+)
+MORE = (
+    "{name} finds {n} more.",
+    "{name} buys {n} more.",
+    "A friend gives {name} {n} more.",
+    "{name} gets {n} more from {other}.",
+)
+LESS = (
+    "{name} gives {n} to {other}.",
+    "{name} loses {n} of them.",
+    "{name} sells {n} of them.",
+    "{other} takes {n} of them.",
+)
+BOXES = (
+    "{name} has {k} boxes with {n} {things} in each.",
+    "{name} has {k} bags, and there are {n} {things} in every bag.",
+)
+ENDS = (
+    "How many {things} does {name} have now?",
+    "How many {things} are left with {name}?",
+    "How many {things} has {name} in the end?",
+)
 VAL_SHARE = 5
 """One in this many stories belongs to val."""
 
 
 @dataclass(frozen=True)
 class Stories:
-    """Word problems such as "Mia has 12 shells. She gives 5 to Ben. How many shells does Mia have now?". The answer is a whole number.
+    """Word problems such as "Mia has 12 shells. She gives 5 to Ben. How many shells does Mia have
+    now?". The answer is a whole number.
 
     ===== ======================================= ==================
     level events                                  numbers
@@ -32,7 +87,8 @@ class Stories:
     3     boxes of equally many, then one change  up to 9 boxes of 12
     ===== ======================================= ==================
 
-    A hash of the story assigns it to train or val, independent of seed and level. Raises: UserError for a field out of range."""
+    A hash of the story assigns it to train or val, independent of seed and level. Raises: UserError
+    for a field out of range."""
 
     level: int = 1
     """Difficulty, 1 to 3."""
@@ -41,7 +97,8 @@ class Stories:
     num_val: int = 200
     """Number of held-out stories."""
     seed: int = 0
-    """Seed for the stories; independent of the run's seed, so that runs with different seeds share a data set."""
+    """Seed for the stories; independent of the run's seed, so that runs with different seeds share
+    a data set."""
     template: str = "{story} Answer with just the number."
     """Text of the prompt."""
     system: str | None = None
@@ -49,8 +106,9 @@ class Stories:
     chat: bool = True
     """Put the story in a user message, for models with a chat template."""
     num_candidates: int = 2
-    """Number of responses to compare, 1 to 9: `meta["candidates"]`, exactly one of them correct, and `ranks`: 0 for that one, then by
-    distance from the answer. 1: a single response, correct half of the time."""
+    """Number of responses to compare, 1 to 9: `meta["candidates"]`, exactly one of them correct,
+    and `ranks`: 0 for that one, then by distance from the answer. 1: a single response, correct
+    half of the time."""
 
     def __call__(self) -> Splits:
         check_count("num_train", self.num_train, 1)
@@ -66,14 +124,30 @@ class Stories:
             split = "train" if hashlib.sha256(story.encode()).digest()[0] % VAL_SHARE else "val"
             if story not in splits[split] and len(splits[split]) < sizes[split]:
                 splits[split][story] = self._prompt(split, len(splits[split]), story, answer)
-        return checked_splits(list(splits["train"].values()), list(splits["val"].values()), "data=stories")
+        return checked_splits(
+            list(splits["train"].values()), list(splits["val"].values()), "data=stories"
+        )
 
     def _prompt(self, split: str, number: int, story: str, answer: int) -> Prompt:
-        question = prompt_fields(render(self.template, {"story": story}, "template"), self.chat, self.system)
-        answers, ranks = ranked_candidates(answer, self.num_candidates, Random(f"candidates-{self.seed}-{story}"))
+        question = prompt_fields(
+            render(self.template, {"story": story}, "template"), self.chat, self.system
+        )
+        answers, ranks = ranked_candidates(
+            answer, self.num_candidates, Random(f"candidates-{self.seed}-{story}")
+        )
         candidates = tuple(map(str, answers))
-        meta = {"level": self.level, "response": str(answer), "candidates": candidates, "ranks": tuple(ranks)}
-        return Prompt(id=f"stories-{self.level}-{self.seed}-{split}-{number}", answer=str(answer), meta=meta, **question)
+        meta = {
+            "level": self.level,
+            "response": str(answer),
+            "candidates": candidates,
+            "ranks": tuple(ranks),
+        }
+        return Prompt(
+            id=f"stories-{self.level}-{self.seed}-{split}-{number}",
+            answer=str(answer),
+            meta=meta,
+            **question,
+        )
 
 
 def _story(level: int, rng: Random) -> tuple[str, int]:
@@ -82,7 +156,10 @@ def _story(level: int, rng: Random) -> tuple[str, int]:
     things = rng.choice(THINGS)
     if level == 3:
         k, n = rng.randint(2, 9), rng.randint(2, 12)
-        sentences, num_things = [rng.choice(BOXES).format(name=name, k=k, n=n, things=things)], k * n
+        sentences, num_things = (
+            [rng.choice(BOXES).format(name=name, k=k, n=n, things=things)],
+            k * n,
+        )
     else:
         num_things = rng.randint(2, 20 if level == 1 else 50)
         sentences = [f"{name} has {num_things} {things}."]

@@ -14,17 +14,26 @@ from rlmods.types import Prompt
 
 
 class PromptStream:
-    """Endless stream of the prompts of one source. Each pass over them is a new permutation, a function of (seed, pass).
+    """Endless stream of the prompts of one source. Each pass over them is a new permutation, a
+    function of (seed, pass).
 
-    With `pools`, a pass leaves out the prompts that are retired when it begins, and positions must be read in ascending order."""
+    With `pools`, a pass leaves out the prompts that are retired when it begins, and positions must
+    be read in ascending order."""
 
-    def __init__(self, prompts: Sequence[Prompt], seed: str, pools: DifficultyPools | None = None, min_prompts: int = 1) -> None:
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        seed: str,
+        pools: DifficultyPools | None = None,
+        min_prompts: int = 1,
+    ) -> None:
         """
         Args:
             min_prompts: number of prompts that stay in every pass, however many are retired.
         """
         self.prompts, self.seed, self.pools, self.min_prompts = prompts, seed, pools, min_prompts
-        self._pass_number, self._start = -1, 0  # of the current pass, and the position at which it begins
+        # of the current pass, and the position at which it begins
+        self._pass_number, self._start = -1, 0
         self._order: list[Prompt] = []
         self._retired: frozenset[str] = frozenset()
 
@@ -36,7 +45,9 @@ class PromptStream:
         while position >= self._start + len(self._order):
             assert self.pools is not None
             number = self._pass_number + 1
-            self._retired = self.pools.begin_pass([prompt.id for prompt in self.prompts], f"{self.seed}-{number}", self.min_prompts)
+            self._retired = self.pools.begin_pass(
+                [prompt.id for prompt in self.prompts], f"{self.seed}-{number}", self.min_prompts
+            )
             self._shuffle(number, self._start + len(self._order))
         prompt = self._order[position - self._start]
         return replace(prompt, time=self._pass_number) if self._pass_number else prompt
@@ -48,7 +59,8 @@ class PromptStream:
         self._order = [prompt for prompt in order if prompt.id not in self._retired]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current pass, which with `pools` depends on what was retired when it and the earlier ones began."""
+        """Return the current pass, which with `pools` depends on what was retired when it and the
+        earlier ones began."""
         return {"pass": self._pass_number, "start": self._start, "retired": sorted(self._retired)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -59,8 +71,9 @@ class PromptStream:
 
 
 class Interleaving:
-    """Order in which sources take turns. With w_i the share of source i, its item number k comes at time (k + 1/2) / w_i (Webster's
-    method), so that after n positions it has had n * w_i items, up to rounding."""
+    """Order in which sources take turns. With w_i the share of source i, its item number k comes at
+    time (k + 1/2) / w_i (Webster's method), so that after n positions it has had n * w_i items, up
+    to rounding."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         """

@@ -15,19 +15,27 @@ from rlmods.types import UserError
 
 
 def load(name: str | None, options: Mapping[str, Any]) -> Any:
-    """Return an environment of the package by name, "module:CLASS" or the name of an installed one, the same object for the same arguments.
+    """Return an environment of the package by name, "module:CLASS" or the name of an installed one,
+    the same object for the same arguments.
 
     Raises:
-        UserError: the package is missing, the environment does not load, or it cannot be trained on.
+        UserError: the package is missing, the environment does not load, or it cannot be trained
+        on.
     """
     if name is None:
-        raise UserError("data.env_id=null: type data.env_id=NAME of an environment of verifiers, or data.env_id=verifiers:ReasoningGymEnv")
+        raise UserError(
+            "data.env_id=null: type data.env_id=NAME of an environment of verifiers, or "
+            "data.env_id=verifiers:ReasoningGymEnv"
+        )
     package = import_extra("verifiers", "verifiers")
     try:
         environment = _load(package, name, json.dumps(dict(options), sort_keys=True))
     except Exception as error:  # of the environment
         cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise UserError(f"data.env_id={name}: {cause}: install it, or type another data.env_id= or +data.options.NAME=") from error
+        raise UserError(
+            f"data.env_id={name}: {cause}: install it, or type another data.env_id= or "
+            "+data.options.NAME="
+        ) from error
     if problem := _problem(package, environment):
         raise UserError(f"data.env_id={name}: {problem}: type another data.env_id=")
     return environment
@@ -35,7 +43,8 @@ def load(name: str | None, options: Mapping[str, Any]) -> Any:
 
 @cache
 def _load(package: Any, name: str, options: str) -> Any:
-    """Return the environment. Its constructor replaces the handlers of signals, which are put back."""
+    """Return the environment. Its constructor replaces the handlers of signals, which are put
+    back."""
     if threading.current_thread() is threading.main_thread():
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     else:

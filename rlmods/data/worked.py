@@ -11,12 +11,16 @@ OPERATIONS = {"+": add, "-": sub, "*": mul}
 ERRORS = (-10, -1, 1, 10)
 
 
-def worked_solution(question: str, wrong_step: int | None = None, error: int = 0) -> tuple[str, ...]:
-    """Return the steps that solve `a op b` or `(a op b)*c` with operands of at least 0, one line each, and the answer last.
+def worked_solution(
+    question: str, wrong_step: int | None = None, error: int = 0
+) -> tuple[str, ...]:
+    """Return the steps that solve `a op b` or `(a op b)*c` with operands of at least 0, one line
+    each, and the answer last.
 
-    Sums and differences are taken digit by digit, products by the digits of the left factor; the terms are then added up from the largest
-    on: 37+48 becomes 7+8=15, 30+40=70, 70+15=85. Step number `wrong_step` is off by `error`. The steps after it continue from its wrong
-    result: each is correct in itself, but the answer is wrong."""
+    Sums and differences are taken digit by digit, products by the digits of the left factor; the
+    terms are then added up from the largest on: 37+48 becomes 7+8=15, 30+40=70, 70+15=85. Step
+    number `wrong_step` is off by `error`. The steps after it continue from its wrong result: each
+    is correct in itself, but the answer is wrong."""
     lines: list[str] = []
 
     def write(x: int, operator: str, y: int) -> int:
@@ -28,7 +32,10 @@ def worked_solution(question: str, wrong_step: int | None = None, error: int = 0
         if operator == "*":
             terms = [write(digit_value, "*", y) for digit_value in place_values(x)]
         else:
-            terms = [write(a, operator, b) for a, b in zip_longest(place_values(x), place_values(y), fillvalue=0)]
+            terms = [
+                write(a, operator, b)
+                for a, b in zip_longest(place_values(x), place_values(y), fillvalue=0)
+            ]
         value = terms.pop()
         while terms:
             term = terms.pop()
@@ -43,7 +50,8 @@ def worked_solution(question: str, wrong_step: int | None = None, error: int = 0
 
 
 def solution_with_error(question: str, rng: Random) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Return a solution with one wrong step, and its step labels: 1 before that step, 0 from it on."""
+    """Return a solution with one wrong step, and its step labels: 1 before that step, 0 from it
+    on."""
     wrong_step = rng.randrange(len(worked_solution(question)) - 1)
     steps = worked_solution(question, wrong_step, rng.choice(ERRORS))
     return steps, tuple(float(i < wrong_step) for i in range(len(steps)))
@@ -52,4 +60,7 @@ def solution_with_error(question: str, rng: Random) -> tuple[tuple[str, ...], tu
 def place_values(number: int) -> list[int]:
     """Return the place value of each digit, units first: 248 is [8, 40, 200], -42 is [-2, -40]."""
     sign = -1 if number < 0 else 1
-    return [sign * int(digit) * 10**exponent for exponent, digit in enumerate(reversed(str(abs(number))))]
+    return [
+        sign * int(digit) * 10**exponent
+        for exponent, digit in enumerate(reversed(str(abs(number))))
+    ]

@@ -1,4 +1,5 @@
-"""Collective operations over the ranks of a run. Every rank calls them; on a single rank they return their input."""
+"""Collective operations over the ranks of a run. Every rank calls them; on a single rank they
+return their input."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """Rank, world size, device and reductions of a LightningModule; a single rank before a Trainer is attached."""
+    """Rank, world size, device and reductions of a LightningModule; a single rank before a Trainer
+    is attached."""
 
     def __init__(self, module: L.LightningModule) -> None:
         self._module = module
@@ -35,18 +37,22 @@ class Ranks:
         return self._module.device
 
     def reduce(self, x: Tensor, op: str = "sum") -> Tensor:
-        """Reduce `x` over ranks with `op` ("sum", "min" or "max"). Returns float64, so that counts stay exact."""
+        """Reduce `x` over ranks with `op` ("sum", "min" or "max"). Returns float64, so that counts
+        stay exact."""
         x = x.to(self.device, torch.float64)
         return x if self.world_size == 1 else self._module.trainer.strategy.reduce(x, reduce_op=op)
 
 
 def is_first_rank() -> bool:
-    """Return True on the rank that writes files. Before the process group exists, the launcher's environment variables decide."""
+    """Return True on the rank that writes files. Before the process group exists, the launcher's
+    environment variables decide."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank() == 0
     if "RANK" in os.environ:
         return os.environ["RANK"] == "0"
-    return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
+    return all(
+        os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
+    )
 
 
 def all_gather(x: T) -> list[T]:

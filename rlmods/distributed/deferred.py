@@ -1,8 +1,9 @@
-"""Deferred loading: networks without weights, of which each rank reads its own shards from safetensors files.
+"""Deferred loading: networks without weights, of which each rank reads its own shards from
+safetensors files.
 
-Inside `defer_loading`, a model is built on the meta device, and every module keeps the places of its weights in the files. After the
-network is sharded, `read` replaces the weights by those of the files. Copies of the network read the same files.
-"""
+Inside `defer_loading`, a model is built on the meta device, and every module keeps the places of
+its weights in the files. After the network is sharded, `read` replaces the weights by those of the
+files. Copies of the network read the same files."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ from torch.distributed.tensor import DTensor
 from rlmods.types import UserError
 
 ATTRIBUTE = "stored_weights"
-"""Attribute of a module: places of its own weights in the files, by name. Copies of the module have it too, unlike those of a parameter."""
+"""Attribute of a module: places of its own weights in the files, by name. Copies of the module have
+it too, unlike those of a parameter."""
 OTHER_FORMATS = ("quantization_config", "transformers_weights", "fusion_config")
-"""Entries of a configuration with which transformers reads other files, or builds another network."""
+"""Entries of a configuration with which transformers reads other files, or builds another
+network."""
 _enabled: ContextVar[bool] = ContextVar("defer_loading", default=False)
 
 
@@ -50,15 +53,21 @@ class Stored:
 
         try:
             with safe_open(self.file, "pt", device="cpu") as file:
-                values: Tensor = file.get_tensor(self.name) if rows is None else file.get_slice(self.name)[rows]
+                values: Tensor = (
+                    file.get_tensor(self.name) if rows is None else file.get_slice(self.name)[rows]
+                )
                 return values.to(self.dtype)
         except (OSError, SafetensorError) as error:
-            raise UserError(f"{self.file}: {self.name} cannot be read ({str(error).splitlines()[0]}): restore the file") from error
+            raise UserError(
+                f"{self.file}: {self.name} cannot be read ({str(error).splitlines()[0]}): "
+                "restore the file"
+            ) from error
 
 
 @contextmanager
 def defer_loading(enabled: bool = True) -> Iterator[None]:
-    """Defer the loading of policies, references and teachers inside the block, if `enabled`; otherwise nothing changes."""
+    """Defer the loading of policies, references and teachers inside the block, if `enabled`;
+    otherwise nothing changes."""
     token = _enabled.set(enabled or _enabled.get())
     try:
         yield
@@ -77,7 +86,8 @@ def is_deferred(network: nn.Module) -> bool:
 
 
 def build(name: str, config: Any, settings: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Return a causal language model of transformers without weights, as `from_pretrained` builds it.
+    """Return a causal language model of transformers without weights, as `from_pretrained` builds
+    it.
 
     Args:
         name: hub name or directory.
@@ -86,12 +96,15 @@ def build(name: str, config: Any, settings: Mapping[str, Any], options: Mapping[
         options: revision on the hub.
 
     Raises:
-        CannotDeferError: transformers converts the weights of this model while it loads them, or they are not safetensors.
+        CannotDeferError: transformers converts the weights of this model while it loads them, or
+        they are not safetensors.
         OSError: the model does not exist.
     """
     from transformers import AutoModelForCausalLM
 
-    if formats := [key for key in OTHER_FORMATS if getattr(config, key, None)] or list(type(config).extra_files):
+    if formats := [key for key in OTHER_FORMATS if getattr(config, key, None)] or list(
+        type(config).extra_files
+    ):
         raise CannotDeferError(f"its configuration has {formats[0]}")
     shapes = _stored_shapes(name, options)
     with torch.device("meta"):
@@ -109,7 +122,9 @@ def _stored_shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[str
     from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
     def find(file: str) -> str | None:
-        path: str | None = cached_file(name, file, _raise_exceptions_for_missing_entries=False, **options)
+        path: str | None = cached_file(
+            name, file, _raise_exceptions_for_missing_entries=False, **options
+        )
         return path
 
     if find("adapter_config.json"):
@@ -124,18 +139,27 @@ def _stored_shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[str
     try:
         for path in files:
             with safe_open(path, "pt", device="cpu") as tensors:
-                shapes |= {key: (path, tuple(tensors.get_slice(key).get_shape())) for key in tensors.keys()}  # noqa: SIM118
+                shapes |= {
+                    key: (path, tuple(tensors.get_slice(key).get_shape()))
+                    for key in tensors.keys()  # noqa: SIM118
+                }
     except SafetensorError as error:
         raise CannotDeferError(f"{path} is broken") from error
     return shapes
 
 
 def _find_weights(model: Any, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-    """Give every module the places of its weights. Tied weights are in the files under one of their names."""
+    """Give every module the places of its weights. Tied weights are in the files under one of their
+    names."""
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     conversions = get_model_conversion_mapping(model)
-    if converted := [key for key in shapes for conversion in conversions if conversion.rename_source_key(key)[1] is not None]:
+    if converted := [
+        key
+        for key in shapes
+        for conversion in conversions
+        if conversion.rename_source_key(key)[1] is not None
+    ]:
         raise CannotDeferError(f"transformers converts {converted[0]}")
     if model._get_dtype_plan(model.dtype):
         raise CannotDeferError("some of its weights stay in float32")
@@ -151,25 +175,34 @@ def _find_weights(model: Any, shapes: Mapping[str, tuple[str, tuple[int, ...]]])
                 continue
             names = [key for key in places[id(x)] if key in shapes]
             if len(names) != 1 or shapes[names[0]][1] != tuple(x.shape):
-                raise CannotDeferError(f"its files do not have {places[id(x)][0]} once in this shape")
+                raise CannotDeferError(
+                    f"its files do not have {places[id(x)][0]} once in this shape"
+                )
             stored[name] = Stored(shapes[names[0]][0], names[0], x.dtype)
         if stored:
             setattr(module, ATTRIBUTE, stored)
 
 
 def initialize_buffers(model: Any) -> None:
-    """Compute the buffers of a model on the meta device that are not saved, such as frequencies of rotary embeddings, on the CPU.
+    """Compute the buffers of a model on the meta device that are not saved, such as frequencies of
+    rotary embeddings, on the CPU.
 
     Raises:
         CannotDeferError: transformers does not compute one of them.
     """
-    buffers = [(module, name) for module in model.modules() for name in module._non_persistent_buffers_set]
+    buffers = [
+        (module, name) for module in model.modules() for name in module._non_persistent_buffers_set
+    ]
     for module, name in buffers:
         if (buffer := module._buffers[name]) is not None:
             fill = torch.nan if buffer.is_floating_point() else 0
             module._buffers[name] = torch.full_like(buffer, fill, device="cpu")
-    model.initialize_weights()  # as in from_pretrained; weights on the meta device have no values, and draw no random numbers
-    if any((x := module._buffers[name]) is not None and bool(x.isnan().any()) for module, name in buffers):
+    # as in from_pretrained; weights on the meta device have no values, and draw no random numbers
+    model.initialize_weights()
+    if any(
+        (x := module._buffers[name]) is not None and bool(x.isnan().any())
+        for module, name in buffers
+    ):
         raise CannotDeferError("transformers does not compute its buffers")
 
 
@@ -179,20 +212,27 @@ def _generation_config(name: str, options: Mapping[str, Any]) -> Any:
     try:
         return GenerationConfig.from_pretrained(name, **options)
     except OSError:  # an older model, with these settings in its config.json
-        return GenerationConfig.from_pretrained(name, config_file_name="config.json", _from_model_config=True, **options)
+        return GenerationConfig.from_pretrained(
+            name, config_file_name="config.json", _from_model_config=True, **options
+        )
 
 
 def share_weights(network: nn.Module, copy: nn.Module) -> None:
-    """Let `copy`, a network on the meta device with the modules of `network`, read the same weights."""
+    """Let `copy`, a network on the meta device with the modules of `network`, read the same
+    weights."""
     for name, module in network.named_modules():
         if ATTRIBUTE in vars(module):
             target = copy.get_submodule(name)
-            stored = {key: replace(x, dtype=module._parameters[key].dtype) for key, x in getattr(module, ATTRIBUTE).items()}
+            stored = {
+                key: replace(x, dtype=module._parameters[key].dtype)
+                for key, x in getattr(module, ATTRIBUTE).items()
+            }
             setattr(target, ATTRIBUTE, stored)
 
 
 def first_values(network: nn.Module, num: int) -> dict[int, Tensor]:
-    """Return the first `num` values of each weight that has not been read, by the `id` of the parameter."""
+    """Return the first `num` values of each weight that has not been read, by the `id` of the
+    parameter."""
     values = {}
     for parameter, stored in _unread(network).values():
         rows = slice(-(-num // max(1, math.prod(parameter.shape[1:]))))
@@ -202,12 +242,18 @@ def first_values(network: nn.Module, num: int) -> dict[int, Tensor]:
 
 @contextmanager
 def cpu_placeholders(network: nn.Module) -> Iterator[None]:
-    """Replace the weights that have not been read by CPU tensors of the same shape with a single element in memory, inside the block: for
-    code that creates further weights on the device of these."""
+    """Replace the weights that have not been read by CPU tensors of the same shape with a single
+    element in memory, inside the block: for code that creates further weights on the device of
+    these."""
     unread = _unread(network)
-    empty = {key: torch.zeros((), dtype=x.dtype, device="cpu").expand(x.shape) for key, (x, _) in unread.items()}
+    empty = {
+        key: torch.zeros((), dtype=x.dtype, device="cpu").expand(x.shape)
+        for key, (x, _) in unread.items()
+    }
     placeholders = {key: nn.Parameter(x, requires_grad=False) for key, x in empty.items()}
-    places = [(module, name) for module in network.modules() for name in vars(module).get(ATTRIBUTE, ())]
+    places = [
+        (module, name) for module in network.modules() for name in vars(module).get(ATTRIBUTE, ())
+    ]
     originals = [module._parameters[name] for module, name in places]
     try:
         for (module, name), x in zip(places, originals, strict=True):
@@ -220,28 +266,41 @@ def cpu_placeholders(network: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def read(network: nn.Module, device: torch.device | str = "cpu") -> None:
-    """Read the weights of a deferred network: of a sharded one this rank's shards, otherwise all. Tied weights stay tied.
+    """Read the weights of a deferred network: of a sharded one this rank's shards, otherwise all.
+    Tied weights stay tied.
 
     Raises:
         UserError: a file cannot be read.
     """
-    weights = {key: (parameter, _load(parameter, stored, device)) for key, (parameter, stored) in _unread(network).items()}
+    weights = {
+        key: (parameter, _load(parameter, stored, device))
+        for key, (parameter, stored) in _unread(network).items()
+    }
     for module in network.modules():
         for name in vars(module).pop(ATTRIBUTE, ()):
             _, module._parameters[name] = weights[id(module._parameters[name])]
 
 
 def read_on_every_rank(network: nn.Module, reason: str) -> None:
-    """Read all weights of a deferred network on every rank, and say so; do nothing for another network."""
+    """Read all weights of a deferred network on every rank, and say so; do nothing for another
+    network."""
     if is_deferred(network):
-        rank_zero_warn(f"every rank loads all weights into CPU memory before it keeps its shard ({reason})")
+        rank_zero_warn(
+            f"every rank loads all weights into CPU memory before it keeps its shard ({reason})"
+        )
         read(network)
 
 
 def _unread(network: nn.Module) -> dict[int, tuple[nn.Parameter, Stored]]:
     """Return the weights that have not been read, by `id`; tied weights are one parameter."""
-    places = ((module._parameters[name], x) for module in network.modules() for name, x in vars(module).get(ATTRIBUTE, {}).items())
-    return {id(parameter): (parameter, stored) for parameter, stored in places if parameter is not None}
+    places = (
+        (module._parameters[name], x)
+        for module in network.modules()
+        for name, x in vars(module).get(ATTRIBUTE, {}).items()
+    )
+    return {
+        id(parameter): (parameter, stored) for parameter, stored in places if parameter is not None
+    }
 
 
 def _load(parameter: nn.Parameter, stored: Stored, device: torch.device | str) -> nn.Parameter:
@@ -251,7 +310,9 @@ def _load(parameter: nn.Parameter, stored: Stored, device: torch.device | str) -
         if chunk.sizes[1:] != values.shape[1:]:
             raise ValueError(f"{stored.name} is sharded by columns")
         if chunk.sizes[0]:
-            values.to_local().copy_(stored.read(slice(chunk.offsets[0], chunk.offsets[0] + chunk.sizes[0])))
+            values.to_local().copy_(
+                stored.read(slice(chunk.offsets[0], chunk.offsets[0] + chunk.sizes[0]))
+            )
     else:
         values.copy_(stored.read())
     return nn.Parameter(values, requires_grad=parameter.requires_grad)

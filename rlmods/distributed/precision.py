@@ -12,8 +12,8 @@ from torch import nn
 PRECISIONS = ("32-true", "32", "bf16-mixed")
 """Supported values of `trainer.precision` apart from `auto`. "32" is "32-true"."""
 MIN_PARAMETERS = 50_000_000
-"""Smaller models compute in float32 on every machine: casts take a larger part of their time, and their results do not depend on the
-processor."""
+"""Smaller models compute in float32 on every machine: casts take a larger part of their time, and
+their results do not depend on the processor."""
 
 
 @dataclass(frozen=True)
@@ -21,41 +21,55 @@ class Precision:
     """A value of `trainer.precision`, and the reason for it."""
 
     name: str
-    """`bf16-mixed`: products in bfloat16; weights, gradients, optimizer state, log-softmax and losses in float32. `32-true`: float32."""
+    """`bf16-mixed`: products in bfloat16; weights, gradients, optimizer state, log-softmax and
+    losses in float32. `32-true`: float32."""
     reason: str
 
 
 def choose(network: nn.Module, device: str, *, is_fast: bool | None = None) -> Precision:
-    """Return `bf16-mixed` for a network of at least `MIN_PARAMETERS` parameters on a device that computes bfloat16 at speed, else
-    `32-true`.
+    """Return `bf16-mixed` for a network of at least `MIN_PARAMETERS` parameters on a device that
+    computes bfloat16 at speed, else `32-true`.
 
     Args:
         network: the trained network.
         device: type of the device: "cuda", "cpu", "mps", ...
         is_fast: True if the device computes bfloat16 at speed; None: as found on this machine.
     """
-    size, dtypes = sum(p.numel() for p in network.parameters()), {p.dtype for p in network.parameters() if p.is_floating_point()}
+    size, dtypes = (
+        sum(p.numel() for p in network.parameters()),
+        {p.dtype for p in network.parameters() if p.is_floating_point()},
+    )
     if size < MIN_PARAMETERS:
-        return Precision("32-true", f"bfloat16 is for models of {MIN_PARAMETERS / 1e6:.0f}M parameters or more")
+        return Precision(
+            "32-true", f"bfloat16 is for models of {MIN_PARAMETERS / 1e6:.0f}M parameters or more"
+        )
     if others := dtypes - {torch.float32, torch.bfloat16}:
         return Precision("32-true", f"the weights are {str(others.pop()).removeprefix('torch.')}")
     found, reason = has_fast_bfloat16(device)
     if is_fast is not None:
-        found, reason = is_fast, "GPUs compute bfloat16 at speed" if is_fast else "without fast bfloat16"
+        found, reason = (
+            is_fast,
+            "GPUs compute bfloat16 at speed" if is_fast else "without fast bfloat16",
+        )
     return Precision("bf16-mixed" if found else "32-true", reason)
 
 
 def has_fast_bfloat16(device: str) -> tuple[bool, str]:
-    """Return True if this machine's device computes products of bfloat16 several times as fast as those of float32, and the reason.
+    """Return True if this machine's device computes products of bfloat16 several times as fast as
+    those of float32, and the reason.
 
-    On GPUs, tensor cores do. On processors, matrix units (AMX) do; vector instructions alone (AVX512_BF16) are
-    about twice as fast (bench/RESULTS.md). Other devices count as slow; MPS is not used at all (`rlmods.distributed.trainer`)."""
+    On GPUs, tensor cores do. On processors, matrix units (AMX) do; vector instructions alone
+    (AVX512_BF16) are about twice as fast (bench/RESULTS.md). Other devices count as slow; MPS is
+    not used at all (`rlmods.distributed.trainer`)."""
     if device == "cuda":
         found = torch.cuda.is_bf16_supported(including_emulation=False)
         return found, f"this GPU computes {'bfloat16 at speed' if found else 'no bfloat16'}"
     if device == "cpu":
         if not hasattr(torch.cpu, "get_capabilities"):
-            return False, "this version of PyTorch does not tell whether the processor has matrix units"
+            return (
+                False,
+                "this version of PyTorch does not tell whether the processor has matrix units",
+            )
         capabilities: Mapping[str, Any] = torch.cpu.get_capabilities()
         found = bool(capabilities.get("amx_bf16", False))
         return found, f"this processor has {'' if found else 'no '}matrix units for bfloat16 (AMX)"

@@ -1,8 +1,8 @@
 """Reading of sharded checkpoints (`torch.distributed.checkpoint`) without executing what they hold.
 
-torch reads `.metadata`, and every value that is not a tensor, with the full pickle, which calls whatever the file names. Here the metadata
-may name the classes of this format only, and values are read with `weights_only=True`.
-"""
+torch reads `.metadata`, and every value that is not a tensor, with the full pickle, which calls
+whatever the file names. Here the metadata may name the classes of this format only, and values are
+read with `weights_only=True`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,16 @@ CLASSES = {
     "torch.serialization": ("_get_layout",),
     "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
     "torch.distributed.checkpoint.metadata": (
-        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties",
-        "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
     ),
-}  # fmt: skip
+}
 """Names that the metadata may hold, by module, beside the data types of torch."""
 
 
@@ -54,7 +60,8 @@ def read_metadata(folder: Path) -> Metadata:
     """Return the metadata of a sharded checkpoint.
 
     Raises:
-        UserError: it is missing, broken or holds anything else than metadata; or it names a file outside of the folder.
+        UserError: it is missing, broken or holds anything else than metadata; or it names a file
+        outside of the folder.
     """
     try:
         content = (folder / ".metadata").read_bytes()
@@ -64,15 +71,18 @@ def read_metadata(folder: Path) -> Metadata:
             raise pickle.UnpicklingError(f"{type(metadata).__name__} is not metadata")
         for entry in metadata.storage_data.values():
             if not entry.relative_path or Path(entry.relative_path).name != entry.relative_path:
-                raise pickle.UnpicklingError(f"{entry.relative_path!r} is not a file of this folder")
+                raise pickle.UnpicklingError(
+                    f"{entry.relative_path!r} is not a file of this folder"
+                )
     except Exception as error:  # a broken pickle raises almost any
         raise _unreadable(folder, error) from error
     return metadata
 
 
 def _check_sizes(content: bytes) -> None:
-    """Check that a pickle asks for no more memory than its size allows: every value is within it (`pickletools` reads them), and so is the
-    largest index of its memo, for which the unpickler allocates a table.
+    """Check that a pickle asks for no more memory than its size allows: every value is within it
+    (`pickletools` reads them), and so is the largest index of its memo, for which the unpickler
+    allocates a table.
 
     Raises:
         ValueError: it asks for more, or is broken.
@@ -84,12 +94,16 @@ def _check_sizes(content: bytes) -> None:
 
 def _unreadable(folder: Path, error: BaseException) -> UserError:
     reason = " ".join(str(error).split())[:120] or type(error).__name__
-    return UserError(f"{folder}: cannot be read as a checkpoint ({reason}), choose another with resume=PATH")
+    return UserError(
+        f"{folder}: cannot be read as a checkpoint ({reason}), choose another with resume=PATH"
+    )
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if name in CLASSES.get(module, ()) or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+        if name in CLASSES.get(module, ()) or (
+            module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        ):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f".metadata names {module}.{name}, which no checkpoint needs")
 
@@ -108,6 +122,7 @@ class _Reader(FileSystemReader):
 class _Planner(DefaultLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         checked = io.BytesIO()
-        torch.save(torch.load(value, map_location="cpu", weights_only=True), checked)  # raises for anything but plain values
+        # raises for anything but plain values
+        torch.save(torch.load(value, map_location="cpu", weights_only=True), checked)
         checked.seek(0)
         super().load_bytes(read_item, checked)

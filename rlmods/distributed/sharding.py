@@ -1,4 +1,5 @@
-"""Sharding of networks over ranks (FSDP2), gathering of their weights, and loading of full tensors into shards.
+"""Sharding of networks over ranks (FSDP2), gathering of their weights, and loading of full tensors
+into shards.
 
 Every rank calls each function. Networks that are not sharded use the ordinary path.
 """
@@ -12,46 +13,68 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.deferred import is_deferred
 
 
-def shard(network: nn.Module, mesh: DeviceMesh, *, dtype: torch.dtype | None = None, offload: bool = False) -> None:
+def shard(
+    network: nn.Module, mesh: DeviceMesh, *, dtype: torch.dtype | None = None, offload: bool = False
+) -> None:
     """Shard each transformer block, and the remaining weights, over the ranks of `mesh`.
 
-    The weights of a block are gathered before it runs and freed afterwards. Gradients are averaged over ranks in float32.
+    The weights of a block are gathered before it runs and freed afterwards. Gradients are averaged
+    over ranks in float32.
 
     Args:
         mesh: one dimension, or two: replicas, and the ranks that share one replica.
         dtype: type of the gathered weights; None keeps their own.
         offload: keep shards, gradients and optimizer state on the CPU.
     """
-    options: dict[str, Any] = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)}
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32),
+    }
     if offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
-        network.runs_on = torch.device(mesh.device_type, torch.cuda.current_device()) if mesh.device_type == "cuda" else torch.device("cpu")  # type: ignore[assignment]
+        network.runs_on = (
+            torch.device(mesh.device_type, torch.cuda.current_device())
+            if mesh.device_type == "cuda"
+            else torch.device("cpu")
+        )  # type: ignore[assignment]
     if not (parts := blocks(network)):  # a value head, which computes in float32
         options["mp_policy"] = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     for block in parts:
         fully_shard(block, **options)
-    # Also the root: torch keeps its gathered weights after a forward without backward, and an update would then not reach them.
+    # Also the root: torch keeps its gathered weights after a forward without backward, and an
+    # update would then not reach them.
     fully_shard(network, reshard_after_forward=True, **options)
     for name in getattr(network, "forward_methods", ()):
         register_fsdp_forward_method(network, name)
 
 
 def blocks(network: nn.Module) -> list[nn.Module]:
-    """Return the transformer blocks of a network, by the `_no_split_modules` of transformers; empty for other networks."""
-    names = {name for module in network.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    """Return the transformer blocks of a network, by the `_no_split_modules` of transformers; empty
+    for other networks."""
+    names = {
+        name
+        for module in network.modules()
+        for name in getattr(module, "_no_split_modules", None) or ()
+    }
     return [module for module in network.modules() if type(module).__name__ in names]
 
 
 def device_of(network: nn.Module) -> torch.device:
-    """Return the device on which the network's forward runs. With CPU offload its weights are elsewhere. The CPU for a deferred network,
-    until it is sharded."""
+    """Return the device on which the network's forward runs. With CPU offload its weights are
+    elsewhere. The CPU for a deferred network, until it is sharded."""
     device: Any = getattr(network, "runs_on", None)
     if isinstance(device, torch.device):
         return device
@@ -66,7 +89,8 @@ def is_sharded(network: nn.Module) -> bool:
 
 @contextmanager
 def unsharded(network: Any) -> Iterator[None]:
-    """Gather all weights of a sharded policy on every rank, so that inside the block no rank waits for another."""
+    """Gather all weights of a sharded policy on every rank, so that inside the block no rank waits
+    for another."""
     if not isinstance(network, FSDPModule):
         yield
         return
@@ -87,7 +111,8 @@ def full_tensor(x: Tensor) -> Tensor:
 
 
 def to_full(x: Any) -> Any:
-    """Replace sharded tensors in nested mappings and lists by full tensors on the CPU of rank 0. Other ranks keep their shards."""
+    """Replace sharded tensors in nested mappings and lists by full tensors on the CPU of rank 0.
+    Other ranks keep their shards."""
     if isinstance(x, DTensor):
         tensor = full_tensor(x)
         return tensor.cpu() if is_first_rank() else x
@@ -97,7 +122,8 @@ def to_full(x: Any) -> Any:
 
 
 def full_state(network: nn.Module) -> dict[str, Tensor]:
-    """Return `network.state_dict()` with full tensors on rank 0; tied weights stay tied. On other ranks the result is not usable."""
+    """Return `network.state_dict()` with full tensors on rank 0; tied weights stay tied. On other
+    ranks the result is not usable."""
     seen: dict[int, Tensor] = {}
     state = {}
     for name, tensor in network.state_dict(keep_vars=True).items():
@@ -108,9 +134,11 @@ def full_state(network: nn.Module) -> dict[str, Tensor]:
 
 
 class FullState(Mapping[str, Tensor]):
-    """`network.state_dict()` with full tensors, each gathered when it is read, so that a sharded network is never whole on one device.
+    """`network.state_dict()` with full tensors, each gathered when it is read, so that a sharded
+    network is never whole on one device.
 
-    Every rank reads the same names in the same order. Tied weights are listed under each of their names."""
+    Every rank reads the same names in the same order. Tied weights are listed under each of their
+    names."""
 
     def __init__(self, network: nn.Module) -> None:
         self._state = network.state_dict()
@@ -126,16 +154,24 @@ class FullState(Mapping[str, Tensor]):
 
 
 def shard_like(x: Tensor, like: Tensor) -> Tensor:
-    """Return this rank's shard of the full tensor `x` if `like` is sharded, else `x`. Every rank has the full tensor."""
+    """Return this rank's shard of the full tensor `x` if `like` is sharded, else `x`. Every rank
+    has the full tensor."""
     if not isinstance(like, DTensor):
         return x
-    return distribute_tensor(x.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    return distribute_tensor(
+        x.to(like.device), like.device_mesh, like.placements, src_data_rank=None
+    )
 
 
 def load_full_state(network: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Load full tensors with `network.load_state_dict`; every rank has them."""
     current = network.state_dict()
-    network.load_state_dict({name: shard_like(tensor, current[name]) if name in current else tensor for name, tensor in state.items()})
+    network.load_state_dict(
+        {
+            name: shard_like(tensor, current[name]) if name in current else tensor
+            for name, tensor in state.items()
+        }
+    )
     for part in network.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
@@ -148,12 +184,18 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load full tensors with `optimizer.load_state_dict`; every rank has them. A tensor of a weight's shape is sharded like the weight."""
+    """Load full tensors with `optimizer.load_state_dict`; every rank has them. A tensor of a
+    weight's shape is sharded like the weight."""
     weights = [p for group in optimizer.param_groups for p in group["params"]]
     indices = [index for group in state["param_groups"] for index in group["params"]]
     like = dict(zip(indices, weights, strict=True))
     sharded = {
-        index: {k: shard_like(v, like[index]) if isinstance(v, Tensor) and v.shape == like[index].shape else v for k, v in values.items()}
+        index: {
+            k: shard_like(v, like[index])
+            if isinstance(v, Tensor) and v.shape == like[index].shape
+            else v
+            for k, v in values.items()
+        }
         for index, values in state["state"].items()
     }
     optimizer.load_state_dict({"state": sharded, "param_groups": state["param_groups"]})

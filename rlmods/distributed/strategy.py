@@ -28,7 +28,8 @@ META_FILE = "meta.pt"
 
 
 class DDP(DDPStrategy):
-    """Data parallelism: a full copy of every network on each rank, gradients averaged over ranks."""
+    """Data parallelism: a full copy of every network on each rank, gradients averaged over
+    ranks."""
 
     def __init__(self, timeout_s: float = 1800.0, backend: str | None = None) -> None:
         """
@@ -40,11 +41,12 @@ class DDP(DDPStrategy):
 
 
 class FSDP2(ModelParallelStrategy):
-    """Fully sharded data parallelism: each rank holds a shard of every network, sharded block by block in `Learner.configure_model`.
+    """Fully sharded data parallelism: each rank holds a shard of every network, sharded block by
+    block in `Learner.configure_model`.
 
-    A checkpoint is one file with full tensors, from which any strategy and number of ranks can resume. With `sharded_checkpoints` it is a
-    folder to which each rank writes its own shards, from which any number of ranks of this strategy can resume.
-    """
+    A checkpoint is one file with full tensors, from which any strategy and number of ranks can
+    resume. With `sharded_checkpoints` it is a folder to which each rank writes its own shards, from
+    which any number of ranks of this strategy can resume."""
 
     def __init__(
         self,
@@ -56,14 +58,18 @@ class FSDP2(ModelParallelStrategy):
     ) -> None:
         """
         Args:
-            replicas: number of copies of the networks, each sharded over its part of the ranks (hybrid sharding). With the number of
+            replicas: number of copies of the networks, each sharded over its part of the ranks
+            (hybrid sharding). With the number of
                 nodes as value, weights are gathered within a node. 1: one copy over all ranks.
             offload: keep shards, gradients and optimizer state on the CPU.
             sharded_checkpoints: each rank writes its own shards.
             timeout_s: seconds that a rank waits for the others in a collective operation.
-            backend: backend of collectives; None: nccl on GPUs (with `offload` also gloo), gloo on CPUs.
+            backend: backend of collectives; None: nccl on GPUs (with `offload` also gloo), gloo on
+            CPUs.
         """
-        backend = backend or ("cpu:gloo,cuda:nccl" if offload and torch.cuda.is_available() else None)
+        backend = backend or (
+            "cpu:gloo,cuda:nccl" if offload and torch.cuda.is_available() else None
+        )
         options = {"process_group_backend": backend, "timeout": timedelta(seconds=timeout_s)}
         super().__init__(save_distributed_checkpoint=sharded_checkpoints, **options)  # type: ignore[arg-type]
         self.replicas, self.offload = replicas, offload
@@ -78,14 +84,20 @@ class FSDP2(ModelParallelStrategy):
         check_replicas(self.replicas, ranks)
         self._data_parallel_size, self._tensor_parallel_size = ranks, 1
         super().setup_environment()
-        shape, names = ((ranks,), ("shard",)) if self.replicas == 1 else ((self.replicas, ranks // self.replicas), ("replicate", "shard"))
+        shape, names = (
+            ((ranks,), ("shard",))
+            if self.replicas == 1
+            else ((self.replicas, ranks // self.replicas), ("replicate", "shard"))
+        )
         self.shards = init_device_mesh(self.root_device.type, shape, mesh_dim_names=names)
 
     def shard(self, network: nn.Module) -> None:
         """Shard a network over the ranks. Of a deferred network, this rank reads its shards."""
         assert self.shards is not None
         mixed = self.precision_plugin.precision == "bf16-mixed"
-        sharding.shard(network, self.shards, dtype=torch.bfloat16 if mixed else None, offload=self.offload)
+        sharding.shard(
+            network, self.shards, dtype=torch.bfloat16 if mixed else None, offload=self.offload
+        )
         deferred.read(network, "cpu" if self.offload else self.root_device)
 
     def model_to_device(self) -> None:
@@ -103,35 +115,48 @@ class FSDP2(ModelParallelStrategy):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         assert self.model is not None
-        return super().lightning_module_state_dict() if self._save_distributed_checkpoint else sharding.full_state(self.model)
+        return (
+            super().lightning_module_state_dict()
+            if self._save_distributed_checkpoint
+            else sharding.full_state(self.model)
+        )
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         if self._save_distributed_checkpoint:
             return super().optimizer_state(optimizer)
         return sharding.optimizer_state(getattr(optimizer, "_optimizer", optimizer))
 
-    def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
         path = Path(self.broadcast(checkpoint_path))
         if path.is_dir():
             return self._load_folder(path)
-        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=weights_only, mmap=True)
+        checkpoint: dict[str, Any] = torch.load(
+            path, map_location="cpu", weights_only=weights_only, mmap=True
+        )
         return checkpoint
 
     def _load_folder(self, path: Path) -> dict[str, Any]:
-        """Load the weights and the state of the optimizers from a sharded checkpoint, and return the rest of it.
+        """Load the weights and the state of the optimizers from a sharded checkpoint, and return
+        the rest of it.
 
-        Lightning's own method executes what the checkpoint holds (`rlmods.distributed.sharded_checkpoint`).
-        """
+        Lightning's own method executes what the checkpoint holds
+        (`rlmods.distributed.sharded_checkpoint`)."""
         assert self.model is not None
         assert self.lightning_module is not None
         weights = {"state_dict": get_model_state_dict(self.model)}
         sharded_checkpoint.load(weights, path)
-        self.model.load_state_dict(weights["state_dict"], strict=self.lightning_module.strict_loading)
+        self.model.load_state_dict(
+            weights["state_dict"], strict=self.lightning_module.strict_loading
+        )
         for i, optimizer in enumerate(self.optimizers):
             state = {f"optimizer_{i}": get_optimizer_state_dict(self.model, optimizer)}
             sharded_checkpoint.load(state, path)
             options = StateDictOptions(cpu_offload=True)
-            set_optimizer_state_dict(self.model, optimizer, optim_state_dict=state[f"optimizer_{i}"], options=options)
+            set_optimizer_state_dict(
+                self.model, optimizer, optim_state_dict=state[f"optimizer_{i}"], options=options
+            )
         rest: dict[str, Any] = torch.load(path / META_FILE, map_location="cpu", weights_only=True)
         return rest | {"optimizer_states": []}
 
@@ -141,7 +166,8 @@ class FSDP2(ModelParallelStrategy):
             sharding.load_full_state(self.model, checkpoint["state_dict"])
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):  # empty for a folder
+        # empty for a folder
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):
             sharding.load_optimizer_state(optimizer, state)
 
 
@@ -153,7 +179,10 @@ def check_replicas(replicas: int, ranks: int) -> None:
     """
     if replicas < 1 or ranks % replicas:
         fits = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
-        raise UserError(f"trainer.strategy.replicas={replicas} does not divide {ranks} ranks: type one of {fits}")
+        raise UserError(
+            f"trainer.strategy.replicas={replicas} does not divide {ranks} ranks: type one of "
+            f"{fits}"
+        )
 
 
 def check_settings(strategy: Any) -> None:
@@ -164,7 +193,10 @@ def check_settings(strategy: Any) -> None:
     """
     name = strategy if isinstance(strategy, str) else (strategy or {}).get("_target_", "")
     if name.startswith("fsdp") or name.endswith("FSDPStrategy"):
-        raise UserError("trainer.strategy is FSDP1, which supports only one forward and backward per step: type trainer=fsdp (FSDP2)")
+        raise UserError(
+            "trainer.strategy is FSDP1, which supports only one forward and backward per "
+            "step: type trainer=fsdp (FSDP2)"
+        )
 
 
 def shards(strategy: Any) -> bool:
@@ -180,9 +212,15 @@ def check(strategy: Any) -> None:
         UserError: they do not.
     """
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy | ModelParallelStrategy):
-        raise UserError(f"trainer.strategy: {type(strategy).__name__} is not supported: type trainer=ddp or trainer=fsdp")
+        raise UserError(
+            f"trainer.strategy: {type(strategy).__name__} is not supported: type trainer=ddp "
+            "or trainer=fsdp"
+        )
     if getattr(strategy, "_start_method", "popen") != "popen":
-        raise UserError("trainer.strategy starts ranks by fork or spawn, which needs a run that can be pickled: type trainer=ddp")
+        raise UserError(
+            "trainer.strategy starts ranks by fork or spawn, which needs a run that can be "
+            "pickled: type trainer=ddp"
+        )
 
 
 def check_resume(strategy: Any, checkpoint: Path | None) -> None:
@@ -191,12 +229,19 @@ def check_resume(strategy: Any, checkpoint: Path | None) -> None:
     Raises:
         UserError: the checkpoint is sharded and the strategy is not.
     """
-    if checkpoint is not None and checkpoint.is_dir() and not isinstance(strategy, ModelParallelStrategy):
-        raise UserError(f"{checkpoint} is sharded: type trainer=fsdp, with trainer.devices=1 or more")
+    if (
+        checkpoint is not None
+        and checkpoint.is_dir()
+        and not isinstance(strategy, ModelParallelStrategy)
+    ):
+        raise UserError(
+            f"{checkpoint} is sharded: type trainer=fsdp, with trainer.devices=1 or more"
+        )
 
 
 def check_launch(ranks: int) -> None:
-    """Check that a launcher such as torchrun has started as many processes as the Trainer has ranks.
+    """Check that a launcher such as torchrun has started as many processes as the Trainer has
+    ranks.
 
     Raises:
         UserError: it has not; the processes would train separately or wait for each other forever.
@@ -206,4 +251,6 @@ def check_launch(ranks: int) -> None:
         num_local = int(os.environ.get("LOCAL_WORLD_SIZE", num_started))
         nodes = f" trainer.num_nodes={num_started // num_local}" if num_started > num_local else ""
         advice = f"type trainer=ddp or trainer=fsdp, with trainer.devices={num_local}{nodes}"
-        raise UserError(f"{num_started} processes were started, but this trainer has {ranks}: {advice}")
+        raise UserError(
+            f"{num_started} processes were started, but this trainer has {ranks}: {advice}"
+        )

@@ -1,7 +1,7 @@
 """Environments: what the policy converses with in a response of several turns.
 
-The classes are imported on first use, because the worker processes of tools import modules of this package and must start without torch.
-"""
+The classes are imported on first use, because the worker processes of tools import modules of this
+package and must start without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from rlmods.environment.twenty_questions import TwentyQuestions
     from rlmods.environment.verifiers import Verifiers
 
-__all__ = ["GuessNumber", "Gymnasium", "OpenEnv", "SingleTurn", "TextArena", "Tools", "TwentyQuestions", "Verifiers"]
+__all__ = [
+    "GuessNumber",
+    "Gymnasium",
+    "OpenEnv",
+    "SingleTurn",
+    "TextArena",
+    "Tools",
+    "TwentyQuestions",
+    "Verifiers",
+]
 
 _MODULES = {
     "GuessNumber": "guess_number",

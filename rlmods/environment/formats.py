@@ -46,17 +46,24 @@ class Format:
 
 
 def after_thoughts(text: str) -> str:
-    """Return the text after the last `</think>`: a call that is only thought about is none. Thoughts that have no end when a turn ends may
-    hold calls, as of models that call tools while they think."""
+    """Return the text after the last `</think>`: a call that is only thought about is none.
+    Thoughts that have no end when a turn ends may hold calls, as of models that call tools while
+    they think."""
     return text.rpartition("</think>")[2]
 
 
-def read_tool_calls(read: Callable[[str, Mapping[str, Tool]], Call]) -> Callable[[str, Mapping[str, Tool]], list[Call]]:
-    """Return a function that reads the calls between `<tool_call>` and `</tool_call>`, each of them with `read`."""
+def read_tool_calls(
+    read: Callable[[str, Mapping[str, Tool]], Call],
+) -> Callable[[str, Mapping[str, Tool]], list[Call]]:
+    """Return a function that reads the calls between `<tool_call>` and `</tool_call>`, each of them
+    with `read`."""
 
     def read_all(text: str, tools: Mapping[str, Tool]) -> list[Call]:
         bodies = re.findall(r"<tool_call>(.*?)(</tool_call>|$)", after_thoughts(text), re.DOTALL)
-        return [read(body, tools) if end else Call(problem="<tool_call> without </tool_call>") for body, end in bodies]
+        return [
+            read(body, tools) if end else Call(problem="<tool_call> without </tool_call>")
+            for body, end in bodies
+        ]
 
     return read_all
 
@@ -67,23 +74,35 @@ def read_hermes(body: str, tools: Mapping[str, Tool]) -> Call:
 
 
 def read_qwen3_coder(body: str, tools: Mapping[str, Tool]) -> Call:
-    """`<function=NAME><parameter=KEY>value</parameter>...</function>` (Qwen3-Coder, Qwen3.5, Nemotron 3)."""
+    """`<function=NAME><parameter=KEY>value</parameter>...</function>` (Qwen3-Coder, Qwen3.5,
+    Nemotron 3)."""
     found = re.fullmatch(r"\s*<function=([^<>]*)>(.*)</function>\s*", body, re.DOTALL)
     if found is None:
         return Call(problem="the call is not <function=NAME>...</function>")
     pairs = re.findall(r"<parameter=([^<>]*)>(.*?)(</parameter>|$)", found[2], re.DOTALL)
-    return _call_of_texts(found[1], [(key, value, end) for key, value, end in pairs], "<parameter=...>", tools)
+    return _call_of_texts(
+        found[1], [(key, value, end) for key, value, end in pairs], "<parameter=...>", tools
+    )
 
 
 def read_glm4(body: str, tools: Mapping[str, Tool]) -> Call:
     """`NAME<arg_key>KEY</arg_key><arg_value>value</arg_value>...` (GLM-4.5 and later)."""
     name, _, rest = body.partition("<arg_key>")
-    pairs = re.findall(r"<arg_key>([^<>]*)</arg_key>\s*<arg_value>(.*?)(</arg_value>|$)", f"<arg_key>{rest}" if rest else "", re.DOTALL)
-    return _call_of_texts(name, pairs, "<arg_value>", tools) if pairs or not rest else Call(problem="<arg_key> without <arg_value>")
+    pairs = re.findall(
+        r"<arg_key>([^<>]*)</arg_key>\s*<arg_value>(.*?)(</arg_value>|$)",
+        f"<arg_key>{rest}" if rest else "",
+        re.DOTALL,
+    )
+    return (
+        _call_of_texts(name, pairs, "<arg_value>", tools)
+        if pairs or not rest
+        else Call(problem="<arg_key> without <arg_value>")
+    )
 
 
 def read_llama3(text: str, tools: Mapping[str, Tool]) -> list[Call]:
-    """`{"name": ..., "parameters": {...}}`, the whole turn, or several of them with `;` between (Llama 3.1 and later)."""
+    """`{"name": ..., "parameters": {...}}`, the whole turn, or several of them with `;` between
+    (Llama 3.1 and later)."""
     body = after_thoughts(text).strip().removeprefix("<|python_tag|>").strip()
     if not body.startswith("{") or '"name"' not in body:
         return [Call(problem="<|python_tag|> without a call")] if "<|python_tag|>" in text else []
@@ -99,7 +118,8 @@ def read_llama3(text: str, tools: Mapping[str, Tool]) -> list[Call]:
 
 
 def read_mistral(text: str, tools: Mapping[str, Tool]) -> list[Call]:
-    """`[TOOL_CALLS][{"name": ..., "arguments": {...}}]`, or `[TOOL_CALLS]name[ARGS]{...}` (Mistral)."""
+    """`[TOOL_CALLS][{"name": ..., "arguments": {...}}]`, or `[TOOL_CALLS]name[ARGS]{...}`
+    (Mistral)."""
     _, mark, body = text.partition("[TOOL_CALLS]")
     body = body.strip()
     if not mark:
@@ -114,18 +134,24 @@ def read_mistral(text: str, tools: Mapping[str, Tool]) -> list[Call]:
     for part in body.split("[TOOL_CALLS]"):
         name, args, arguments = part.partition("[ARGS]")
         calls.append(
-            _read_object(f'{{"name": {json.dumps(name.strip())}, "arguments": {arguments}}}') if args else Call(problem="no [ARGS]")
+            _read_object(f'{{"name": {json.dumps(name.strip())}, "arguments": {arguments}}}')
+            if args
+            else Call(problem="no [ARGS]")
         )
     return calls
 
 
 def read_tags(text: str, tools: Mapping[str, Tool]) -> list[Call]:
-    """`<NAME>argument</NAME>` with the name of a tool: its only required argument if that is a text, else a JSON object of arguments."""
+    """`<NAME>argument</NAME>` with the name of a tool: its only required argument if that is a
+    text, else a JSON object of arguments."""
     if not tools:
         return []
     names = "|".join(map(re.escape, tools))
     found = re.findall(rf"<({names})>(.*?)(</\1>|$)", after_thoughts(text), re.DOTALL)
-    return [_read_tag(tools[name], body) if end else Call(name, problem=f"<{name}> without </{name}>") for name, body, end in found]
+    return [
+        _read_tag(tools[name], body) if end else Call(name, problem=f"<{name}> without </{name}>")
+        for name, body, end in found
+    ]
 
 
 FORMATS = {
@@ -140,9 +166,17 @@ FORMATS = {
 
 
 def of_template(template: Any) -> Any:
-    """Return the name of the format that a chat template writes; "tags" for one without tools, and without a template."""
+    """Return the name of the format that a chat template writes; "tags" for one without tools, and
+    without a template."""
     text = template if isinstance(template, str) else "\n".join(map(str, (template or {}).values()))
-    return next((name for name, form in FORMATS.items() if any(mark in text for mark in form.in_template) and "tools" in text), "tags")
+    return next(
+        (
+            name
+            for name, form in FORMATS.items()
+            if any(mark in text for mark in form.in_template) and "tools" in text
+        ),
+        "tags",
+    )
 
 
 def describe(tools: Mapping[str, Tool]) -> str:
@@ -151,11 +185,21 @@ def describe(tools: Mapping[str, Tool]) -> str:
     for name, tool in tools.items():
         declared = tool.schema["function"]
         argument = tool.only_argument or json.dumps(
-            {key: value.get("type", "value") for key, value in declared["parameters"]["properties"].items()}
+            {
+                key: value.get("type", "value")
+                for key, value in declared["parameters"]["properties"].items()
+            }
         )
         lines.append(f"<{name}>{argument}</{name}>: {declared['description']}")
     example = RESULT.format("...")
-    return "\n".join(("You can use tools. To call one, write only the call and wait for its result, " + example + ":", *lines))
+    return "\n".join(
+        (
+            "You can use tools. To call one, write only the call and wait for its result, "
+            + example
+            + ":",
+            *lines,
+        )
+    )
 
 
 def _read_tag(tool: Tool, body: str) -> Call:
@@ -164,9 +208,12 @@ def _read_tag(tool: Tool, body: str) -> Call:
     return _as_call({"name": tool.name, "arguments": _json(body)})
 
 
-def _call_of_texts(name: str, pairs: Sequence[tuple[str, str, str]], tag: str, tools: Mapping[str, Tool]) -> Call:
-    """Return the call whose arguments are written as texts: names, values, and the ends of the values, "" for one that is missing. A value
-    is JSON, unless the tool takes a text or it is no JSON."""
+def _call_of_texts(
+    name: str, pairs: Sequence[tuple[str, str, str]], tag: str, tools: Mapping[str, Tool]
+) -> Call:
+    """Return the call whose arguments are written as texts: names, values, and the ends of the
+    values, "" for one that is missing. A value is JSON, unless the tool takes a text or it is no
+    JSON."""
     name, tool = name.strip(), tools.get(name.strip())
     if not name or not all(end for _, _, end in pairs):
         return Call(name, problem=f"{tag} without an end" if name else "the call names no tool")
@@ -191,12 +238,17 @@ def _json(text: str) -> Any:
 
 
 def _as_call(value: Any) -> Call:
-    """Return the call that a JSON value is: an object with a name and arguments, also called parameters."""
+    """Return the call that a JSON value is: an object with a name and arguments, also called
+    parameters."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return Call(problem='the call is not a JSON object with "name" and "arguments"')
     name, arguments = _plain(value["name"]), value.get("arguments", value.get("parameters", {}))
     given = value.get("id")
-    identifier = given if isinstance(given, str) and re.fullmatch(rf"[a-zA-Z0-9]{{{ID_CHARS}}}", given) else ""
+    identifier = (
+        given
+        if isinstance(given, str) and re.fullmatch(rf"[a-zA-Z0-9]{{{ID_CHARS}}}", given)
+        else ""
+    )
     if isinstance(arguments, str):  # arguments as JSON text, as in OpenAI's messages
         arguments = _json(arguments)
     if not isinstance(arguments, dict):
@@ -208,7 +260,8 @@ def _as_call(value: Any) -> Call:
 
 
 def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """Return a JSON value with `?` for halves of surrogate pairs, which no file and no tokenizer takes.
+    """Return a JSON value with `?` for halves of surrogate pairs, which no file and no tokenizer
+    takes.
 
     Raises:
         ValueError: it is nested deeper than `depth`.

@@ -1,4 +1,5 @@
-"""Functions that ship with the package as tools. Imports no torch, as worker processes import this module."""
+"""Functions that ship with the package as tools. Imports no torch, as worker processes import this
+module."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ PYTHON_TIMEOUT_S = 5.0
 
 def calculator(expression: str) -> str:
     """Return the value of an arithmetic expression, such as 12 * (3 + 4)."""
-    expression = expression.replace("^", "**")  # a power, as people write it; Python's exclusive or is none of arithmetic
+    # a power, as people write it; Python's exclusive or is none of arithmetic
+    expression = expression.replace("^", "**")
     value: Any = expressions.rational(expression)  # exact where it can be
     if value is None:
         value = expressions.evaluate(expression)
@@ -22,7 +24,11 @@ def calculator(expression: str) -> str:
         value = value.numerator if value.denominator == 1 else float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("not an arithmetic expression")
-    return str(int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value)
+    return str(
+        int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+        else value
+    )
 
 
 def python(code: str) -> str:

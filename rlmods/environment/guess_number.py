@@ -1,4 +1,5 @@
-"""A game for tests of learning over turns: guess a number, and be told whether it is higher or lower."""
+"""A game for tests of learning over turns: guess a number, and be told whether it is higher or
+lower."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Guessing:
     tools: Sequence[Any] = field(default=())
 
     def reply(self, turn: Turn) -> Reply:
-        """Answer a guess, the last whole number of the turn: 1 and the end if it is right, else "higher", "lower" or "no number"."""
+        """Answer a guess, the last whole number of the turn: 1 and the end if it is right, else
+        "higher", "lower" or "no number"."""
         guess = last_number(turn.text)
         if guess == self.number:
             return Reply(None, 1.0)
@@ -31,10 +33,12 @@ class Guessing:
 
 @dataclass(frozen=True)
 class GuessNumber:
-    """The policy guesses the number that is the gold answer of the prompt (`data=hidden_number`). The reply to a wrong guess is "higher" or
-    "lower". The reward is 1 for the right guess, and `-turn_penalty` for each other turn (`reward=environment`).
+    """The policy guesses the number that is the gold answer of the prompt (`data=hidden_number`).
+    The reply to a wrong guess is "higher" or "lower". The reward is 1 for the right guess, and
+    `-turn_penalty` for each other turn (`reward=environment`).
 
-    With bisection, a number of n candidates takes at most log2(n) + 1 guesses; without a memory of the replies it takes n on average.
+    With bisection, a number of n candidates takes at most log2(n) + 1 guesses; without a memory of
+    the replies it takes n on average.
 
     Raises: ValueError for a field out of range, or a gold answer that is no whole number."""
 
@@ -62,7 +66,9 @@ class GuessNumber:
             ValueError: it is not.
         """
         if prompt.answer is None or not re.fullmatch(r"-?\d{1,9}", prompt.answer.strip()):
-            raise ValueError(f"its answer {prompt.answer!r} is no whole number: type data=hidden_number")
+            raise ValueError(
+                f"its answer {prompt.answer!r} is no whole number: type data=hidden_number"
+            )
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Guessing:
         """Begin a game. Nothing in it is random."""

@@ -35,7 +35,8 @@ class Acting:
         return cls(opened(prompt, to_text(text, environment.max_result_chars)), inner, environment)
 
     def reply(self, turn: Turn) -> Reply:
-        """Take the action of a turn. A turn without an action of the action space is told so, with `invalid_reward`."""
+        """Take the action of a turn. A turn without an action of the action space is told so, with
+        `invalid_reward`."""
         max_chars = self.environment.max_result_chars
         try:
             action = read_action(turn.text, self.inner.action_space)
@@ -52,19 +53,23 @@ class Acting:
 
 @dataclass(frozen=True)
 class Gymnasium:
-    """The policy acts in an environment of the package gymnasium, one action a turn (`data=episodes reward=environment`). The prompt of an
-    episode is `instruction` and the observation of `reset(seed=...)`, with the seed of the prompt.
+    """The policy acts in an environment of the package gymnasium, one action a turn (`data=episodes
+    reward=environment`). The prompt of an episode is `instruction` and the observation of
+    `reset(seed=...)`, with the seed of the prompt.
 
-    Actions are texts (`spaces.Text`: the whole turn, without white space around it) or whole numbers (`spaces.Discrete`: the last one of
-    the turn). Observations that are not text are written as JSON. The rewards are those of the steps.
+    Actions are texts (`spaces.Text`: the whole turn, without white space around it) or whole
+    numbers (`spaces.Discrete`: the last one of the turn). Observations that are not text are
+    written as JSON. The rewards are those of the steps.
 
-    An environment that raises an exception ends the episode without a score, and the exception is recorded as a failed call
-    (`train/tool_errors`).
+    An environment that raises an exception ends the episode without a score, and the exception is
+    recorded as a failed call (`train/tool_errors`).
 
-    Raises: UserError for a missing package, an unknown environment and other actions; ValueError for a field out of range."""
+    Raises: UserError for a missing package, an unknown environment and other actions; ValueError
+    for a field out of range."""
 
     env_id: str = "FrozenLake-v1"
-    """Name of the environment in the package's registry, or "module:NAME" to import the module that registers it."""
+    """Name of the environment in the package's registry, or "module:NAME" to import the module that
+    registers it."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the environment, as in `+environment.options.is_slippery=false`."""
     instruction: str = ""
@@ -82,18 +87,24 @@ class Gymnasium:
 
     def __post_init__(self) -> None:
         counts = ("max_turns", "max_tokens", "max_result_chars")
-        check_bounds(self, "environment", {name: (getattr(self, name) >= 1, "at least 1") for name in counts})
+        check_bounds(
+            self, "environment", {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
+        )
 
     def check_prompt(self, prompt: Prompt) -> None:
         """Check that the environment exists and that the prompt has a seed.
 
         Raises:
-            UserError: there is no such environment, no episode begins, or its actions are neither texts nor whole numbers.
+            UserError: there is no such environment, no episode begins, or its actions are neither
+            texts nor whole numbers.
             ValueError: the prompt has no seed.
         """
         seed_of(prompt)
         if self._problem is not None:
-            raise UserError(f"environment.env_id={self.env_id}: {self._problem}: type another environment.env_id=")
+            raise UserError(
+                f"environment.env_id={self.env_id}: {self._problem}: type another "
+                "environment.env_id="
+            )
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Acting:
         """Begin the episode of the prompt's seed: the same one for every response to it."""
@@ -112,7 +123,10 @@ class Gymnasium:
                 import_module(module)
             return package.make(name, **self.options)
         except Exception as error:
-            raise UserError(f"environment.env_id={self.env_id}: {describe(error)}: type environment.env_id=FrozenLake-v1") from error
+            raise UserError(
+                f"environment.env_id={self.env_id}: {describe(error)}: type "
+                "environment.env_id=FrozenLake-v1"
+            ) from error
 
     @cached_property
     def _problem(self) -> str | None:
@@ -137,7 +151,11 @@ def read_action(text: str, space: Any) -> Any:
 
 def as_text(observation: Any) -> str:
     """Return an observation as text: JSON for numbers and arrays."""
-    return observation if isinstance(observation, str) else json.dumps(observation, default=_plain, ensure_ascii=False)
+    return (
+        observation
+        if isinstance(observation, str)
+        else json.dumps(observation, default=_plain, ensure_ascii=False)
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -55,22 +55,27 @@ class Session:
 
 @dataclass(frozen=True)
 class OpenEnv:
-    """The policy acts in an environment that an OpenEnv server runs, one action a turn (`data=episodes reward=environment`). The prompt of
-    an episode is `instruction` and the observation of `reset(seed=...)`, with the seed of the prompt; an action is `{action: TURN}`. The
-    rewards are those of the steps; None counts as 0. Each response has a session of its own, so the server has to take as many at once as
-    responses are sampled in an iteration (`max_concurrent_envs`).
+    """The policy acts in an environment that an OpenEnv server runs, one action a turn
+    (`data=episodes reward=environment`). The prompt of an episode is `instruction` and the
+    observation of `reset(seed=...)`, with the seed of the prompt; an action is `{action: TURN}`.
+    The rewards are those of the steps; None counts as 0. Each response has a session of its own, so
+    the server has to take as many at once as responses are sampled in an iteration
+    (`max_concurrent_envs`).
 
-    A server that answers with an error ends the episode without a score, and the error is recorded as a failed call (`train/tool_errors`).
-    What is random must follow from the seed, or runs cannot be repeated.
+    A server that answers with an error ends the episode without a score, and the error is recorded
+    as a failed call (`train/tool_errors`). What is random must follow from the seed, or runs cannot
+    be repeated.
 
-    Raises: UserError for a missing package and a server that begins no episode; ValueError for a field out of range."""
+    Raises: UserError for a missing package and a server that begins no episode; ValueError for a
+    field out of range."""
 
     url: str | None = None
     """Address of the server, such as http://localhost:8000."""
     action: str = "message"
     """Field of an action that holds the text of the turn."""
     observation: str | None = None
-    """Field of an observation that the policy reads; null: the whole observation, as JSON, or its only text."""
+    """Field of an observation that the policy reads; null: the whole observation, as JSON, or its
+    only text."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `reset`, beside the seed."""
     instruction: str = ""
@@ -100,10 +105,16 @@ class OpenEnv:
             ValueError: the prompt has no seed.
         """
         if self.url is None or urlsplit(self.url).scheme not in ("http", "https", "ws", "wss"):
-            raise UserError(f"environment.url={self.url}: type the address of an OpenEnv server, environment.url=http://localhost:8000")
+            raise UserError(
+                f"environment.url={self.url}: type the address of an OpenEnv server, "
+                "environment.url=http://localhost:8000"
+            )
         seed_of(prompt)
         if self._problem is not None:
-            raise UserError(f"environment.url={self.url}: no episode begins: {self._problem}: start the server, or type another address")
+            raise UserError(
+                f"environment.url={self.url}: no episode begins: {self._problem}: start the "
+                "server, or type another address"
+            )
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Session:
         """Begin the episode of the prompt's seed: the same one for every response to it.
@@ -114,7 +125,10 @@ class OpenEnv:
         try:
             return Session.begin(self, prompt, seed_of(prompt))
         except Exception as error:  # of the server
-            raise UserError(f"environment.url={self.url}: no episode begins: {describe(error)}: see the log of the server") from error
+            raise UserError(
+                f"environment.url={self.url}: no episode begins: {describe(error)}: see the "
+                "log of the server"
+            ) from error
 
     def connect(self) -> Any:
         """Return a new connection to the server."""
@@ -128,7 +142,9 @@ class OpenEnv:
             ValueError: it lacks the field `observation`.
         """
         fields = (
-            {name: value for name, value in observation.items() if name != "metadata"} if isinstance(observation, dict) else observation
+            {name: value for name, value in observation.items() if name != "metadata"}
+            if isinstance(observation, dict)
+            else observation
         )
         if self.observation is not None:
             if not isinstance(fields, dict) or self.observation not in fields:
@@ -137,7 +153,11 @@ class OpenEnv:
             fields = fields[self.observation]
         if isinstance(fields, dict) and len(fields) == 1:
             [fields] = fields.values()
-        return fields if isinstance(fields, str) else json.dumps(fields, ensure_ascii=False, default=str)
+        return (
+            fields
+            if isinstance(fields, str)
+            else json.dumps(fields, ensure_ascii=False, default=str)
+        )
 
     @cached_property
     def _problem(self) -> str | None:

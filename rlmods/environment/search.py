@@ -15,8 +15,8 @@ MAX_WORDS = 32
 
 
 class Search:
-    """Full-text search over documents in a file, ranked by BM25 (SQLite's FTS5): one document a line, as text or as JSON with "text".
-    Thread-safe."""
+    """Full-text search over documents in a file, ranked by BM25 (SQLite's FTS5): one document a
+    line, as text or as JSON with "text". Thread-safe."""
 
     def __init__(self, file: str, num_results: int = 3) -> None:
         """
@@ -27,11 +27,16 @@ class Search:
             UserError: a file that cannot be read, or without documents.
         """
         try:
-            lines = [line for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines() if line.strip()]
+            lines = [
+                line
+                for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+                if line.strip()
+            ]
             texts = [_document(line) for line in lines]
         except (OSError, UnicodeDecodeError, ValueError) as error:
             raise UserError(
-                f"environment.documents={file}: {' '.join(str(error).split())}: give a file with one document a line"
+                f"environment.documents={file}: {' '.join(str(error).split())}: give a file "
+                "with one document a line"
             ) from error
         if not texts:
             raise UserError(f"environment.documents={file}: holds no documents: give another file")
@@ -48,7 +53,9 @@ class Search:
         match = " OR ".join(f'"{word}"' for word in words)  # quoted: FTS5 has operators
         with self._lock:
             rows = self._database.execute(
-                "SELECT text FROM documents WHERE documents MATCH ? ORDER BY bm25(documents), rowid LIMIT ?", (match, self._num_results)
+                "SELECT text FROM documents WHERE documents MATCH ? ORDER BY "
+                "bm25(documents), rowid LIMIT ?",
+                (match, self._num_results),
             ).fetchall()
         return "\n".join(text for (text,) in rows) or "no document matches"
 

@@ -23,7 +23,11 @@ def seed_of(prompt: Prompt) -> int:
 
 def opened(prompt: Prompt, text: str) -> Prompt:
     """Return the prompt with the first observation as its text, or as its user message."""
-    return replace(prompt, text=text) if prompt.messages is None else replace(prompt, messages=[{"role": "user", "content": text}])
+    return (
+        replace(prompt, text=text)
+        if prompt.messages is None
+        else replace(prompt, messages=[{"role": "user", "content": text}])
+    )
 
 
 def observed(text: str, reward: float, max_chars: int) -> Reply:
@@ -32,8 +36,9 @@ def observed(text: str, reward: float, max_chars: int) -> Reply:
 
 
 def failed(name: str, error: Exception, max_chars: int) -> Reply:
-    """Return the reply that ends an episode whose environment raised an exception. It is recorded, and counted by `train/tool_errors`.
-    `EnvironmentReward` does not score the response: the policy must neither gain nor lose by it."""
+    """Return the reply that ends an episode whose environment raised an exception. It is recorded,
+    and counted by `train/tool_errors`. `EnvironmentReward` does not score the response: the policy
+    must neither gain nor lose by it."""
     result = to_text(f"Error: {describe(error)}", max_chars)
     return Reply(None, calls=[ToolCall(name, {}, result, "crash")])
 

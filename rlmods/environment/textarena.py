@@ -38,7 +38,9 @@ class Playing:
         episode = cls(prompt, environment.make(), environment, _seeded(seed))
         with episode._generators():
             episode.game.reset(num_players=1, seed=seed)
-        episode.prompt = opened(prompt, to_text(episode._observation(), environment.max_result_chars))
+        episode.prompt = opened(
+            prompt, to_text(episode._observation(), environment.max_result_chars)
+        )
         return episode
 
     def reply(self, turn: Turn) -> Reply:
@@ -61,7 +63,8 @@ class Playing:
 
     @contextmanager
     def _generators(self) -> Iterator[None]:
-        """Let the game draw from its own generator states: games use the global generators of `random` and NumPy."""
+        """Let the game draw from its own generator states: games use the global generators of
+        `random` and NumPy."""
         with _LOCK:
             outer = _states()
             _restore(self.generators)
@@ -74,14 +77,17 @@ class Playing:
 
 @dataclass(frozen=True)
 class TextArena:
-    """The policy plays a single-player game of the package textarena, such as GuessTheNumber-v0, one move a turn (`data=episodes
-    reward=environment`). The prompt of an episode is the opening of the game with the seed of the prompt; observations are the messages of
-    the game since the last turn, without wrappers, which repeat earlier ones. The reward is that of the game, given for the turn that ends
-    it.
+    """The policy plays a single-player game of the package textarena, such as GuessTheNumber-v0,
+    one move a turn (`data=episodes reward=environment`). The prompt of an episode is the opening of
+    the game with the seed of the prompt; observations are the messages of the game since the last
+    turn, without wrappers, which repeat earlier ones. The reward is that of the game, given for the
+    turn that ends it.
 
-    A game that raises an exception ends without a score, and the exception is recorded as a failed call (`train/tool_errors`).
+    A game that raises an exception ends without a score, and the exception is recorded as a failed
+    call (`train/tool_errors`).
 
-    Raises: UserError for a missing package, an unknown game and one of several players; ValueError for a field out of range."""
+    Raises: UserError for a missing package, an unknown game and one of several players; ValueError
+    for a field out of range."""
 
     game: str = "GuessTheNumber-v0"
     """Name of the game in the package."""
@@ -96,7 +102,9 @@ class TextArena:
 
     def __post_init__(self) -> None:
         counts = ("max_turns", "max_tokens", "max_result_chars")
-        check_bounds(self, "environment", {name: (getattr(self, name) >= 1, "at least 1") for name in counts})
+        check_bounds(
+            self, "environment", {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
+        )
 
     def check_prompt(self, prompt: Prompt) -> None:
         """Check that the game exists and that the prompt has a seed.
@@ -107,7 +115,10 @@ class TextArena:
         """
         seed_of(prompt)
         if self._problem is not None:
-            raise UserError(f"environment.game={self.game}: {self._problem}: type environment.game=GuessTheNumber-v0")
+            raise UserError(
+                f"environment.game={self.game}: {self._problem}: type "
+                "environment.game=GuessTheNumber-v0"
+            )
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Playing:
         """Begin the game of the prompt's seed: the same one for every response to it."""
@@ -123,7 +134,10 @@ class TextArena:
         try:
             game = package.make(env_id=self.game, **self.options)
         except Exception as error:
-            raise UserError(f"environment.game={self.game}: {describe(error)}: type environment.game=GuessTheNumber-v0") from error
+            raise UserError(
+                f"environment.game={self.game}: {describe(error)}: type "
+                "environment.game=GuessTheNumber-v0"
+            ) from error
         while isinstance(game, package.Wrapper):
             game = game.env
         return game

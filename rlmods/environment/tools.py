@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from rlmods.environment.formats import FORMATS, ID_CHARS, RESULT, Call, Format, describe, of_template
+from rlmods.environment.formats import (
+    FORMATS,
+    ID_CHARS,
+    RESULT,
+    Call,
+    Format,
+    describe,
+    of_template,
+)
 from rlmods.environment.tool import Tool, load
 from rlmods.environment.worker import to_text
 from rlmods.types import Prompt, Reply, ToolCall, Turn, UserError, check_bounds
@@ -18,7 +26,8 @@ FormatName = Literal["auto", "tags", "hermes", "qwen3_coder", "glm4", "llama3", 
 
 @dataclass
 class ToolUse:
-    """An episode of `Tools`. What a call returns depends on the call alone, and on the time that is left."""
+    """An episode of `Tools`. What a call returns depends on the call alone, and on the time that is
+    left."""
 
     prompt: Prompt
     tools: Sequence[Mapping[str, Any]]
@@ -28,9 +37,13 @@ class ToolUse:
     """Seconds of the calls so far."""
 
     def reply(self, turn: Turn) -> Reply:
-        """Run the calls of a turn in their order. A turn without a call is the answer, and ends the episode; so does a truncated one, of
-        which nothing is run."""
-        calls = [] if turn.finish == "length" else self.format.read(turn.raw, self.environment.functions)
+        """Run the calls of a turn in their order. A turn without a call is the answer, and ends the
+        episode; so does a truncated one, of which nothing is run."""
+        calls = (
+            []
+            if turn.finish == "length"
+            else self.format.read(turn.raw, self.environment.functions)
+        )
         if not calls:
             return Reply(None)
         records = []
@@ -38,7 +51,10 @@ class ToolUse:
             records.append(self.environment.run(call, position, spent_s=self.tool_s))
             self.tool_s += records[-1].seconds
         if self.format.role == "user":
-            return Reply([{"role": "user", "content": RESULT.format(record.result)} for record in records], calls=records)
+            return Reply(
+                [{"role": "user", "content": RESULT.format(record.result)} for record in records],
+                calls=records,
+            )
         messages = [
             {
                 "role": self.format.role,
@@ -53,35 +69,42 @@ class ToolUse:
 
 @dataclass(frozen=True)
 class Tools:
-    """The policy calls tools, whose results it observes. A turn without a call is its answer and ends the response, and is what rewards
-    grade.
+    """The policy calls tools, whose results it observes. A turn without a call is its answer and
+    ends the response, and is what rewards grade.
 
-    `tools` names functions: `calculator`, `python` (a program, confined by the sandbox), `search` (over `documents`), or MODULE.FUNCTION of
-    a plugin, whose signature and docstring become the JSON schema that chat templates show. A tool of a plugin runs in a worker process,
-    which has the rights of the user, and is killed at the time limit.
+    `tools` names functions: `calculator`, `python` (a program, confined by the sandbox), `search`
+    (over `documents`), or MODULE.FUNCTION of a plugin, whose signature and docstring become the
+    JSON schema that chat templates show. A tool of a plugin runs in a worker process, which has the
+    rights of the user, and is killed at the time limit.
 
-    `format` is how the policy writes calls; `auto` takes what the chat template of the model shows, or else `tags`:
+    `format` is how the policy writes calls; `auto` takes what the chat template of the model shows,
+    or else `tags`:
 
-    =========== ===============================================================================================
-    hermes      `<tool_call>{"name": "calculator", "arguments": {...}}</tool_call>`
-    qwen3_coder `<tool_call><function=calculator><parameter=expression>1+2</parameter></function></tool_call>`
-    glm4        `<tool_call>calculator<arg_key>expression</arg_key><arg_value>1+2</arg_value></tool_call>`
-    llama3      `{"name": "calculator", "parameters": {...}}`, the whole turn
-    mistral     `[TOOL_CALLS][{"name": "calculator", "arguments": {...}}]`
-    tags        `<calculator>1+2</calculator>`, answered by `<result>3</result>`
-    =========== ===============================================================================================
+    ===========
+    ===============================================================================================
+    hermes      `<tool_call>{"name": "calculator", "arguments": {...}}</tool_call>` qwen3_coder
+    `<tool_call><function=calculator><parameter=expression>1+2</parameter></function></tool_call>`
+    glm4
+    `<tool_call>calculator<arg_key>expression</arg_key><arg_value>1+2</arg_value></tool_call>`
+    llama3      `{"name": "calculator", "parameters": {...}}`, the whole turn mistral
+    `[TOOL_CALLS][{"name": "calculator", "arguments": {...}}]` tags
+    `<calculator>1+2</calculator>`, answered by `<result>3</result>` ===========
+    ===============================================================================================
 
-    Prompts of plain text are always of the format `tags`. Calls that cannot be read, unknown tools, wrong arguments, exceptions and time
-    limits are results, which begin with "Error: ", and metrics.
+    Prompts of plain text are always of the format `tags`. Calls that cannot be read, unknown tools,
+    wrong arguments, exceptions and time limits are results, which begin with "Error: ", and
+    metrics.
 
-    Raises: UserError for an unknown tool or format, or documents that cannot be read; ValueError for a field out of range."""
+    Raises: UserError for an unknown tool or format, or documents that cannot be read; ValueError
+    for a field out of range."""
 
     tools: Sequence[str] = ("calculator",)
     """Names of the tools."""
     format: FormatName = "auto"
     """Format of the calls."""
     documents: str | None = None
-    """File of the documents that `search` finds, one a line: a text, or a JSON object with "text"."""
+    """File of the documents that `search` finds, one a line: a text, or a JSON object with
+    "text"."""
     num_results: int = 3
     """Documents that `search` returns."""
     max_turns: int = 4
@@ -100,37 +123,61 @@ class Tools:
     """Worker processes in which tools run, started at the first call of such a tool and kept."""
 
     in_system: bool = field(default=True, init=False, repr=False, compare=False)
-    """Describe tools of the format `tags` in the system message; False: in the first user message, for templates without a system role."""
+    """Describe tools of the format `tags` in the system message; False: in the first user message,
+    for templates without a system role."""
 
     def __post_init__(self) -> None:
-        counts = ("num_results", "max_turns", "max_tokens", "max_calls", "max_result_chars", "workers")
+        counts = (
+            "num_results",
+            "max_turns",
+            "max_tokens",
+            "max_calls",
+            "max_result_chars",
+            "workers",
+        )
         rules = {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
-        rules |= {name: (getattr(self, name) > 0, "above 0") for name in ("tool_timeout_s", "max_tool_s")}
+        rules |= {
+            name: (getattr(self, name) > 0, "above 0") for name in ("tool_timeout_s", "max_tool_s")
+        }
         check_bounds(self, "environment", rules)
         if self.format not in get_args(FormatName):
-            raise UserError(f"environment.format={self.format}: choose from {', '.join(get_args(FormatName))}")
-        if not isinstance(self.tools, list | tuple) or not self.tools or not all(isinstance(name, str) for name in self.tools):
-            raise UserError(f"environment.tools={self.tools}: type a list of tools, environment.tools=[calculator]")
+            raise UserError(
+                f"environment.format={self.format}: choose from {', '.join(get_args(FormatName))}"
+            )
+        if (
+            not isinstance(self.tools, list | tuple)
+            or not self.tools
+            or not all(isinstance(name, str) for name in self.tools)
+        ):
+            raise UserError(
+                f"environment.tools={self.tools}: type a list of tools, "
+                "environment.tools=[calculator]"
+            )
         if len(self.functions) < len(self.tools):
             raise UserError("environment.tools: two tools have the same name: leave one out")
 
     def __deepcopy__(self, memo: Any) -> Tools:
-        """Return the same object, which never changes, so that a copy of an episode does not copy the documents."""
+        """Return the same object, which never changes, so that a copy of an episode does not copy
+        the documents."""
         return self
 
     @cached_property
     def functions(self) -> dict[str, Tool]:
         """The tools by name."""
-        return {tool.name: tool for tool in (load(name, self.documents, self.num_results) for name in self.tools)}
+        return {
+            tool.name: tool
+            for tool in (load(name, self.documents, self.num_results) for name in self.tools)
+        }
 
     @property
     def stop(self) -> list[str]:
-        """Texts that end a turn: the ends of calls in the format `tags`, in which prompts of plain text are answered."""
+        """Texts that end a turn: the ends of calls in the format `tags`, in which prompts of plain
+        text are answered."""
         return [f"</{name}>" for name in self.functions]
 
     def for_policy(self, policy: Any) -> Tools:
-        """Return the environment with the format that the chat template of a policy shows. It has the same tools, with the documents that
-        they have read."""
+        """Return the environment with the format that the chat template of a policy shows. It has
+        the same tools, with the documents that they have read."""
         if self.format != "auto":
             return self
         bound = copy(self)
@@ -147,31 +194,53 @@ class Tools:
             return ToolUse(prompt, (), self, FORMATS["tags"])
         name = "tags" if self.format == "auto" else self.format
         if name != "tags":
-            return ToolUse(prompt, [tool.schema for tool in self.functions.values()], self, FORMATS[name])
+            return ToolUse(
+                prompt, [tool.schema for tool in self.functions.values()], self, FORMATS[name]
+            )
         add = _with_system if self.in_system else _with_user
         return ToolUse(add(prompt, describe(self.functions)), (), self, FORMATS[name])
 
     def run(self, call: Call, position: int = 0, *, spent_s: float = 0.0) -> ToolCall:
-        """Run the call at a position of a turn and return its record, whatever the tool does. `spent_s`: seconds of earlier calls of the
-        response."""
+        """Run the call at a position of a turn and return its record, whatever the tool does.
+        `spent_s`: seconds of earlier calls of the response."""
         tool = self.functions.get(call.name)
         if call.problem is not None:
             return self._failed(call, "malformed", call.problem)
         if position >= self.max_calls:
             return self._failed(call, "error", f"at most {self.max_calls} calls are run in a turn")
         if tool is None:
-            return self._failed(call, "unknown", f"there is no tool {call.name!r}; tools are {', '.join(self.functions)}")
+            return self._failed(
+                call,
+                "unknown",
+                f"there is no tool {call.name!r}; tools are {', '.join(self.functions)}",
+            )
         left_s = self.max_tool_s - spent_s
         if left_s <= 0:
-            return self._failed(call, "timeout", f"the calls of this response have taken {self.max_tool_s:g} s, no further one is run")
-        return tool.call(call.arguments, timeout_s=min(self.tool_timeout_s, left_s), max_chars=self.max_result_chars, workers=self.workers)
+            return self._failed(
+                call,
+                "timeout",
+                f"the calls of this response have taken {self.max_tool_s:g} s, no further one "
+                "is run",
+            )
+        return tool.call(
+            call.arguments,
+            timeout_s=min(self.tool_timeout_s, left_s),
+            max_chars=self.max_result_chars,
+            workers=self.workers,
+        )
 
     def _failed(self, call: Call, error: str, problem: str) -> ToolCall:
-        return ToolCall(call.name, dict(call.arguments), to_text(f"Error: {problem}", self.max_result_chars), error)
+        return ToolCall(
+            call.name,
+            dict(call.arguments),
+            to_text(f"Error: {problem}", self.max_result_chars),
+            error,
+        )
 
 
 def _with_system(prompt: Prompt, text: str) -> Prompt:
-    """Return the prompt with a text at the beginning of its system message, which is added if there is none."""
+    """Return the prompt with a text at the beginning of its system message, which is added if there
+    is none."""
     messages = [dict(message) for message in prompt.messages or ()]
     if messages and messages[0]["role"] == "system":
         messages[0]["content"] = f"{text}\n\n{messages[0]['content']}"

@@ -25,23 +25,27 @@ class Questions:
     tools: Sequence[Any] = field(default=())
 
     def reply(self, turn: Turn) -> Reply:
-        """Answer the last thing or property that the turn names: 1 and the end for the thing itself, "yes" for a property that it has, "no"
-        for other things and properties, and "no question" if the turn names none."""
+        """Answer the last thing or property that the turn names: 1 and the end for the thing
+        itself, "yes" for a property that it has, "no" for other things and properties, and "no
+        question" if the turn names none."""
         known = {*self.things, *(name for names in self.things.values() for name in names)}
         named = [word for word in _WORD.findall(turn.text.lower()) if word in known]
         if named and named[-1] == self.thing:
             return Reply(None, 1.0)
-        text = "no question" if not named else "yes" if named[-1] in self.things[self.thing] else "no"
+        text = (
+            "no question" if not named else "yes" if named[-1] in self.things[self.thing] else "no"
+        )
         return Reply([{"role": "user", "content": text}], -self.turn_penalty)
 
 
 @dataclass(frozen=True)
 class TwentyQuestions:
-    """The policy finds a thing, the gold answer of the prompt (`data=hidden_thing`), by asking about properties, answered with "yes" or
-    "no". The reward is 1 for naming the thing, and `-turn_penalty` for each other turn (`reward=environment`).
+    """The policy finds a thing, the gold answer of the prompt (`data=hidden_thing`), by asking
+    about properties, answered with "yes" or "no". The reward is 1 for naming the thing, and
+    `-turn_penalty` for each other turn (`reward=environment`).
 
-    Questions that halve the things which are left find one of n in about log2(n) + 1 turns; without a memory of the replies, naming things
-    takes n on average.
+    Questions that halve the things which are left find one of n in about log2(n) + 1 turns; without
+    a memory of the replies, naming things takes n on average.
 
     Raises: ValueError for a field out of range, or a prompt without a thing to be found."""
 
@@ -69,8 +73,14 @@ class TwentyQuestions:
             ValueError: it has not.
         """
         things = prompt.meta.get("things")
-        if not isinstance(things, Mapping) or not all(isinstance(names, list) for names in things.values()) or prompt.answer not in things:
-            raise ValueError(f"its answer {prompt.answer!r} is no thing of a game: type data=hidden_thing")
+        if (
+            not isinstance(things, Mapping)
+            or not all(isinstance(names, list) for names in things.values())
+            or prompt.answer not in things
+        ):
+            raise ValueError(
+                f"its answer {prompt.answer!r} is no thing of a game: type data=hidden_thing"
+            )
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Questions:
         """Begin a game. Nothing in it is random."""

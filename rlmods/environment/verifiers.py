@@ -28,7 +28,8 @@ class Rolling:
     tools: Sequence[Any] = field(default=())
 
     def reply(self, turn: Turn) -> Reply:
-        """Give the turn to the environment, whose rubric scores the response if it was the last one."""
+        """Give the turn to the environment, whose rubric scores the response if it was the last
+        one."""
         return self._run(self._reply(turn))
 
     def end(self) -> Reply:
@@ -49,7 +50,10 @@ class Rolling:
             before = len(self.messages) + 1
             self.messages = await inner.get_prompt_messages(state)
             if state.get("final_env_response") is None and not await inner.is_completed(state):
-                observed = [_plain(message, self.environment.max_result_chars) for message in self.messages[before:]]
+                observed = [
+                    _plain(message, self.environment.max_result_chars)
+                    for message in self.messages[before:]
+                ]
                 return Reply(observed, 0.0)
         return await self._scored()
 
@@ -63,14 +67,16 @@ class Rolling:
 
 @dataclass(frozen=True)
 class Verifiers:
-    """An environment of the package verifiers replies to the policy and its rubric gives the reward (`data=verifiers data.env_id=NAME
-    reward=environment`). A response is scored when the environment ends it, and when a limit does: of the tokens of a turn or
-    of all, or of turns.
+    """An environment of the package verifiers replies to the policy and its rubric gives the reward
+    (`data=verifiers data.env_id=NAME reward=environment`). A response is scored when the
+    environment ends it, and when a limit does: of the tokens of a turn or of all, or of turns.
 
-    An environment that raises an exception ends the response without a score, and the exception is recorded as a failed call
-    (`train/tool_errors`). Environments with tools, and rubrics that compare the responses of a group, are refused.
+    An environment that raises an exception ends the response without a score, and the exception is
+    recorded as a failed call (`train/tool_errors`). Environments with tools, and rubrics that
+    compare the responses of a group, are refused.
 
-    Raises: UserError for a missing package and an environment that cannot be trained in; ValueError for a field out of range."""
+    Raises: UserError for a missing package and an environment that cannot be trained in; ValueError
+    for a field out of range."""
 
     env_id: str | None = None
     """The environment, that of `data=verifiers`."""
@@ -87,7 +93,9 @@ class Verifiers:
 
     def __post_init__(self) -> None:
         counts = ("max_turns", "max_tokens", "max_result_chars")
-        check_bounds(self, "environment", {name: (getattr(self, name) >= 1, "at least 1") for name in counts})
+        check_bounds(
+            self, "environment", {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
+        )
 
     @cached_property
     def inner(self) -> Any:
@@ -105,7 +113,8 @@ class Verifiers:
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Rolling:
         """Begin a rollout of the task of the prompt."""
-        episode: Rolling = _run(self._start(self.inner, prompt))  # loaded here: its constructor needs the main thread
+        # loaded here: its constructor needs the main thread
+        episode: Rolling = _run(self._start(self.inner, prompt))
         return episode
 
     async def _start(self, inner: Any, prompt: Prompt) -> Rolling:
@@ -124,7 +133,9 @@ def _response(turn: Turn) -> Any:
     from verifiers.legacy import types
 
     truncated = turn.finish == "length"
-    message = types.ResponseMessage(content=turn.text, finish_reason="length" if truncated else "stop", is_truncated=truncated)
+    message = types.ResponseMessage(
+        content=turn.text, finish_reason="length" if truncated else "stop", is_truncated=truncated
+    )
     return types.Response(id="", created=0, model="policy", message=message)
 
 
@@ -139,7 +150,8 @@ def _client() -> Any:
 
 @cache
 def _loop(process_id: int) -> asyncio.AbstractEventLoop:
-    """Return the event loop of environments, which runs in a thread of its own; a forked child must not use its parent's."""
+    """Return the event loop of environments, which runs in a thread of its own; a forked child must
+    not use its parent's."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="verifiers", daemon=True).start()
     return loop

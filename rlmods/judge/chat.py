@@ -34,7 +34,8 @@ RETRYABLE_STATUSES = (408, 409, 425, 429)
 """Client errors that are worth a retry, like all server errors (500 and above)."""
 
 _jitter = Random()
-"""Own generator for the pauses, so that they neither depend on the run's seed nor change its random state."""
+"""Own generator for the pauses, so that they neither depend on the run's seed nor change its random
+state."""
 
 
 class NoReplyError(Exception):
@@ -54,7 +55,8 @@ class NoReplyError(Exception):
         self.kind = kind
         """Count of the lost reply: `timeouts` if the time limit was reached, else `errors`."""
         self.final = final
-        """True if the server rejects the request, so that a retry cannot succeed; the message then says what to set instead."""
+        """True if the server rejects the request, so that a retry cannot succeed; the message then
+        says what to set instead."""
         self.rejected = rejected
         """True if the rejection may be due to this question alone."""
         self.retry_after_s = retry_after_s
@@ -65,7 +67,8 @@ class NoReplyError(Exception):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server, given by the address of its `/v1` or of the whole endpoint, and the limits of requests to it.
+    """A server, given by the address of its `/v1` or of the whole endpoint, and the limits of
+    requests to it.
 
     Redirects are not followed: the key would be sent to another server.
     """
@@ -79,7 +82,8 @@ class Endpoint:
     retries: int = 0
     """Tries after the first."""
     backoff_s: float = 1.0
-    """Pause before the second try, times a random factor from 0.5 to 1; doubled with each try. A longer Retry-After takes precedence."""
+    """Pause before the second try, times a random factor from 0.5 to 1; doubled with each try. A
+    longer Retry-After takes precedence."""
     max_bytes: int = 4 << 20
     """Maximum size of a reply, after decompression."""
     path: str = "/chat/completions"
@@ -88,7 +92,8 @@ class Endpoint:
     """Key of the settings `url` and `model`, for error messages."""
 
     def complete(self, body: dict[str, Any], deadline: float = math.inf) -> str:
-        """Return the text of the first choice, "" for an empty one. `TRUNCATED` is appended to a text that reached max_tokens.
+        """Return the text of the first choice, "" for an empty one. `TRUNCATED` is appended to a
+        text that reached max_tokens.
 
         Raises:
             NoReplyError: as `post`, or the reply is not a chat completion.
@@ -101,25 +106,35 @@ class Endpoint:
             if not isinstance(text, str | None):
                 raise TypeError
         except (LookupError, TypeError, AttributeError) as error:
-            raise NoReplyError(f"the reply is not a chat completion: {self._preview(content)}") from error
+            raise NoReplyError(
+                f"the reply is not a chat completion: {self._preview(content)}"
+            ) from error
         return f"{text or ''}{TRUNCATED}" if truncated else text or ""
 
     def post(self, body: dict[str, Any], deadline: float = math.inf) -> Any:
         """Return the parsed reply to one request.
 
         Args:
-            deadline: value of `time.monotonic()` at which the request is given up, if that is before its own time limit.
+            deadline: value of `time.monotonic()` at which the request is given up, if that is
+            before its own time limit.
 
         Raises:
-            NoReplyError: no connection, a time limit, an overloaded or broken server, a reply that is too large or not JSON; or the server
+            NoReplyError: no connection, a time limit, an overloaded or broken server, a reply that
+            is too large or not JSON; or the server
                 rejects the key, address, model or request (`final`).
         """
         return self._parse(self._send_within(body, deadline))
 
-    def wait(self, error: NoReplyError, attempt: int, deadline: float, stop: threading.Event) -> bool:
-        """Pause before another try, and return True. Return False, without a pause, if there is none: `error` is final, `attempt` (from 0)
-        was the last, or the pause would pass the deadline."""
-        pause = max(self.backoff_s * 2.0 ** min(attempt, 64) * _jitter.uniform(0.5, 1.0), error.retry_after_s or 0.0)
+    def wait(
+        self, error: NoReplyError, attempt: int, deadline: float, stop: threading.Event
+    ) -> bool:
+        """Pause before another try, and return True. Return False, without a pause, if there is
+        none: `error` is final, `attempt` (from 0) was the last, or the pause would pass the
+        deadline."""
+        pause = max(
+            self.backoff_s * 2.0 ** min(attempt, 64) * _jitter.uniform(0.5, 1.0),
+            error.retry_after_s or 0.0,
+        )
         if error.final or attempt >= self.retries or time.monotonic() + pause >= deadline:
             return False
         stop.wait(pause)
@@ -139,27 +154,43 @@ class Endpoint:
         limit_s = min(self.timeout_s, deadline - time.monotonic())
         if limit_s <= 0:
             raise NoReplyError(f"no reply within {self.deadline_s:g} s", "timeouts")
-        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {self.key}"} if self.key else {})}
+        headers = {
+            "Content-Type": "application/json",
+            **({"Authorization": f"Bearer {self.key}"} if self.key else {}),
+        }
         try:
             with asyncio.Runner(loop_factory=_EventLoop) as runner:
-                status, reply_headers, content = runner.run(self._send(json.dumps(body).encode(), headers, limit_s))
+                status, reply_headers, content = runner.run(
+                    self._send(json.dumps(body).encode(), headers, limit_s)
+                )
         except (TimeoutError, httpx2.TimeoutException) as error:
             raise NoReplyError("timed out", "timeouts") from error
         except UnicodeEncodeError as error:
-            advice = f"the key in ${self.key_variable} is not plain ASCII: export {self.key_variable}=KEY"
-            raise NoReplyError(f"{advice}, or type {self.group}.key_variable=NAME", final=True) from error
+            advice = (
+                f"the key in ${self.key_variable} is not plain ASCII: export "
+                f"{self.key_variable}=KEY"
+            )
+            raise NoReplyError(
+                f"{advice}, or type {self.group}.key_variable=NAME", final=True
+            ) from error
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-            raise NoReplyError(f"{_one_line(error)}: type {self.group}.url=http://HOST/v1", final=True) from error
+            raise NoReplyError(
+                f"{_one_line(error)}: type {self.group}.url=http://HOST/v1", final=True
+            ) from error
         except (OSError, httpx2.HTTPError, httpx2.StreamError) as error:
             raise NoReplyError(self._hide_key(_one_line(error))) from error
         if status != 200:
             raise self._rejection(status, reply_headers, content, str(body.get("model")))
         return content
 
-    async def _send(self, body: bytes, headers: Mapping[str, str], limit_s: float) -> tuple[int, httpx2.Headers, bytes]:
+    async def _send(
+        self, body: bytes, headers: Mapping[str, str], limit_s: float
+    ) -> tuple[int, httpx2.Headers, bytes]:
         content = bytearray()
         async with (
-            asyncio.timeout(limit_s),  # of everything: timeouts of httpx are those of each read, which a byte now and then never reaches
+            # of everything: timeouts of httpx are those of each read, which a byte now and then
+            # never reaches
+            asyncio.timeout(limit_s),
             _client(limit_s) as client,
             client.stream("POST", self.address, content=body, headers=headers) as response,
         ):
@@ -176,22 +207,36 @@ class Endpoint:
         except (ValueError, RecursionError) as error:
             raise NoReplyError(f"the reply is not JSON: {self._preview(content)}") from error
 
-    def _rejection(self, status: int, headers: Mapping[str, str], content: bytes, model: str) -> NoReplyError:
+    def _rejection(
+        self, status: int, headers: Mapping[str, str], content: bytes, model: str
+    ) -> NoReplyError:
         preview = self._preview(content)
         if status in RETRYABLE_STATUSES or status >= 500 or status < 300:
             retry_after_s = _parse_retry_after(headers.get("Retry-After"))
-            return NoReplyError(f"HTTP {status}, {preview}", retry_after_s=retry_after_s, status=status)
+            return NoReplyError(
+                f"HTTP {status}, {preview}", retry_after_s=retry_after_s, status=status
+            )
         if status in (401, 403):
-            state = f"the key in ${self.key_variable} is {'not accepted' if self.key else 'not set'}"
-            advice = f"{state}: export {self.key_variable}=KEY, or type {self.group}.key_variable=NAME"
+            state = (
+                f"the key in ${self.key_variable} is {'not accepted' if self.key else 'not set'}"
+            )
+            advice = (
+                f"{state}: export {self.key_variable}=KEY, or type {self.group}.key_variable=NAME"
+            )
         elif status == 404:
-            advice = f"no such address, or no model {model!r}: type {self.group}.url=http://HOST/v1 {self.group}.model=NAME"
+            advice = (
+                f"no such address, or no model {model!r}: type {self.group}.url=http://HOST/v1 "
+                f"{self.group}.model=NAME"
+            )
         elif status < 400:
-            location = re.sub(r"[^!-~]", "", headers.get("Location", "http://HOST/v1"))[:PREVIEW_LENGTH]
+            location = re.sub(r"[^!-~]", "", headers.get("Location", "http://HOST/v1"))[
+                :PREVIEW_LENGTH
+            ]
             advice = f"redirects are not followed: type {self.group}.url={self._hide_key(location)}"
         else:
             settings = (
-                f"{self.group}.model, {self.group}.max_tokens or {self.group}.temperature (null omits it)"
+                f"{self.group}.model, {self.group}.max_tokens or {self.group}.temperature "
+                "(null omits it)"
                 if self.group.endswith("judge")
                 else f"{self.group}.model or the server's settings"
             )
@@ -200,7 +245,9 @@ class Endpoint:
         return NoReplyError(reason, final=True, rejected=status in REJECTED_STATUSES, status=status)
 
     def _preview(self, content: bytes) -> str:
-        return repr(self._hide_key(content[: 8 * PREVIEW_LENGTH].decode(errors="replace"))[:PREVIEW_LENGTH])
+        return repr(
+            self._hide_key(content[: 8 * PREVIEW_LENGTH].decode(errors="replace"))[:PREVIEW_LENGTH]
+        )
 
     def _hide_key(self, text: str) -> str:
         return text.replace(self.key, "***") if self.key else text
@@ -213,8 +260,8 @@ def as_user_error(endpoint: Endpoint, error: NoReplyError, attempt: int, advice:
 
 
 class _EventLoop(asyncio.SelectorEventLoop):
-    """Event loop that resolves names in daemon threads. The ordinary one waits for its threads when it is closed, as Python does when it
-    exits, and the system's resolver may take minutes."""
+    """Event loop that resolves names in daemon threads. The ordinary one waits for its threads when
+    it is closed, as Python does when it exits, and the system's resolver may take minutes."""
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
         future = self.create_future()
@@ -250,10 +297,20 @@ def _client(timeout_s: float) -> httpx2.AsyncClient:
     try:
         return httpx2.AsyncClient(timeout=timeout_s, verify=context, follow_redirects=False)
     except (ImportError, ValueError, httpx2.InvalidURL) as error:
-        unset = "unset " + " ".join(name for name in os.environ if name.lower() in ("all_proxy", "http_proxy", "https_proxy"))
+        unset = "unset " + " ".join(
+            name
+            for name in os.environ
+            if name.lower() in ("all_proxy", "http_proxy", "https_proxy")
+        )
         missing = isinstance(error, ImportError)
-        reason = "a SOCKS proxy needs socksio: pip install 'httpx2[socks]', or type" if missing else f"{_one_line(error)}: type"
-        raise NoReplyError(f"the proxy of the environment cannot be used: {reason} {unset}", final=True) from error
+        reason = (
+            "a SOCKS proxy needs socksio: pip install 'httpx2[socks]', or type"
+            if missing
+            else f"{_one_line(error)}: type"
+        )
+        raise NoReplyError(
+            f"the proxy of the environment cannot be used: {reason} {unset}", final=True
+        ) from error
 
 
 @cache
@@ -262,17 +319,22 @@ def _ssl_context() -> ssl.SSLContext:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return the system's message of an error, such as "Connection refused", if that caused it, else its own; on one line."""
+    """Return the system's message of an error, such as "Connection refused", if that caused it,
+    else its own; on one line."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)
-    system = [os.strerror(cause.errno or 0) if isinstance(cause, ConnectionError) else cause.strerror for cause in causes
-              if isinstance(cause, OSError) and cause.strerror]  # fmt: skip
+    system = [
+        os.strerror(cause.errno or 0) if isinstance(cause, ConnectionError) else cause.strerror
+        for cause in causes
+        if isinstance(cause, OSError) and cause.strerror
+    ]
     return " ".join((system or [str(error)])[-1].split())[:PREVIEW_LENGTH] or type(error).__name__
 
 
 def _parse_retry_after(header: str | None) -> float | None:
-    """Seconds of a Retry-After header, which is a number or a date; None if there is none or it cannot be parsed."""
+    """Seconds of a Retry-After header, which is a number or a date; None if there is none or it
+    cannot be parsed."""
     try:
         seconds = float(header or "nan")
     except ValueError:

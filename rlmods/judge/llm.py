@@ -39,26 +39,31 @@ class Losses:
     in_a_row: int = -1
     """Number of questions that were lost since the last reply; -1 before the first reply."""
     skip_rejected: bool = False
-    """Leave questions that the server rejects, such as too long ones, out of `in_a_row`, and do not raise if the first is one."""
+    """Leave questions that the server rejects, such as too long ones, out of `in_a_row`, and do not
+    raise if the first is one."""
     questions: dict[str, NoReplyError] = field(default_factory=dict)
     """Lost questions of the last call."""
 
 
 @dataclass(frozen=True)
 class LLM:
-    """Judge that asks a model behind an OpenAI-compatible endpoint which response is better (RLAIF, arXiv 2309.00267).
+    """Judge that asks a model behind an OpenAI-compatible endpoint which response is better (RLAIF,
+    arXiv 2309.00267).
 
-    With `swap` each pair is asked in both orders: the result is the verdict if both agree, a tie if they disagree (so that a judge with
-    position bias yields only ties), None if either is missing. Equal texts are a tie without a request. After the text of a truncated
-    response the question says that it is cut off.
+    With `swap` each pair is asked in both orders: the result is the verdict if both agree, a tie if
+    they disagree (so that a judge with position bias yields only ties), None if either is missing.
+    Equal texts are a tie without a request. After the text of a truncated response the question
+    says that it is cut off.
 
-    The verdict is the last word of the reply's last line: A, B or TIE. A reply without one is requested again. So is a request that fails
-    (time limits, connection errors, HTTP 429 and 5xx, a reply that is too large or not a chat completion), after a pause that doubles with
-    each try. Each question has `retries` + 1 tries within `deadline_s`; after them its verdict is None, and counted.
+    The verdict is the last word of the reply's last line: A, B or TIE. A reply without one is
+    requested again. So is a request that fails (time limits, connection errors, HTTP 429 and 5xx, a
+    reply that is too large or not a chat completion), after a pause that doubles with each try.
+    Each question has `retries` + 1 tries within `deadline_s`; after them its verdict is None, and
+    counted.
 
-    Raises: UserError for a field that is missing or out of range; while judging, if the first question is lost, which is the case at once
-    if the server rejects the key, address or model, and if `2 * concurrency` questions in a row are lost.
-    """
+    Raises: UserError for a field that is missing or out of range; while judging, if the first
+    question is lost, which is the case at once if the server rejects the key, address or model, and
+    if `2 * concurrency` questions in a row are lost."""
 
     url: str | None = None
     """Address of the endpoint: http://HOST/v1."""
@@ -67,8 +72,9 @@ class LLM:
     key_variable: str | None = "OPENAI_API_KEY"
     """Environment variable that holds the API key. No key is sent if it is not set."""
     template: str | None = None
-    """Prompt template, with {prompt}, {first}, {second} and, optionally, {answer}, the gold answer ("" without one), and {nonce}, a number
-    for tags that the texts cannot forge; literal braces are written twice. null: `rlmods.judge.question.TEMPLATE`, without the answer."""
+    """Prompt template, with {prompt}, {first}, {second} and, optionally, {answer}, the gold answer
+    ("" without one), and {nonce}, a number for tags that the texts cannot forge; literal braces are
+    written twice. null: `rlmods.judge.question.TEMPLATE`, without the answer."""
     temperature: float | None = 0.0
     """Sampling temperature of the judge. null: the server's default."""
     max_tokens: int | None = 512
@@ -82,14 +88,17 @@ class LLM:
     retries: int = 4
     """Tries after the first."""
     backoff_s: float = 1.0
-    """Pause before the second try, times a random factor from 0.5 to 1; doubled with each try. A longer Retry-After takes precedence."""
+    """Pause before the second try, times a random factor from 0.5 to 1; doubled with each try. A
+    longer Retry-After takes precedence."""
     concurrency: int = 8
     """Concurrent requests."""
     cache: str | None = None
-    """JSON Lines file to which each reply is appended on arrival; questions it already contains are answered from it. null: no cache."""
+    """JSON Lines file to which each reply is appended on arrival; questions it already contains are
+    answered from it. null: no cache."""
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
-    """Running totals: `requests`, `retries` among them, replies `without_verdict`, `cached` questions, pairs whose verdict depends on the
-    order (`swayed`), and lost questions: `timeouts`, and `errors` of other kinds."""
+    """Running totals: `requests`, `retries` among them, replies `without_verdict`, `cached`
+    questions, pairs whose verdict depends on the order (`swayed`), and lost questions: `timeouts`,
+    and `errors` of other kinds."""
     key: str = field(default="judge", init=False, repr=False, compare=False)
     """Key of these settings, for error messages: `reward.judge` for the judge of a reward."""
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
@@ -99,9 +108,14 @@ class LLM:
 
     def __post_init__(self) -> None:
         if self.url is None or not self.url.startswith(("http://", "https://")):
-            raise UserError(f"judge.url={self.url}: judge=llm needs the address of an endpoint: type judge.url=http://HOST/v1")
+            raise UserError(
+                f"judge.url={self.url}: judge=llm needs the address of an endpoint: type "
+                "judge.url=http://HOST/v1"
+            )
         if self.model is None:
-            raise UserError("judge=llm needs the name of a model that the server knows: type judge.model=NAME")
+            raise UserError(
+                "judge=llm needs the name of a model that the server knows: type judge.model=NAME"
+            )
         constraints = {
             "temperature": (self.temperature is None or self.temperature >= 0, "null, 0 or more"),
             "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "null or at least 1"),
@@ -129,15 +143,25 @@ class LLM:
         return self.compare([(prompt, first, second)])[0]
 
     def compare(self, pairs: Sequence[Pair]) -> list[float | None]:
-        """Return one verdict per pair. Questions are asked concurrently, each distinct question once."""
+        """Return one verdict per pair. Questions are asked concurrently, each distinct question
+        once."""
         questions = [self._questions(pair) for pair in pairs]
-        verdicts = self._ask_all((question for both in questions for question in both), read_verdict)
-        return [self._combine_orders([verdicts[question] for question in both]) for both in questions]
+        verdicts = self._ask_all(
+            (question for both in questions for question in both), read_verdict
+        )
+        return [
+            self._combine_orders([verdicts[question] for question in both]) for both in questions
+        ]
 
     def lost(self, pairs: Sequence[Pair]) -> NoReplyError | None:
-        """Return why a question of these pairs was lost in the last call of `compare`, None if none was; first of all a rejection."""
+        """Return why a question of these pairs was lost in the last call of `compare`, None if none
+        was; first of all a rejection."""
         questions = [question for pair in pairs for question in self._questions(pair)]
-        errors = [self.losses.questions[question] for question in questions if question in self.losses.questions]
+        errors = [
+            self.losses.questions[question]
+            for question in questions
+            if question in self.losses.questions
+        ]
         return max(errors, key=lambda error: error.rejected, default=None)
 
     def _questions(self, pair: Pair) -> list[str]:
@@ -154,24 +178,38 @@ class LLM:
         """
         return template_fields(template or RATING_TEMPLATE, RATING_FIELDS, ("response",))
 
-    def rate(self, rows: Sequence[tuple[Prompt, Candidate]], template: str = RATING_TEMPLATE) -> list[float | None]:
+    def rate(
+        self, rows: Sequence[tuple[Prompt, Candidate]], template: str = RATING_TEMPLATE
+    ) -> list[float | None]:
         """Return the rating of each response by itself, 0 to 1; None if no try yields a rating."""
-        questions = [format_rating(template, prompt, shown_text(response)) for prompt, response in rows]
+        questions = [
+            format_rating(template, prompt, shown_text(response)) for prompt, response in rows
+        ]
         ratings = self._ask_all(questions, read_rating)
         return [ratings[question] for question in questions]
 
-    def _ask_all(self, questions: Iterable[str], parse: Callable[[str], float | None]) -> dict[str, float | None]:
-        """Parsed reply by question. Questions are asked concurrently, each distinct question once."""
+    def _ask_all(
+        self, questions: Iterable[str], parse: Callable[[str], float | None]
+    ) -> dict[str, float | None]:
+        """Parsed reply by question. Questions are asked concurrently, each distinct question
+        once."""
         distinct, stop, cached = dict.fromkeys(questions), threading.Event(), self._cached_verdicts
         self.losses.questions.clear()
         with ThreadPoolExecutor(self.concurrency) as threads:
             try:
-                return dict(zip(distinct, threads.map(partial(self._ask, cached, stop, parse), distinct), strict=True))
+                return dict(
+                    zip(
+                        distinct,
+                        threads.map(partial(self._ask, cached, stop, parse), distinct),
+                        strict=True,
+                    )
+                )
             finally:
                 stop.set()  # after Ctrl-C no thread waits for the end of its pause
 
     def _combine_orders(self, verdicts: Sequence[float | None]) -> float | None:
-        """Combine the verdicts in the given and in the swapped order. An empty sequence, which stands for equal texts, is a tie."""
+        """Combine the verdicts in the given and in the swapped order. An empty sequence, which
+        stands for equal texts, is a tie."""
         unswapped = [v if i == 0 or v is None else 1 - v for i, v in enumerate(verdicts)]
         if None in unswapped:
             return None
@@ -180,13 +218,22 @@ class LLM:
         return unswapped[0] if len(set(unswapped)) == 1 else 0.5
 
     def _ask(
-        self, cached: dict[str, list[float | None]], stop: threading.Event, parse: Callable[[str], float | None], question: str
+        self,
+        cached: dict[str, list[float | None]],
+        stop: threading.Event,
+        parse: Callable[[str], float | None],
+        question: str,
     ) -> float | None:
-        """Ask one question until `parse` returns a value; None if no try does. `cached`: parsed replies so far, by question key."""
+        """Ask one question until `parse` returns a value; None if no try does. `cached`: parsed
+        replies so far, by question key."""
         body, deadline = self._body(question), time.monotonic() + self.deadline_s
         key = hashlib.sha256(json.dumps([self.url, body]).encode()).hexdigest()
         verdicts = cached.setdefault(key, [])
-        tries = range(0) if verdicts and verdicts[-1] is not None else range(len(verdicts), self.retries + 1)
+        tries = (
+            range(0)
+            if verdicts and verdicts[-1] is not None
+            else range(len(verdicts), self.retries + 1)
+        )
         if not tries:
             self._count("cached")
         for attempt in tries:
@@ -203,17 +250,22 @@ class LLM:
             self.losses.in_a_row = 0
             verdicts.append(parse(reply))
             if self._cache_file is not None:
-                self._cache_file.append({"key": key, "question": question, "reply": reply, "verdict": verdicts[-1]})
+                self._cache_file.append(
+                    {"key": key, "question": question, "reply": reply, "verdict": verdicts[-1]}
+                )
             if verdicts[-1] is not None:
                 break
             self._count("without_verdict")
         return verdicts[-1] if verdicts else None
 
-    def _lose(self, question: str, error: NoReplyError, attempt: int, stop: threading.Event) -> None:
+    def _lose(
+        self, question: str, error: NoReplyError, attempt: int, stop: threading.Event
+    ) -> None:
         """Count a lost question.
 
         Raises:
-            UserError: it is the first, or one of too many. `stop` is set, so that the other threads stop too.
+            UserError: it is the first, or one of too many. `stop` is set, so that the other threads
+            stop too.
         """
         self._count(error.kind)
         with self._lock:
@@ -225,8 +277,17 @@ class LLM:
                 if self.losses.in_a_row < 2 * self.concurrency:
                     return
         stop.set()
-        cache = f"replies so far are kept in {self.cache}" if self.cache else f"{self.key}.cache=FILE keeps the replies"
-        raise as_user_error(self._endpoint, error, attempt, f"check the server, or type {self.key}.retries=10; {cache}") from error
+        cache = (
+            f"replies so far are kept in {self.cache}"
+            if self.cache
+            else f"{self.key}.cache=FILE keeps the replies"
+        )
+        raise as_user_error(
+            self._endpoint,
+            error,
+            attempt,
+            f"check the server, or type {self.key}.retries=10; {cache}",
+        ) from error
 
     def _body(self, question: str) -> dict[str, Any]:
         optional = {"temperature": self.temperature, "max_tokens": self.max_tokens}
@@ -239,7 +300,15 @@ class LLM:
 
     @cached_property
     def _endpoint(self) -> Endpoint:
-        return Endpoint(str(self.url), self.key_variable, self.timeout_s, self.deadline_s, self.retries, self.backoff_s, group=self.key)
+        return Endpoint(
+            str(self.url),
+            self.key_variable,
+            self.timeout_s,
+            self.deadline_s,
+            self.retries,
+            self.backoff_s,
+            group=self.key,
+        )
 
     @cached_property
     def _cache_file(self) -> JsonlWriter | None:
@@ -253,11 +322,23 @@ class LLM:
             UserError: a row was not written by a judge.
         """
         verdicts: dict[str, list[float | None]] = {}
-        for number, row in enumerate([] if self._cache_file is None else read_rows(self._cache_file.path), 1):
+        for number, row in enumerate(
+            [] if self._cache_file is None else read_rows(self._cache_file.path), 1
+        ):
             key, verdict = row.get("key"), row.get("verdict", "missing")
-            valid = verdict is None or (isinstance(verdict, int | float) and not isinstance(verdict, bool) and 0 <= verdict <= 1)
+            valid = verdict is None or (
+                isinstance(verdict, int | float)
+                and not isinstance(verdict, bool)
+                and 0 <= verdict <= 1
+            )
             if not isinstance(key, str) or not valid:
-                advice = 'its "key" must be a text and its "verdict" null or a number from 0 to 1: delete it, or type another file'
-                raise UserError(f"{self.key}.cache={self.cache}: row {number} is not of a cache of a judge: {advice}")
+                advice = (
+                    'its "key" must be a text and its "verdict" null or a number from 0 to 1: '
+                    "delete it, or type another file"
+                )
+                raise UserError(
+                    f"{self.key}.cache={self.cache}: row {number} is not of a cache of a "
+                    f"judge: {advice}"
+                )
             verdicts.setdefault(key, []).append(verdict)
         return verdicts

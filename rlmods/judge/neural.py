@@ -18,14 +18,15 @@ from rlmods.types import Prompt, UserError
 class Neural:
     """Judge that prefers the response with the higher reward model score.
 
-    Responses are encoded with the reward model's own tokenizer; a truncated one has no end-of-text token. The model is loaded
-    at the first comparison.
+    Responses are encoded with the reward model's own tokenizer; a truncated one has no end-of-text
+    token. The model is loaded at the first comparison.
 
-    Raises: UserError if there is no such model or `tie` is negative; at a comparison, for a text that exceeds the model's context.
-    """
+    Raises: UserError if there is no such model or `tie` is negative; at a comparison, for a text
+    that exceeds the model's context."""
 
     model: str | Sequence[str] | None = None
-    """Run of `algo=reward_model`, directory or hub name; or a list of them, whose mean score is used."""
+    """Run of `algo=reward_model`, directory or hub name; or a list of them, whose mean score is
+    used."""
     tie: float = 0.0
     """Largest difference of scores that is a tie."""
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)

@@ -55,21 +55,25 @@ CONTROL_TOKENS = re.compile(
     r"|\[(?=\|\S|/?[a-z]?[A-Z][A-Z0-9_]+\])"  # [|endofturn|], [/INST], [TOOL_RESULTS], [gMASK]
     r"|[\[\]](?=\w?~)"  # ]~b], [e~[
 )
-"""First character of what has the form of a control token, in which a server may end the user's message: by form and not by name, because
-each family of models has names of its own."""
+"""First character of what has the form of a control token, in which a server may end the user's
+message: by form and not by name, because each family of models has names of its own."""
 MAX_RATING = 10
 MAX_VERDICT_LENGTH = 200
 """Maximum number of characters of the line with a verdict or rating."""
 VERDICTS = {"A": 1.0, "B": 0.0, "TIE": 0.5}
-VERDICT_WORDS = "my|the|final|verdict|answer|choice|winner|decision|response|boxed|better|best|is|it|i|say|pick"
-"""Words that may precede a verdict on its line, in upper or lower case; so may the article "a", which as "A" is a verdict."""
+VERDICT_WORDS = (
+    "my|the|final|verdict|answer|choice|winner|decision|response|boxed|better|best|is|it|i|say|pick"
+)
+"""Words that may precede a verdict on its line, in upper or lower case; so may the article "a",
+which as "A" is a verdict."""
 RATING_WORDS = "my|the|final|overall|rating|score|grade|answer|boxed|is|it|i|this|response|rate|give|gets|deserves|an"
 """Words that may precede a rating on its line, and the article "a"."""
 
 
 def _line_pattern(words: str, value: str) -> re.Pattern[str]:
-    """Return the pattern of a line that consists of these words, the value and marks of Markdown and TeX. Comparisons, negations and signs
-    (">", "/", ",", "~", "!", "-") before a value are none of them."""
+    """Return the pattern of a line that consists of these words, the value and marks of Markdown
+    and TeX. Comparisons, negations and signs (">", "/", ",", "~", "!", "-") before a value are none
+    of them."""
     mark = r"(?:[\s*_`'\"“”‘’()\[\]{}$\\:=#|→]|[-–—](?=\s))*"
     word = rf"(?:(?i:{words})|a|A(?=\s+(?i:tie)))(?![^\W_])"
     return re.compile(rf"{mark}(?:{word}{mark})*({value})(?![^\W_])[\s*_`'\"“”‘’()\[\]{{}}$\\.!|]*")
@@ -87,21 +91,36 @@ def shown_text(candidate: Candidate) -> str:
 
 
 def format_comparison(template: str, prompt: Prompt, first: str, second: str) -> str:
-    """Fill in a comparison template. Chat turns become `role: content`, a single turn its content, a missing gold answer ""; `nonce` is a
-    number that the texts determine and cannot contain, so that they cannot forge a tag that holds it. Tags of the template and control
-    tokens of chat templates in the texts are escaped."""
-    return _fill(template, {"prompt": _prompt_text(prompt), "first": first, "second": second, "answer": prompt.answer or ""})
+    """Fill in a comparison template. Chat turns become `role: content`, a single turn its content,
+    a missing gold answer ""; `nonce` is a number that the texts determine and cannot contain, so
+    that they cannot forge a tag that holds it. Tags of the template and control tokens of chat
+    templates in the texts are escaped."""
+    return _fill(
+        template,
+        {
+            "prompt": _prompt_text(prompt),
+            "first": first,
+            "second": second,
+            "answer": prompt.answer or "",
+        },
+    )
 
 
 def format_rating(template: str, prompt: Prompt, response: str) -> str:
     """Fill in a rating template, in the same way as `format_comparison`."""
-    return _fill(template, {"prompt": _prompt_text(prompt), "response": response, "answer": prompt.answer or ""})
+    return _fill(
+        template,
+        {"prompt": _prompt_text(prompt), "response": response, "answer": prompt.answer or ""},
+    )
 
 
 def _fill(template: str, texts: Mapping[str, str]) -> str:
     tags = {re.escape(name) for name in re.findall(r"</?\s*([A-Za-z][\w-]*)", template)}
     tag = re.compile(rf"<(?=\s*/?\s*(?:{'|'.join(sorted(tags))})(?![\w-]))", re.I) if tags else None
-    escaped = {name: CONTROL_TOKENS.sub(_escape, tag.sub(_escape, text) if tag else text) for name, text in texts.items()}
+    escaped = {
+        name: CONTROL_TOKENS.sub(_escape, tag.sub(_escape, text) if tag else text)
+        for name, text in texts.items()
+    }
     nonce = blake2b(repr(sorted(texts.items())).encode(), digest_size=8).hexdigest()
     return template.format_map({**escaped, "nonce": nonce})
 
@@ -121,44 +140,54 @@ def _prompt_text(prompt: Prompt) -> str:
 def read_verdict(reply: str) -> float | None:
     """Parse the verdict of a reply: 1.0 for A, 0.0 for B, 0.5 for TIE.
 
-    The last line that contains a word must be the verdict alone, or the verdict after some of `VERDICT_WORDS`; None otherwise, also if the
-    line names both responses ("A > B").
-    """
+    The last line that contains a word must be the verdict alone, or the verdict after some of
+    `VERDICT_WORDS`; None otherwise, also if the line names both responses ("A > B")."""
     match = VERDICT_LINE.fullmatch(_last_line(reply))
-    return VERDICTS[match[1].upper()] if match else None  # A and B are case-sensitive: "a" is an article
+    # A and B are case-sensitive: "a" is an article
+    return VERDICTS[match[1].upper()] if match else None
 
 
 def read_rating(reply: str) -> float | None:
     """Parse the rating of a reply, a whole number from 0 to 10, and scale it to 0-1.
 
-    The last line that contains a word must be the rating alone, or the rating after some of `RATING_WORDS`; None otherwise.
-    """
+    The last line that contains a word must be the rating alone, or the rating after some of
+    `RATING_WORDS`; None otherwise."""
     match = RATING_LINE.fullmatch(_last_line(reply))
     rating = int(match[1].partition("/")[0]) if match else MAX_RATING + 1
     return rating / MAX_RATING if rating <= MAX_RATING else None
 
 
 def _last_line(reply: str) -> str:
-    """Return the last line that contains a letter or digit, "" if there is none or it is too long for a verdict."""
+    """Return the last line that contains a letter or digit, "" if there is none or it is too long
+    for a verdict."""
     line = next((line for line in reversed(reply.splitlines()) if re.search(r"[^\W_]", line)), "")
     return line if len(line) <= MAX_VERDICT_LENGTH else ""
 
 
 def template_fields(
-    template: str, allowed: tuple[str, ...] = COMPARISON_FIELDS, required: tuple[str, ...] = ("first", "second")
+    template: str,
+    allowed: tuple[str, ...] = COMPARISON_FIELDS,
+    required: tuple[str, ...] = ("first", "second"),
 ) -> set[str]:
     """Return the names of the replacement fields of a template.
 
     Raises:
-        UserError: unbalanced braces, a field that is not allowed, or a required field that is missing.
+        UserError: unbalanced braces, a field that is not allowed, or a required field that is
+        missing.
     """
     try:
         fields = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
     except ValueError as error:
         raise UserError(f"judge.template: {error}; write a literal brace twice") from error
     for name in sorted(fields - set(allowed)):
-        raise UserError(f"judge.template: unknown field {{{name}}}: use {', '.join(allowed)}, and write a literal brace twice")
+        raise UserError(
+            f"judge.template: unknown field {{{name}}}: use {', '.join(allowed)}, and write a "
+            "literal brace twice"
+        )
     for name in required:
         if name not in fields:
-            raise UserError(f"judge.template: {{{name}}} is missing, so the judge would not see that response: add it")
+            raise UserError(
+                f"judge.template: {{{name}}} is missing, so the judge would not see that "
+                "response: add it"
+            )
     return fields

@@ -12,12 +12,16 @@ Verdicts = list[float | None]
 
 
 def rank(judge: Judge, prompt: Prompt, candidates: Sequence[Candidate]) -> list[int | None]:
-    """Return the rank of each candidate: 0 is the best, equal ranks are ties, None for a candidate without any verdict."""
+    """Return the rank of each candidate: 0 is the best, equal ranks are ties, None for a candidate
+    without any verdict."""
     return rankings(judge, [(prompt, candidates)])[0][0]
 
 
-def rankings(judge: Judge, rows: Sequence[tuple[Prompt, Sequence[Candidate]]]) -> list[tuple[list[int | None], Verdicts]]:
-    """Return, for each row, the ranks of its candidates and the verdicts on its pairs in the order of `itertools.combinations`.
+def rankings(
+    judge: Judge, rows: Sequence[tuple[Prompt, Sequence[Candidate]]]
+) -> list[tuple[list[int | None], Verdicts]]:
+    """Return, for each row, the ranks of its candidates and the verdicts on its pairs in the order
+    of `itertools.combinations`.
 
     All rows share one call of `compare`.
     """
@@ -26,15 +30,19 @@ def rankings(judge: Judge, rows: Sequence[tuple[Prompt, Sequence[Candidate]]]) -
     num_pairs = [len(candidates) * (len(candidates) - 1) // 2 for _, candidates in rows]
     bounds = [sum(num_pairs[:i]) for i in range(len(num_pairs) + 1)]
     row_verdicts = [verdicts[start:end] for start, end in pairwise(bounds)]
-    return [(copeland(len(candidates), own), own) for (_, candidates), own in zip(rows, row_verdicts, strict=True)]
+    return [
+        (copeland(len(candidates), own), own)
+        for (_, candidates), own in zip(rows, row_verdicts, strict=True)
+    ]
 
 
 def copeland(num_candidates: int, verdicts: Sequence[float | None]) -> list[int | None]:
     """Ranks by score(i) = (wins of i + ties of i / 2) / verdicts on i.
 
-    Equal scores are a tie. Pairs without a verdict are skipped, and a candidate without any verdict is not ranked (None). With a verdict on
-    every pair this is the order of the Copeland score, wins + ties / 2 (Copeland 1951, "A reasonable social welfare function"), which for
-    the pairs of a single judge is also that of the Borda count.
+    Equal scores are a tie. Pairs without a verdict are skipped, and a candidate without any verdict
+    is not ranked (None). With a verdict on every pair this is the order of the Copeland score, wins
+    + ties / 2 (Copeland 1951, "A reasonable social welfare function"), which for the pairs of a
+    single judge is also that of the Borda count.
 
     Args:
         verdicts: on the pairs in the order of `itertools.combinations(range(num_candidates), 2)`.

@@ -16,21 +16,25 @@ from rlmods.types import Prompt, Response, UserError
 
 @dataclass(frozen=True)
 class Rule:
-    """Judge that prefers the response with the higher reward; no verdict if the reward abstains on either. It takes any reward:
+    """Judge that prefers the response with the higher reward; no verdict if the reward abstains on
+    either. It takes any reward:
 
         +reward@judge.reward=math
 
-    Responses that come from a file have a text but no tokens: terms that count tokens, such as an overlong penalty, are 0 for them.
+    Responses that come from a file have a text but no tokens: terms that count tokens, such as an
+    overlong penalty, are 0 for them.
 
     Raises: UserError if `reward` is not callable or `tie` is negative.
     """
 
     reward: Callable[[Sequence[Response]], Any] | None = None
-    """Reward to compare by. null: `Accuracy`, i.e. whether the final answer equals the gold answer."""
+    """Reward to compare by. null: `Accuracy`, i.e. whether the final answer equals the gold
+    answer."""
     tie: float = 0.0
     """Largest difference of rewards that is a tie."""
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
-    """Running totals of the reward's counts: `timeouts` and `errors` of answers that could not be graded."""
+    """Running totals of the reward's counts: `timeouts` and `errors` of answers that could not be
+    graded."""
 
     accepts_responses: ClassVar[bool] = True
 
@@ -52,5 +56,6 @@ class Rule:
         return self.compare([(prompt, first, second)])[0]
 
     def compare(self, pairs: Sequence[Pair]) -> list[float | None]:
-        """Return one verdict per pair. Each response is scored once, all in one call of the reward."""
+        """Return one verdict per pair. Each response is scored once, all in one call of the
+        reward."""
         return compare_scores(pairs, self.scorer, self.tie, self.counts)

@@ -15,12 +15,16 @@ Pair = tuple[Prompt, Candidate, Candidate]
 
 
 def compare_scores(
-    pairs: Sequence[Pair], reward: Callable[[Sequence[Response]], Any], tie: float, counts: Counter[str]
+    pairs: Sequence[Pair],
+    reward: Callable[[Sequence[Response]], Any],
+    tie: float,
+    counts: Counter[str],
 ) -> list[float | None]:
     """Return one verdict per pair, from the scores of its two responses.
 
-    `reward` is called once; a response to a prompt object that is in several pairs is scored once. The reward's own counts, such as those
-    of answers that could not be graded, are added to `counts`.
+    `reward` is called once; a response to a prompt object that is in several pairs is scored once.
+    The reward's own counts, such as those of answers that could not be graded, are added to
+    `counts`.
 
     Raises:
         ValueError: a score that is neither a finite number nor None.
@@ -42,7 +46,8 @@ def _key(prompt: Prompt, candidate: Candidate) -> tuple[int, str, str]:
 
 
 def verdict(first: float | None, second: float | None, tie: float) -> float | None:
-    """Return 1.0 if the first score is higher, 0.0 if the second is, 0.5 if they differ by at most `tie`, None if one is missing."""
+    """Return 1.0 if the first score is higher, 0.0 if the second is, 0.5 if they differ by at most
+    `tie`, None if one is missing."""
     if first is None or second is None:
         return None
     return 0.5 if abs(first - second) <= tie else float(first > second)

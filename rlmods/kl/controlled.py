@@ -20,7 +20,8 @@ class _Controlled:
     coefficient: float
     """beta: the initial value in the configuration, the current value while training."""
     where: Literal["loss", "reward"]
-    """loss: + beta * KL in the loss. reward: - beta * KL on each token's reward, without a gradient."""
+    """loss: + beta * KL in the loss. reward: - beta * KL on each token's reward, without a
+    gradient."""
 
     needs_reference: ClassVar[bool] = True
 
@@ -33,16 +34,17 @@ class _Controlled:
 
 @dataclass
 class Adaptive(_Controlled):
-    """Adaptive controller: beta <- beta * (1 + clip(d / target - 1, -0.2, 0.2) * n / horizon) after every iteration, and at least beta / 2,
-    between `minimum` and `maximum`.
+    """Adaptive controller: beta <- beta * (1 + clip(d / target - 1, -0.2, 0.2) * n / horizon) after
+    every iteration, and at least beta / 2, between `minimum` and `maximum`.
 
-    Ziegler et al. 2019, arXiv:1909.08593, section 2.2. d is the iteration's `train/kl_ref` (nats per token), n its number of responses
-    (`train/responses`). beta is saved in checkpoints."""
+    Ziegler et al. 2019, arXiv:1909.08593, section 2.2. d is the iteration's `train/kl_ref` (nats
+    per token), n its number of responses (`train/responses`). beta is saved in checkpoints."""
 
     target: float = 0.05
     """Target KL divergence from the reference, nats per token; above 0."""
     horizon: float = 2560.0
-    """Number of responses; above 0. beta changes more slowly with a larger one; ten iterations' worth is the paper's K_beta = 0.1."""
+    """Number of responses; above 0. beta changes more slowly with a larger one; ten iterations'
+    worth is the paper's K_beta = 0.1."""
     minimum: float = 1e-4
     """Lower bound of beta; above 0, so that beta returns after a long time below the target."""
     maximum: float = 100.0
@@ -53,15 +55,22 @@ class Adaptive(_Controlled):
         values = {"target": self.target, "horizon": self.horizon, "minimum": self.minimum}
         rules = {
             **{name: (value > 0, "above 0") for name, value in values.items()},
-            "maximum": (isfinite(self.maximum) and self.maximum >= self.minimum, f"at least kl.minimum={self.minimum}"),
-            "coefficient": (self.minimum <= self.coefficient <= self.maximum, f"between {self.minimum} and {self.maximum}"),
+            "maximum": (
+                isfinite(self.maximum) and self.maximum >= self.minimum,
+                f"at least kl.minimum={self.minimum}",
+            ),
+            "coefficient": (
+                self.minimum <= self.coefficient <= self.maximum,
+                f"between {self.minimum} and {self.maximum}",
+            ),
         }
         check_bounds(self, "kl", rules)
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         error = metrics.get("train/kl_ref", self.target) / self.target - 1
         factor = 1 + min(max(error, -0.2), 0.2) * metrics.get("train/responses", 0) / self.horizon
-        factor = max(factor, 0.5)  # with a horizon far below n, beta would become negative and reward divergence
+        # with a horizon far below n, beta would become negative and reward divergence
+        factor = max(factor, 0.5)
         self.coefficient = min(max(self.coefficient * factor, self.minimum), self.maximum)
 
     def state_dict(self) -> dict[str, Any]:
@@ -75,7 +84,8 @@ class Adaptive(_Controlled):
 class Ramp(_Controlled):
     """Linear schedule of beta from `coefficient` to `final` over `iterations`, constant afterwards.
 
-    Iteration i (from 0) is trained with coefficient + (final - coefficient) * min(1, i / iterations)."""
+    Iteration i (from 0) is trained with coefficient + (final - coefficient) * min(1, i /
+    iterations)."""
 
     final: float = 0.0
     """Final beta; at least 0."""
@@ -101,4 +111,6 @@ class Ramp(_Controlled):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._done = state["done"]
-        self.coefficient = self._start + (self.final - self._start) * min(1.0, self._done / self.iterations)
+        self.coefficient = self._start + (self.final - self._start) * min(
+            1.0, self._done / self.iterations
+        )

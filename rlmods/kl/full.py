@@ -15,13 +15,15 @@ from rlmods.types import check_bounds
 
 @dataclass(frozen=True)
 class Full:
-    """KL(pi || ref) of the distributions of each next token, given the sampled tokens before it, added to the loss:
+    """KL(pi || ref) of the distributions of each next token, given the sampled tokens before it,
+    added to the loss:
 
         sum_v pi(v | x, y_<t) (log pi(v | x, y_<t) - log ref(v | x, y_<t))
 
-    `Penalty` estimates it from the one token that was sampled; k1, k2 and k3 have a variance, and k1 and k3 the wrong gradient. The sum has
-    neither, and costs the reference's output layer and a second tensor of logits in every optimizer step. Like the estimators, it ignores
-    that the policy also determines the tokens before t."""
+    `Penalty` estimates it from the one token that was sampled; k1, k2 and k3 have a variance, and
+    k1 and k3 the wrong gradient. The sum has neither, and costs the reference's output layer and a
+    second tensor of logits in every optimizer step. Like the estimators, it ignores that the policy
+    also determines the tokens before t."""
 
     coefficient: float
     """beta; at least 0."""
@@ -31,7 +33,13 @@ class Full:
     needs_distributions: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_bounds(self, "kl", {"coefficient": (isfinite(self.coefficient) and self.coefficient >= 0, "at least 0")})
+        check_bounds(
+            self,
+            "kl",
+            {"coefficient": (isfinite(self.coefficient) and self.coefficient >= 0, "at least 0")},
+        )
 
-    def __call__(self, logprobs: Float[Tensor, "n V"], ref_logprobs: Float[Tensor, "n V"]) -> Float[Tensor, " n"]:
+    def __call__(
+        self, logprobs: Float[Tensor, "n V"], ref_logprobs: Float[Tensor, "n V"]
+    ) -> Float[Tensor, " n"]:
         return kl_divergence(logprobs, ref_logprobs)

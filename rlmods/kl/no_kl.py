@@ -12,7 +12,8 @@ from rlmods.types import TokenFloats
 
 @dataclass(frozen=True)
 class NoKL:
-    """No penalty: 0 everywhere, and no reference model is loaded. DAPO, arXiv:2503.14476, section 2.3, and Dr. GRPO."""
+    """No penalty: 0 everywhere, and no reference model is loaded. DAPO, arXiv:2503.14476, section
+    2.3, and Dr. GRPO."""
 
     coefficient: ClassVar[float] = 0.0
     where: ClassVar[str] = "loss"

@@ -18,9 +18,11 @@ from rlmods.types import UserError
 
 
 class MLflow(MLFlowLogger):
-    """Run of MLflow with the metrics, the configuration (parameters, and `config.yaml` as an artifact) and tables of samples.
+    """Run of MLflow with the metrics, the configuration (parameters, and `config.yaml` as an
+    artifact) and tables of samples.
 
-    Names of metrics have `_at_` for `@`, which MLflow does not allow. A resumed run goes on in the same one."""
+    Names of metrics have `_at_` for `@`, which MLflow does not allow. A resumed run goes on in the
+    same one."""
 
     package: ClassVar[str] = "mlflow"
     """Package that is needed; the extra has the same name."""
@@ -37,11 +39,13 @@ class MLflow(MLFlowLogger):
         Args:
             save_dir: the run directory.
             name: name of the run; None: the label.
-            tracking_uri: server, `sqlite:///FILE` or folder; None: MLFLOW_TRACKING_URI, or else the default of MLflow.
+            tracking_uri: server, `sqlite:///FILE` or folder; None: MLFLOW_TRACKING_URI, or else the
+            default of MLflow.
         """
         import mlflow
 
-        logging.getLogger("lightning.pytorch.loggers.mlflow").setLevel(logging.ERROR)  # "Creating it." as a warning
+        # "Creating it." as a warning
+        logging.getLogger("lightning.pytorch.loggers.mlflow").setLevel(logging.ERROR)
         self.folder, self.run_name = save_dir, name
         self.resumed_id = read_identifier(save_dir, "mlflow")
         super().__init__(
@@ -54,7 +58,8 @@ class MLflow(MLFlowLogger):
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace) -> None:
-        """Start the run, name it by the `label` among the settings unless it has a name, and log the settings.
+        """Start the run, name it by the `label` among the settings unless it has a name, and log
+        the settings.
 
         Raises:
             UserError: it cannot be started.
@@ -72,8 +77,13 @@ class MLflow(MLFlowLogger):
                 client.set_tag(run_id, "mlflow.runName", settings["label"])
             client.log_dict(run_id, settings, "config.yaml")
         except (MlflowException, OSError) as error:
-            advice = "type logger.mlflow.tracking_uri=sqlite:///mlflow.db, or the address of a server that runs"
-            raise UserError(f"logger=mlflow: {' '.join(str(error).split())[:300]}: {advice}") from error
+            advice = (
+                "type logger.mlflow.tracking_uri=sqlite:///mlflow.db, or the address of a server "
+                "that runs"
+            )
+            raise UserError(
+                f"logger=mlflow: {' '.join(str(error).split())[:300]}: {advice}"
+            ) from error
         super().log_hyperparams(dict(flatten(settings)))
 
     @rank_zero_only
@@ -89,5 +99,6 @@ class MLflow(MLFlowLogger):
 
 
 def metric_name(name: str) -> str:
-    """Return the name of a metric in the characters that MLflow allows: `val/pass@8` is `val/pass_at_8`."""
+    """Return the name of a metric in the characters that MLflow allows: `val/pass@8` is
+    `val/pass_at_8`."""
     return re.sub(r"[^a-zA-Z0-9_/. -]", "_", name.replace("@", "_at_"))

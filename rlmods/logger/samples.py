@@ -20,17 +20,26 @@ class SampleLogger(Protocol):
     """Logger that keeps tables of samples."""
 
     def log_samples(self, name: str, rows: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Log rows of the sample log. `name` is `iteration` or `validation`, `step` the number of completed iterations."""
+        """Log rows of the sample log. `name` is `iteration` or `validation`, `step` the number of
+        completed iterations."""
         ...
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Cell]]]:
-    """Return the columns of the rows that hold texts and numbers, and the cells of each row; None where a row lacks a column.
+    """Return the columns of the rows that hold texts and numbers, and the cells of each row; None
+    where a row lacks a column.
 
-    A prompt of several messages becomes one text. Control characters, which a terminal or browser may execute, become escapes."""
-    cells = [{name: _cell(value) for name, value in row.items() if _is_shown(name, value)} for row in rows]
+    A prompt of several messages becomes one text. Control characters, which a terminal or browser
+    may execute, become escapes."""
+    cells = [
+        {name: _cell(value) for name, value in row.items() if _is_shown(name, value)}
+        for row in rows
+    ]
     found = dict.fromkeys(name for row in cells for name in row)
-    columns = [*(name for name in FIRST if name in found), *(name for name in found if name not in FIRST)]
+    columns = [
+        *(name for name in FIRST if name in found),
+        *(name for name in found if name not in FIRST),
+    ]
     return columns, [[row.get(name) for name in columns] for row in cells]
 
 

@@ -1,4 +1,5 @@
-"""Configuration of a run as flat names and values, and identifiers by which a resumed run is found again."""
+"""Configuration of a run as flat names and values, and identifiers by which a resumed run is found
+again."""
 
 from __future__ import annotations
 

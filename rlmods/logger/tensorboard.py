@@ -17,7 +17,8 @@ from rlmods.logger.settings import flatten
 
 
 class TensorBoard(TensorBoardLogger):
-    """Event files with the metrics, the configuration (`hparams.yaml` and the tab "HParams") and tables of samples (the tab "Text")."""
+    """Event files with the metrics, the configuration (`hparams.yaml` and the tab "HParams") and
+    tables of samples (the tab "Text")."""
 
     def __init__(self, save_dir: str | Path, name: str = "tensorboard") -> None:
         """
@@ -28,11 +29,17 @@ class TensorBoard(TensorBoardLogger):
         super().__init__(save_dir, name, default_hp_metric=False)
 
     @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Log the settings by their dotted names, with `val/accuracy` as the result to compare by."""
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+    ) -> None:
+        """Log the settings by their dotted names, with `val/accuracy` as the result to compare
+        by."""
         settings = dict(flatten(params if isinstance(params, Mapping) else vars(params)))
         self.hparams = settings
-        plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings.items()}
+        plain = {
+            key: value if isinstance(value, bool | int | float | str) else str(value)
+            for key, value in settings.items()
+        }
         writer = self.experiment._get_file_writer()
         # Declares the metric; its values are the scalars of that name.
         for summary in hparams(plain, {"val/accuracy": 0.0}):  # type: ignore[no-untyped-call]
@@ -46,7 +53,8 @@ class TensorBoard(TensorBoardLogger):
 
 
 def markdown(columns: Sequence[str], cells: Sequence[Sequence[Cell]]) -> str:
-    """Return a Markdown table whose texts are shown as they are: punctuation, which may be markup, becomes character references."""
+    """Return a Markdown table whose texts are shown as they are: punctuation, which may be markup,
+    becomes character references."""
     lines = [columns, ["---"] * len(columns), *([_format(cell) for cell in row] for row in cells)]
     header = [_escape(name) for name in columns]
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, *lines[1:]))

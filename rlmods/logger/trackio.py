@@ -16,7 +16,8 @@ from rlmods.logger.settings import read_identifier, write_identifier
 
 
 class Trackio(Logger):
-    """Run of Trackio with the metrics, the configuration and tables of samples. A resumed run goes on in the same one.
+    """Run of Trackio with the metrics, the configuration and tables of samples. A resumed run goes
+    on in the same one.
 
     Trackio finds runs by their names, so the default name is the label with a random suffix."""
 
@@ -35,15 +36,25 @@ class Trackio(Logger):
         Args:
             save_dir: the run directory.
             name: name of the run, another one for each; None: the label and a suffix.
-            space_id: Space of the Hugging Face hub to log to; None: a local database (TRACKIO_DIR), which `trackio show` displays.
+            space_id: Space of the Hugging Face hub to log to; None: a local database (TRACKIO_DIR),
+            which `trackio show` displays.
         """
         super().__init__()
-        self.folder, self.project, self.group, self.space_id, self.run_name = save_dir, project, group, space_id, name
+        self.folder, self.project, self.group, self.space_id, self.run_name = (
+            save_dir,
+            project,
+            group,
+            space_id,
+            name,
+        )
         self.run: Any = None
 
     @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Start the run with these settings, named by the `label` among them unless it has a name."""
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+    ) -> None:
+        """Start the run with these settings, named by the `label` among them unless it has a
+        name."""
         settings = params if isinstance(params, dict) else vars(params)
         self._start(settings, str(settings.get("label", "run")))
 

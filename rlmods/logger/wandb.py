@@ -18,7 +18,8 @@ WITHOUT_SERVER = "type logger.wandb.offline=true, or wandb login in a shell"
 
 
 class Wandb(WandbLogger):
-    """Run of Weights & Biases with the metrics, the configuration and tables of samples. A resumed run goes on in the same one.
+    """Run of Weights & Biases with the metrics, the configuration and tables of samples. A resumed
+    run goes on in the same one.
 
     Offline, `wandb sync RUN/wandb/offline-run-*` uploads it later."""
 
@@ -56,7 +57,8 @@ class Wandb(WandbLogger):
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace) -> None:
-        """Start the run, name it by the `label` among the settings unless it has a name, and log the settings.
+        """Start the run, name it by the `label` among the settings unless it has a name, and log
+        the settings.
 
         Raises:
             UserError: it cannot be started.
@@ -66,7 +68,9 @@ class Wandb(WandbLogger):
         try:
             run = self.experiment
         except (wandb.Error, OSError) as error:
-            raise UserError(f"logger=wandb: {' '.join(str(error).split()).rstrip('.')}: {WITHOUT_SERVER}") from error
+            raise UserError(
+                f"logger=wandb: {' '.join(str(error).split()).rstrip('.')}: {WITHOUT_SERVER}"
+            ) from error
         self.is_open = True
         write_identifier(str(self.save_dir), "wandb", run.id)
         settings = params if isinstance(params, dict) else vars(params)

@@ -1,4 +1,5 @@
-"""Inputs of the memory prediction from a composed plan: devices, networks on the meta device, and batch shapes."""
+"""Inputs of the memory prediction from a composed plan: devices, networks on the meta device, and
+batch shapes."""
 
 from __future__ import annotations
 
@@ -42,25 +43,39 @@ class Devices:
 
     @classmethod
     def from_config(cls, trainer: DictConfig, num_gpus: int) -> Devices:
-        """Read the group `trainer`. `num_gpus`: number of ranks if `trainer.devices` is not a number.
+        """Read the group `trainer`. `num_gpus`: number of ranks if `trainer.devices` is not a
+        number.
 
         Raises:
-            UserError: `replicas` does not divide the number of ranks, several devices without a strategy, or a strategy given by its name.
+            UserError: `replicas` does not divide the number of ranks, several devices without a
+            strategy, or a strategy given by its name.
         """
         devices, strategy = trainer.get("devices", 1), trainer.get("strategy") or {}
         if isinstance(strategy, str):
-            raise UserError(f"trainer.strategy={strategy}: the plan needs the strategy's settings: type trainer=ddp or trainer=fsdp")
+            raise UserError(
+                f"trainer.strategy={strategy}: the plan needs the strategy's settings: type "
+                "trainer=ddp or trainer=fsdp"
+            )
         if not isinstance(devices, int | str):  # a list of indices
             devices = len(devices)
-        ranks = devices * trainer.get("num_nodes", 1) if isinstance(devices, int) and devices > 0 else num_gpus
+        ranks = (
+            devices * trainer.get("num_nodes", 1)
+            if isinstance(devices, int) and devices > 0
+            else num_gpus
+        )
         kind = get_class(strategy["_target_"]) if "_target_" in strategy else object
         on_cpu, precision = trainer.get("accelerator") == "cpu", str(trainer.get("precision"))
         if issubclass(kind, FSDP2):
             check_replicas(strategy["replicas"], ranks)
             offload, full = strategy["offload"] and not on_cpu, not strategy["sharded_checkpoints"]
-            return cls(ranks, ranks // strategy["replicas"], True, False, offload, full, on_cpu, precision)
+            return cls(
+                ranks, ranks // strategy["replicas"], True, False, offload, full, on_cpu, precision
+            )
         if not issubclass(kind, DDP) and ranks > 1:
-            raise UserError(f"trainer.devices={devices}: several devices need a strategy: type trainer=fsdp or trainer=ddp")
+            raise UserError(
+                f"trainer.devices={devices}: several devices need a strategy: type "
+                "trainer=fsdp or trainer=ddp"
+            )
         return cls(ranks, ddp=issubclass(kind, DDP), on_cpu=on_cpu, precision=precision)
 
     @property
@@ -85,10 +100,12 @@ class Networks:
     trained: Mapping[str, nn.Module]
     """Trained networks by name: `policy` or `reward_model`, and `critic`."""
     frozen: Mapping[str, Policy]
-    """Models that are not trained by name, `reference` and `teacher`; the policy, for a frozen copy of its trainable weights."""
+    """Models that are not trained by name, `reference` and `teacher`; the policy, for a frozen copy
+    of its trainable weights."""
     reward_models: list[nn.Module]
     teacher: Policy | None = None
-    """Network that scores responses as the teacher: frozen or the policy; None without a teacher, or with one on a server."""
+    """Network that scores responses as the teacher: frozen or the policy; None without a teacher,
+    or with one on a server."""
 
 
 def build_networks(plan: Plan) -> Networks:
@@ -106,27 +123,60 @@ def build_networks(plan: Plan) -> Networks:
         if issubclass(plan.algorithm, RewardModel | ProcessRewardModel):
             return Networks({"reward_model": ScalarModel.from_policy(policy)}, {}, [])
         critic = parts["critic"](policy) if "critic" in parts else None
-        scorers = (scorer for part in (parts.get("reward"), parts.get("judge")) for scorer in nested_parts(part))
-        reward_models: list[nn.Module] = [ScalarModel.load(source) for scorer in scorers for source in getattr(scorer, "sources", ())]
-        needs_reference = any(getattr(parts[name], "needs_reference", True) for name in ("kl", "preference") if name in parts)
-        loaders = {name: parts[name] for name in ("reference", "teacher") if name in parts and (name == "teacher" or needs_reference)}
-        models = {name: policy if loader.copies_policy else loader(policy) for name, loader in loaders.items()}
-    frozen = {name: model for name, model in models.items() if model is not None and (model is not policy or loaders[name].copies_policy)}
-    return Networks({"policy": policy} | ({} if critic is None else {"critic": critic}), frozen, reward_models, models.get("teacher"))
+        scorers = (
+            scorer
+            for part in (parts.get("reward"), parts.get("judge"))
+            for scorer in nested_parts(part)
+        )
+        reward_models: list[nn.Module] = [
+            ScalarModel.load(source)
+            for scorer in scorers
+            for source in getattr(scorer, "sources", ())
+        ]
+        needs_reference = any(
+            getattr(parts[name], "needs_reference", True)
+            for name in ("kl", "preference")
+            if name in parts
+        )
+        loaders = {
+            name: parts[name]
+            for name in ("reference", "teacher")
+            if name in parts and (name == "teacher" or needs_reference)
+        }
+        models = {
+            name: policy if loader.copies_policy else loader(policy)
+            for name, loader in loaders.items()
+        }
+    frozen = {
+        name: model
+        for name, model in models.items()
+        if model is not None and (model is not policy or loaders[name].copies_policy)
+    }
+    return Networks(
+        {"policy": policy} | ({} if critic is None else {"critic": critic}),
+        frozen,
+        reward_models,
+        models.get("teacher"),
+    )
 
 
 def nested_parts(part: Any) -> Iterator[Any]:
-    """Yield a reward or judge, and those that it contains: terms of a sum, rewards by source, the judge of a reward, its reward model."""
+    """Yield a reward or judge, and those that it contains: terms of a sum, rewards by source, the
+    judge of a reward, its reward model."""
     yield part
     rewards = getattr(part, "rewards", None)
-    inner = [*(rewards.values() if isinstance(rewards, Mapping) else ()), *(getattr(part, x, None) for x in ("reward", "judge", "scorer"))]
+    inner = [
+        *(rewards.values() if isinstance(rewards, Mapping) else ()),
+        *(getattr(part, x, None) for x in ("reward", "judge", "scorer")),
+    ]
     for x in inner:
         if x is not None:
             yield from nested_parts(x)
 
 
 def tensors(*networks: nn.Module, trained: bool = False) -> list[torch.Tensor]:
-    """Return weights and buffers, shared ones once. `trained`: only those that require a gradient."""
+    """Return weights and buffers, shared ones once. `trained`: only those that require a
+    gradient."""
     unique = {id(x): x for network in networks for x in (*network.parameters(), *network.buffers())}
     return [x for x in unique.values() if x.requires_grad or not trained]
 
@@ -137,12 +187,21 @@ def num_bytes(*networks: nn.Module, itemsize: int | None = None, trained: bool =
 
 
 def optimizer_copies(optimizer: DictConfig) -> float:
-    """Return the elements of optimizer state per trained weight (2 for Adam, 0 for plain SGD), counted after a step on one matrix."""
+    """Return the elements of optimizer state per trained weight (2 for Adam, 0 for plain SGD),
+    counted after a step on one matrix."""
     weight = nn.Parameter(torch.zeros(64, 64))
     weight.grad = torch.zeros_like(weight)
     instance = instantiate(optimizer, _partial_=True, _convert_="all")([weight])
     instance.step()
-    return sum(x.numel() for state in instance.state.values() for x in state.values() if torch.is_tensor(x) and x.ndim) / weight.numel()
+    return (
+        sum(
+            x.numel()
+            for state in instance.state.values()
+            for x in state.values()
+            if torch.is_tensor(x) and x.ndim
+        )
+        / weight.numel()
+    )
 
 
 @dataclass(frozen=True)
@@ -160,11 +219,14 @@ class Rows:
         return self.num * self.length
 
 
-def microbatches(plan: Plan, encoder: Any, train: Sequence[Prompt], ranks: int) -> tuple[Rows, Rows]:
-    """Return the shapes of one microbatch of the policy, and of one of the teacher, whose prompts may be longer.
+def microbatches(
+    plan: Plan, encoder: Any, train: Sequence[Prompt], ranks: int
+) -> tuple[Rows, Rows]:
+    """Return the shapes of one microbatch of the policy, and of one of the teacher, whose prompts
+    may be longer.
 
-    Responses have `rollout.max_tokens` tokens, or the largest length in the data. Rows of both are in one microbatch if the loss compares
-    their distributions (`DistillBatch`)."""
+    Responses have `rollout.max_tokens` tokens, or the largest length in the data. Rows of both are
+    in one microbatch if the loss compares their distributions (`DistillBatch`)."""
     batch, algorithm, teacher = plan.batch, plan.algorithm, plan.parts.get("teacher")
     rows = [row_shape(row, encoder, algorithm.columns(plan.settings)) for row in train]
     prompt, response, candidates = (max(sizes) for sizes in zip(*rows, strict=True))
@@ -177,7 +239,11 @@ def microbatches(plan: Plan, encoder: Any, train: Sequence[Prompt], ranks: int) 
     step = max(candidates, num // batch.minibatches)
 
     def shape(length: int, packed: int) -> Rows:
-        return Rows(min(step, max(1, batch.token_budget // (candidates * packed)) * candidates), length, response)
+        return Rows(
+            min(step, max(1, batch.token_budget // (candidates * packed)) * candidates),
+            length,
+            response,
+        )
 
     shown = length if teacher is None else _longest(encoder, map(teacher.prompt, train)) + response
     longer = max(length, shown) if getattr(algorithm, "needs_distributions", False) else 0
@@ -185,39 +251,55 @@ def microbatches(plan: Plan, encoder: Any, train: Sequence[Prompt], ranks: int) 
 
 
 def divergence_tensors(plan: Plan) -> int:
-    """Return the tensors of logits in backward, beside the policy's own, of a divergence from another model over the whole vocabulary; 0
-    without one.
+    """Return the tensors of logits in backward, beside the policy's own, of a divergence from
+    another model over the whole vocabulary; 0 without one.
 
-    Counted in a backward: 3.3 for a Kullback-Leibler divergence (logits and log-probabilities of the other model, products), 7.5 for a
-    Jensen-Shannon divergence (also those of the mixture)."""
+    Counted in a backward: 3.3 for a Kullback-Leibler divergence (logits and log-probabilities of
+    the other model, products), 7.5 for a Jensen-Shannon divergence (also those of the mixture)."""
     if getattr(plan.algorithm, "needs_distributions", False):
         return 8 if 0 < getattr(plan.settings, "beta", 0.5) < 1 else 4
-    is_full = getattr(plan.parts.get("kl"), "needs_distributions", False) or getattr(plan.settings, "kl_coefficient", 0) > 0
+    is_full = (
+        getattr(plan.parts.get("kl"), "needs_distributions", False)
+        or getattr(plan.settings, "kl_coefficient", 0) > 0
+    )
     return 4 if is_full else 0
 
 
 def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str, tuple[int, Rows]]:
-    """Return the prompts and rows that the policy of one rank decodes at once, by stage: sampling, validation. Empty if another engine
-    samples."""
+    """Return the prompts and rows that the policy of one rank decodes at once, by stage: sampling,
+    validation. Empty if another engine samples."""
     rollout = plan.parts.get("rollout")
     if rollout is None or isinstance(engine(rollout), VLLM | VLLMServer):
         return {}
     settings = plan.config.validation
     val = splits.val[: settings.max_prompts]
-    stages = {"sampling": (splits.train, plan.batch.prompts, plan.batch.samples)} if plan.algorithm.samples_responses else {}
+    stages = (
+        {"sampling": (splits.train, plan.batch.prompts, plan.batch.samples)}
+        if plan.algorithm.samples_responses
+        else {}
+    )
     shapes = {}
-    for stage, (prompts, available, samples) in (stages | {"validation": (val, len(val), max(1, settings.samples))}).items():
-        num = min(-(-available // ranks), max(1, getattr(rollout, "batch_size", available) // samples))
+    for stage, (prompts, available, samples) in (
+        stages | {"validation": (val, len(val), max(1, settings.samples))}
+    ).items():
+        num = min(
+            -(-available // ranks), max(1, getattr(rollout, "batch_size", available) // samples)
+        )
         prompt = _longest(encoder, prompts) + num_added_tokens(encoder, rollout, prompts)
         response = rollout.max_tokens
-        if stage == "validation" and settings.max_tokens is not None and not isinstance(rollout, MultiTurn):
+        if (
+            stage == "validation"
+            and settings.max_tokens is not None
+            and not isinstance(rollout, MultiTurn)
+        ):
             response = settings.max_tokens
         shapes[stage] = (num, Rows(num * samples, prompt + response, response))
     return shapes
 
 
 def num_caches(plan: Plan) -> int:
-    """Return the number of key-value caches of a batch in generation: another one for earlier turns if the rollout has several turns."""
+    """Return the number of key-value caches of a batch in generation: another one for earlier turns
+    if the rollout has several turns."""
     return 1 + isinstance(plan.parts.get("rollout"), MultiTurn)
 
 
@@ -227,7 +309,8 @@ def engine(rollout: Any) -> Any:
 
 
 def engine_bytes(plan: Plan, policy: Policy) -> int:
-    """Return the bytes of a sampling engine in this process, on each rank: all weights, and the key-value cache; 0 without one."""
+    """Return the bytes of a sampling engine in this process, on each rank: all weights, and the
+    key-value cache; 0 without one."""
     if not isinstance(rollout := engine(plan.parts.get("rollout")), VLLM):
         return 0
     dtype = policy.model.dtype if rollout.dtype is None else getattr(torch, rollout.dtype)
@@ -235,9 +318,11 @@ def engine_bytes(plan: Plan, policy: Policy) -> int:
 
 
 def packed_bytes(policy: Policy, autocast: bool) -> int:
-    """Return the bytes of the copies of weights that sampling on a processor makes (`packed_weights`): in 16 bits under autocast, except
-    for the output layer, which is float32."""
-    dtypes = packed_dtypes(policy, policy.model.get_output_embeddings(), torch.bfloat16 if autocast else None)
+    """Return the bytes of the copies of weights that sampling on a processor makes
+    (`packed_weights`): in 16 bits under autocast, except for the output layer, which is float32."""
+    dtypes = packed_dtypes(
+        policy, policy.model.get_output_embeddings(), torch.bfloat16 if autocast else None
+    )
     return sum(layer.weight.numel() * dtype.itemsize for layer, dtype in dtypes.items())
 
 

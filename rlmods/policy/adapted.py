@@ -30,25 +30,29 @@ from rlmods.types import UserError
 
 X = TypeVar("X", bound=Tensor)
 TRAINED, REFERENCE = "default", "reference"
-"""Names of the adapters in the network: the trained one (peft's default name) and a frozen copy of it."""
+"""Names of the adapters in the network: the trained one (peft's default name) and a frozen copy of
+it."""
 INITS = (True, False, "gaussian", "orthogonal")
 """Values of `init_lora_weights` in peft that leave the base weights unchanged."""
 ADAPTER_CONFIG = "adapter_config.json"
 """A directory with this file holds an adapter."""
 ADAPTER_WEIGHTS, BASE_KEY = "adapter_model.safetensors", "rlmods_base"
-"""File of the adapter's tensors, and the entry of its metadata that holds the fingerprint of the base."""
+"""File of the adapter's tensors, and the entry of its metadata that holds the fingerprint of the
+base."""
 PREFIX = "base_model.model."
 """Prefix of every tensor name in peft's files."""
 ADAPTER_TENSOR = re.compile(r"\.(?:modules_to_save|(lora_\w+))\.(default|reference)\.")
-"""Matches an adapter's tensor in a network with several adapters. In peft's files the match is `.lora_A.`, or `.` for `modules_to_save`."""
+"""Matches an adapter's tensor in a network with several adapters. In peft's files the match is
+`.lora_A.`, or `.` for `modules_to_save`."""
 
 
 class AdaptedPolicy(Policy):
-    """A policy with `h = W x + scale B A x` in every adapted layer: W is frozen, A and B are trained in float32 for any dtype of W.
+    """A policy with `h = W x + scale B A x` in every adapted layer: W is frozen, A and B are
+    trained in float32 for any dtype of W.
 
-    The adapter is injected in place, so the class of `model` does not change. A frozen copy is a second adapter in the same network, so it
-    needs only the memory of an adapter; it holds the weights from which training starts: the base, or a loaded adapter.
-    """
+    The adapter is injected in place, so the class of `model` does not change. A frozen copy is a
+    second adapter in the same network, so it needs only the memory of an adapter; it holds the
+    weights from which training starts: the base, or a loaded adapter."""
 
     def __init__(self, policy: Policy, config: Any) -> None:
         """
@@ -57,26 +61,45 @@ class AdaptedPolicy(Policy):
             config: `peft.LoraConfig`.
 
         Raises:
-            UserError: a target does not exist, shares its weight with another module, or is not a linear layer.
+            UserError: a target does not exist, shares its weight with another module, or is not a
+            linear layer.
         """
         base_fingerprint = fingerprint(policy)
         check_module_names(policy.model, config)
         if config.modules_to_save and policy.model.dtype != torch.float32:
             dtype = str(policy.model.dtype).removeprefix("torch.")
-            raise UserError(f"adapter.modules_to_save needs a base in float32, and this one is {dtype}: type policy.dtype=float32")
-        if config.target_modules == "all-linear":  # peft would also adapt experts stacked in one tensor
-            config.target_modules = sorted({name.rpartition(".")[2] for name in unadapted_linears(policy.model)})
+            raise UserError(
+                f"adapter.modules_to_save needs a base in float32, and this one is {dtype}: "
+                "type policy.dtype=float32"
+            )
+        # peft would also adapt experts stacked in one tensor
+        if config.target_modules == "all-linear":
+            config.target_modules = sorted(
+                {name.rpartition(".")[2] for name in unadapted_linears(policy.model)}
+            )
         inject(policy.model, config, TRAINED)
-        super().__init__(policy.model, policy.tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
-        self.dropout, self.eos_ids, self.base_fingerprint = policy.dropout, policy.eos_ids, base_fingerprint
+        super().__init__(
+            policy.model, policy.tokenizer, gradient_checkpointing=policy.gradient_checkpointing
+        )
+        self.dropout, self.eos_ids, self.base_fingerprint = (
+            policy.dropout,
+            policy.eos_ids,
+            base_fingerprint,
+        )
         self.control_tokens_in_data, self.in_files = policy.control_tokens_in_data, policy.in_files
         self.config, self.adapter = config, TRAINED
         self._reset_adapters()
         for name, layer in adapted_layers(self.model).items():
             if TRAINED not in layer.lora_A or not is_linear(layer, TRAINED):
-                raise UserError(f"adapter.targets: {name} is not a linear layer: type 'adapter.targets=[NAME,...]' with linear layers")
+                raise UserError(
+                    f"adapter.targets: {name} is not a linear layer: type "
+                    "'adapter.targets=[NAME,...]' with linear layers"
+                )
             if layer.lora_variant or any(layer.lora_bias.values()):
-                raise UserError(f"the adapter in {name} is not of the form W + B A (DoRA, a bias or similar), which is not supported")
+                raise UserError(
+                    f"the adapter in {name} is not of the form W + B A (DoRA, a bias or "
+                    "similar), which is not supported"
+                )
 
     def forward(self, *args: Any, **kwargs: Any) -> PolicyOutput:
         """Run `Policy.forward` with this policy's adapter active."""
@@ -98,11 +121,19 @@ class AdaptedPolicy(Policy):
         return self._adapter_tensors(dict(self.model.named_parameters()))
 
     def _adapter_tensors(self, state: Mapping[str, X]) -> dict[str, X]:
-        matches = {name: match for name in state if (match := ADAPTER_TENSOR.search(name)) and match[2] == self.adapter}
-        return {name.replace(match[0], f".{match[1]}." if match[1] else "."): state[name] for name, match in matches.items()}
+        matches = {
+            name: match
+            for name in state
+            if (match := ADAPTER_TENSOR.search(name)) and match[2] == self.adapter
+        }
+        return {
+            name.replace(match[0], f".{match[1]}." if match[1] else "."): state[name]
+            for name, match in matches.items()
+        }
 
     def frozen_copy(self) -> AdaptedPolicy:
-        """Return a policy on the same network that uses a second, frozen adapter with the current weights."""
+        """Return a policy on the same network that uses a second, frozen adapter with the current
+        weights."""
         if REFERENCE not in self.model.peft_config:
             config = copy.deepcopy(self.config)
             config.lora_dropout = 0.0  # the trained adapter's dropout is already off
@@ -115,7 +146,8 @@ class AdaptedPolicy(Policy):
         return reference
 
     def weights(self, state: Mapping[str, Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
-        """Yield the merged weights, `W + scale B A`, by their names in the base; the network does not change.
+        """Yield the merged weights, `W + scale B A`, by their names in the base; the network does
+        not change.
 
         `state`: full state of `self.model`, for a sharded model.
         """
@@ -124,35 +156,58 @@ class AdaptedPolicy(Policy):
         for name, x in state.items():
             layer, _, key = name.rpartition(".base_layer.")
             if layer in layers:
-                yield f"{layer}.{key}", self._merged_weight(layers[layer], layer, x, state) if key == "weight" else x
+                yield (
+                    f"{layer}.{key}",
+                    self._merged_weight(layers[layer], layer, x, state) if key == "weight" else x,
+                )
             elif saved_module in name:
                 yield name.replace(saved_module, "."), x
-            elif name.split(".lora_")[0] not in layers and ".modules_to_save." not in name and ".original_module." not in name:
+            elif (
+                name.split(".lora_")[0] not in layers
+                and ".modules_to_save." not in name
+                and ".original_module." not in name
+            ):
                 yield name, x
 
     @torch.no_grad()
-    def _merged_weight(self, layer: Any, name: str, weight: Tensor, state: Mapping[str, Tensor]) -> Tensor:
+    def _merged_weight(
+        self, layer: Any, name: str, weight: Tensor, state: Mapping[str, Tensor]
+    ) -> Tensor:
         a, b = (state[f"{name}.lora_{x}.{self.adapter}.weight"].float() for x in "AB")
         delta: Tensor = layer.scaling[self.adapter] * (b @ a)
         return (weight.float() + (delta.T if layer.fan_in_fan_out else delta)).to(weight.dtype)
 
     def check_config(self, config: Any) -> None:
-        """Check that a requested `peft.LoraConfig` matches this adapter, which was loaded to continue its training.
+        """Check that a requested `peft.LoraConfig` matches this adapter, which was loaded to
+        continue its training.
 
         Raises:
             UserError: rank, scale or modules differ.
         """
-        loaded = {"rank": self.config.r, "alpha": self.config.lora_alpha, "rslora": self.config.use_rslora}
+        loaded = {
+            "rank": self.config.r,
+            "alpha": self.config.lora_alpha,
+            "rslora": self.config.use_rslora,
+        }
         requested = {"rank": config.r, "alpha": config.lora_alpha, "rslora": config.use_rslora}
         for key, name in (("targets", "target_modules"), ("modules_to_save", "modules_to_save")):
-            loaded[key], requested[key] = (_sorted_names(getattr(c, name)) for c in (self.config, config))
+            loaded[key], requested[key] = (
+                _sorted_names(getattr(c, name)) for c in (self.config, config)
+            )
         if requested["targets"] == "all-linear" and not unadapted_linears(self.model):
             loaded["targets"] = "all-linear"
-        if overrides := [f"adapter.{key}={_as_override(value)}" for key, value in loaded.items() if value != requested[key]]:
-            raise UserError(f"the loaded adapter has different settings: type {' '.join(overrides)}")
+        if overrides := [
+            f"adapter.{key}={_as_override(value)}"
+            for key, value in loaded.items()
+            if value != requested[key]
+        ]:
+            raise UserError(
+                f"the loaded adapter has different settings: type {' '.join(overrides)}"
+            )
 
     def merged(self) -> Policy:
-        """Return a policy with the merged weights, all of them trained. It takes over the network: do not use this one afterwards."""
+        """Return a policy with the merged weights, all of them trained. It takes over the network:
+        do not use this one afterwards."""
         read_on_every_rank(self, "an adapter is merged")
         weights = dict(self.weights())
         for name, module in list(self.model.named_modules()):
@@ -161,7 +216,11 @@ class AdaptedPolicy(Policy):
                     self.model.set_submodule(name, module.get_submodule(inner))
         del self.model.peft_config
         self.model.load_state_dict(weights)
-        policy = Policy(self.model.requires_grad_(True), self.tokenizer, gradient_checkpointing=self.gradient_checkpointing)
+        policy = Policy(
+            self.model.requires_grad_(True),
+            self.tokenizer,
+            gradient_checkpointing=self.gradient_checkpointing,
+        )
         policy.dropout, policy.eos_ids = self.dropout, self.eos_ids
         return policy
 
@@ -177,14 +236,24 @@ class AdaptedPolicy(Policy):
             super().write(folder, dict(self.weights(state)))
         config = copy.deepcopy(self.config)
         source = str(getattr(self.model, "name_or_path", "") or "")
-        config.base_model_name_or_path = (str(Path(source).absolute()) if source and Path(source).is_dir() else source) or None
+        config.base_model_name_or_path = (
+            str(Path(source).absolute()) if source and Path(source).is_dir() else source
+        ) or None
         config.inference_mode = True
         config.save_pretrained(folder / "adapter")
-        tensors = {f"{PREFIX}{name}": x.detach().cpu().contiguous() for name, x in self._adapter_tensors(state).items()}
-        save_file(tensors, folder / "adapter" / ADAPTER_WEIGHTS, {"format": "pt", BASE_KEY: f"{self.model.dtype} {self.base_fingerprint}"})
+        tensors = {
+            f"{PREFIX}{name}": x.detach().cpu().contiguous()
+            for name, x in self._adapter_tensors(state).items()
+        }
+        save_file(
+            tensors,
+            folder / "adapter" / ADAPTER_WEIGHTS,
+            {"format": "pt", BASE_KEY: f"{self.model.dtype} {self.base_fingerprint}"},
+        )
 
     def _reset_adapters(self) -> None:
-        """Make the trained adapter the active one, keep adapters in float32 and freeze everything else."""
+        """Make the trained adapter the active one, keep adapters in float32 and freeze everything
+        else."""
         for module in adapter_modules(self.model):
             module._active_adapter = [TRAINED]
         for name, x in self.model.named_parameters():
@@ -194,14 +263,18 @@ class AdaptedPolicy(Policy):
 
 
 def base_model_name(folder: Path) -> str:
-    """Return the name of the model that an adapter was trained on, from the adapter's configuration.
+    """Return the name of the model that an adapter was trained on, from the adapter's
+    configuration.
 
     Raises:
         UserError: the configuration has no such name, or peft is not installed.
     """
     require_peft(f"the adapter in {str(folder)!r}")
     if not (base := read_config(folder / ADAPTER_CONFIG).get("base_model_name_or_path")):
-        raise UserError(f"the adapter in {str(folder)!r} does not name its base: type the run, or the merged model")
+        raise UserError(
+            f"the adapter in {str(folder)!r} does not name its base: type the run, or the "
+            "merged model"
+        )
     return str(base)
 
 
@@ -219,19 +292,28 @@ def load_adapter(folder: Path, base: Policy) -> AdaptedPolicy:
     kind, init = saved.get("peft_type"), saved.get("init_lora_weights", True)
     if kind != "LORA" or init not in INITS:
         reason = f"init_lora_weights={init}" if kind == "LORA" else kind
-        raise UserError(f"the adapter in {str(folder)!r} ({reason}) is not supported: use a LoRA adapter that keeps the base unchanged")
+        raise UserError(
+            f"the adapter in {str(folder)!r} ({reason}) is not supported: use a LoRA adapter "
+            "that keeps the base unchanged"
+        )
     try:
         config, tensors = LoraConfig.from_pretrained(folder), load_file(folder / ADAPTER_WEIGHTS)
         with safe_open(folder / ADAPTER_WEIGHTS, "pt") as file:
             expected = (file.metadata() or {}).get(BASE_KEY)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"the adapter in {str(folder)!r} cannot be loaded ({str(error).strip().splitlines()[0]})") from error
+        raise UserError(
+            f"the adapter in {str(folder)!r} cannot be loaded "
+            f"({str(error).strip().splitlines()[0]})"
+        ) from error
     config.inference_mode = False
     actual = f"{base.model.dtype} {fingerprint(base)}"
     # Fingerprints of different data types cannot be compared.
     if expected is not None and expected.split()[0] == actual.split()[0] and expected != actual:
         name = saved["base_model_name_or_path"]
-        raise UserError(f"the adapter in {str(folder)!r} was not trained on the current weights of {name!r}: restore its original base")
+        raise UserError(
+            f"the adapter in {str(folder)!r} was not trained on the current weights of "
+            f"{name!r}: restore its original base"
+        )
     policy = AdaptedPolicy(base, config)
     try:
         policy.load_tensors({name.removeprefix(PREFIX): x for name, x in tensors.items()})
@@ -245,4 +327,10 @@ def _sorted_names(names: Any) -> Any:
 
 
 def _as_override(value: Any) -> str:
-    return f"[{','.join(value)}]" if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        f"[{','.join(value)}]"
+        if isinstance(value, list)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )

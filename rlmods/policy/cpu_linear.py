@@ -1,8 +1,8 @@
 """Linear layers in float32 on x86-64 processors, by oneDNN.
 
-PyTorch computes them by MKL, which uses half of the vector width of processors that are not Intel's. oneDNN, which PyTorch uses for 16-bit
-products, is about twice as fast there, and as fast as MKL on Intel's. Both sum in float32, in another order.
-"""
+PyTorch computes them by MKL, which uses half of the vector width of processors that are not
+Intel's. oneDNN, which PyTorch uses for 16-bit products, is about twice as fast there, and as fast
+as MKL on Intel's. Both sum in float32, in another order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _IS_X86 = platform.machine() in ("x86_64", "AMD64")
 
 
 class CPULinear(nn.Linear):
-    """`nn.Linear` by `cpu_linear`, or within `packed_weights` by weights in the layout of oneDNN."""
+    """`nn.Linear` by `cpu_linear`, or within `packed_weights` by weights in the layout of
+    oneDNN."""
 
     def forward(self, x: Tensor) -> Tensor:
         if (packed := packed_weight(self)) is not None:
@@ -33,9 +34,10 @@ class CPULinear(nn.Linear):
 
 @contextmanager
 def packed_weights(network: nn.Module, output_layer: nn.Module) -> Iterator[None]:
-    """Within the block, compute linear layers without a gradient by copies of their weights in the layout of oneDNN: in the data type of
-    autocast, or their own. It saves the cast and the change of layout in each of many forwards of few rows, as in sampling. The
-    `output_layer`, whose products stay in float32, is computed by whoever reads its `packed_weight`.
+    """Within the block, compute linear layers without a gradient by copies of their weights in the
+    layout of oneDNN: in the data type of autocast, or their own. It saves the cast and the change
+    of layout in each of many forwards of few rows, as in sampling. The `output_layer`, whose
+    products stay in float32, is computed by whoever reads its `packed_weight`.
 
     Changes of the weights within the block are not seen."""
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
@@ -51,42 +53,60 @@ def packed_weights(network: nn.Module, output_layer: nn.Module) -> Iterator[None
             layer.__dict__.pop("packed", None)
 
 
-def packed_dtypes(network: nn.Module, output_layer: nn.Module, autocast: torch.dtype | None) -> dict[nn.Linear, torch.dtype]:
-    """Return the layers that `packed_weights` copies on this processor, and the data types of the copies, given that of autocast."""
+def packed_dtypes(
+    network: nn.Module, output_layer: nn.Module, autocast: torch.dtype | None
+) -> dict[nn.Linear, torch.dtype]:
+    """Return the layers that `packed_weights` copies on this processor, and the data types of the
+    copies, given that of autocast."""
     if not _has_onednn():
         return {}
     linear_layers = (x for x in network.modules() if isinstance(x, nn.Linear))
-    layers = (x for x in linear_layers if isinstance(x, CPULinear) or (x is output_layer and type(x) is nn.Linear))
+    layers = (
+        x
+        for x in linear_layers
+        if isinstance(x, CPULinear) or (x is output_layer and type(x) is nn.Linear)
+    )
     dtypes = {x: torch.float32 if x is output_layer else autocast or x.weight.dtype for x in layers}
     found = (torch.float32, torch.bfloat16) if _has_bfloat16() else (torch.float32,)
-    return {x: dtype for x, dtype in dtypes.items() if dtype in found and x.weight.dtype in (torch.float32, torch.bfloat16)}
+    return {
+        x: dtype
+        for x, dtype in dtypes.items()
+        if dtype in found and x.weight.dtype in (torch.float32, torch.bfloat16)
+    }
 
 
 def packed_weight(layer: nn.Module) -> Tensor | None:
-    """Return the packed weight of a layer within `packed_weights`, None elsewhere and where gradients are recorded."""
+    """Return the packed weight of a layer within `packed_weights`, None elsewhere and where
+    gradients are recorded."""
     return None if torch.is_grad_enabled() else layer.__dict__.get("packed")
 
 
 def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
     """Return `x W^T + b` in the data type of the packed weight."""
     rows = x.reshape(-1, x.shape[-1]).to(packed.dtype)
-    output: Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, None if bias is None else bias.to(packed.dtype), "none", [], "")
+    output: Tensor = torch.ops.mkldnn._linear_pointwise(
+        rows, packed, None if bias is None else bias.to(packed.dtype), "none", [], ""
+    )
     return output.view(*x.shape[:-1], -1)
 
 
 def use_cpu_linear(network: nn.Module, *, except_for: nn.Module | None = None) -> None:
-    """Compute all plain linear layers of a network by `cpu_linear`, in place. Parameters and their names stay."""
+    """Compute all plain linear layers of a network by `cpu_linear`, in place. Parameters and their
+    names stay."""
     for module in network.modules():
         if type(module) is nn.Linear and module is not except_for:
             module.__class__ = CPULinear
 
 
 def cpu_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `x W^T + b`: by oneDNN for float32 on an x86-64 processor, outside of autocast, else as PyTorch does."""
+    """Return `x W^T + b`: by oneDNN for float32 on an x86-64 processor, outside of autocast, else
+    as PyTorch does."""
     if not uses_onednn(x, weight):
         return linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)):
+    if torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)
+    ):
         output: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
     else:
         output = _product(rows, weight, bias)
@@ -106,11 +126,16 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def _has_onednn() -> bool:
-    return _IS_X86 and bool(torch.backends.mkldnn.is_available()) and bool(torch.backends.mkldnn.enabled)  # type: ignore[no-untyped-call]
+    return (
+        _IS_X86
+        and bool(torch.backends.mkldnn.is_available())
+        and bool(torch.backends.mkldnn.enabled)
+    )  # type: ignore[no-untyped-call]
 
 
 def _has_bfloat16() -> bool:
-    """Return True if oneDNN computes products of bfloat16 on this processor: with AVX-512, not with AVX2."""
+    """Return True if oneDNN computes products of bfloat16 on this processor: with AVX-512, not with
+    AVX2."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

@@ -20,8 +20,9 @@ QUESTION = "1 + 1 ="
 
 
 def check_export(folder: Path) -> None:
-    """Load an exported model, and reward models beside it (`reward_model/`), with transformers alone, and run it: a causal language model
-    generates some tokens, and a reward model scores a text. Random numbers that are drawn later stay the same.
+    """Load an exported model, and reward models beside it (`reward_model/`), with transformers
+    alone, and run it: a causal language model generates some tokens, and a reward model scores a
+    text. Random numbers that are drawn later stay the same.
 
     Raises:
         UserError: it cannot be loaded, lacks weights, or its logits or scores are not finite.
@@ -33,8 +34,8 @@ def check_export(folder: Path) -> None:
 
 
 def export_problem(folder: Path) -> str | None:
-    """Return why an exported model cannot be used (`check_export`), None if it can or is larger than `MAX_BYTES`;
-    `python -m rlmods.push` checks those too."""
+    """Return why an exported model cannot be used (`check_export`), None if it can or is larger
+    than `MAX_BYTES`; `python -m rlmods.push` checks those too."""
     if sum(path.stat().st_size for path in folder.rglob("*.safetensors")) > MAX_BYTES:
         return None
     try:
@@ -46,17 +47,28 @@ def export_problem(folder: Path) -> str | None:
 
 @torch.no_grad()
 def _check(folder: Path) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+    )
 
     check_configs(folder)
     try:
         config = AutoConfig.from_pretrained(folder, **NO_CODE)
-        scores = any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ())
+        scores = any(
+            kind.endswith("ForSequenceClassification") for kind in config.architectures or ()
+        )
         kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
-        model, info = kind.from_pretrained(folder, output_loading_info=True, ignore_mismatched_sizes=True, **NO_CODE, **NO_PICKLE)
+        model, info = kind.from_pretrained(
+            folder, output_loading_info=True, ignore_mismatched_sizes=True, **NO_CODE, **NO_PICKLE
+        )
         tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        raise UserError(f"{folder}: transformers cannot load this model ({explain(error)})") from error
+        raise UserError(
+            f"{folder}: transformers cannot load this model ({explain(error)})"
+        ) from error
     if broken := sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}):
         raise UserError(f"{folder}: lacks weights ({', '.join(broken[:3])})")
     encoded = tokenizer(QUESTION, return_tensors="pt")
@@ -64,7 +76,17 @@ def _check(folder: Path) -> None:
     if scores:
         outputs = model(**inputs).logits
     else:
-        options = {"max_new_tokens": NUM_TOKENS, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
-        outputs = torch.stack(model.generate(**inputs, **options, pad_token_id=tokenizer.pad_token_id).logits)
+        options = {
+            "max_new_tokens": NUM_TOKENS,
+            "do_sample": False,
+            "return_dict_in_generate": True,
+            "output_logits": True,
+        }
+        outputs = torch.stack(
+            model.generate(**inputs, **options, pad_token_id=tokenizer.pad_token_id).logits
+        )
     if not bool(torch.isfinite(outputs).all()):
-        raise UserError(f"{folder}: the {'scores' if scores else 'logits'} of this model are not finite: training has diverged")
+        raise UserError(
+            f"{folder}: the {'scores' if scores else 'logits'} of this model are not finite: "
+            "training has diverged"
+        )

@@ -1,4 +1,5 @@
-"""Model folders, which may come from others: code in them is never executed, and weights are read as safetensors."""
+"""Model folders, which may come from others: code in them is never executed, and weights are read
+as safetensors."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 from rlmods.types import UserError
 
 NO_CODE = {"trust_remote_code": False}
-"""Options of every `from_pretrained`. By default transformers asks on the terminal whether to run the code in the folder."""
+"""Options of every `from_pretrained`. By default transformers asks on the terminal whether to run
+the code in the folder."""
 NO_PICKLE = {"use_safetensors": True}
 """Options of `from_pretrained` of a model."""
 
@@ -23,14 +25,18 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({' '.join(str(error).split())[:120]}): give another model") from error
+        raise UserError(
+            f"{path}: cannot be read as JSON ({' '.join(str(error).split())[:120]}): give "
+            "another model"
+        ) from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: must hold a JSON object: give another model")
     return content
 
 
 def check_configs(source: str | Path) -> None:
-    """Check the JSON files of a model folder, of which transformers raises almost any error; do nothing for a hub name.
+    """Check the JSON files of a model folder, of which transformers raises almost any error; do
+    nothing for a hub name.
 
     Raises:
         UserError: as `read_config`.

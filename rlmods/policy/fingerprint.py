@@ -13,13 +13,19 @@ NUM_VALUES = 256
 
 
 def fingerprint(network: nn.Module) -> str:
-    """Return a hash of the first values of every parameter. Training changes all parameters, so it also changes the hash.
+    """Return a hash of the first values of every parameter. Training changes all parameters, so it
+    also changes the hash.
 
-    Empty on the meta device, where parameters have no values, unless these are in files that have not been read (`defer_loading`)."""
+    Empty on the meta device, where parameters have no values, unless these are in files that have
+    not been read (`defer_loading`)."""
     digest, stored = hashlib.blake2b(digest_size=8), first_values(network, NUM_VALUES)
     for parameter in network.parameters():
         if parameter.is_meta and id(parameter) not in stored:
             return ""
-        values = stored[id(parameter)] if id(parameter) in stored else parameter.detach().flatten()[:NUM_VALUES]
+        values = (
+            stored[id(parameter)]
+            if id(parameter) in stored
+            else parameter.detach().flatten()[:NUM_VALUES]
+        )
         digest.update(values.float().cpu().numpy().tobytes())
     return digest.hexdigest()

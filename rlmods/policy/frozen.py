@@ -13,14 +13,16 @@ from rlmods.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenModel:
-    """Base of parts that load a model that is not trained, from a name or by an option of the group `policy`."""
+    """Base of parts that load a model that is not trained, from a name or by an option of the group
+    `policy`."""
 
     name: str | None = None
     """Hub name, directory or run."""
     dtype: str = "float32"
     """Data type of the weights; bfloat16 halves their memory."""
     policy: Callable[[], Policy] | None = None
-    """Option of the group `policy` that loads the model instead of `name`, with its own settings; null: none."""
+    """Option of the group `policy` that loads the model instead of `name`, with its own settings;
+    null: none."""
 
     def load(self, student: Policy, group: str) -> Policy:
         """Load the model, with any adapter merged, for comparison with `student`.
@@ -29,26 +31,39 @@ class FrozenModel:
             group: configuration group of this part, for error messages.
 
         Raises:
-            UserError: no model or two are given, it cannot be loaded, or its vocabulary is not the student's.
+            UserError: no model or two are given, it cannot be loaded, or its vocabulary is not the
+            student's.
         """
         if (self.name is None) == (self.policy is None):
-            advice = f"type {group}.name=HUB_NAME_OR_DIRECTORY_OR_RUN, or +policy@{group}.policy=OPTION"
+            advice = (
+                f"type {group}.name=HUB_NAME_OR_DIRECTORY_OR_RUN, or +policy@{group}.policy=OPTION"
+            )
             raise UserError(f"{group}={type(self).__name__.lower()} needs one model: {advice}")
         try:
-            network = load(exported(str(self.name)), dtype=self.dtype) if self.policy is None else self.policy()
+            network = (
+                load(exported(str(self.name)), dtype=self.dtype)
+                if self.policy is None
+                else self.policy()
+            )
         except UserError as error:
-            raise UserError(f"{group}.name={self.name}: {error}" if self.policy is None else f"{group}.policy: {error}") from error
+            raise UserError(
+                f"{group}.name={self.name}: {error}"
+                if self.policy is None
+                else f"{group}.policy: {error}"
+            ) from error
         check_vocabulary(network, student, group)
         return network.merged().requires_grad_(False).eval()
 
 
 def check_vocabulary(model: TokenizerMixin, student: TokenizerMixin, group: str) -> None:
-    """Check that a model has the tokens of `student`, so that log-probabilities of the same ids can be compared.
+    """Check that a model has the tokens of `student`, so that log-probabilities of the same ids can
+    be compared.
 
     Raises:
         UserError: it has others.
     """
     if model.tokenizer.get_vocab() != student.tokenizer.get_vocab():
         raise UserError(
-            f"{group}: the model has another vocabulary than the policy, so their tokens cannot be compared: type another {group}.name="
+            f"{group}: the model has another vocabulary than the policy, so their tokens "
+            f"cannot be compared: type another {group}.name="
         )

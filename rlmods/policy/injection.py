@@ -1,4 +1,5 @@
-"""Interface to peft: inject adapters into a network in place, several per layer, and select the active one."""
+"""Interface to peft: inject adapters into a network in place, several per layer, and select the
+active one."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def inject(model: Any, config: Any, name: str) -> None:
     """
     from peft import inject_adapter_in_model
 
-    with cpu_placeholders(model), warnings.catch_warnings():  # peft creates adapters on the device of the base
+    # peft creates adapters on the device of the base
+    with cpu_placeholders(model), warnings.catch_warnings():
         # A second adapter is intended, and peft sets fan_in_fan_out per layer.
         for message in ("Already found a `peft_config`", "fan_in_fan_out is set to"):
             warnings.filterwarnings("ignore", message)
@@ -53,7 +55,8 @@ def adapted_layers(model: Any) -> dict[str, Any]:
 
 
 def is_linear(layer: Any, adapter: str) -> bool:
-    """Return True if the adapter is on a linear layer, not on a tensor that stacks several matrices, such as experts."""
+    """Return True if the adapter is on a linear layer, not on a tensor that stacks several
+    matrices, such as experts."""
     from peft.tuners.lora.layer import ParamWrapper
 
     return isinstance(layer.lora_A[adapter], nn.Linear) and not isinstance(layer, ParamWrapper)
@@ -64,12 +67,17 @@ def adapter_modules(model: Any) -> list[Any]:
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper
 
-    return [module for module in model.modules() if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper)]
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper)
+    ]
 
 
 @contextmanager
 def active_adapter(model: Any, name: str) -> Iterator[None]:
-    """Select the adapter used by forward inside the block. peft's own `set_adapter` would also change `requires_grad`."""
+    """Select the adapter used by forward inside the block. peft's own `set_adapter` would also
+    change `requires_grad`."""
     modules = adapter_modules(model)
     previous = [module._active_adapter for module in modules]
     try:
@@ -86,8 +94,16 @@ def unadapted_linears(model: Any) -> set[str]:
     from transformers.pytorch_utils import Conv1D
 
     head, layers = model.get_output_embeddings(), tuple(adapted_layers(model))
-    linears = {name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D) and module is not head}
-    return {name for name in linears if not name.startswith(tuple(f"{layer}." for layer in layers))} if layers else linears
+    linears = {
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module is not head
+    }
+    return (
+        {name for name in linears if not name.startswith(tuple(f"{layer}." for layer in layers))}
+        if layers
+        else linears
+    )
 
 
 def check_module_names(model: Any, config: Any) -> None:
@@ -100,11 +116,25 @@ def check_module_names(model: Any, config: Any) -> None:
     for name, x in model.named_parameters(remove_duplicate=False):
         users.setdefault(id(x), []).append(name.rpartition(".")[0])
     shared = {name: names for names in users.values() if len(names) > 1 for name in names}
-    for key, requested in (("targets", config.target_modules), ("modules_to_save", config.modules_to_save or ())):
+    for key, requested in (
+        ("targets", config.target_modules),
+        ("modules_to_save", config.modules_to_save or ()),
+    ):
         for name in () if isinstance(requested, str) else requested:
-            matches = [module for module, _ in model.named_modules() if module == name or module.endswith(f".{name}")]
+            matches = [
+                module
+                for module, _ in model.named_modules()
+                if module == name or module.endswith(f".{name}")
+            ]
             if not matches:
-                known = ", ".join(sorted({linear.rpartition(".")[2] for linear in unadapted_linears(model)}))
-                raise UserError(f"adapter.{key}: the model has no {name}; its linear layers are {known}")
+                known = ", ".join(
+                    sorted({linear.rpartition(".")[2] for linear in unadapted_linears(model)})
+                )
+                raise UserError(
+                    f"adapter.{key}: the model has no {name}; its linear layers are {known}"
+                )
             if tied := [module for module in matches if module in shared]:
-                raise UserError(f"adapter.{key}: {' and '.join(shared[tied[0]])} share one weight, which cannot be adapted: remove {name}")
+                raise UserError(
+                    f"adapter.{key}: {' and '.join(shared[tied[0]])} share one weight, which "
+                    f"cannot be adapted: remove {name}"
+                )

@@ -1,4 +1,5 @@
-"""Log-probabilities and entropies from hidden states, without the logits of all tokens in memory."""
+"""Log-probabilities and entropies from hidden states, without the logits of all tokens in
+memory."""
 
 from __future__ import annotations
 
@@ -14,13 +15,15 @@ from rlmods.ops import autocast_dtype, is_exact, product_precision
 from rlmods.policy.cpu_linear import cpu_linear
 
 LOGITS_PER_CHUNK = {"cpu": 2**23, "cuda": 2**26}
-"""Maximum number of logits in memory, by device. Chunks of 32 MiB of float32 stay near the cache of a processor and are not returned to the
-system after each use; a GPU needs larger products, and reads all weights for each chunk."""
+"""Maximum number of logits in memory, by device. Chunks of 32 MiB of float32 stay near the cache of
+a processor and are not returned to the system after each use; a GPU needs larger products, and
+reads all weights for each chunk."""
 
 
 @dataclass(frozen=True)
 class LogitTransform:
-    """`cap tanh(scale x / cap) / temperature`, which some architectures apply to the outputs x of their output layer; cap 0: no tanh."""
+    """`cap tanh(scale x / cap) / temperature`, which some architectures apply to the outputs x of
+    their output layer; cap 0: no tanh."""
 
     scale: float = 1.0
     cap: float = 0.0
@@ -41,7 +44,8 @@ class LogitTransform:
         return logits if factor == 1 else logits.mul_(factor)
 
     def backward_(self, gradient: Tensor, logits: Tensor) -> Tensor:
-        """Turn the gradient of transformed `logits` into that of the outputs of the layer, in place."""
+        """Turn the gradient of transformed `logits` into that of the outputs of the layer, in
+        place."""
         factor = self.scale / self.temperature
         if self.cap:
             gradient.mul_(1 - (logits * (self.temperature / self.cap)).square_())
@@ -71,29 +75,41 @@ def linear_logprobs(
     *,
     entropy_gradient: bool = False,
 ) -> TokenScores:
-    r"""Return log-probabilities of `targets` and entropies of the distributions, from l = transform(h W^T + b):
+    r"""Return log-probabilities of `targets` and entropies of the distributions, from l =
+    transform(h W^T + b):
 
         log pi(y) = l_y - log sum_v exp(l_v)                  H = -sum_v pi(v) log pi(v)
 
-    whose gradients are  d log pi(y) / d l_v = 1[v = y] - pi(v)  and  d H / d l_v = -pi(v) (log pi(v) + H).
+    whose gradients are  d log pi(y) / d l_v = 1[v = y] - pi(v)  and  d H / d l_v = -pi(v) (log
+    pi(v) + H).
 
-    Logits, float32 (float64 for weights of float64), exist for a chunk at a time: in forward those of some tokens, in backward, which
-    computes them again, those of a part of the vocabulary, so that each row of the gradient of W is written once. Under autocast, or with
-    16-bit weights, the factors of products in backward are rounded to bfloat16, as those of other layers are. The entropy carries a
-    gradient only with `entropy_gradient`.
-    """
-    logprobs, entropy = _LinearLogprobs.apply(hidden, weight, bias, targets, transform, entropy_gradient)  # type: ignore[no-untyped-call]
+    Logits, float32 (float64 for weights of float64), exist for a chunk at a time: in forward those
+    of some tokens, in backward, which computes them again, those of a part of the vocabulary, so
+    that each row of the gradient of W is written once. Under autocast, or with 16-bit weights, the
+    factors of products in backward are rounded to bfloat16, as those of other layers are. The
+    entropy carries a gradient only with `entropy_gradient`."""
+    logprobs, entropy = _LinearLogprobs.apply(
+        hidden, weight, bias, targets, transform, entropy_gradient
+    )  # type: ignore[no-untyped-call]
     return TokenScores(logprobs, entropy)
 
 
 class _LinearLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, transform: LogitTransform, entropy_gradient: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        transform: LogitTransform,
+        entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         exact = is_exact(hidden, weight)
         dtype = torch.promote_types(weight.dtype, torch.float32)
-        log_z, entropy, logprobs = (torch.empty(len(hidden), dtype=dtype, device=hidden.device) for _ in range(3))
+        log_z, entropy, logprobs = (
+            torch.empty(len(hidden), dtype=dtype, device=hidden.device) for _ in range(3)
+        )
         with torch.autocast(hidden.device.type, enabled=False):
             states, matrix = hidden.to(dtype), weight.to(dtype)
             for rows in _chunks(len(hidden), logits_per_chunk(hidden.device.type) // len(weight)):
@@ -107,7 +123,11 @@ class _LinearLogprobs(torch.autograd.Function):
                 log_z[rows] = log_total + highest.squeeze(-1)
         ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy)
         ctx.transform, ctx.exact, ctx.entropy_gradient = transform, exact, entropy_gradient
-        ctx.factors = dtype if exact or torch.bfloat16 not in (weight.dtype, autocast_dtype(hidden)) else torch.bfloat16
+        ctx.factors = (
+            dtype
+            if exact or torch.bfloat16 not in (weight.dtype, autocast_dtype(hidden))
+            else torch.bfloat16
+        )
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
@@ -123,18 +143,26 @@ class _LinearLogprobs(torch.autograd.Function):
         d_weight = torch.empty_like(weight) if needs_weight else None
         d_bias = torch.empty_like(bias) if needs_bias else None
         # Half as many logits as in forward, as their gradient is in memory too.
-        for words in _chunks(len(weight), logits_per_chunk(hidden.device.type) // 2 // max(1, len(hidden))):
+        for words in _chunks(
+            len(weight), logits_per_chunk(hidden.device.type) // 2 // max(1, len(hidden))
+        ):
             matrix = weight[words].to(log_z.dtype)
-            logits = _logits(states, matrix, None if bias is None else bias[words], ctx.transform, ctx.exact)
+            logits = _logits(
+                states, matrix, None if bias is None else bias[words], ctx.transform, ctx.exact
+            )
             needs_logits = ctx.entropy_gradient or ctx.transform.cap
-            gradient = (logits - log_z[:, None] if needs_logits else logits.sub_(log_z[:, None])).exp_()
+            gradient = (
+                logits - log_z[:, None] if needs_logits else logits.sub_(log_z[:, None])
+            ).exp_()
             if ctx.entropy_gradient:
                 gradient.mul_(factor - of_entropy[:, None] * (logits - (log_z - entropy)[:, None]))
             else:
                 gradient.mul_(factor)
             is_here = (targets >= words.start) & (targets < words.stop)
             gradient.scatter_add_(
-                -1, torch.where(is_here, targets - words.start, 0)[:, None], torch.where(is_here, of_logprobs, 0.0)[:, None]
+                -1,
+                torch.where(is_here, targets - words.start, 0)[:, None],
+                torch.where(is_here, of_logprobs, 0.0)[:, None],
             )
             ctx.transform.backward_(gradient, logits)
             if d_bias is not None:
@@ -144,7 +172,14 @@ class _LinearLogprobs(torch.autograd.Function):
                 d_hidden += _product(gradient, matrix.to(ctx.factors), ctx.exact)
             if d_weight is not None:
                 d_weight[words] = _product(gradient.t(), states_factor, ctx.exact)
-        return None if d_hidden is None else d_hidden.to(hidden.dtype), d_weight, d_bias, None, None, None
+        return (
+            None if d_hidden is None else d_hidden.to(hidden.dtype),
+            d_weight,
+            d_bias,
+            None,
+            None,
+            None,
+        )
 
 
 def _chunks(count: int, size: int) -> list[slice]:
@@ -152,7 +187,9 @@ def _chunks(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, transform: LogitTransform, exact: bool) -> Tensor:
+def _logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, transform: LogitTransform, exact: bool
+) -> Tensor:
     logits = _product(hidden, weight.t(), exact)
     return transform.apply_(logits if bias is None else logits.add_(bias))
 

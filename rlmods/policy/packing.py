@@ -1,10 +1,10 @@
 """Rows of tokens as one sequence in which equal prefixes are computed once, and padding is not.
 
-The responses to a prompt share it, and branches of a response share the tokens before them. These follow the same tokens in each of their
-rows, so that all the network computes for them is the same. A `Packing` lays the distinct tokens out one after the other: all linear layers
-of the network see each of them once, and attention, which alone lets a token see others, is computed row by row, in each row for the tokens
-that no earlier row has.
-"""
+The responses to a prompt share it, and branches of a response share the tokens before them. These
+follow the same tokens in each of their rows, so that all the network computes for them is the same.
+A `Packing` lays the distinct tokens out one after the other: all linear layers of the network see
+each of them once, and attention, which alone lets a token see others, is computed row by row, in
+each row for the tokens that no earlier row has."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from rlmods.types import TokenInts, TokenMask
 IMPLEMENTATION = "rlmods_packed_sdpa"
 """Name of the attention under transformers: `sdpa`, apart from forwards with a packing."""
 MIN_USED = 0.7
-"""Minimum fraction of the queries in one call of attention that are tokens of their rows alone. The others are padding, or tokens that
-another row has computed."""
+"""Minimum fraction of the queries in one call of attention that are tokens of their rows alone. The
+others are padding, or tokens that another row has computed."""
 
 
 class Chunk(NamedTuple):
-    """One call of attention on r rows: the packed tokens of their columns, with any token behind the end of a row."""
+    """One call of attention on r rows: the packed tokens of their columns, with any token behind
+    the end of a row."""
 
     queries: Int[Tensor, "r Q"]
     """The last Q columns."""
@@ -44,7 +45,8 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Packing:
-    """S distinct tokens of N rows: the columns of a row that a later scored token depends on, with equal prefixes of rows once."""
+    """S distinct tokens of N rows: the columns of a row that a later scored token depends on, with
+    equal prefixes of rows once."""
 
     tokens: Int[Tensor, " S"]
     positions: Int[Tensor, " S"]
@@ -62,7 +64,8 @@ class Packing:
 
     @staticmethod
     def of(tokens: TokenInts, mask: TokenMask) -> Packing:
-        """Lay out right-padded rows, of which the tokens in the mask are scored: each depends on all columns before it."""
+        """Lay out right-padded rows, of which the tokens in the mask are scored: each depends on
+        all columns before it."""
         device, (ids, scored) = tokens.device, (x.cpu().numpy() for x in (tokens, mask))
         scored = scored & (np.arange(scored.shape[1]) > 0)  # nothing precedes the first column
         row, column = np.arange(len(ids))[:, None], np.arange(ids.shape[1])
@@ -76,7 +79,9 @@ class Packing:
         number = np.where(needed, number[first, column], 0)
         states, targets = number[:, :-1][scored[:, 1:]], ids[:, 1:][scored[:, 1:]]
         # The distribution of a token depends on the packed token before it alone.
-        _, distinct, repeats = np.unique(states * (targets.max(initial=0) + 1) + targets, return_index=True, return_inverse=True)
+        _, distinct, repeats = np.unique(
+            states * (targets.max(initial=0) + 1) + targets, return_index=True, return_inverse=True
+        )
 
         def tensor(x: np.ndarray[Any, Any]) -> Tensor:
             return torch.from_numpy(x).to(device)
@@ -86,8 +91,12 @@ class Packing:
         for rows in _chunks(first_query, lengths):
             start, end = first_query[rows].min(), lengths[rows].max()
             visible = None if start == 0 else tensor(np.tri(end - start, end, start, dtype=bool))
-            chunks.append(Chunk(tensor(number[rows, start:end]), tensor(number[rows, :end]), visible))
-            places[rows, start:end] = offset + np.arange(len(rows) * (end - start)).reshape(len(rows), -1)
+            chunks.append(
+                Chunk(tensor(number[rows, start:end]), tensor(number[rows, :end]), visible)
+            )
+            places[rows, start:end] = offset + np.arange(len(rows) * (end - start)).reshape(
+                len(rows), -1
+            )
             offset += len(rows) * (end - start)
 
         return Packing(
@@ -105,18 +114,22 @@ class Packing:
 
 
 def attends_whole_rows(device: torch.device) -> bool:
-    """Return True if all tokens of a row are queries, also those that another row has computed: on GPUs, where the fast kernels for heads
-    that share keys take no mask."""
+    """Return True if all tokens of a row are queries, also those that another row has computed: on
+    GPUs, where the fast kernels for heads that share keys take no mask."""
     return device.type == "cuda"
 
 
 def _first_equal(ids: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return for each row i and column t < lengths[i] one row for all that equal row i in the columns up to t and have as many: the first
-    of them in the order of the rows' tokens."""
+    """Return for each row i and column t < lengths[i] one row for all that equal row i in the
+    columns up to t and have as many: the first of them in the order of the rows' tokens."""
     order = np.array(sorted(range(len(ids)), key=lambda i: ids[i, : lengths[i]].tobytes()))
     ids, lengths, column = ids[order], lengths[order], np.arange(ids.shape[1])
     # In this order, rows with an equal prefix follow each other, those that end with it first.
-    common = np.where(ids[1:] == ids[:-1], ids.shape[1], column).min(1).clip(max=np.minimum(lengths[1:], lengths[:-1]))
+    common = (
+        np.where(ids[1:] == ids[:-1], ids.shape[1], column)
+        .min(1)
+        .clip(max=np.minimum(lengths[1:], lengths[:-1]))
+    )
     begins = column >= np.concatenate([[0], common])[:, None]
     first = np.maximum.accumulate(np.where(begins, np.arange(len(ids))[:, None], 0))
     rows = np.empty_like(first)
@@ -124,16 +137,23 @@ def _first_equal(ids: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> np
     return rows
 
 
-def _chunks(starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """Return the rows that have own columns, from `starts` to `lengths`, in chunks: the queries of a chunk are the columns from the first
-    start to the last end, and `MIN_USED` of them are own columns. Rows with many own columns come first."""
+def _chunks(
+    starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]
+) -> list[np.ndarray[Any, Any]]:
+    """Return the rows that have own columns, from `starts` to `lengths`, in chunks: the queries of
+    a chunk are the columns from the first start to the last end, and `MIN_USED` of them are own
+    columns. Rows with many own columns come first."""
     chunks: list[list[int]] = []
     spans: list[tuple[int, int, int]] = []  # first start, last end and own columns of a chunk
     own = lengths - starts
     order = np.argsort(-own, kind="stable")
     for row in order[own[order] > 0].tolist():
         for i in reversed(range(len(chunks))):
-            start, end, used = min(spans[i][0], int(starts[row])), max(spans[i][1], int(lengths[row])), spans[i][2] + int(own[row])
+            start, end, used = (
+                min(spans[i][0], int(starts[row])),
+                max(spans[i][1], int(lengths[row])),
+                spans[i][2] + int(own[row]),
+            )
             if used >= MIN_USED * (len(chunks[i]) + 1) * (end - start):
                 chunks[i].append(row)
                 spans[i] = start, end, used
@@ -145,7 +165,8 @@ def _chunks(starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> list
 
 
 class _Gather(torch.autograd.Function):
-    """`x[index]` along the first dimension. The gradients of a row that is gathered several times are added in a fixed order."""
+    """`x[index]` along the first dimension. The gradients of a row that is gathered several times
+    are added in a fixed order."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
@@ -156,7 +177,10 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (index,) = ctx.saved_tensors
-        flat = gradient.flatten(0, index.ndim - 1).to(torch.promote_types(gradient.dtype, torch.float32))  # sums in at least 32 bits
+        # sums in at least 32 bits
+        flat = gradient.flatten(0, index.ndim - 1).to(
+            torch.promote_types(gradient.dtype, torch.float32)
+        )
         rows = flat.new_zeros(ctx.num_rows, *gradient.shape[index.ndim :])
         if gradient.device.type == "cuda":  # where index_add_ adds in the order of arrival
             rows.index_put_((index.flatten(),), flat, accumulate=True)
@@ -180,11 +204,17 @@ def packed_attention(
     packing: Packing | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of transformers (`sdpa`): of a batch, or, with `packing`, of its rows, given its tokens [1, H, S, D].
+    """Attention of transformers (`sdpa`): of a batch, or, with `packing`, of its rows, given its
+    tokens [1, H, S, D].
 
     In a row each token sees itself and those before it."""
     if packing is None:
-        if attention_mask is None and query.shape[2] == 1 and query.device.type == "cpu" and query.dtype == torch.bfloat16:
+        if (
+            attention_mask is None
+            and query.shape[2] == 1
+            and query.device.type == "cpu"
+            and query.dtype == torch.bfloat16
+        ):
             # PyTorch's kernel for one token without a mask is five times as slow in 16 bits.
             attention_mask = torch.ones(1, 1, 1, key.shape[2], dtype=torch.bool)
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)  # type: ignore[no-any-return]
@@ -196,10 +226,14 @@ def packed_attention(
         q, k, v = (gather(x, index).transpose(1, 2) for x, index in indexed)
         with torch.autocast(query.device.type, enabled=False):
             if chunk.visible is None:
-                output, _ = sdpa_attention_forward(module, q, k, v, attention_mask=None, **(kwargs | {"is_causal": True}))
+                output, _ = sdpa_attention_forward(
+                    module, q, k, v, attention_mask=None, **(kwargs | {"is_causal": True})
+                )
             else:  # that function copies keys and values for each head if there is a mask
                 shares_keys = query.shape[1] != key.shape[1]
-                output = scaled_dot_product_attention(q, k, v, chunk.visible, scale=kwargs.get("scaling"), enable_gqa=shares_keys)
+                output = scaled_dot_product_attention(
+                    q, k, v, chunk.visible, scale=kwargs.get("scaling"), enable_gqa=shares_keys
+                )
                 output = output.transpose(1, 2)
         outputs.append(output.flatten(0, 1).to(query.dtype))
     return gather(torch.cat(outputs), packing.outputs)[None], None
@@ -222,10 +256,16 @@ class States(NamedTuple):
 
 
 def packed_states(trunk: Any, tokens: TokenInts, mask: TokenMask) -> States:
-    """Return the states before masked tokens, of a trunk whose model accepts `packing` (`enable_packing`)."""
+    """Return the states before masked tokens, of a trunk whose model accepts `packing`
+    (`enable_packing`)."""
     packing = Packing.of(tokens, mask)
-    # transformers leaves masks with four dimensions as they are; attention with a packing reads none.
-    inputs = {"position_ids": packing.positions[None], "attention_mask": mask.new_ones(1, 1, 1, 1), "packing": packing}
+    # transformers leaves masks with four dimensions as they are; attention with a packing reads
+    # none.
+    inputs = {
+        "position_ids": packing.positions[None],
+        "attention_mask": mask.new_ones(1, 1, 1, 1),
+        "packing": packing,
+    }
     hidden = trunk(input_ids=packing.tokens[None], use_cache=False, **inputs).last_hidden_state[0]
     return States(gather(hidden, packing.states), packing)
 
@@ -237,8 +277,9 @@ def padded_states(trunk: Any, tokens: TokenInts, mask: TokenMask) -> States:
 
 
 def enable_packing(model: Any, device: torch.device) -> bool:
-    """Let a model of transformers accept `packing`, and return True if the states of packed rows are then those of padded ones. Otherwise
-    leave it with its own attention. `device`: where its forward runs."""
+    """Let a model of transformers accept `packing`, and return True if the states of packed rows
+    are then those of padded ones. Otherwise leave it with its own attention. `device`: where its
+    forward runs."""
     if not use_packed_attention(model):
         return False
     if packing_agrees(model, device):
@@ -248,23 +289,33 @@ def enable_packing(model: Any, device: torch.device) -> bool:
 
 
 def attention_dtype(device: str, dtype: torch.dtype, autocast: torch.dtype | None) -> torch.dtype:
-    """Return the data type in which attention of packed rows is computed, given that of the queries and that of autocast: on GPUs that of
-    autocast, which the fast kernels need (queries with rotary positions are float32); on processors at least 32 bits, as PyTorch's backward
-    takes three times as long there in 16 bits."""
+    """Return the data type in which attention of packed rows is computed, given that of the queries
+    and that of autocast: on GPUs that of autocast, which the fast kernels need (queries with rotary
+    positions are float32); on processors at least 32 bits, as PyTorch's backward takes three times
+    as long there in 16 bits."""
     if device == "cpu":
         return torch.promote_types(dtype, torch.float32)
     return autocast or dtype
 
 
 def use_packed_attention(model: Any) -> bool:
-    """Select `packed_attention`. Return False, and change nothing, for a model with another attention than `sdpa`, or with layers that do
-    not see all tokens before them (sliding windows, recurrence)."""
+    """Select `packed_attention`. Return False, and change nothing, for a model with another
+    attention than `sdpa`, or with layers that do not see all tokens before them (sliding windows,
+    recurrence)."""
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
-    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    window = (
+        getattr(config, "sliding_window", None)
+        if getattr(config, "use_sliding_window", True)
+        else None
+    )
     if is_packed(model):
         return True
-    if config._attn_implementation != "sdpa" or kinds - {"full_attention"} or (window and not kinds):
+    if (
+        config._attn_implementation != "sdpa"
+        or kinds - {"full_attention"}
+        or (window and not kinds)
+    ):
         return False
     model.set_attn_implementation(IMPLEMENTATION)
     return is_packed(model)
@@ -282,13 +333,15 @@ def use_plain_attention(model: Any) -> None:
 
 @torch.no_grad()
 def packing_agrees(model: Any, device: torch.device) -> bool:
-    """Return True if packed and padded rows have the same states: the architecture passes the packing on to its attention, and tokens see
-    each other in no other way."""
+    """Return True if packed and padded rows have the same states: the architecture passes the
+    packing on to its attention, and tokens see each other in no other way."""
     if device.type == "meta":
         return False
     size = model.config.get_text_config().vocab_size
     tokens = torch.tensor([[3, 1, 4, 1, 5], [3, 1, 4, 2, 0], [2, 7, 1, 8, 2]], device=device) % size
-    mask = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 0], [0, 0, 1, 0, 1]], dtype=torch.bool, device=device)
+    mask = torch.tensor(
+        [[0, 0, 0, 1, 1], [0, 0, 0, 1, 0], [0, 0, 1, 0, 1]], dtype=torch.bool, device=device
+    )
     with torch.autocast(device.type, enabled=False):
         try:
             states = packed_states(model.base_model, tokens, mask)
@@ -297,7 +350,9 @@ def packing_agrees(model: Any, device: torch.device) -> bool:
         padded = padded_states(model.base_model, tokens, mask).hidden
     tolerance = 1e-3 if padded.dtype == torch.float32 else 3e-2
     packed, padded = states.by_token(states.hidden).float(), padded.float()
-    return torch.allclose(packed, padded, rtol=tolerance, atol=tolerance * float(padded.abs().max()))
+    return torch.allclose(
+        packed, padded, rtol=tolerance, atol=tolerance * float(padded.abs().max())
+    )
 
 
 AttentionInterface.register(IMPLEMENTATION, packed_attention)

@@ -15,18 +15,21 @@ from rlmods.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Random:
-    """A model with the architecture and tokenizer of another, random weights and, optionally, other sizes: a student for distillation, or a
-    stand-in for a large model in a test.
+    """A model with the architecture and tokenizer of another, random weights and, optionally, other
+    sizes: a student for distillation, or a stand-in for a large model in a test.
 
-    Raises: UserError, when the policy is loaded, if no model or two are given, it does not exist, or the sizes do not fit.
-    """
+    Raises: UserError, when the policy is loaded, if no model or two are given, it does not exist,
+    or the sizes do not fit."""
 
     name: str | None = None
-    """Hub name, directory or run of the model whose architecture and tokenizer are used. Its weights are not read."""
+    """Hub name, directory or run of the model whose architecture and tokenizer are used. Its
+    weights are not read."""
     policy: Callable[[], Policy] | None = None
-    """Option of the group `policy` that provides them instead of `name`: +policy@policy.policy=smollm2."""
+    """Option of the group `policy` that provides them instead of `name`:
+    +policy@policy.policy=smollm2."""
     hidden_size: int | None = None
-    """Width; heads have the size of the model's, and the feed-forward layer its ratio to the width. null: the model's."""
+    """Width; heads have the size of the model's, and the feed-forward layer its ratio to the width.
+    null: the model's."""
     num_layers: int | None = None
     """Number of layers; null: the model's."""
     gradient_checkpointing: bool = False
@@ -37,14 +40,21 @@ class Random:
         from transformers import AutoModelForCausalLM
 
         if (self.name is None) == (self.policy is None):
-            raise UserError("policy=random needs one model: type policy.name=HUB_NAME_OR_DIRECTORY_OR_RUN, or +policy@policy.policy=OPTION")
+            raise UserError(
+                "policy=random needs one model: type "
+                "policy.name=HUB_NAME_OR_DIRECTORY_OR_RUN, or +policy@policy.policy=OPTION"
+            )
         with torch.device("meta"):
             model = load(exported(str(self.name))) if self.policy is None else self.policy()
         try:
-            network = AutoModelForCausalLM.from_config(self.resize(model.model.config), dtype=torch.float32)
+            network = AutoModelForCausalLM.from_config(
+                self.resize(model.model.config), dtype=torch.float32
+            )
         except ValueError as error:
             sizes = f"policy.hidden_size={self.hidden_size} policy.num_layers={self.num_layers}"
-            raise UserError(f"{sizes} do not fit {type(model.model).__name__} ({error}): type other sizes") from error
+            raise UserError(
+                f"{sizes} do not fit {type(model.model).__name__} ({error}): type other sizes"
+            ) from error
         network.eval()
         return Policy(network, model.tokenizer, gradient_checkpointing=self.gradient_checkpointing)
 
@@ -59,9 +69,13 @@ class Random:
         if self.hidden_size is not None:
             old = text.hidden_size
             head_size = getattr(text, "head_dim", None) or old // text.num_attention_heads
-            heads_per_key = text.num_attention_heads // (getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
+            heads_per_key = text.num_attention_heads // (
+                getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+            )
             text.hidden_size = self.hidden_size
-            text.num_attention_heads = max(heads_per_key, self.hidden_size // head_size // heads_per_key * heads_per_key)
+            text.num_attention_heads = max(
+                heads_per_key, self.hidden_size // head_size // heads_per_key * heads_per_key
+            )
             text.num_key_value_heads = text.num_attention_heads // heads_per_key
             if getattr(text, "intermediate_size", None) is not None:
                 text.intermediate_size = text.intermediate_size * self.hidden_size // old

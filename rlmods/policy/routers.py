@@ -17,8 +17,8 @@ from rlmods.types import RoutedExperts, TokenInts
 
 
 class RouterTrace:
-    """Inputs and outputs of the routers in one forward, by layer. The first record of a layer is kept, so that layers recomputed
-    in backward do not change it."""
+    """Inputs and outputs of the routers in one forward, by layer. The first record of a layer is
+    kept, so that layers recomputed in backward do not change it."""
 
     def __init__(self, routed_experts: Tensor | None, logits: bool) -> None:
         self.routed_experts = routed_experts
@@ -37,8 +37,9 @@ class RouterTrace:
 
 
 class Routers:
-    """The routers of a model, by layer: modules that return logits [tokens, E], gating weights and experts [tokens, k], as most of those in
-    transformers do (Qwen, Mixtral, OLMoE, GPT-OSS, DeepSeek-V3 and others). Empty for a dense model, and for one with a router that returns
+    """The routers of a model, by layer: modules that return logits [tokens, E], gating weights and
+    experts [tokens, k], as most of those in transformers do (Qwen, Mixtral, OLMoE, GPT-OSS,
+    DeepSeek-V3 and others). Empty for a dense model, and for one with a router that returns
     something else or does not accept given experts.
 
     They are accessed by forward hooks, which do nothing outside `trace`.
@@ -50,10 +51,17 @@ class Routers:
         """E and k."""
         kinds = _router_classes(model)
         self.modules = [module for module in model.modules() if isinstance(module, kinds)]
-        hooks = [module.register_forward_hook(partial(self._route, layer)) for layer, module in enumerate(self.modules)]
+        hooks = [
+            module.register_forward_hook(partial(self._route, layer))
+            for layer, module in enumerate(self.modules)
+        ]
         if self.modules and not self._probe(model):
             name = type(self.modules[0]).__name__
-            warnings.warn(f"policy: routers of type {name} are not supported: no router metrics, and only router=free works", stacklevel=2)
+            warnings.warn(
+                f"policy: routers of type {name} are not supported: no router metrics, and "
+                "only router=free works",
+                stacklevel=2,
+            )
             self.modules = []
             for hook in hooks:
                 hook.remove()
@@ -64,7 +72,9 @@ class Routers:
     def unrecorded_experts(self, tokens: TokenInts) -> RoutedExperts | None:
         """Return -1 (not recorded) for every token, layer and choice; None for a dense model."""
         shape = (*tokens.shape, len(self.modules), self.num_chosen)
-        return torch.full(shape, -1, dtype=torch.int16, device=tokens.device) if self.modules else None
+        return (
+            torch.full(shape, -1, dtype=torch.int16, device=tokens.device) if self.modules else None
+        )
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of the routers, without those of the experts."""
@@ -72,14 +82,22 @@ class Routers:
             yield from module.parameters()
 
     @contextmanager
-    def trace(self, routed_experts: RoutedExperts | None = None, *, logits: bool = False) -> Iterator[RouterTrace]:
-        """Record the routers' own choices inside the block, and replay `routed_experts` other than -1. `logits`: also record logits."""
-        trace = RouterTrace(None if routed_experts is None else routed_experts.flatten(0, 1).long(), logits)
+    def trace(
+        self, routed_experts: RoutedExperts | None = None, *, logits: bool = False
+    ) -> Iterator[RouterTrace]:
+        """Record the routers' own choices inside the block, and replay `routed_experts` other than
+        -1. `logits`: also record logits."""
+        trace = RouterTrace(
+            None if routed_experts is None else routed_experts.flatten(0, 1).long(), logits
+        )
         with RouterReplay(self, trace):
             yield trace
 
-    def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return the contexts of a checkpointed layer's forward and of its recomputation: `context_fn` of `torch.utils.checkpoint`.
+    def checkpoint_contexts(
+        self,
+    ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Return the contexts of a checkpointed layer's forward and of its recomputation:
+        `context_fn` of `torch.utils.checkpoint`.
 
         The recomputation uses the trace of its own forward, also after other forwards.
         """
@@ -103,8 +121,12 @@ class Routers:
 
     @torch.no_grad()
     def _probe(self, model: Any) -> bool:
-        """Return True if every router can be recorded and replayed: it uses given experts instead of its own, with weights above 0."""
-        ids = torch.arange(4, device=next(model.parameters()).device)[None] % model.config.get_text_config().vocab_size
+        """Return True if every router can be recorded and replayed: it uses given experts instead
+        of its own, with weights above 0."""
+        ids = (
+            torch.arange(4, device=next(model.parameters()).device)[None]
+            % model.config.get_text_config().vocab_size
+        )
         if ids.is_meta:  # no values to compare
             return True
 
@@ -119,11 +141,15 @@ class Routers:
         self.num_experts, self.num_chosen = live.logits[0].shape[-1], live.live[0].shape[-1]
         routed_experts = (live.stack_live(ids) + 1) % self.num_experts
         used = run(routed_experts).used
-        return all(bool((used[i][1] == routed_experts[0, :, i]).all() and (used[i][0] > 0).all()) for i in range(len(self.modules)))
+        return all(
+            bool((used[i][1] == routed_experts[0, :, i]).all() and (used[i][0] > 0).all())
+            for i in range(len(self.modules))
+        )
 
 
 class RouterReplay:
-    """Make a trace the active one inside the block. Reentrant, as backward may recompute a layer twice."""
+    """Make a trace the active one inside the block. Reentrant, as backward may recompute a layer
+    twice."""
 
     def __init__(self, routers: Routers, trace: RouterTrace | None) -> None:
         self.routers, self.trace, self.previous = routers, trace, list[RouterTrace | None]()
@@ -137,14 +163,20 @@ class RouterReplay:
 
 
 class ForceExperts(TorchFunctionMode):
-    """Make `topk` over the experts return the given ones with their live scores: the router's own code computes the gating weights from
-    them, with their gradient."""
+    """Make `topk` over the experts return the given ones with their live scores: the router's own
+    code computes the gating weights from them, with their gradient."""
 
     def __init__(self, experts: Int[Tensor, "S k"], num_experts: int) -> None:
         super().__init__()
         self.experts, self.num_experts = experts, num_experts
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         if func in (torch.topk, Tensor.topk):
             scores, k = args[0], args[1] if len(args) > 1 else kwargs["k"]
@@ -155,10 +187,18 @@ class ForceExperts(TorchFunctionMode):
 
 def _is_supported(output: Any) -> bool:
     """Return True for a router's output of the form (logits, weights, experts)."""
-    if not (isinstance(output, tuple) and len(output) == 3 and all(isinstance(x, Tensor) and x.ndim == 2 for x in output)):
+    if not (
+        isinstance(output, tuple)
+        and len(output) == 3
+        and all(isinstance(x, Tensor) and x.ndim == 2 for x in output)
+    ):
         return False
     logits, weights, experts = output
-    return weights.shape == experts.shape and len(logits) == len(experts) and not experts.is_floating_point()
+    return (
+        weights.shape == experts.shape
+        and len(logits) == len(experts)
+        and not experts.is_floating_point()
+    )
 
 
 def _router_classes(model: nn.Module) -> tuple[type, ...]:

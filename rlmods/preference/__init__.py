@@ -1,4 +1,5 @@
-"""Preference losses on a policy's log-probabilities of preferred and rejected responses: DPO and related methods."""
+"""Preference losses on a policy's log-probabilities of preferred and rejected responses: DPO and
+related methods."""
 
 from rlmods.preference.ipo import IPO
 from rlmods.preference.kto import KTO

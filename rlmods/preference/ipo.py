@@ -12,9 +12,11 @@ from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, check_bou
 
 @dataclass(frozen=True)
 class IPO:
-    """IPO loss: (h_w - h_l - 1 / (2 beta))^2, with h = log pi(y | x) / pi_ref(y | x). The gap has a finite target, unlike DPO's.
+    """IPO loss: (h_w - h_l - 1 / (2 beta))^2, with h = log pi(y | x) / pi_ref(y | x). The gap has a
+    finite target, unlike DPO's.
 
-    IPO, arXiv:2310.12036, equation 17 (beta is the paper's tau). Mean over all strict pairs of a ranking; ties contribute nothing."""
+    IPO, arXiv:2310.12036, equation 17 (beta is the paper's tau). Mean over all strict pairs of a
+    ranking; ties contribute nothing."""
 
     beta: float = 0.1
     """Strength of the regularisation towards the reference; above 0."""
@@ -25,12 +27,21 @@ class IPO:
     def __post_init__(self) -> None:
         check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0")})
 
-    def reward(self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts) -> CandidateFloats:
+    def reward(
+        self,
+        logprobs: CandidateFloats,
+        ref_logprobs: CandidateFloats | None,
+        num_tokens: CandidateInts,
+    ) -> CandidateFloats:
         """Implicit reward beta h."""
         return self.beta * log_ratio(logprobs, ref_logprobs, num_tokens)
 
     def __call__(
-        self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts, rank: CandidateInts
+        self,
+        logprobs: CandidateFloats,
+        ref_logprobs: CandidateFloats | None,
+        num_tokens: CandidateInts,
+        rank: CandidateInts,
     ) -> PromptFloats:
         gap = pairwise_differences(log_ratio(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
         return pair_mean((gap - 1 / (2 * self.beta)).square(), is_better(rank, num_tokens > 0))

@@ -18,10 +18,12 @@ MAX_MEAN_LOGPROB = -1e-6
 
 @dataclass(frozen=True)
 class ORPO:
-    """ORPO loss: -log p_w + beta * -log sigmoid(log odds_w - log odds_l), with log p = log pi(y | x) / |y| and odds = p / (1 - p).
+    """ORPO loss: -log p_w + beta * -log sigmoid(log odds_w - log odds_l), with log p = log pi(y |
+    x) / |y| and odds = p / (1 - p).
 
-    ORPO, arXiv:2403.07691, equations 6 and 7 (beta is the paper's lambda). The first term is the SFT loss on the best response. Mean over
-    all strict pairs of a ranking; ties contribute nothing."""
+    ORPO, arXiv:2403.07691, equations 6 and 7 (beta is the paper's lambda). The first term is the
+    SFT loss on the best response. Mean over all strict pairs of a ranking; ties contribute
+    nothing."""
 
     beta: float = 0.1
     """Weight of the preference term; above 0."""
@@ -32,12 +34,21 @@ class ORPO:
     def __post_init__(self) -> None:
         check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0")})
 
-    def reward(self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts) -> CandidateFloats:
+    def reward(
+        self,
+        logprobs: CandidateFloats,
+        ref_logprobs: CandidateFloats | None,
+        num_tokens: CandidateInts,
+    ) -> CandidateFloats:
         """Log-odds, scaled by beta."""
         return self.beta * log_odds(logprobs, num_tokens)
 
     def __call__(
-        self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts, rank: CandidateInts
+        self,
+        logprobs: CandidateFloats,
+        ref_logprobs: CandidateFloats | None,
+        num_tokens: CandidateInts,
+        rank: CandidateInts,
     ) -> PromptFloats:
         gap = pairwise_differences(log_odds(logprobs, num_tokens), num_tokens > 0)
         preference = pair_mean(-logsigmoid(gap), is_better(rank, num_tokens > 0))

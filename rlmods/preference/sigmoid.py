@@ -14,11 +14,13 @@ from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, check_bou
 
 @dataclass(frozen=True)
 class Sigmoid:
-    """DPO loss: -(1 - s) log sigmoid(r_w - r_l) - s log sigmoid(r_l - r_w), r = beta log pi(y | x) / pi_ref(y | x), s the label smoothing.
+    """DPO loss: -(1 - s) log sigmoid(r_w - r_l) - s log sigmoid(r_l - r_w), r = beta log pi(y | x)
+    / pi_ref(y | x), s the label smoothing.
 
-    DPO, arXiv:2305.18290, equation 7: a reward model's loss on the reward r that the policy is optimal for. s > 0 assumes that a fraction s
-    of the labels is wrong (cDPO: Mitchell 2023, "A note on DPO with noisy preferences"). Mean over all strict pairs of a ranking; ties
-    contribute nothing."""
+    DPO, arXiv:2305.18290, equation 7: a reward model's loss on the reward r that the policy is
+    optimal for. s > 0 assumes that a fraction s of the labels is wrong (cDPO: Mitchell 2023, "A
+    note on DPO with noisy preferences"). Mean over all strict pairs of a ranking; ties contribute
+    nothing."""
 
     beta: float = 0.1
     """Strength of the regularisation towards the reference; above 0."""
@@ -35,13 +37,24 @@ class Sigmoid:
         }
         check_bounds(self, "preference", rules)
 
-    def reward(self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts) -> CandidateFloats:
+    def reward(
+        self,
+        logprobs: CandidateFloats,
+        ref_logprobs: CandidateFloats | None,
+        num_tokens: CandidateInts,
+    ) -> CandidateFloats:
         """Implicit reward r."""
         return self.beta * log_ratio(logprobs, ref_logprobs, num_tokens)
 
     def __call__(
-        self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts, rank: CandidateInts
+        self,
+        logprobs: CandidateFloats,
+        ref_logprobs: CandidateFloats | None,
+        num_tokens: CandidateInts,
+        rank: CandidateInts,
     ) -> PromptFloats:
         gap = pairwise_differences(self.reward(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
-        loss = -(1 - self.label_smoothing) * logsigmoid(gap) - self.label_smoothing * logsigmoid(-gap)
+        loss = -(1 - self.label_smoothing) * logsigmoid(gap) - self.label_smoothing * logsigmoid(
+            -gap
+        )
         return pair_mean(loss, is_better(rank, num_tokens > 0))

@@ -14,9 +14,11 @@ from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, check_bou
 
 @dataclass(frozen=True)
 class SimPO:
-    """SimPO loss: -log sigmoid(r_w - r_l - gamma), with r = beta log pi(y | x) / |y|, the mean log-probability that also guides generation.
+    """SimPO loss: -log sigmoid(r_w - r_l - gamma), with r = beta log pi(y | x) / |y|, the mean
+    log-probability that also guides generation.
 
-    SimPO, arXiv:2405.14734, equation 6. Mean over all strict pairs of a ranking; ties contribute nothing."""
+    SimPO, arXiv:2405.14734, equation 6. Mean over all strict pairs of a ranking; ties contribute
+    nothing."""
 
     beta: float = 2.0
     """Scale of the reward; above 0."""
@@ -27,14 +29,27 @@ class SimPO:
     needs_pairs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0"), "gamma": (self.gamma >= 0, "at least 0")})
+        check_bounds(
+            self,
+            "preference",
+            {"beta": (self.beta > 0, "above 0"), "gamma": (self.gamma >= 0, "at least 0")},
+        )
 
-    def reward(self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts) -> CandidateFloats:
+    def reward(
+        self,
+        logprobs: CandidateFloats,
+        ref_logprobs: CandidateFloats | None,
+        num_tokens: CandidateInts,
+    ) -> CandidateFloats:
         """Implicit reward r."""
         return self.beta * per_token(logprobs, num_tokens)
 
     def __call__(
-        self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts, rank: CandidateInts
+        self,
+        logprobs: CandidateFloats,
+        ref_logprobs: CandidateFloats | None,
+        num_tokens: CandidateInts,
+        rank: CandidateInts,
     ) -> PromptFloats:
         gap = pairwise_differences(self.reward(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
         return pair_mean(-logsigmoid(gap - self.gamma), is_better(rank, num_tokens > 0))

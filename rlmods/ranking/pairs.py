@@ -1,18 +1,28 @@
-"""Pairs of a ranking: P prompts, K candidates each. Rank 0 is the best, equal ranks are ties; `present` is False for absent candidates."""
+"""Pairs of a ranking: P prompts, K candidates each. Rank 0 is the best, equal ranks are ties;
+`present` is False for absent candidates."""
 
 from __future__ import annotations
 
 import torch
 
 from rlmods.ops import masked_mean
-from rlmods.types import CandidateFloats, CandidateInts, CandidateMask, PairFloats, PairMask, PromptFloats
+from rlmods.types import (
+    CandidateFloats,
+    CandidateInts,
+    CandidateMask,
+    PairFloats,
+    PairMask,
+    PromptFloats,
+)
 
 TIE = 1e-5
-"""Size of a difference of scores up to which it is a tie: rounding errors of summed log-probabilities."""
+"""Size of a difference of scores up to which it is a tie: rounding errors of summed
+log-probabilities."""
 
 
 def is_better(rank: CandidateInts, present: CandidateMask) -> PairMask:
-    """Return a mask that is True at (p, i, j) if candidate i of prompt p ranks strictly above candidate j: every pair once, no ties."""
+    """Return a mask that is True at (p, i, j) if candidate i of prompt p ranks strictly above
+    candidate j: every pair once, no ties."""
     both = present[:, :, None] & present[:, None, :]
     return both & (rank[:, :, None] < rank[:, None, :])
 
@@ -29,6 +39,6 @@ def pair_mean(x: PairFloats, mask: PairMask) -> PromptFloats:
 
 
 def pair_correctness(difference: PairFloats) -> PairFloats:
-    """Return 1 where the difference is positive, 0.5 where it is at most `TIE` in size, else 0. The mean over all strict pairs is the pair
-    accuracy."""
+    """Return 1 where the difference is positive, 0.5 where it is at most `TIE` in size, else 0. The
+    mean over all strict pairs is the pair accuracy."""
     return (torch.where(difference.abs() <= TIE, 0.0, difference).sign() + 1) / 2

@@ -1,4 +1,5 @@
-"""Ratio policies: importance ratios and advantages to the objective of an update, clipped or not."""
+"""Ratio policies: importance ratios and advantages to the objective of an update, clipped or
+not."""
 
 from rlmods.ratio.cispo import CISPO
 from rlmods.ratio.clipped import Clipped
@@ -10,4 +11,14 @@ from rlmods.ratio.soft import Soft
 from rlmods.ratio.topr import TOPR
 from rlmods.ratio.unclipped import Unclipped
 
-__all__ = ["CISPO", "DPPO", "TOPR", "Clipped", "GeometricMean", "KLPenalty", "LogLikelihood", "Soft", "Unclipped"]
+__all__ = [
+    "CISPO",
+    "DPPO",
+    "TOPR",
+    "Clipped",
+    "GeometricMean",
+    "KLPenalty",
+    "LogLikelihood",
+    "Soft",
+    "Unclipped",
+]

@@ -12,10 +12,12 @@ from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
 
 @dataclass(frozen=True)
 class CISPO:
-    """Clipped importance weight: sg[clip(r, 1 - low, 1 + high)] A log(pi / pi_old). Every token keeps a gradient; its weight is bounded.
+    """Clipped importance weight: sg[clip(r, 1 - low, 1 + high)] A log(pi / pi_old). Every token
+    keeps a gradient; its weight is bounded.
 
-    MiniMax-M1 (CISPO), arXiv:2506.13585, equations 4 and 5. The paper has log pi instead of log(pi / pi_old); pi_old is a constant, so the
-    gradient is the same, and the value is 0 on-policy. `clipped` marks the tokens whose weight was clipped."""
+    MiniMax-M1 (CISPO), arXiv:2506.13585, equations 4 and 5. The paper has log pi instead of log(pi
+    / pi_old); pi_old is a constant, so the gradient is the same, and the value is 0 on-policy.
+    `clipped` marks the tokens whose weight was clipped."""
 
     low: float | None = None
     """The lower bound is 1 - low. None: no lower bound, as in the paper's runs."""
@@ -24,10 +26,28 @@ class CISPO:
 
     def __post_init__(self) -> None:
         bounds = {"low": self.low, "high": self.high}
-        check_bounds(self, "ratio", {name: (bound is None or bound >= 0, "at least 0 or null") for name, bound in bounds.items()})
+        check_bounds(
+            self,
+            "ratio",
+            {
+                name: (bound is None or bound >= 0, "at least 0 or null")
+                for name, bound in bounds.items()
+            },
+        )
 
-    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
-        ratio, advantages = importance_ratio(log_ratio, mask).detach(), torch.where(mask, advantages, 0.0)
-        lower, upper = 0.0 if self.low is None else 1 - self.low, torch.inf if self.high is None else 1 + self.high
+    def __call__(
+        self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
+    ) -> Surrogate:
+        ratio, advantages = (
+            importance_ratio(log_ratio, mask).detach(),
+            torch.where(mask, advantages, 0.0),
+        )
+        lower, upper = (
+            0.0 if self.low is None else 1 - self.low,
+            torch.inf if self.high is None else 1 + self.high,
+        )
         weight = ratio.clamp(lower, upper)
-        return Surrogate(weight * advantages * torch.where(mask, log_ratio, 0.0), (weight != ratio) & (advantages != 0))
+        return Surrogate(
+            weight * advantages * torch.where(mask, log_ratio, 0.0),
+            (weight != ratio) & (advantages != 0),
+        )

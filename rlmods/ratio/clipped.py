@@ -15,43 +15,60 @@ Level = Literal["token", "sequence", "sequence_token"]
 
 @dataclass(frozen=True)
 class Clipped:
-    """Clipped surrogate: min(r A, clip(r, 1 - low, 1 + high) A). No gain for moving pi past the bounds in the direction of A.
+    """Clipped surrogate: min(r A, clip(r, 1 - low, 1 + high) A). No gain for moving pi past the
+    bounds in the direction of A.
 
-    low == high is PPO, arXiv:1707.06347, equation 7; low < high is DAPO, arXiv:2503.14476, equation 10. `level` defines r."""
+    low == high is PPO, arXiv:1707.06347, equation 7; low < high is DAPO, arXiv:2503.14476, equation
+    10. `level` defines r."""
 
     low: float = 0.2
     """The lower bound is 1 - low; 0 to 1."""
     high: float = 0.2
     """The upper bound is 1 + high."""
     level: Level = "token"
-    """token: each token's own ratio. sequence: the geometric mean of a response's ratios (GSPO, arXiv:2507.18071, equation 7).
-    sequence_token: the same value, with token t's gradient scaled by token t's own advantage (GSPO-token, equation 14)."""
+    """token: each token's own ratio. sequence: the geometric mean of a response's ratios (GSPO,
+    arXiv:2507.18071, equation 7). sequence_token: the same value, with token t's gradient scaled by
+    token t's own advantage (GSPO-token, equation 14)."""
     dual: float | None = None
-    """Lower bound dual * A of the objective where A < 0 (dual clip, arXiv:1912.09729); above 1. None: no lower bound."""
+    """Lower bound dual * A of the objective where A < 0 (dual clip, arXiv:1912.09729); above 1.
+    None: no lower bound."""
 
     def __post_init__(self) -> None:
         rules = {
             "low": (0 <= self.low <= 1, "between 0 and 1"),
             "high": (self.high >= 0, "at least 0"),
-            "level": (self.level in ("token", "sequence", "sequence_token"), "token, sequence or sequence_token"),
+            "level": (
+                self.level in ("token", "sequence", "sequence_token"),
+                "token, sequence or sequence_token",
+            ),
             "dual": (self.dual is None or self.dual > 1, "above 1 or null"),
         }
         check_bounds(self, "ratio", rules)
 
-    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
+    def __call__(
+        self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
+    ) -> Surrogate:
         ratio, advantages = self.ratio(log_ratio, mask), torch.where(mask, advantages, 0.0)
-        unclipped, clipped = ratio * advantages, ratio.clamp(1 - self.low, 1 + self.high) * advantages
+        unclipped, clipped = (
+            ratio * advantages,
+            ratio.clamp(1 - self.low, 1 + self.high) * advantages,
+        )
         objective, is_clipped = torch.minimum(unclipped, clipped), clipped < unclipped
         if self.dual is not None:
             is_bounded = (advantages < 0) & (objective < self.dual * advantages)
-            objective, is_clipped = torch.where(is_bounded, self.dual * advantages, objective), is_clipped | is_bounded
+            objective, is_clipped = (
+                torch.where(is_bounded, self.dual * advantages, objective),
+                is_clipped | is_bounded,
+            )
         return Surrogate(objective, is_clipped)
 
     def ratio(self, log_ratio: TokenFloats, mask: TokenMask) -> TokenFloats:
         """r at `level`; 1 in masked slots."""
         if self.level == "token":
             return importance_ratio(log_ratio, mask)
-        sequence = importance_ratio(masked_mean(log_ratio, mask)[:, None].expand_as(log_ratio), mask)
+        sequence = importance_ratio(
+            masked_mean(log_ratio, mask)[:, None].expand_as(log_ratio), mask
+        )
         if self.level == "sequence":
             return sequence
         token = torch.where(mask, log_ratio, 0.0)

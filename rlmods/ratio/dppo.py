@@ -11,26 +11,29 @@ from rlmods.ops import importance_ratio
 from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
 
 MAX_LOGPROB = -1e-7
-"""Upper bound of the log-probabilities from which the KL divergence is computed: log(1 - p) is -inf at p = 1."""
+"""Upper bound of the log-probabilities from which the KL divergence is computed: log(1 - p) is -inf
+at p = 1."""
 
 
 @dataclass(frozen=True)
 class DPPO:
-    """Divergence mask: M r A, where M = 0 on tokens whose probability moved in the direction of A by more than a bound on the divergence
-    between pi_old and pi, else 1. Nothing else is clipped.
+    """Divergence mask: M r A, where M = 0 on tokens whose probability moved in the direction of A
+    by more than a bound on the divergence between pi_old and pi, else 1. Nothing else is clipped.
 
-    DPPO, arXiv:2602.04879, equations 11 and 12. The divergence is that of the two events "the sampled token" and "any other", with p the
-    probability of the sampled token:
+    DPPO, arXiv:2602.04879, equations 11 and 12. The divergence is that of the two events "the
+    sampled token" and "any other", with p the probability of the sampled token:
 
         tv: |p - p_old|        kl: p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p))
 
-    A bound on the ratio, in contrast, stops rare tokens after small changes of the distribution, and frequent ones only after large
-    changes. The paper's pi_old is the policy that sampled. `clipped` marks the tokens with M = 0."""
+    A bound on the ratio, in contrast, stops rare tokens after small changes of the distribution,
+    and frequent ones only after large changes. The paper's pi_old is the policy that sampled.
+    `clipped` marks the tokens with M = 0."""
 
     divergence: Literal["tv", "kl"] = "tv"
     """tv: total variation. kl: KL(pi_old || pi), nats."""
     low: float = 0.15
-    """Bound where A < 0 and the probability fell; above 0. The paper has 0.15 for tv and 0.05 for kl."""
+    """Bound where A < 0 and the probability fell; above 0. The paper has 0.15 for tv and 0.05 for
+    kl."""
     high: float = 0.15
     """Bound where A > 0 and the probability rose; above 0."""
 
@@ -44,13 +47,24 @@ class DPPO:
         }
         check_bounds(self, "ratio", rules)
 
-    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask, old_logprobs: TokenFloats) -> Surrogate:
-        advantages, d = torch.where(mask, advantages, 0.0), torch.where(mask, log_ratio.detach(), 0.0)
+    def __call__(
+        self,
+        log_ratio: TokenFloats,
+        advantages: TokenFloats,
+        mask: TokenMask,
+        old_logprobs: TokenFloats,
+    ) -> Surrogate:
+        advantages, d = (
+            torch.where(mask, advantages, 0.0),
+            torch.where(mask, log_ratio.detach(), 0.0),
+        )
         divergence = self.distance(torch.where(mask, old_logprobs, 0.0), d)
         moved_up, moved_down = (divergence > self.high) & (d > 0), (divergence > self.low) & (d < 0)
         stopped = (moved_up & (advantages > 0)) | (moved_down & (advantages < 0))
         kept = mask & ~stopped
-        return Surrogate(importance_ratio(log_ratio, kept) * torch.where(kept, advantages, 0.0), stopped)
+        return Surrogate(
+            importance_ratio(log_ratio, kept) * torch.where(kept, advantages, 0.0), stopped
+        )
 
     def distance(self, old: TokenFloats, d: TokenFloats) -> TokenFloats:
         """Return the divergence from the log-probabilities `old` at the log-ratio `d`."""
@@ -58,4 +72,6 @@ class DPPO:
         if self.divergence == "tv":
             return (new.exp() - old.exp()).abs()
         old, new = old.clamp(max=MAX_LOGPROB), new.clamp(max=MAX_LOGPROB)
-        return old.exp() * (old - new) - torch.expm1(old) * ((-torch.expm1(old)).log() - (-torch.expm1(new)).log())
+        return old.exp() * (old - new) - torch.expm1(old) * (
+            (-torch.expm1(old)).log() - (-torch.expm1(new)).log()
+        )

@@ -13,11 +13,13 @@ from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
 
 @dataclass(frozen=True)
 class GeometricMean:
-    """Geometric mean of clipped ratios: (prod_t r'_t)^(1/|y|) A with r' = min(r, e^high) where A > 0 and max(r, e^-low) where A < 0.
+    """Geometric mean of clipped ratios: (prod_t r'_t)^(1/|y|) A with r' = min(r, e^high) where A >
+    0 and max(r, e^-low) where A < 0.
 
-    GMPO, arXiv:2507.20673. Every token of a response holds the same value, so that aggregation=sequence_mean gives the paper's objective;
-    the tokens that are not clipped share its gradient. An outlier ratio has little effect on a geometric mean, which allows bounds far
-    wider than PPO's."""
+    GMPO, arXiv:2507.20673. Every token of a response holds the same value, so that
+    aggregation=sequence_mean gives the paper's objective; the tokens that are not clipped share its
+    gradient. An outlier ratio has little effect on a geometric mean, which allows bounds far wider
+    than PPO's."""
 
     level: ClassVar = "sequence"
 
@@ -27,10 +29,20 @@ class GeometricMean:
     """The upper bound of log r is high; at least 0."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "ratio", {"low": (self.low >= 0, "at least 0"), "high": (self.high >= 0, "at least 0")})
+        check_bounds(
+            self,
+            "ratio",
+            {"low": (self.low >= 0, "at least 0"), "high": (self.high >= 0, "at least 0")},
+        )
 
-    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
+    def __call__(
+        self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
+    ) -> Surrogate:
         d, advantages = torch.where(mask, log_ratio, 0.0), torch.where(mask, advantages, 0.0)
-        clipped = torch.where(advantages > 0, d.clamp(max=self.high), torch.where(advantages < 0, d.clamp(min=-self.low), d))
+        clipped = torch.where(
+            advantages > 0,
+            d.clamp(max=self.high),
+            torch.where(advantages < 0, d.clamp(min=-self.low), d),
+        )
         ratio = importance_ratio(masked_mean(clipped, mask)[:, None].expand_as(d), mask)
         return Surrogate(ratio * advantages, clipped != d)

@@ -15,19 +15,22 @@ from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
 
 @dataclass
 class KLPenalty:
-    """Adaptive KL penalty: r A - beta (r - 1 - log r). After each iteration beta doubles if d > 1.5 target and halves if d < target / 1.5,
-    between `minimum` and `maximum`.
+    """Adaptive KL penalty: r A - beta (r - 1 - log r). After each iteration beta doubles if d > 1.5
+    target and halves if d < target / 1.5, between `minimum` and `maximum`.
 
-    PPO with an adaptive KL penalty, arXiv:1707.06347, equation 8. Tokens are sampled from pi_old, so E[r] = 1 and r - 1 - log r is an
-    estimate of KL(pi_old || pi), unbiased in value and gradient and at least 0 on every token. d is the iteration's `train/kl_update`, the
-    mean of that estimate (nats per token) after its last step. Nothing is clipped. beta is saved in checkpoints."""
+    PPO with an adaptive KL penalty, arXiv:1707.06347, equation 8. Tokens are sampled from pi_old,
+    so E[r] = 1 and r - 1 - log r is an estimate of KL(pi_old || pi), unbiased in value and gradient
+    and at least 0 on every token. d is the iteration's `train/kl_update`, the mean of that estimate
+    (nats per token) after its last step. Nothing is clipped. beta is saved in checkpoints."""
 
     coefficient: float = 1.0
-    """beta, at least 0: the initial value in the configuration, the current value while training."""
+    """beta, at least 0: the initial value in the configuration, the current value while
+    training."""
     target: float = 0.01
     """Target KL divergence between the old policy and the updated one, nats per token; above 0."""
     minimum: float = 1e-3
-    """Lower bound of beta, at least 0. Without one (0), many quiet iterations reduce beta to values from which it does not return."""
+    """Lower bound of beta, at least 0. Without one (0), many quiet iterations reduce beta to values
+    from which it does not return."""
     maximum: float = 1e3
     """Upper bound of beta; at least `minimum`."""
 
@@ -35,14 +38,24 @@ class KLPenalty:
         rules = {
             "target": (self.target > 0, "above 0"),
             "minimum": (isfinite(self.minimum) and self.minimum >= 0, "at least 0"),
-            "maximum": (isfinite(self.maximum) and self.maximum >= self.minimum, f"at least ratio.minimum={self.minimum}"),
-            "coefficient": (self.minimum <= self.coefficient <= self.maximum, f"between {self.minimum} and {self.maximum}"),
+            "maximum": (
+                isfinite(self.maximum) and self.maximum >= self.minimum,
+                f"at least ratio.minimum={self.minimum}",
+            ),
+            "coefficient": (
+                self.minimum <= self.coefficient <= self.maximum,
+                f"between {self.minimum} and {self.maximum}",
+            ),
         }
         check_bounds(self, "ratio", rules)
 
-    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
+    def __call__(
+        self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
+    ) -> Surrogate:
         d = torch.where(mask, log_ratio, 0.0).clamp(max=MAX_EXPONENT)
-        objective = d.exp() * torch.where(mask, advantages, 0.0) - self.coefficient * (d.exp() - 1 - d)
+        objective = d.exp() * torch.where(mask, advantages, 0.0) - self.coefficient * (
+            d.exp() - 1 - d
+        )
         return Surrogate(objective, torch.zeros_like(mask))
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:

@@ -12,13 +12,20 @@ from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 @dataclass(frozen=True)
 class LogLikelihood:
-    """Weighted log-likelihood: A log(pi / pi_old), whose gradient is A grad log pi at any distance from pi_old; with A = 1, SFT.
+    """Weighted log-likelihood: A log(pi / pi_old), whose gradient is A grad log pi at any distance
+    from pi_old; with A = 1, SFT.
 
-    RFT, arXiv:2308.01825. pi_old is a constant that makes the value 0 on-policy. Nothing is clipped. The probabilities are those of
-    temperature 1, as in SFT, at any temperature of the rollout."""
+    RFT, arXiv:2308.01825. pi_old is a constant that makes the value 0 on-policy. Nothing is
+    clipped. The probabilities are those of temperature 1, as in SFT, at any temperature of the
+    rollout."""
 
     level: ClassVar = "none"
     temperature: ClassVar[float] = 1.0
 
-    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
-        return Surrogate(torch.where(mask, log_ratio, 0.0) * torch.where(mask, advantages, 0.0), torch.zeros_like(mask))
+    def __call__(
+        self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
+    ) -> Surrogate:
+        return Surrogate(
+            torch.where(mask, log_ratio, 0.0) * torch.where(mask, advantages, 0.0),
+            torch.zeros_like(mask),
+        )

@@ -12,20 +12,32 @@ from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
 
 @dataclass(frozen=True)
 class Soft:
-    """Soft gate: f(r) A with f(r) = 4 / tau * sigmoid(tau (r - 1)). The gradient decays with the distance from r = 1; no hard clip.
+    """Soft gate: f(r) A with f(r) = 4 / tau * sigmoid(tau (r - 1)). The gradient decays with the
+    distance from r = 1; no hard clip.
 
-    SAPO, arXiv:2511.20347. f'(1) = 1 for every tau, so the first step is the plain policy gradient. Nothing is clipped."""
+    SAPO, arXiv:2511.20347. f'(1) = 1 for every tau, so the first step is the plain policy gradient.
+    Nothing is clipped."""
 
     positive_temperature: float = 1.0
     """tau where A > 0; above 0."""
     negative_temperature: float = 1.05
-    """tau elsewhere, above 0. Larger, because lowering one token's probability raises that of all others, which adds noise."""
+    """tau elsewhere, above 0. Larger, because lowering one token's probability raises that of all
+    others, which adds noise."""
 
     def __post_init__(self) -> None:
-        taus = {"positive_temperature": self.positive_temperature, "negative_temperature": self.negative_temperature}
+        taus = {
+            "positive_temperature": self.positive_temperature,
+            "negative_temperature": self.negative_temperature,
+        }
         check_bounds(self, "ratio", {name: (tau > 0, "above 0") for name, tau in taus.items()})
 
-    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
+    def __call__(
+        self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
+    ) -> Surrogate:
         ratio, advantages = importance_ratio(log_ratio, mask), torch.where(mask, advantages, 0.0)
-        tau = torch.where(advantages > 0, self.positive_temperature, self.negative_temperature).to(ratio.dtype)
-        return Surrogate(torch.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages, torch.zeros_like(mask))
+        tau = torch.where(advantages > 0, self.positive_temperature, self.negative_temperature).to(
+            ratio.dtype
+        )
+        return Surrogate(
+            torch.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages, torch.zeros_like(mask)
+        )

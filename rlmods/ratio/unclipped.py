@@ -12,7 +12,13 @@ from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 @dataclass(frozen=True)
 class Unclipped:
-    """Unclipped surrogate: r A, which is REINFORCE at r = 1 and importance-weighted elsewhere. PPO, arXiv:1707.06347, equation 6."""
+    """Unclipped surrogate: r A, which is REINFORCE at r = 1 and importance-weighted elsewhere. PPO,
+    arXiv:1707.06347, equation 6."""
 
-    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
-        return Surrogate(importance_ratio(log_ratio, mask) * torch.where(mask, advantages, 0.0), torch.zeros_like(mask))
+    def __call__(
+        self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
+    ) -> Surrogate:
+        return Surrogate(
+            importance_ratio(log_ratio, mask) * torch.where(mask, advantages, 0.0),
+            torch.zeros_like(mask),
+        )

@@ -11,10 +11,11 @@ from rlmods.policy.frozen import FrozenModel
 
 @dataclass(frozen=True, kw_only=True)
 class Model(FrozenModel):
-    """A model with the policy's vocabulary, of any size and architecture: the result of an earlier stage, or a larger model.
+    """A model with the policy's vocabulary, of any size and architecture: the result of an earlier
+    stage, or a larger model.
 
-    Raises: UserError, when the policy is loaded, if there is no such model or its vocabulary differs.
-    """
+    Raises: UserError, when the policy is loaded, if there is no such model or its vocabulary
+    differs."""
 
     copies_policy: ClassVar[bool] = False
     """True if the network is a frozen copy of the policy."""

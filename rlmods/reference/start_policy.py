@@ -10,8 +10,9 @@ from rlmods.policy import Policy
 
 @dataclass(frozen=True)
 class StartPolicy:
-    """A frozen copy of the policy as it is when training starts. Under an adapter, which starts as the identity, it is the base without the
-    adapter, and needs no second copy of the base's weights."""
+    """A frozen copy of the policy as it is when training starts. Under an adapter, which starts as
+    the identity, it is the base without the adapter, and needs no second copy of the base's
+    weights."""
 
     copies_policy: ClassVar[bool] = True
     """True if the network is a frozen copy of the policy."""

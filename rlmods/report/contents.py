@@ -29,7 +29,12 @@ MAX_ALARMS = 20
 
 
 def contents(
-    groups: Sequence[Group], metric: str, last: int, baseline: str | None, num_files: int = 5, num_prompts: int = 8
+    groups: Sequence[Group],
+    metric: str,
+    last: int,
+    baseline: str | None,
+    num_files: int = 5,
+    num_prompts: int = 8,
 ) -> dict[str, Any]:
     """Return everything that the page shows.
 
@@ -49,50 +54,78 @@ def contents(
         "baseline": first,
         "created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": shlex.join(["python", "-m", "rlmods.report", *sys.argv[1:]]),
-        "groups": [_group(group, own, compared.get(group.name)) for group, own in zip(groups, results, strict=True)],
+        "groups": [
+            _group(group, own, compared.get(group.name))
+            for group, own in zip(groups, results, strict=True)
+        ],
         "parts": varying([group.runs[0].parts for group in groups]),
         "settings": varying([group.runs[0].settings for group in groups]),
         "runs": [_run(run, i) for i, run in runs],
         "curves": _curves(groups),
-        "samples": [group | {"run": j} for j, (_, run) in enumerate(runs) for group in samples(run, limits)],
+        "samples": [
+            group | {"run": j} for j, (_, run) in enumerate(runs) for group in samples(run, limits)
+        ],
     }
 
 
-def comparable(groups: Sequence[Group], metric: str, last: int, baseline: str | None) -> list[Comparison]:
-    """Return the comparisons with the baseline of the groups that have a seed in common with it. The baseline is named by its group, or by
-    the path of one of its runs."""
-    named = {**{str(run.path): group for group in groups for run in group.runs}, **{group.name: group for group in groups}}
+def comparable(
+    groups: Sequence[Group], metric: str, last: int, baseline: str | None
+) -> list[Comparison]:
+    """Return the comparisons with the baseline of the groups that have a seed in common with it.
+    The baseline is named by its group, or by the path of one of its runs."""
+    named = {
+        **{str(run.path): group for group in groups for run in group.runs},
+        **{group.name: group for group in groups},
+    }
     if baseline is not None and baseline not in named:
-        raise UserError(f"--baseline {baseline}: no such group: {suggest(baseline, [group.name for group in groups])}")
+        raise UserError(
+            f"--baseline {baseline}: no such group: "
+            f"{suggest(baseline, [group.name for group in groups])}"
+        )
     if len(groups) < 2:
         return []
     first = groups[0] if baseline is None else named[baseline]
     seeds = first.results(metric, last).keys()
-    others = [group for group in groups if group is first or seeds & group.results(metric, last).keys()]
+    others = [
+        group for group in groups if group is first or seeds & group.results(metric, last).keys()
+    ]
     return compare(others, metric, last, first.name) if len(others) > 1 else []
 
 
 def varying(columns: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the values by key, one of each mapping, of the keys whose values are not all equal; "" where a mapping lacks it."""
+    """Return the values by key, one of each mapping, of the keys whose values are not all equal; ""
+    where a mapping lacks it."""
     keys = dict.fromkeys(key for column in columns for key in column)
-    rows = {key: [str(column[key])[:200] if key in column else "" for column in columns] for key in keys}
+    rows = {
+        key: [str(column[key])[:200] if key in column else "" for column in columns] for key in keys
+    }
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
 
 
 def _curves(groups: Sequence[Group]) -> dict[str, dict[int, dict[str, Any]]]:
-    """Return the curves by metric and index of the group: `x`, `mean` and, of several seeds, `low`, `high` and the values by `seed`."""
-    num_metrics = sum((len(group.runs) + 4) * len({name for row in group.runs[0].metrics for name in row}) for group in groups)
+    """Return the curves by metric and index of the group: `x`, `mean` and, of several seeds, `low`,
+    `high` and the values by `seed`."""
+    num_metrics = sum(
+        (len(group.runs) + 4) * len({name for row in group.runs[0].metrics for name in row})
+        for group in groups
+    )
     num_points = max(20, min(NUM_POINTS, MAX_VALUES // max(1, num_metrics)))
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for i, group in enumerate(groups):
         for name, curve in curves(group, num_points).items():
-            band = {"low": curve.low, "high": curve.high, "seeds": curve.seeds} if len(group.runs) > 1 else {}
+            band = (
+                {"low": curve.low, "high": curve.high, "seeds": curve.seeds}
+                if len(group.runs) > 1
+                else {}
+            )
             if "/" in name:
                 found.setdefault(name, {})[i] = {"x": curve.iterations, "mean": curve.mean, **band}
     return dict(sorted(found.items()))
 
 
-def _group(group: Group, results: Mapping[int | str, float], comparison: Comparison | None) -> dict[str, Any]:
+def _group(
+    group: Group, results: Mapping[int | str, float], comparison: Comparison | None
+) -> dict[str, Any]:
     return {
         "name": group.name,
         "label": group.runs[0].label,
@@ -105,7 +138,10 @@ def _group(group: Group, results: Mapping[int | str, float], comparison: Compari
 
 
 def _interval(interval: Interval) -> dict[str, Any]:
-    return {key: value if not isinstance(value, float) or math.isfinite(value) else None for key, value in asdict(interval).items()}
+    return {
+        key: value if not isinstance(value, float) or math.isfinite(value) else None
+        for key, value in asdict(interval).items()
+    }
 
 
 def _run(run: SavedRun, group: int) -> dict[str, Any]:
@@ -131,7 +167,10 @@ def _run(run: SavedRun, group: int) -> dict[str, Any]:
 
 def _alarm(row: Mapping[str, Any]) -> list[Any]:
     iteration = row.get("iteration")
-    return [iteration if is_value(iteration) else None, *(str(row.get(key, ""))[:300] for key in ("kind", "words", "figure"))]
+    return [
+        iteration if is_value(iteration) else None,
+        *(str(row.get(key, ""))[:300] for key in ("kind", "words", "figure")),
+    ]
 
 
 def _versions(run: SavedRun) -> str:

@@ -1,6 +1,7 @@
 """Responses for the sample browser, from the first groups of a few iterations of each run.
 
-Rows may come from others: values of other types than `rlmods.training.metrics.sample_row` writes are left out."""
+Rows may come from others: values of other types than `rlmods.training.metrics.sample_row` writes
+are left out."""
 
 from __future__ import annotations
 
@@ -52,15 +53,21 @@ class Limits:
 
 
 def samples(run: SavedRun, limits: Limits) -> list[dict[str, Any]]:
-    """Return groups, the responses of a run to one prompt in an iteration: `kind` (iteration or validation), `iteration`, `prompt`,
-    `answer`, `rows`, and the `tree` of responses of which some branch off from others. The last iteration comes first."""
+    """Return groups, the responses of a run to one prompt in an iteration: `kind` (iteration or
+    validation), `iteration`, `prompt`, `answer`, `rows`, and the `tree` of responses of which some
+    branch off from others. The last iteration comes first."""
     if limits.iterations < 1:
         return []
     decode = TokenTexts(run.path)
     found: list[dict[str, Any]] = []
     size = 0
     for kind in ("iteration", "validation"):
-        for path in reversed(evenly(sorted(x for x in (run.path / "samples").glob(f"{kind}_*.jsonl") if x.is_file()), limits.iterations)):
+        for path in reversed(
+            evenly(
+                sorted(x for x in (run.path / "samples").glob(f"{kind}_*.jsonl") if x.is_file()),
+                limits.iterations,
+            )
+        ):
             for group in _groups(path, limits.prompts):
                 entry = _entry(group, path, decode)
                 size += len(json.dumps(entry))
@@ -71,7 +78,8 @@ def samples(run: SavedRun, limits: Limits) -> list[dict[str, Any]]:
 
 
 def evenly(items: Sequence[Path], count: int) -> list[Path]:
-    """Return `count` of the items, evenly spaced, with the first and the last; the last if `count` is 1."""
+    """Return `count` of the items, evenly spaced, with the first and the last; the last if `count`
+    is 1."""
     if len(items) <= count:
         return list(items)
     if count == 1:
@@ -85,7 +93,8 @@ def _iteration(path: Path) -> int:
 
 
 def _groups(path: Path, count: int) -> Iterator[list[Row]]:
-    """Yield the rows of the first groups of a file, which is read no further. A tree that is none is a group without branches."""
+    """Yield the rows of the first groups of a file, which is read no further. A tree that is none
+    is a group without branches."""
     for n, (_, rows) in enumerate(groupby(_rows(path), lambda row: row["id"])):
         if n == count:
             return
@@ -93,7 +102,9 @@ def _groups(path: Path, count: int) -> Iterator[list[Row]]:
             try:
                 check_tree(group, path)
             except UserError:
-                group = [{key: value for key, value in row.items() if key != "branch"} for row in group]
+                group = [
+                    {key: value for key, value in row.items() if key != "branch"} for row in group
+                ]
             yield [dict(row) for row in group[:MAX_RESPONSES]]
 
 
@@ -110,7 +121,11 @@ def _rows(path: Path) -> Iterator[Row]:
 
 def _entry(rows: Sequence[Row], path: Path, decode: TokenTexts) -> dict[str, Any]:
     first = rows[0]
-    entry = {"id": clip(first["id"]), "prompt": clip(prompt_text(first.get("prompt"))), "rows": [_response(row, decode) for row in rows]}
+    entry = {
+        "id": clip(first["id"]),
+        "prompt": clip(prompt_text(first.get("prompt"))),
+        "rows": [_response(row, decode) for row in rows],
+    }
     if (answer := first.get("answer")) is not None:
         entry["answer"] = clip(str(answer))
     if any(isinstance(row.get("branch"), dict) for row in rows):
@@ -122,12 +137,18 @@ def prompt_text(prompt: Any) -> str:
     """Return a prompt as text: messages by role."""
     if not isinstance(prompt, list):
         return str(prompt)
-    return "\n".join(f"{m.get('role')}: {m.get('content')}" if isinstance(m, dict) else str(m) for m in prompt)
+    return "\n".join(
+        f"{m.get('role')}: {m.get('content')}" if isinstance(m, dict) else str(m) for m in prompt
+    )
 
 
 def clip(text: str) -> str:
     """Return the beginning of a text."""
-    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} [{len(text) - MAX_CHARACTERS} more characters]"
+    return (
+        text
+        if len(text) <= MAX_CHARACTERS
+        else f"{text[:MAX_CHARACTERS]} [{len(text) - MAX_CHARACTERS} more characters]"
+    )
 
 
 def _response(row: Row, decode: TokenTexts) -> dict[str, Any]:
@@ -136,18 +157,36 @@ def _response(row: Row, decode: TokenTexts) -> dict[str, Any]:
         found["tokens"] = texts
     else:
         found["text"] = clip(row["response"])
-    found |= {key: short(value) for key in ("reward", "advantage") if (value := row[key]) is not None}
+    found |= {
+        key: short(value) for key in ("reward", "advantage") if (value := row[key]) is not None
+    }
     found |= {key: row[key] for key in ("kept", "correct") if isinstance(row.get(key), bool)}
-    terms = {key.partition("/")[2]: number(value) for key, value in row.items() if key.startswith("reward/")}
-    columns = {key: value for key, value in row.items() if "/" in key and not key.startswith("reward/") and value is not None}
-    values = {name: row[name][:MAX_TOKENS] for name in TOKEN_VALUES if isinstance(row.get(name), list)}
+    terms = {
+        key.partition("/")[2]: number(value)
+        for key, value in row.items()
+        if key.startswith("reward/")
+    }
+    columns = {
+        key: value
+        for key, value in row.items()
+        if "/" in key and not key.startswith("reward/") and value is not None
+    }
+    values = {
+        name: row[name][:MAX_TOKENS] for name in TOKEN_VALUES if isinstance(row.get(name), list)
+    }
     branch = row["branch"] if isinstance(row.get("branch"), dict) else {}
     more = {
         "terms": {name: short(value) for name, value in terms.items() if value is not None},
         "columns": {key: str(value)[:200] for key, value in columns.items()},
-        "values": {name: [None if (x := number(value)) is None else short(x) for value in own] for name, own in values.items()},
+        "values": {
+            name: [None if (x := number(value)) is None else short(x) for value in own]
+            for name, own in values.items()
+        },
         "calls": list(_calls(row.get("turns"))),
-        "segments": [[int(begin), int(end), short(float(value))] for begin, end, value in branch.get("segments") or ()],
+        "segments": [
+            [int(begin), int(end), short(float(value))]
+            for begin, end, value in branch.get("segments") or ()
+        ],
     }
     return found | {key: value for key, value in more.items() if value}
 
@@ -159,19 +198,26 @@ def _calls(turns: Any) -> Iterator[dict[str, Any]]:
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, Mapping):
                 texts = {key: clip(str(call.get(key))) for key in ("name", "arguments", "result")}
-                yield {"turn": t, **texts, **({} if call.get("error") is None else {"error": clip(str(call["error"]))})}
+                yield {
+                    "turn": t,
+                    **texts,
+                    **({} if call.get("error") is None else {"error": clip(str(call["error"]))}),
+                }
 
 
 def _node(segment: Segment) -> dict[str, Any]:
     node = asdict(segment) | {"children": [_node(child) for child in segment.children]}
     names = ("initial_entropy", "entropy", "probability")
-    node["decisions"] = [{name: short(x) for name in names if (x := number(d.get(name))) is not None} for d in segment.decisions]
+    node["decisions"] = [
+        {name: short(x) for name in names if (x := number(d.get(name))) is not None}
+        for d in segment.decisions
+    ]
     return node
 
 
 class TokenTexts:
-    """Texts of single tokens, by the exported tokenizer of a run. There are none if the run has not exported one, or if it is broken or
-    would take unbounded time."""
+    """Texts of single tokens, by the exported tokenizer of a run. There are none if the run has not
+    exported one, or if it is broken or would take unbounded time."""
 
     def __init__(self, run: Path) -> None:
         self._texts: dict[int, str] = {}
@@ -182,7 +228,9 @@ class TokenTexts:
         if self._tokenizer is None:
             return []
         for token in set(tokens) - self._texts.keys():
-            self._texts[token] = self._tokenizer.decode([token], skip_special_tokens=False) or f"<{token}>"
+            self._texts[token] = (
+                self._tokenizer.decode([token], skip_special_tokens=False) or f"<{token}>"
+            )
         return [self._texts[token] for token in tokens]
 
 
@@ -198,13 +246,14 @@ def _read_tokenizer(file: Path) -> Tokenizer | None:
         return Tokenizer.from_str(json.dumps(saved | dict.fromkeys(encoding)))
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # for a broken file the library raises Exception, and its panics are no Exception
+    except BaseException:
+        # for a broken file the library raises Exception, and its panics are no Exception
         return None
 
 
 def _is_bounded(decoder: Any) -> bool:
-    """Return whether a decoder makes no text longer. One that replaces texts by longer ones, several times, fills the memory, and regular
-    expressions take unbounded time."""
+    """Return whether a decoder makes no text longer. One that replaces texts by longer ones,
+    several times, fills the memory, and regular expressions take unbounded time."""
     if not isinstance(decoder, dict):
         return decoder is None
     if decoder.get("type") == "Sequence":

@@ -1,7 +1,7 @@
 """Reward functions.
 
-The classes are imported on first use, because the worker processes import modules of this package and must start without torch.
-"""
+The classes are imported on first use, because the worker processes import modules of this package
+and must start without torch."""
 
 from __future__ import annotations
 

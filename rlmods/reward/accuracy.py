@@ -17,13 +17,14 @@ __all__ = ["Accuracy", "verify"]
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Reward `correct` if the final answer of the response (`extract`) equals `prompt.answer` (`compare`), else `wrong`. Abstains without
-    a gold answer, or with one that no answer can equal (NaN).
+    """Reward `correct` if the final answer of the response (`extract`) equals `prompt.answer`
+    (`compare`), else `wrong`. Abstains without a gold answer, or with one that no answer can equal
+    (NaN).
 
-    An expression of the right value that occurs in the question is wrong, unless the gold is written so. Plain numbers and words are
-    compared in this process, everything else in worker processes with a deadline. An answer that cannot be graded scores `wrong` and is
-    counted: `timeouts`, `errors`. Raises RuntimeError if no worker process can be started.
-    """
+    An expression of the right value that occurs in the question is wrong, unless the gold is
+    written so. Plain numbers and words are compared in this process, everything else in worker
+    processes with a deadline. An answer that cannot be graded scores `wrong` and is counted:
+    `timeouts`, `errors`. Raises RuntimeError if no worker process can be started."""
 
     correct: float = 1.0
     wrong: float = 0.0
@@ -32,7 +33,8 @@ class Accuracy:
     batch_timeout_s: float = 300.0
     """Timeout for all answers of one call. Those not graded by then count as `timeouts`."""
     workers: int = 2
-    """Number of processes, started when first needed and kept. Rewards with equal numbers share them."""
+    """Number of processes, started when first needed and kept. Rewards with equal numbers share
+    them."""
     rules: Rules = field(default_factory=Rules)
     """Which unusual forms of a right answer are accepted; none of them by default."""
 
@@ -46,16 +48,28 @@ class Accuracy:
     def __call__(self, responses: Sequence[Response]) -> Scores:
         answers = [extract(response.text) for response in responses]
         golds = [_gold(response.prompt) for response in responses]
-        verdicts = [self._plain_verdict(answer, gold) for answer, gold in zip(answers, golds, strict=True)]
-        pending = [row for row, gold in enumerate(golds) if verdicts[row] is None and gold is not None]
+        verdicts = [
+            self._plain_verdict(answer, gold) for answer, gold in zip(answers, golds, strict=True)
+        ]
+        pending = [
+            row for row, gold in enumerate(golds) if verdicts[row] is None and gold is not None
+        ]
         outcomes = self._grade([(answers[row], golds[row]) for row in pending])
         for row, outcome in zip(pending, outcomes, strict=True):
             verdicts[row] = outcome.status == "ok" and outcome.value is True
         for row, (response, answer, gold) in enumerate(zip(responses, answers, golds, strict=True)):
-            if verdicts[row] and answer is not None and gold is not None and repeats(answer, gold, _question(response.prompt)):
+            if (
+                verdicts[row]
+                and answer is not None
+                and gold is not None
+                and repeats(answer, gold, _question(response.prompt))
+            ):
                 verdicts[row] = False
         return Scores(
-            values=[None if verdict is None else float(self.correct if verdict else self.wrong) for verdict in verdicts],
+            values=[
+                None if verdict is None else float(self.correct if verdict else self.wrong)
+                for verdict in verdicts
+            ],
             correct=verdicts,
             counts=failure_counts(outcomes),
             columns={"extracted": answers},
@@ -71,13 +85,19 @@ class Accuracy:
         """Grade each distinct pair once. Verdicts are cached; timeouts and errors are not."""
         calls = [(*pair, self.rules) for pair in pairs]
         distinct = list(dict.fromkeys(calls))
-        graded = {call: outcome for call in distinct if (outcome := _VERDICTS.get(call)) is not None}
+        graded = {
+            call: outcome for call in distinct if (outcome := _VERDICTS.get(call)) is not None
+        }
         if missing := [call for call in distinct if call not in graded]:
             pool = shared_pool("rlmods.reward.grader:same_answer", self.workers, os.getpid())
-            outcomes = pool.map(missing, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s)
+            outcomes = pool.map(
+                missing, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s
+            )
             new = dict(zip(missing, outcomes, strict=True))
             graded |= new
-            _VERDICTS.update({call: outcome for call, outcome in new.items() if outcome.status == "ok"})
+            _VERDICTS.update(
+                {call: outcome for call, outcome in new.items() if outcome.status == "ok"}
+            )
             for call in list(_VERDICTS)[: max(0, len(_VERDICTS) - MAX_VERDICTS)]:
                 _VERDICTS.pop(call, None)
         return [graded[call] for call in calls]

@@ -1,8 +1,9 @@
-"""Form of an answer to a reasoning-gym task, where the package's own scorer pays more than right answers.
+"""Form of an answer to a reasoning-gym task, where the package's own scorer pays more than right
+answers.
 
-Answers with NaN, infinity or numbers that overflow are refused for all tasks, as such a value compares with anything. The other checks are
-for the tasks of `FORMS`, whose scorers search for the right answer in a text, round, or evaluate more than arithmetic.
-"""
+Answers with NaN, infinity or numbers that overflow are refused for all tasks, as such a value
+compares with anything. The other checks are for the tasks of `FORMS`, whose scorers search for the
+right answer in a text, round, or evaluate more than arithmetic."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from typing import Any
 
 from rlmods.reward.sandbox.expressions import rational
 
-_NOT_FINITE = re.compile(r"(?<![^\W\d_])(?:nan|inf|infinity|z?oo)(?![^\W\d_])|\d[eE]\+?\d{3}", re.IGNORECASE)
+_NOT_FINITE = re.compile(
+    r"(?<![^\W\d_])(?:nan|inf|infinity|z?oo)(?![^\W\d_])|\d[eE]\+?\d{3}", re.IGNORECASE
+)
 _WORD = re.compile(r"[^\W\d_]+")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _STATEMENT = re.compile(r"\b[^\W\d_]+ is (?:an? )?[^\W\d_]+\b")
@@ -25,7 +28,8 @@ _ARITHMETIC = re.compile(r"[\d\s+\-*/().]{1,1000}")
 
 
 def has_form(task: str, answer: str, entry: Mapping[str, Any]) -> bool:
-    """Return False if `answer` has not the form of an answer to the entry of the task, so that it is wrong whatever the scorer says."""
+    """Return False if `answer` has not the form of an answer to the entry of the task, so that it
+    is wrong whatever the scorer says."""
     gold = str(entry.get("answer", ""))
     if _NOT_FINITE.search(answer) and not _NOT_FINITE.search(gold):
         return False
@@ -37,21 +41,30 @@ def _numbers(text: str) -> list[float]:
 
 
 def _no_other_words(answer: str, gold: str, allowed: tuple[str, ...] = ()) -> bool:
-    return {word.lower() for word in _WORD.findall(answer)} <= {word.lower() for word in _WORD.findall(gold)} | set(allowed)
+    return {word.lower() for word in _WORD.findall(answer)} <= {
+        word.lower() for word in _WORD.findall(gold)
+    } | set(allowed)
 
 
 def _same_numbers(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
-    return _no_other_words(answer, gold, ("frac", "dfrac", "tfrac")) and _numbers(answer) == _numbers(gold)
+    return _no_other_words(answer, gold, ("frac", "dfrac", "tfrac")) and _numbers(
+        answer
+    ) == _numbers(gold)
 
 
 def _as_many_numbers(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
-    return _no_other_words(answer, gold) and len(_NUMBER.findall(answer)) == len(_NUMBER.findall(gold))
+    return _no_other_words(answer, gold) and len(_NUMBER.findall(answer)) == len(
+        _NUMBER.findall(gold)
+    )
 
 
 def _same_list(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
     """Return True for a JSON list of the gold's numbers, also in single quotes as in Python."""
     try:
-        own, right = ([float(str(item)) for item in json.loads(text.replace("'", '"'))] for text in (answer, gold))
+        own, right = (
+            [float(str(item)) for item in json.loads(text.replace("'", '"'))]
+            for text in (answer, gold)
+        )
     except (ValueError, TypeError, RecursionError):
         return False
     return own == right
@@ -69,7 +82,10 @@ def _same_digits(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
 
 def _statements(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
     """Return True for statements such as "Ann is a hero" and nothing else."""
-    return _no_other_words(answer, gold, ("and", "is", "a", "an")) and _BETWEEN_STATEMENTS.fullmatch(_STATEMENT.sub("", answer)) is not None
+    return (
+        _no_other_words(answer, gold, ("and", "is", "a", "an"))
+        and _BETWEEN_STATEMENTS.fullmatch(_STATEMENT.sub("", answer)) is not None
+    )
 
 
 def _words(*allowed: str) -> Callable[[str, str, Mapping[str, Any]], bool]:
@@ -84,7 +100,9 @@ def _probability(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _characters(allowed: str) -> Callable[[str, str, Mapping[str, Any]], bool]:
-    return lambda answer, gold, entry: re.fullmatch(rf"(?:[{allowed}]|\W)*", answer, re.IGNORECASE) is not None
+    return lambda answer, gold, entry: (
+        re.fullmatch(rf"(?:[{allowed}]|\W)*", answer, re.IGNORECASE) is not None
+    )
 
 
 def _same_text(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
@@ -92,9 +110,12 @@ def _same_text(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _arithmetic(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
-    """Return True for sums, products and quotients of exactly the prompt's numbers, with exactly the target (24 if there is none)."""
+    """Return True for sums, products and quotients of exactly the prompt's numbers, with exactly
+    the target (24 if there is none)."""
     metadata = entry["metadata"]
-    if not _ARITHMETIC.fullmatch(answer) or sorted(map(int, re.findall(r"\d+", answer)[:100])) != sorted(metadata["numbers"]):
+    if not _ARITHMETIC.fullmatch(answer) or sorted(
+        map(int, re.findall(r"\d+", answer)[:100])
+    ) != sorted(metadata["numbers"]):
         return False
     try:
         return bool(rational(answer) == metadata.get("target", 24))

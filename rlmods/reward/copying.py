@@ -12,12 +12,14 @@ from rlmods.types import Prompt, Response, Scores, check_bounds
 
 @dataclass(frozen=True)
 class Copying:
-    """Copying penalty -max(0, c - allowed) / (1 - allowed), where c is the fraction of a response's n-grams of words that occur in the
-    prompt: 0 up to the allowed fraction, -1 if every n-gram is copied.
+    """Copying penalty -max(0, c - allowed) / (1 - allowed), where c is the fraction of a response's
+    n-grams of words that occur in the prompt: 0 up to the allowed fraction, -1 if every n-gram is
+    copied.
 
-    Against summaries that repeat their source, which reward models tend to score highly. c is 1 less the n-gram novelty of See et al. 2017,
-    arXiv:1704.04368, section 6. Words are separated by whitespace, ignoring case. n-grams do not span chat messages, and all messages of
-    the prompt count. A response of fewer than `size` words scores 0 and is counted under `short`.
+    Against summaries that repeat their source, which reward models tend to score highly. c is 1
+    less the n-gram novelty of See et al. 2017, arXiv:1704.04368, section 6. Words are separated by
+    whitespace, ignoring case. n-grams do not span chat messages, and all messages of the prompt
+    count. A response of fewer than `size` words scores 0 and is counted under `short`.
 
     Raises: UserError for a size that is not a positive integer.
     """
@@ -39,7 +41,11 @@ class Copying:
         for response in responses:
             if response.prompt is not previous:
                 previous = response.prompt
-                texts = [previous.text or ""] if previous.messages is None else [str(m.get("content", "")) for m in previous.messages]
+                texts = (
+                    [previous.text or ""]
+                    if previous.messages is None
+                    else [str(m.get("content", "")) for m in previous.messages]
+                )
                 source = {gram for text in texts for gram in ngrams(text, self.size)}
             grams = ngrams(response.text, self.size)
             copied = sum(gram in source for gram in grams) / max(1, len(grams))

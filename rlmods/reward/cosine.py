@@ -14,19 +14,21 @@ from rlmods.types import Response, Scores, UserError
 
 
 def cosine(length: int, max_length: int, start: float, end: float) -> float:
-    """Cosine schedule: end + (start - end) / 2 * (1 + cos(pi * length / max_length)): `start` at 0, `end` from `max_length` on."""
+    """Cosine schedule: end + (start - end) / 2 * (1 + cos(pi * length / max_length)): `start` at 0,
+    `end` from `max_length` on."""
     return end + (start - end) / 2 * (1 + math.cos(math.pi * min(length, max_length) / max_length))
 
 
 @dataclass(frozen=True)
 class Cosine:
-    """`cosine` of the number of sampled tokens, EOS included (arXiv:2502.03373, section 4); of several turns, of those of the longest.
+    """`cosine` of the number of sampled tokens, EOS included (arXiv:2502.03373, section 4); of
+    several turns, of those of the longest.
 
-    It goes from `correct_short` to `correct_long` for a correct answer and from `wrong_short` to `wrong_long` for a wrong one. A truncated
-    response gets `truncated`, correct or not.
+    It goes from `correct_short` to `correct_long` for a correct answer and from `wrong_short` to
+    `wrong_long` for a wrong one. A truncated response gets `truncated`, correct or not.
 
-    Correctness comes from another reward, whose counts, columns and terms are kept; if it is unknown, this reward abstains. Any reward that
-    reports correctness can be used:
+    Correctness comes from another reward, whose counts, columns and terms are kept; if it is
+    unknown, this reward abstains. Any reward that reports correctness can be used:
 
         reward=cosine +reward@reward.reward=code
 
@@ -42,14 +44,20 @@ class Cosine:
     wrong_long: float = 0.0
     truncated: float = -10.0
     reward: Callable[[Sequence[Response]], Any] | None = None
-    """Reward that reports correctness. null: `Accuracy`, i.e. whether the final answer equals the gold answer."""
+    """Reward that reports correctness. null: `Accuracy`, i.e. whether the final answer equals the
+    gold answer."""
 
     def __post_init__(self) -> None:
         if not self.max_length >= 1:
-            raise UserError(f"Cosine: max_length={self.max_length} must be at least 1: type reward.max_length=1024")
+            raise UserError(
+                f"Cosine: max_length={self.max_length} must be at least 1: type "
+                "reward.max_length=1024"
+            )
         for name in ("correct_short", "correct_long", "wrong_short", "wrong_long", "truncated"):
             if not math.isfinite(getattr(self, name)):
-                raise UserError(f"Cosine: {name}={getattr(self, name)} is not finite: type a number")
+                raise UserError(
+                    f"Cosine: {name}={getattr(self, name)} is not finite: type a number"
+                )
         if not callable(self.grader):
             raise UserError("Cosine: reward cannot be called: type +reward@reward.reward=accuracy")
 
@@ -65,8 +73,14 @@ class Cosine:
     def __call__(self, responses: Sequence[Response]) -> Scores:
         graded = as_scores(self.grader(responses), len(responses), "cosine")
         if graded.correct is None:
-            raise UserError("Cosine: its reward does not report correctness: type +reward@reward.reward=accuracy")
-        values = [self._value(response, correct) for response, correct in zip(responses, graded.correct, strict=True)]
+            raise UserError(
+                "Cosine: its reward does not report correctness: type "
+                "+reward@reward.reward=accuracy"
+            )
+        values = [
+            self._value(response, correct)
+            for response, correct in zip(responses, graded.correct, strict=True)
+        ]
         return replace(graded, values=values, monitored=False, tokens=None)
 
     def _value(self, response: Response, correct: bool | None) -> float | None:
@@ -74,5 +88,9 @@ class Cosine:
             return None
         if response.finish == "length":
             return self.truncated
-        ends = (self.correct_short, self.correct_long) if correct else (self.wrong_short, self.wrong_long)
+        ends = (
+            (self.correct_short, self.correct_long)
+            if correct
+            else (self.wrong_short, self.wrong_long)
+        )
         return cosine(response.longest_turn, self.max_length, *ends)

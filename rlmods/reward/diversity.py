@@ -12,13 +12,15 @@ from rlmods.types import Response, Scores
 
 @dataclass(frozen=True)
 class Diversity:
-    """Diversity penalty -(fraction of a response's distinct n-grams of words that also occur in a response to another prompt): 0 for a
-    response of its own, -1 for phrases that fit every prompt.
+    """Diversity penalty -(fraction of a response's distinct n-grams of words that also occur in a
+    response to another prompt): 0 for a response of its own, -1 for phrases that fit every prompt.
 
-    Against mode collapse across prompts, which rewards by response cannot see: the same opening, flattery or refusal everywhere. Responses
-    to the same prompt are not compared. The other prompts are those of the same call: the batch of one rank, so the penalty depends on
-    `batch.prompts` and on the number of ranks. The statistic is self-BLEU's idea (arXiv:1802.01886) with one n-gram size and no brevity
-    term. Words are separated by whitespace, ignoring case. A response of fewer than `size` words scores 0 and is counted under `short`.
+    Against mode collapse across prompts, which rewards by response cannot see: the same opening,
+    flattery or refusal everywhere. Responses to the same prompt are not compared. The other prompts
+    are those of the same call: the batch of one rank, so the penalty depends on `batch.prompts` and
+    on the number of ranks. The statistic is self-BLEU's idea (arXiv:1802.01886) with one n-gram
+    size and no brevity term. Words are separated by whitespace, ignoring case. A response of fewer
+    than `size` words scores 0 and is counted under `short`.
 
     Raises: UserError for a size that is not a positive integer.
     """
@@ -38,4 +40,6 @@ class Diversity:
             for gram in own:
                 prompts.setdefault(gram, set()).add(response.prompt.id)
         shared = [sum(len(prompts[gram]) > 1 for gram in own) / max(1, len(own)) for own in grams]
-        return Scores([-x if x else 0.0 for x in shared], counts={"short": sum(not own for own in grams)})
+        return Scores(
+            [-x if x else 0.0 for x in shared], counts={"short": sum(not own for own in grams)}
+        )

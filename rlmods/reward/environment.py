@@ -11,18 +11,22 @@ from rlmods.types import Response, Scores, UserError
 
 @dataclass(frozen=True)
 class EnvironmentReward:
-    """Sum of the rewards that the environment gave for the turns of a response (`environment=...`); it abstains if it gave none,
-    or ended the response by an exception of its own (the call "crash"), which is not correct.
+    """Sum of the rewards that the environment gave for the turns of a response (`environment=...`);
+    it abstains if it gave none, or ended the response by an exception of its own (the call
+    "crash"), which is not correct.
 
-    With `by_turn`, the reward of each turn is on its last token, for estimators with token-level credit (advantage=gae, n_step). A response
-    is correct if the last reward that was given is at least `success`, whatever the turns before cost.
+    With `by_turn`, the reward of each turn is on its last token, for estimators with token-level
+    credit (advantage=gae, n_step). A response is correct if the last reward that was given is at
+    least `success`, whatever the turns before cost.
 
     Raises: UserError for responses of one turn, to which no environment replied."""
 
     by_turn: bool = False
-    """Place the reward of each turn on its last sampled token, and not their sum on the last token of the response."""
+    """Place the reward of each turn on its last sampled token, and not their sum on the last token
+    of the response."""
     success: float | None = 1.0
-    """Smallest value of the last reward that counts as correct; null: correctness is not reported."""
+    """Smallest value of the last reward that counts as correct; null: correctness is not
+    reported."""
 
     needs_turns: ClassVar[bool] = True
 
@@ -33,13 +37,28 @@ class EnvironmentReward:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         if any(not response.turns for response in responses):
-            raise UserError("reward=environment grades responses of an environment of several turns: type environment=OPTION")
-        given = [[turn.reward for turn in response.turns if turn.reward is not None] for response in responses]
-        crashed = [any(call.error == "crash" for turn in response.turns for call in turn.calls) for response in responses]
-        values = [None if x or not rewards else sum(rewards) for x, rewards in zip(crashed, given, strict=True)]
+            raise UserError(
+                "reward=environment grades responses of an environment of several turns: "
+                "type environment=OPTION"
+            )
+        given = [
+            [turn.reward for turn in response.turns if turn.reward is not None]
+            for response in responses
+        ]
+        crashed = [
+            any(call.error == "crash" for turn in response.turns for call in turn.calls)
+            for response in responses
+        ]
+        values = [
+            None if x or not rewards else sum(rewards)
+            for x, rewards in zip(crashed, given, strict=True)
+        ]
         correct = None
         if (success := self.success) is not None:
-            correct = [False if x else rewards[-1] >= success if rewards else None for x, rewards in zip(crashed, given, strict=True)]
+            correct = [
+                False if x else rewards[-1] >= success if rewards else None
+                for x, rewards in zip(crashed, given, strict=True)
+            ]
         tokens = [_by_token(response) for response in responses]
         return Scores(values, correct=correct, tokens=tokens if self.by_turn else None)
 

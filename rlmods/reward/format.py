@@ -19,9 +19,11 @@ _ANSWER = re.compile(r"<answer>(.*)</answer>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Format:
-    r"""1.0 if the first turn of the response (`first_turn`) has the format `style`, else 0.0. Every part must contain more than whitespace.
+    r"""1.0 if the first turn of the response (`first_turn`) has the format `style`, else 0.0. Every
+    part must contain more than whitespace.
 
-    - think_answer: one `<think>...</think>` at the start, then one `<answer>...</answer>`, and nothing else (arXiv:2501.12948)
+    - think_answer: one `<think>...</think>` at the start, then one `<answer>...</answer>`, and
+      nothing else (arXiv:2501.12948)
     - answer: exactly one `<answer>...</answer>`
     - boxed: exactly one `\boxed{...}`
     """
@@ -31,7 +33,9 @@ class Format:
 
     def __post_init__(self) -> None:
         if self.style not in get_args(Style):
-            raise UserError(f"Format: style={self.style!r} must be one of {', '.join(get_args(Style))}")
+            raise UserError(
+                f"Format: style={self.style!r} must be one of {', '.join(get_args(Style))}"
+            )
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         has_format = _CHECKS[self.style]
@@ -39,7 +43,9 @@ class Format:
 
 
 def _think_answer(text: str) -> bool:
-    return _each_tag_once(text, "think", "answer") and _parts_not_empty(_THINK_ANSWER.fullmatch(text))
+    return _each_tag_once(text, "think", "answer") and _parts_not_empty(
+        _THINK_ANSWER.fullmatch(text)
+    )
 
 
 def _answer(text: str) -> bool:
@@ -59,4 +65,8 @@ def _parts_not_empty(match: re.Match[str] | None) -> bool:
     return match is not None and all(part.strip() for part in match.groups())
 
 
-_CHECKS: Mapping[Style, Callable[[str], bool]] = {"think_answer": _think_answer, "answer": _answer, "boxed": _boxed}
+_CHECKS: Mapping[Style, Callable[[str], bool]] = {
+    "think_answer": _think_answer,
+    "answer": _answer,
+    "boxed": _boxed,
+}

@@ -24,15 +24,17 @@ UNSUPPORTED = {
 
 @dataclass(frozen=True)
 class Isolated:
-    """Runs a reward on each response separately, in a worker process that can be killed. If the reward hangs, crashes, exits or runs out of
-    memory on a response, or scores it NaN or infinite, that response is unscored (None) and counted (`timeouts`, `errors`); others are
-    not affected.
+    """Runs a reward on each response separately, in a worker process that can be killed. If the
+    reward hangs, crashes, exits or runs out of memory on a response, or scores it NaN or infinite,
+    that response is unscored (None) and counted (`timeouts`, `errors`); others are not affected.
 
-    The reward and the columns of the data must be picklable. The reward gets one response at a time, with `.text`, `.tokens`, `.finish` and
-    `.prompt`, which has `.id`, `.text`, `.messages`, `.answer`, `.meta`.
+    The reward and the columns of the data must be picklable. The reward gets one response at a
+    time, with `.text`, `.tokens`, `.finish` and `.prompt`, which has `.id`, `.text`, `.messages`,
+    `.answer`, `.meta`.
 
     Raises:
-        UserError: a timeout that is not positive, or a reward that cannot be pickled or needs more than one response or its turns.
+        UserError: a timeout that is not positive, or a reward that cannot be pickled or needs more
+        than one response or its turns.
     """
 
     reward: Callable[[Sequence[Any]], Any]
@@ -48,28 +50,48 @@ class Isolated:
             raise UserError(f"timeout_s={self.timeout_s}: must be above 0")
         for trait, reason in UNSUPPORTED.items():
             if getattr(self.reward, trait, False):
-                raise UserError(f"timeout_s scores one response at a time, but this reward {reason}: drop timeout_s")
+                raise UserError(
+                    f"timeout_s scores one response at a time, but this reward {reason}: drop "
+                    "timeout_s"
+                )
         try:
             self._pickled  # noqa: B018
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise UserError(f"timeout_s runs a reward in another process, but this reward cannot be pickled: {error}") from error
+            raise UserError(
+                "timeout_s runs a reward in another process, but this reward cannot be "
+                f"pickled: {error}"
+            ) from error
 
     @cached_property
     def _pickled(self) -> bytes:
         return pickle.dumps(self.reward)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        pool = shared_pool("rlmods.reward.isolation:answer", self.workers, os.getpid(), self._pickled)
+        pool = shared_pool(
+            "rlmods.reward.isolation:answer", self.workers, os.getpid(), self._pickled
+        )
         calls = [(to_message(response),) for response in responses]
-        outcomes = pool.map(calls, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
-        unscored: dict[str, Any] = {"value": None, "correct": None, "counts": {}, "columns": {}, "monitored": False}
+        outcomes = (
+            pool.map(calls, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s)
+            if calls
+            else []
+        )
+        unscored: dict[str, Any] = {
+            "value": None,
+            "correct": None,
+            "counts": {},
+            "columns": {},
+            "monitored": False,
+        }
         results = [outcome.value if outcome.status == "ok" else unscored for outcome in outcomes]
         counts = failure_counts(outcomes)
         for result in results:
             for name, count in result["counts"].items():
                 counts[name] = counts.get(name, 0) + count
         has_correctness = any(result["correct"] is not None for result in results)
-        values = as_scores([result["value"] for result in results], len(responses), "isolated").values
+        values = as_scores(
+            [result["value"] for result in results], len(responses), "isolated"
+        ).values
         names = sorted({name for result in results for name in result["columns"]})
         return Scores(
             values,

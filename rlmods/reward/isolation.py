@@ -14,11 +14,15 @@ PROMPT_FIELDS = ("id", "text", "messages", "answer", "meta", "source")
 def to_message(response: Any) -> dict[str, Any]:
     """Return the fields of a response that are sent to a worker."""
     message = {name: getattr(response, name) for name in RESPONSE_FIELDS}
-    return message | {"tokens": list(response.tokens), "prompt": {name: getattr(response.prompt, name) for name in PROMPT_FIELDS}}
+    return message | {
+        "tokens": list(response.tokens),
+        "prompt": {name: getattr(response.prompt, name) for name in PROMPT_FIELDS},
+    }
 
 
 def answer(message: bytes | dict[str, Any]) -> dict[str, Any] | None:
-    """Return value, correctness, counts and columns of one response. The first message is the pickled reward: return None.
+    """Return value, correctness, counts and columns of one response. The first message is the
+    pickled reward: return None.
 
     Raises:
         ValueError: the reward did not return exactly one score, or one that is not a finite number.

@@ -17,34 +17,43 @@ from rlmods.reward.strict_json import TARGET, parse, validator
 from rlmods.reward.turns import after_thoughts
 from rlmods.types import Prompt, Response, Scores, UserError
 
-_FENCED = re.compile(r"```[^\S\n]*json[^\S\n]*\n(.*?)(?:^[^\S\n]*```|```[^\S\n]*$|\Z)", re.DOTALL | re.IGNORECASE | re.MULTILINE)
+_FENCED = re.compile(
+    r"```[^\S\n]*json[^\S\n]*\n(.*?)(?:^[^\S\n]*```|```[^\S\n]*$|\Z)",
+    re.DOTALL | re.IGNORECASE | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
 class JSON:
-    """1.0 if the JSON of a response (`extract_json`) is valid and matches its JSON schema, if there is one; else 0.0.
+    """1.0 if the JSON of a response (`extract_json`) is valid and matches its JSON schema, if there
+    is one; else 0.0.
 
-    JSON is parsed strictly by RFC 8259: no NaN, no Infinity, nothing after the value; also no duplicate keys and no numbers that overflow.
-    A prompt's own schema, in the column `column`, takes precedence over the file `schema`. Schemas are validated in worker processes with a
-    time limit; nothing is fetched, and the keyword `format` is ignored.
+    JSON is parsed strictly by RFC 8259: no NaN, no Infinity, nothing after the value; also no
+    duplicate keys and no numbers that overflow. A prompt's own schema, in the column `column`,
+    takes precedence over the file `schema`. Schemas are validated in worker processes with a time
+    limit; nothing is fetched, and the keyword `format` is ignored.
 
-    JSON that cannot be checked scores 0.0 and is counted: `unread` (too long, or nested too deeply), `timeouts`, `errors` (such as a `$ref`
-    that cannot be resolved).
+    JSON that cannot be checked scores 0.0 and is counted: `unread` (too long, or nested too
+    deeply), `timeouts`, `errors` (such as a `$ref` that cannot be resolved).
 
     Raises:
-        UserError: settings out of range; a schema that is invalid or cannot be read; a schema without the package jsonschema.
+        UserError: settings out of range; a schema that is invalid or cannot be read; a schema
+        without the package jsonschema.
     """
 
     schema: str | None = None
-    """A .json file with the schema of every response. null: only the prompts' own schemas, if any."""
+    """A .json file with the schema of every response. null: only the prompts' own schemas, if
+    any."""
     column: str | None = "schema"
-    """Column of the prompts' own schemas, as objects or as JSON text; it may be empty. null: no such column."""
+    """Column of the prompts' own schemas, as objects or as JSON text; it may be empty. null: no
+    such column."""
     max_characters: int = 100_000
     """Longer JSON is not parsed."""
     timeout_s: float = 5.0
     """Time limit for one response."""
     batch_timeout_s: float = 300.0
-    """Time limit for all responses of one call. Responses not validated by then count as `timeouts`."""
+    """Time limit for all responses of one call. Responses not validated by then count as
+    `timeouts`."""
     workers: int = 2
     """Worker processes, started at the first schema and kept."""
 
@@ -53,7 +62,9 @@ class JSON:
     def __post_init__(self) -> None:
         for name in ("max_characters", "timeout_s", "batch_timeout_s", "workers"):
             if not getattr(self, name) > 0:
-                raise UserError(f"JSON: {name}={getattr(self, name)} is not positive: type a positive one")
+                raise UserError(
+                    f"JSON: {name}={getattr(self, name)} is not positive: type a positive one"
+                )
         _ = self.default  # an invalid schema file is reported now
 
     @cached_property
@@ -65,15 +76,27 @@ class JSON:
             text = Path(self.schema).expanduser().read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not UTF-8 text"
-            raise UserError(f"JSON: schema={self.schema} cannot be read ({reason}): type reward.schema=FILE.json") from None
+            raise UserError(
+                f"JSON: schema={self.schema} cannot be read ({reason}): type "
+                "reward.schema=FILE.json"
+            ) from None
         return schema_text(text, f"JSON: schema={self.schema}", "type reward.schema=FILE.json")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         texts = [extract_json(response.text) for response in responses]
         valid = [self._valid(text) for text in texts]
         schemas = [self._schema(response.prompt) for response in responses]
-        pairs = {row: (texts[row], schema) for row, schema in enumerate(schemas) if schema is not None and valid[row]}
-        outcomes = match_schemas([([pair],) for pair in pairs.values()], self.workers, self.timeout_s, self.batch_timeout_s)
+        pairs = {
+            row: (texts[row], schema)
+            for row, schema in enumerate(schemas)
+            if schema is not None and valid[row]
+        }
+        outcomes = match_schemas(
+            [([pair],) for pair in pairs.values()],
+            self.workers,
+            self.timeout_s,
+            self.batch_timeout_s,
+        )
         values = [float(ok is True) for ok in valid]
         for row, outcome in zip(pairs, outcomes, strict=True):
             values[row] = float(outcome.status == "ok" and outcome.value == 1)
@@ -95,11 +118,16 @@ class JSON:
         schema = None if self.column is None else prompt.meta.get(self.column)
         if schema is None or schema == "":
             return self.default
-        return schema_text(schema, f"prompt {prompt.id}: column {self.column!r}", "type reward.column=null if the column holds no schemas")
+        return schema_text(
+            schema,
+            f"prompt {prompt.id}: column {self.column!r}",
+            "type reward.column=null if the column holds no schemas",
+        )
 
 
 def extract_json(text: str) -> str:
-    """Return the last ```json block of the first turn after its last `</think>`, or all of that text if there is no such block."""
+    """Return the last ```json block of the first turn after its last `</think>`, or all of that
+    text if there is no such block."""
     text = after_thoughts(text)
     blocks: list[str] = _FENCED.findall(text)
     return blocks[-1] if blocks else text
@@ -109,10 +137,14 @@ def schema_text(schema: Any, source: str, advice: str) -> str:
     """Validate a JSON schema, given as a value or as JSON text, and return it as text.
 
     Raises:
-        UserError: the schema is invalid, or the package jsonschema is missing. The message names the `source`, and ends with `advice`.
+        UserError: the schema is invalid, or the package jsonschema is missing. The message names
+        the `source`, and ends with `advice`.
     """
     if find_spec("jsonschema") is None:
-        raise UserError(f"{source}: validating a JSON schema needs the package jsonschema: type pip install 'rlmods[json]'")
+        raise UserError(
+            f"{source}: validating a JSON schema needs the package jsonschema: type pip "
+            "install 'rlmods[json]'"
+        )
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         if not isinstance(parse(text), dict | bool):
@@ -124,7 +156,9 @@ def schema_text(schema: Any, source: str, advice: str) -> str:
     return text
 
 
-def match_schemas(calls: list[tuple[Any, ...]], workers: int, timeout_s: float, batch_timeout_s: float) -> list[Outcome]:
+def match_schemas(
+    calls: list[tuple[Any, ...]], workers: int, timeout_s: float, batch_timeout_s: float
+) -> list[Outcome]:
     """Run `strict_json.count_matches` on each call's arguments in worker processes."""
     if not calls:
         return []

@@ -16,29 +16,42 @@ _NAME = regex.compile(r"[A-Za-z][A-Za-z_ ]*")
 
 @dataclass(frozen=True)
 class Language:
-    r"""Language consistency: letters of the script / all letters, 1.0 without letters (DeepSeek-R1, arXiv:2501.12948, by words).
+    r"""Language consistency: letters of the script / all letters, 1.0 without letters (DeepSeek-R1,
+    arXiv:2501.12948, by words).
 
-    Letters are Unicode letters (`\p{L}`), with their Unicode script. Letters shared by all scripts (`Common`: the 𝑥 of formulas, µ) are
-    ignored, as are digits, symbols and standalone accents. Languages with the same script cannot be told apart.
+    Letters are Unicode letters (`\p{L}`), with their Unicode script. Letters shared by all scripts
+    (`Common`: the 𝑥 of formulas, µ) are ignored, as are digits, symbols and standalone accents.
+    Languages with the same script cannot be told apart.
 
     Raises: UserError for an unknown script.
     """
 
     script: str | Sequence[str] = "Latin"
-    """Unicode script name: Latin, Cyrillic, Han, Arabic, ...; or a list of names: [Han,Hiragana,Katakana]."""
+    """Unicode script name: Latin, Cyrillic, Han, Arabic, ...; or a list of names:
+    [Han,Hiragana,Katakana]."""
 
     needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.scripts:
-            raise UserError("Language: script is empty: type reward.script=Latin, or reward.script=[Latin,Greek]")
+            raise UserError(
+                "Language: script is empty: type reward.script=Latin, or "
+                "reward.script=[Latin,Greek]"
+            )
         for name in self.scripts:
             try:
-                is_known = isinstance(name, str) and _NAME.fullmatch(name) and regex.compile(rf"\p{{Script={name}}}")
+                is_known = (
+                    isinstance(name, str)
+                    and _NAME.fullmatch(name)
+                    and regex.compile(rf"\p{{Script={name}}}")
+                )
             except regex.error:
                 is_known = None
             if not is_known:
-                raise UserError(f"Language: script={name!r} is not a Unicode script: type reward.script=Latin, Cyrillic, Han, Arabic, ...")
+                raise UserError(
+                    f"Language: script={name!r} is not a Unicode script: type "
+                    "reward.script=Latin, Cyrillic, Han, Arabic, ..."
+                )
 
     @property
     def scripts(self) -> Sequence[str]:
@@ -49,7 +62,9 @@ class Language:
         """Patterns of runs of letters: those of the given scripts, and those of other scripts."""
         own = "".join(rf"\p{{Script={name}}}" for name in self.scripts)
         excluded = rf"{own}\p{{Script=Common}}\p{{Script=Inherited}}"
-        return regex.compile(rf"(?V1)[\p{{L}}&&[{own}]]+"), regex.compile(rf"(?V1)[\p{{L}}--[{excluded}]]+")
+        return regex.compile(rf"(?V1)[\p{{L}}&&[{own}]]+"), regex.compile(
+            rf"(?V1)[\p{{L}}--[{excluded}]]+"
+        )
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         return Scores([self._fraction(response.text) for response in responses])

@@ -10,9 +10,11 @@ from rlmods.types import Response, Scores, UserError
 
 @dataclass(frozen=True)
 class Length:
-    """Length penalty of RLHF: -coefficient * |y|, with |y| the number of sampled tokens, EOS included.
+    """Length penalty of RLHF: -coefficient * |y|, with |y| the number of sampled tokens, EOS
+    included.
 
-    Reward models tend to score longer responses higher, which policies learn to exploit first (arXiv:2310.03716).
+    Reward models tend to score longer responses higher, which policies learn to exploit first
+    (arXiv:2310.03716).
 
     Raises: UserError for a negative coefficient.
     """
@@ -22,7 +24,10 @@ class Length:
 
     def __post_init__(self) -> None:
         if not self.coefficient >= 0:
-            raise UserError(f"Length: coefficient={self.coefficient} would reward length: type 0 or a positive number")
+            raise UserError(
+                f"Length: coefficient={self.coefficient} would reward length: type 0 or a "
+                "positive number"
+            )
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         return Scores([-self.coefficient * response.num_sampled for response in responses])

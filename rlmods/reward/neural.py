@@ -18,17 +18,19 @@ Spread = Literal["last", "uniform", "differences"]
 
 
 def ensemble(scores: Sequence[float], how: Aggregate, k: float = 1.0) -> float:
-    """Combine the members' scores of one response: mean(r), min(r), or mean(r) - k std(r), with the population standard deviation.
+    """Combine the members' scores of one response: mean(r), min(r), or mean(r) - k std(r), with the
+    population standard deviation.
 
-    Members disagree on responses that exploit one of them (arXiv:2310.02743, which subtracts the variance instead).
-    """
+    Members disagree on responses that exploit one of them (arXiv:2310.02743, which subtracts the
+    variance instead)."""
     if how == "min":
         return min(scores)
     return fmean(scores) - (k * pstdev(scores) if how == "mean_minus_std" else 0.0)
 
 
 class RewardModelBase:
-    """Base class of rewards with trained models, which are loaded at the first call and not part of copies and checkpoints."""
+    """Base class of rewards with trained models, which are loaded at the first call and not part of
+    copies and checkpoints."""
 
     model: Any
     token_budget: int
@@ -36,7 +38,11 @@ class RewardModelBase:
     @property
     def sources(self) -> list[str]:
         """Runs, directories or hub names of the models."""
-        names = self.model if isinstance(self.model, Sequence) and not isinstance(self.model, str) else [self.model]
+        names = (
+            self.model
+            if isinstance(self.model, Sequence) and not isinstance(self.model, str)
+            else [self.model]
+        )
         return [str(name) for name in names if name]
 
     @cached_property
@@ -56,35 +62,48 @@ class RewardModelBase:
         """
         if not self.sources:
             algorithm = {"neural": "reward_model", "process": "process_reward_model"}[option]
-            advice = f"type reward.terms.{option}.reward.model=RUN_OR_DIRECTORY (train one with algo={algorithm})"
+            advice = (
+                f"type reward.terms.{option}.reward.model=RUN_OR_DIRECTORY (train one with "
+                f"algo={algorithm})"
+            )
             raise UserError(f"reward={option} needs a reward model: {advice}")
         for source in self.sources:
             expected = "process" if find(source)[1].get("kind", option) == "process" else "neural"
             if expected != option:
                 raise UserError(
-                    f"{source!r} is not a model for reward={option}: type reward={expected} reward.terms.{expected}.reward.model={source}"
+                    f"{source!r} is not a model for reward={option}: type reward={expected} "
+                    f"reward.terms.{expected}.reward.model={source}"
                 )
         if self.token_budget < 1:
             raise UserError(f"reward={option}: token_budget={self.token_budget} must be at least 1")
 
-    def sampled_tokens(self, network: ScalarModel, response: Response, prompt: Sequence[int]) -> list[int] | None:
-        """Return the sampled tokens if the reward model's tokenizer agrees with them (`prompt`: its encoding of the prompt), else None."""
+    def sampled_tokens(
+        self, network: ScalarModel, response: Response, prompt: Sequence[int]
+    ) -> list[int] | None:
+        """Return the sampled tokens if the reward model's tokenizer agrees with them (`prompt`: its
+        encoding of the prompt), else None."""
         sampled = list(response.tokens)
-        agrees = list(prompt) == list(response.prompt_tokens) and response.text in (network.decode(sampled), network.decode(sampled[:-1]))
+        agrees = list(prompt) == list(response.prompt_tokens) and response.text in (
+            network.decode(sampled),
+            network.decode(sampled[:-1]),
+        )
         return sampled if agrees else None
 
 
 @dataclass(frozen=True)
 class Neural(RewardModelBase):
-    """Score of a trained reward model: `pool(head(hidden_t)) - offset` over the tokens of the response; or an `ensemble` of several models.
+    """Score of a trained reward model: `pool(head(hidden_t)) - offset` over the tokens of the
+    response; or an `ensemble` of several models.
 
-    The text is encoded with the reward model's own tokenizer and chat template, so its tokenizer may differ from the policy's; an
-    end-of-text token is appended to finished responses. Pooling and offset are those of its training. An empty finished response is scored
-    at its end-of-text token; an empty truncated one has no tokens and abstains. Members are logged as the terms `member_<i>`, their
-    standard deviation as the column `std`.
+    The text is encoded with the reward model's own tokenizer and chat template, so its tokenizer
+    may differ from the policy's; an end-of-text token is appended to finished responses. Pooling
+    and offset are those of its training. An empty finished response is scored at its end-of-text
+    token; an empty truncated one has no tokens and abstains. Members are logged as the terms
+    `member_<i>`, their standard deviation as the column `std`.
 
-    `spread` places the score on tokens, for estimators with token-level credit (advantage=gae, n_step). Its sum is always the score, so
-    estimators that read one reward per response do not change.
+    `spread` places the score on tokens, for estimators with token-level credit (advantage=gae,
+    n_step). Its sum is always the score, so estimators that read one reward per response do not
+    change.
 
     Raises UserError if there is no such reward model, and for a text that exceeds its context.
     """
@@ -98,23 +117,32 @@ class Neural(RewardModelBase):
     token_budget: int = 8192
     """Maximum number of tokens in one forward pass, padding included."""
     spread: Spread = "last"
-    """last: the score is the reward of the last token. uniform: an equal part on each token. differences: token t gets s_t - s_{t-1}, where
-    s_t is the head's score of the response up to t and s_0 = offset (potential-based shaping, Ng et al. 1999, with the potential s); this
-    needs one model with pooling=last and the policy's tokenizer."""
+    """last: the score is the reward of the last token. uniform: an equal part on each token.
+    differences: token t gets s_t - s_{t-1}, where s_t is the head's score of the response up to t
+    and s_0 = offset (potential-based shaping, Ng et al. 1999, with the potential s); this needs one
+    model with pooling=last and the policy's tokenizer."""
 
     needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.check("neural")
         if self.spread not in get_args(Spread):
-            raise UserError(f"Neural: spread={self.spread!r} must be one of {', '.join(get_args(Spread))}")
-        if self.spread == "differences" and (len(self.sources) > 1 or find(self.sources[0])[1].get("pooling", "last") != "last"):
             raise UserError(
-                "Neural: spread=differences needs one reward model that was trained with algo.pooling=last: type "
+                f"Neural: spread={self.spread!r} must be one of {', '.join(get_args(Spread))}"
+            )
+        if self.spread == "differences" and (
+            len(self.sources) > 1 or find(self.sources[0])[1].get("pooling", "last") != "last"
+        ):
+            raise UserError(
+                "Neural: spread=differences needs one reward model that was trained with "
+                "algo.pooling=last: type "
                 "reward.terms.neural.reward.spread=uniform"
             )
         if self.aggregate not in get_args(Aggregate):
-            raise UserError(f"Neural: aggregate={self.aggregate!r} must be one of {', '.join(get_args(Aggregate))}")
+            raise UserError(
+                f"Neural: aggregate={self.aggregate!r} must be one of "
+                f"{', '.join(get_args(Aggregate))}"
+            )
         if self.k < 0:
             raise UserError(f"Neural: k={self.k}: must be 0 or more")
 
@@ -132,7 +160,10 @@ class Neural(RewardModelBase):
         tokens = None
         if self.spread == "uniform":
             lengths = [len(response.tokens) for response in responses]
-            tokens = [[value and value / max(1, length)] * length for value, length in zip(values, lengths, strict=True)]
+            tokens = [
+                [value and value / max(1, length)] * length
+                for value, length in zip(values, lengths, strict=True)
+            ]
         if len(members) == 1:
             return Scores(values, tokens=tokens)
         return Scores(
@@ -143,15 +174,27 @@ class Neural(RewardModelBase):
         )
 
     def _score(self, network: ScalarModel, responses: Sequence[Response]) -> list[float | None]:
-        rows = [(network.encode(r.prompt), network.encode_response(r.text, r.prompt, finished=r.finish == "stop")) for r in responses]
+        rows = [
+            (
+                network.encode(r.prompt),
+                network.encode_response(r.text, r.prompt, finished=r.finish == "stop"),
+            )
+            for r in responses
+        ]
         token_scores = network.grade(rows, self.token_budget)
         lengths = torch.tensor([len(response) for _, response in rows])
         mask = torch.arange(token_scores.shape[1]) < lengths[:, None]
-        scores = pool(token_scores, mask, network.metadata.get("pooling", "last")) - network.metadata.get("offset", 0.0)
-        return [score if length else None for score, length in zip(scores.tolist(), lengths.tolist(), strict=True)]
+        scores = pool(
+            token_scores, mask, network.metadata.get("pooling", "last")
+        ) - network.metadata.get("offset", 0.0)
+        return [
+            score if length else None
+            for score, length in zip(scores.tolist(), lengths.tolist(), strict=True)
+        ]
 
     def _differences(self, responses: Sequence[Response]) -> Scores:
-        """Return the differences of the scores at successive sampled tokens; their sum is the score at the last one."""
+        """Return the differences of the scores at successive sampled tokens; their sum is the score
+        at the last one."""
         (network,) = self.networks
         rows = []
         for response in responses:
@@ -159,11 +202,18 @@ class Neural(RewardModelBase):
             sampled = self.sampled_tokens(network, response, prompt)
             if sampled is None:
                 raise UserError(
-                    f"reward=neural: {self.sources[0]!r} has another tokenizer than the policy, so its scores cannot be assigned to the "
+                    f"reward=neural: {self.sources[0]!r} has another tokenizer than the "
+                    "policy, so its scores cannot be assigned to the "
                     "policy's tokens: type reward.terms.neural.reward.spread=uniform"
                 )
             rows.append((prompt, sampled))
-        scores, offset = network.grade(rows, self.token_budget).double(), network.metadata.get("offset", 0.0)
+        scores, offset = (
+            network.grade(rows, self.token_budget).double(),
+            network.metadata.get("offset", 0.0),
+        )
         differences = scores.diff(dim=1, prepend=scores.new_full((len(rows), 1), offset))
-        tokens = [row[: len(sampled)].tolist() for row, (_, sampled) in zip(differences, rows, strict=True)]
+        tokens = [
+            row[: len(sampled)].tolist()
+            for row, (_, sampled) in zip(differences, rows, strict=True)
+        ]
         return Scores([float(sum(row)) if row else None for row in tokens], tokens=tokens)

@@ -6,7 +6,8 @@ from rlmods.types import UserError
 
 
 def ngrams(text: str, size: int) -> list[tuple[str, ...]]:
-    """Return the n-grams of `size` words of a text in lower case; none for a text of fewer words. Words are separated by whitespace."""
+    """Return the n-grams of `size` words of a text in lower case; none for a text of fewer words.
+    Words are separated by whitespace."""
     words = text.lower().split()
     return [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
 
@@ -17,4 +18,6 @@ def check_size(reward: object, size: object) -> None:
         UserError: `size` is not a positive integer.
     """
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise UserError(f"{type(reward).__name__}: size={size} is not a positive integer: type reward.size=3")
+        raise UserError(
+            f"{type(reward).__name__}: size={size} is not a positive integer: type reward.size=3"
+        )

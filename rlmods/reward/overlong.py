@@ -9,8 +9,8 @@ from rlmods.types import Response, Scores, UserError
 
 
 def overlong_penalty(length: int, max_length: int, cache_length: int) -> float:
-    """Soft overlong punishment (DAPO, arXiv:2503.14476, equation 13): 0 up to Lmax - Lcache, then ((Lmax - Lcache) - length) / Lcache up to
-    Lmax, and -1 above."""
+    """Soft overlong punishment (DAPO, arXiv:2503.14476, equation 13): 0 up to Lmax - Lcache, then
+    ((Lmax - Lcache) - length) / Lcache up to Lmax, and -1 above."""
     threshold = max_length - cache_length
     if length <= threshold:
         return 0.0
@@ -19,19 +19,22 @@ def overlong_penalty(length: int, max_length: int, cache_length: int) -> float:
 
 @dataclass(frozen=True)
 class Overlong:
-    """`overlong_penalty` of the number of sampled tokens; of several turns, of those of the longest.
+    """`overlong_penalty` of the number of sampled tokens; of several turns, of those of the
+    longest.
 
     Raises UserError for lengths that are out of range."""
 
     max_length: int
     """Length in tokens with the full penalty of -1."""
     cache_length: int | None = None
-    """Tokens below `max_length` over which the penalty grows. None: a fifth of `max_length`, as in the paper (4,096 of 20,480)."""
+    """Tokens below `max_length` over which the penalty grows. None: a fifth of `max_length`, as in
+    the paper (4,096 of 20,480)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.cache <= self.max_length or self.max_length < 1:
             raise UserError(
-                f"Overlong: cache_length={self.cache} must lie between 0 and max_length={self.max_length}, which must be at least 1"
+                f"Overlong: cache_length={self.cache} must lie between 0 and "
+                f"max_length={self.max_length}, which must be at least 1"
             )
 
     @property
@@ -40,4 +43,9 @@ class Overlong:
         return self.max_length // 5 if self.cache_length is None else self.cache_length
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        return Scores([overlong_penalty(response.longest_turn, self.max_length, self.cache) for response in responses])
+        return Scores(
+            [
+                overlong_penalty(response.longest_turn, self.max_length, self.cache)
+                for response in responses
+            ]
+        )

@@ -1,9 +1,10 @@
-"""Pool of worker processes that can be killed: each call and each batch has a deadline, so that no call can hang the trainer.
+"""Pool of worker processes that can be killed: each call and each batch has a deadline, so that no
+call can hang the trainer.
 
-The workers are plain Python processes that communicate over pipes. They use neither fork (torch has threads) nor `multiprocessing` (which
-imports the main script again, torch included, and is forbidden in daemonic processes such as a DataLoader's workers). A worker exits when
-its parent does, even in the middle of a call.
-"""
+The workers are plain Python processes that communicate over pipes. They use neither fork (torch has
+threads) nor `multiprocessing` (which imports the main script again, torch included, and is
+forbidden in daemonic processes such as a DataLoader's workers). A worker exits when its parent
+does, even in the middle of a call."""
 
 from __future__ import annotations
 
@@ -53,14 +54,18 @@ NOT_STARTED = Outcome("timeout", "not started")
 
 def failure_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
     """Return the numbers of `timeouts` and `errors`, by their names in `Scores.counts`."""
-    return {f"{status}s": sum(outcome.status == status for outcome in outcomes) for status in ("timeout", "error")}
+    return {
+        f"{status}s": sum(outcome.status == status for outcome in outcomes)
+        for status in ("timeout", "error")
+    }
 
 
 class Pool:
-    """Calls `target`, given as "module:function", in `workers` processes, which are started at the first call. Thread-safe.
+    """Calls `target`, given as "module:function", in `workers` processes, which are started at the
+    first call. Thread-safe.
 
-    With `warmup`, each process first calls `target(warmup)`, without the deadline of a call, for example to import packages.
-    """
+    With `warmup`, each process first calls `target(warmup)`, without the deadline of a call, for
+    example to import packages."""
 
     def __init__(self, target: str, *, workers: int, warmup: Any = None) -> None:
         self.target = target
@@ -71,13 +76,15 @@ class Pool:
         self.consecutive_exits = 0
         """Workers in a row that exited in the middle of a call."""
 
-    def map(self, calls: Sequence[tuple[Any, ...]], *, timeout_s: float, batch_timeout_s: float) -> list[Outcome]:
+    def map(
+        self, calls: Sequence[tuple[Any, ...]], *, timeout_s: float, batch_timeout_s: float
+    ) -> list[Outcome]:
         """Return the outcome of `target(*call)` for each call, in order.
 
-        A call that takes longer than `timeout_s`, or has no result after `batch_timeout_s`, is a "timeout". One that raises or ends its
-        process is an "error". A worker that was killed or has exited is replaced. Raises WorkerError if no worker can be started or warmed
-        up, or if `MAX_CONSECUTIVE_EXITS` workers in a row exited in the middle of a call.
-        """
+        A call that takes longer than `timeout_s`, or has no result after `batch_timeout_s`, is a
+        "timeout". One that raises or ends its process is an "error". A worker that was killed or
+        has exited is replaced. Raises WorkerError if no worker can be started or warmed up, or if
+        `MAX_CONSECUTIVE_EXITS` workers in a row exited in the middle of a call."""
         with self._lock:
             return _Batch(self, calls, timeout_s, time.monotonic() + batch_timeout_s).run()
 
@@ -101,13 +108,15 @@ class Pool:
     def _start(self) -> Worker:
         module, _, function = self.target.partition(":")
         path = os.pathsep.join(path for path in sys.path if path)
-        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}  # sets have the same order after a resume
+        # sets have the same order after a resume
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
         process = subprocess.Popen(
             [sys.executable, "-m", "rlmods.reward.worker", module, function],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # a process group, so that child processes of a call are killed too
+            # a process group, so that child processes of a call are killed too
+            start_new_session=True,
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -119,14 +128,18 @@ class Pool:
 
 @cache
 def shared_pool(target: str, workers: int, _process_id: int = 0, warmup: Any = None) -> Pool:
-    """Return this process's pool of a function and size. Pass `os.getpid()`: a forked child must not use its parent's pipes."""
+    """Return this process's pool of a function and size. Pass `os.getpid()`: a forked child must
+    not use its parent's pipes."""
     return Pool(target, workers=workers, warmup=warmup)
 
 
 class _Batch:
-    """One `Pool.map`: assigns calls to workers, collects replies, and kills workers past their deadline."""
+    """One `Pool.map`: assigns calls to workers, collects replies, and kills workers past their
+    deadline."""
 
-    def __init__(self, pool: Pool, calls: Sequence[tuple[Any, ...]], timeout_s: float, deadline: float) -> None:
+    def __init__(
+        self, pool: Pool, calls: Sequence[tuple[Any, ...]], timeout_s: float, deadline: float
+    ) -> None:
         self.pool = pool
         self.calls = calls
         self.timeout_s = timeout_s
@@ -153,11 +166,18 @@ class _Batch:
                 else:
                     self.kill(worker)
             self.selector.close()
-        return [outcome or (Outcome("timeout") if i < self.next_call else NOT_STARTED) for i, outcome in enumerate(self.outcomes)]
+        return [
+            outcome or (Outcome("timeout") if i < self.next_call else NOT_STARTED)
+            for i, outcome in enumerate(self.outcomes)
+        ]
 
     def num_pending(self) -> int:
         """Return the number of calls without an outcome: not yet assigned, or in progress."""
-        return len(self.calls) - self.next_call + sum(worker.call_index is not None for worker in self.active.values())
+        return (
+            len(self.calls)
+            - self.next_call
+            + sum(worker.call_index is not None for worker in self.active.values())
+        )
 
     def add(self, worker: Worker) -> None:
         self.active[worker.process.pid] = worker
@@ -173,7 +193,11 @@ class _Batch:
             worker.call_index = None
             self.release(worker)
             return
-        worker.call_index, self.next_call, worker.num_calls = self.next_call, self.next_call + 1, worker.num_calls + 1
+        worker.call_index, self.next_call, worker.num_calls = (
+            self.next_call,
+            self.next_call + 1,
+            worker.num_calls + 1,
+        )
         worker.deadline = time.monotonic() + self.timeout_s
         self.send(worker, self.calls[worker.call_index])
 
@@ -198,13 +222,18 @@ class _Batch:
             replies = worker.receive()
         except InvalidReplyError as error:
             if not worker.ready:
-                raise WorkerError(f"the worker process for {self.pool.target} sent {error} before its first call") from error
+                raise WorkerError(
+                    f"the worker process for {self.pool.target} sent {error} before its first call"
+                ) from error
             self.fail(worker, Outcome("error", f"the worker process sent {error}"))
             return
         if replies is None:
             if not worker.ready:
                 code = worker.process.wait()
-                raise WorkerError(f"the worker process for {self.pool.target} ended with code {code} before its first call")
+                raise WorkerError(
+                    f"the worker process for {self.pool.target} ended with code {code} before "
+                    "its first call"
+                )
             self.handle_exit(worker)
             return
         for reply in replies:
@@ -212,35 +241,58 @@ class _Batch:
                 worker.deadline = time.monotonic() + START_TIMEOUT_S
                 self.send(worker, (self.pool.warmup,))
                 continue
-            if "ready" not in reply and reply["number"] != worker.num_calls:  # from a thread or fork that an earlier call left behind
-                self.fail(worker, Outcome("error", "the worker process sent a reply that belongs to no call"))
+            # from a thread or fork that an earlier call left behind
+            if "ready" not in reply and reply["number"] != worker.num_calls:
+                self.fail(
+                    worker,
+                    Outcome("error", "the worker process sent a reply that belongs to no call"),
+                )
                 return
             if not worker.ready:
                 if "error" in reply:
-                    raise WorkerError(f"the worker process for {self.pool.target} cannot start: {reply['error']}")
+                    raise WorkerError(
+                        f"the worker process for {self.pool.target} cannot start: {reply['error']}"
+                    )
                 worker.ready = True
             elif worker.call_index is not None:
                 self.pool.consecutive_exits = 0
-                self.outcomes[worker.call_index] = Outcome("error", reply["error"]) if "error" in reply else Outcome("ok", reply["ok"])
+                self.outcomes[worker.call_index] = (
+                    Outcome("error", reply["error"])
+                    if "error" in reply
+                    else Outcome("ok", reply["ok"])
+                )
                 activity.count_reply()
             self.assign(worker)
             if worker.process.pid not in self.active:
                 return
 
     def kill_late(self) -> None:
-        for worker in [worker for worker in self.active.values() if time.monotonic() >= worker.deadline]:
+        for worker in [
+            worker for worker in self.active.values() if time.monotonic() >= worker.deadline
+        ]:
             if not worker.ready:
-                raise WorkerError(f"no worker process for {self.pool.target} has started within {START_TIMEOUT_S:.0f} s")
+                raise WorkerError(
+                    f"no worker process for {self.pool.target} has started within "
+                    f"{START_TIMEOUT_S:.0f} s"
+                )
             self.fail(worker, Outcome("timeout"))
 
     def handle_exit(self, worker: Worker) -> None:
-        """Record an error for the call of a worker that has exited. Raises WorkerError if too many in a row do."""
+        """Record an error for the call of a worker that has exited. Raises WorkerError if too many
+        in a row do."""
         self.fail(worker, Outcome("error", "the worker process ended"))
         self.pool.consecutive_exits += 1
         if self.pool.consecutive_exits >= MAX_CONSECUTIVE_EXITS:
             code, count = worker.process.returncode, self.pool.consecutive_exits
-            reason = "killed, for example for lack of memory" if code == -signal.SIGKILL else f"with code {code}"
-            raise WorkerError(f"{count} worker processes for {self.pool.target} in a row ended in the middle of a call ({reason})")
+            reason = (
+                "killed, for example for lack of memory"
+                if code == -signal.SIGKILL
+                else f"with code {code}"
+            )
+            raise WorkerError(
+                f"{count} worker processes for {self.pool.target} in a row ended in the "
+                f"middle of a call ({reason})"
+            )
 
     def fail(self, worker: Worker, outcome: Outcome) -> None:
         if worker.call_index is not None:
@@ -266,4 +318,8 @@ class _Batch:
         del self.active[worker.process.pid]
 
     def seconds_to_deadline(self) -> float:
-        return max(0.0, min([self.deadline, *(worker.deadline for worker in self.active.values())]) - time.monotonic())
+        return max(
+            0.0,
+            min([self.deadline, *(worker.deadline for worker in self.active.values())])
+            - time.monotonic(),
+        )

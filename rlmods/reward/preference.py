@@ -20,9 +20,11 @@ class Preference:
     """Win rate of a response against the other responses to its prompt, a tie counting half:
     (wins + ties / 2) / verdicts, from 0 to 1, with mean 1/2 over a prompt's responses.
 
-    The reward compares responses within a group, so it needs no scale that is comparable across prompts, as in reinforcement learning from
-    AI feedback (arXiv 2309.00267). Each pair of different responses is judged once; equal ones are a tie. A response without any verdict
-    abstains; pairs without a verdict are counted as `without_verdict`, next to the judge's own counts.
+    The reward compares responses within a group, so it needs no scale that is comparable across
+    prompts, as in reinforcement learning from AI feedback (arXiv 2309.00267). Each pair of
+    different responses is judged once; equal ones are a tie. A response without any verdict
+    abstains; pairs without a verdict are counted as `without_verdict`, next to the judge's own
+    counts.
 
     Raises: UserError without a judge.
     """
@@ -34,7 +36,10 @@ class Preference:
 
     def __post_init__(self) -> None:
         if not callable(self.judge):
-            raise UserError("reward=preference needs a judge: type +judge@reward.judge=llm, or =neural, or =rule")
+            raise UserError(
+                "reward=preference needs a judge: type +judge@reward.judge=llm, or =neural, "
+                "or =rule"
+            )
 
     @property
     def needs_answer(self) -> bool:
@@ -49,9 +54,14 @@ class Preference:
         keys = [(response.text, response.finish) for response in responses]
         pairs: dict[tuple[str, Key, Key], tuple[Prompt, Response, Response]] = {}
         for prompt_id, rows in groups.items():
-            distinct = {keys[row]: responses[row] for row in reversed(rows)}  # the first response with a key
+            # the first response with a key
+            distinct = {keys[row]: responses[row] for row in reversed(rows)}
             for first, second in combinations(dict.fromkeys(keys[row] for row in rows), 2):
-                pairs[prompt_id, first, second] = (responses[rows[0]].prompt, distinct[first], distinct[second])
+                pairs[prompt_id, first, second] = (
+                    responses[rows[0]].prompt,
+                    distinct[first],
+                    distinct[second],
+                )
         verdicts = dict(zip(pairs, compare(self.judge, list(pairs.values())), strict=True))
         points: list[list[float]] = [[] for _ in responses]
         for prompt_id, rows in groups.items():
@@ -60,12 +70,21 @@ class Preference:
                 if verdict is not None:
                     points[i].append(verdict)
                     points[j].append(1 - verdict)
-        counts = {event: count - counts_before[event] for event, count in getattr(self.judge, "counts", {}).items()}
+        counts = {
+            event: count - counts_before[event]
+            for event, count in getattr(self.judge, "counts", {}).items()
+        }
         values = [sum(p) / len(p) if p else None for p in points]
-        return Scores(values, counts=counts | {"without_verdict": sum(verdict is None for verdict in verdicts.values())})
+        return Scores(
+            values,
+            counts=counts
+            | {"without_verdict": sum(verdict is None for verdict in verdicts.values())},
+        )
 
 
-def _look_up(verdicts: dict[tuple[str, Key, Key], float | None], prompt_id: str, first: Key, second: Key) -> float | None:
+def _look_up(
+    verdicts: dict[tuple[str, Key, Key], float | None], prompt_id: str, first: Key, second: Key
+) -> float | None:
     if first == second:
         return 0.5
     if (prompt_id, first, second) in verdicts:

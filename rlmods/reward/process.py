@@ -17,9 +17,12 @@ Aggregate = Literal["min", "mean", "last", "product"]
 
 
 def weighted_mean(steps: Sequence[float], decay: float) -> float:
-    """Return sum_k w_k s_k / sum_k w_k with w_k = decay^(K - k), relative to the last of the K steps."""
+    """Return sum_k w_k s_k / sum_k w_k with w_k = decay^(K - k), relative to the last of the K
+    steps."""
     weights = [decay ** (len(steps) - 1 - k) for k in range(len(steps))]
-    return math.fsum(weight * score for weight, score in zip(weights, steps, strict=True)) / math.fsum(weights)
+    return math.fsum(
+        weight * score for weight, score in zip(weights, steps, strict=True)
+    ) / math.fsum(weights)
 
 
 AGGREGATES: dict[str, Callable[[Sequence[float], float], float]] = {
@@ -31,11 +34,14 @@ AGGREGATES: dict[str, Callable[[Sequence[float], float], float]] = {
 """Reductions of the step scores, with `decay`, to one score per response."""
 
 
-def step_ends(decode: Callable[[Sequence[int]], str], tokens: Sequence[int], separator: str) -> list[int]:
-    """Index of the last token of each step: the token that completes the separator, and the last token of the response.
+def step_ends(
+    decode: Callable[[Sequence[int]], str], tokens: Sequence[int], separator: str
+) -> list[int]:
+    """Index of the last token of each step: the token that completes the separator, and the last
+    token of the response.
 
-    A step contains more than whitespace; whitespace alone belongs to the step before, so that consecutive separators count as one.
-    """
+    A step contains more than whitespace; whitespace alone belongs to the step before, so that
+    consecutive separators count as one."""
     text, pattern = decode(tokens), re.escape(separator)
     runs = [run.span() for run in re.finditer(rf"{pattern}(?:\s*{pattern})*", text)]
     ends = [end for start, end in runs if text[:start].strip() and text[end:].strip()]
@@ -43,24 +49,32 @@ def step_ends(decode: Callable[[Sequence[int]], str], tokens: Sequence[int], sep
     return sorted(indices | {len(tokens) - 1} if tokens else indices)
 
 
-def tokens_at(decode: Callable[[Sequence[int]], str], tokens: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Index of the token that completes the first `end` characters of the text, for each `end` of `ends`."""
-    return [bisect_left(range(len(tokens)), end, key=lambda i: len(decode(tokens[: i + 1]))) for end in ends]
+def tokens_at(
+    decode: Callable[[Sequence[int]], str], tokens: Sequence[int], ends: Sequence[int]
+) -> list[int]:
+    """Index of the token that completes the first `end` characters of the text, for each `end` of
+    `ends`."""
+    return [
+        bisect_left(range(len(tokens)), end, key=lambda i: len(decode(tokens[: i + 1])))
+        for end in ends
+    ]
 
 
 @dataclass(frozen=True)
 class Process(RewardModelBase):
-    """Step scores of a trained process reward model: sigmoid(head(hidden_t)) at the last token of each step, the probability that the step
-    is correct.
+    """Step scores of a trained process reward model: sigmoid(head(hidden_t)) at the last token of
+    each step, the probability that the step is correct.
 
-    Without `aggregate` these are per-token rewards, None on tokens that do not end a step, and the value is their sum, which grows with the
-    number of steps: the advantage estimator must read steps (advantage=process). With `aggregate` the value is their aggregate
-    (arXiv:2305.20050 uses product and min). The scores are logged as the column `steps`. A response without tokens
-    abstains. Per-token rewards refer to the sampled tokens and require a reward model with the policy's tokenizer; with `aggregate` any
-    reward model can be used, and it encodes the text with its own tokenizer.
+    Without `aggregate` these are per-token rewards, None on tokens that do not end a step, and the
+    value is their sum, which grows with the number of steps: the advantage estimator must read
+    steps (advantage=process). With `aggregate` the value is their aggregate (arXiv:2305.20050 uses
+    product and min). The scores are logged as the column `steps`. A response without tokens
+    abstains. Per-token rewards refer to the sampled tokens and require a reward model with the
+    policy's tokenizer; with `aggregate` any reward model can be used, and it encodes the text with
+    its own tokenizer.
 
-    Raises UserError if there is no such reward model, if its tokenizer differs but must not, and for a text that exceeds its context.
-    """
+    Raises UserError if there is no such reward model, if its tokenizer differs but must not, and
+    for a text that exceeds its context."""
 
     model: str | None = None
     """Run, directory or hub name of a process reward model."""
@@ -69,7 +83,8 @@ class Process(RewardModelBase):
     aggregate: Aggregate | None = None
     """min, mean, last or product: one score per response. null: one reward per step."""
     decay: float = 1.0
-    """With aggregate=mean, the weight of a step relative to the next one; above 0. Below 1 later steps count more, above 1 earlier ones."""
+    """With aggregate=mean, the weight of a step relative to the next one; above 0. Below 1 later
+    steps count more, above 1 earlier ones."""
     token_budget: int = 8192
     """Maximum number of tokens in one forward pass, padding included."""
 
@@ -78,13 +93,21 @@ class Process(RewardModelBase):
     def __post_init__(self) -> None:
         self.check("process")
         if not self.separator:
-            raise UserError('Process: separator is empty: type reward.terms.process.reward.separator="\\n"')
+            raise UserError(
+                'Process: separator is empty: type reward.terms.process.reward.separator="\\n"'
+            )
         if self.aggregate not in (None, *get_args(Aggregate)):
-            raise UserError(f"Process: aggregate={self.aggregate!r} must be one of null, {', '.join(get_args(Aggregate))}")
+            raise UserError(
+                f"Process: aggregate={self.aggregate!r} must be one of null, "
+                f"{', '.join(get_args(Aggregate))}"
+            )
         if not 0 < self.decay < math.inf:
             raise UserError(f"Process: decay={self.decay} must be above 0")
         if self.decay != 1 and self.aggregate != "mean":
-            raise UserError(f"Process: decay={self.decay} weights the steps of a mean: type reward.terms.process.reward.aggregate=mean")
+            raise UserError(
+                f"Process: decay={self.decay} weights the steps of a mean: type "
+                "reward.terms.process.reward.aggregate=mean"
+            )
 
     @property
     def gives_steps(self) -> bool:
@@ -94,28 +117,45 @@ class Process(RewardModelBase):
     def __call__(self, responses: Sequence[Response]) -> Scores:
         (network,) = self.networks
         prompts = [network.encode(response.prompt) for response in responses]
-        rows = [(prompt, self._tokens(network, response, prompt)) for prompt, response in zip(prompts, responses, strict=True)]
+        rows = [
+            (prompt, self._tokens(network, response, prompt))
+            for prompt, response in zip(prompts, responses, strict=True)
+        ]
         ends = [step_ends(network.decode, tokens, self.separator) for _, tokens in rows]
         probabilities = network.grade(rows, self.token_budget).sigmoid()
         steps = [probabilities[i, indices].tolist() for i, indices in enumerate(ends)]
         values = [self._total(scores) if scores else None for scores in steps]
         if not self.gives_steps:
             return Scores(values, columns={"steps": steps})
-        step_rewards = [dict(zip(indices, scores, strict=True)) for indices, scores in zip(ends, steps, strict=True)]
-        tokens = [[scores.get(t) for t in range(len(response.tokens))] for scores, response in zip(step_rewards, responses, strict=True)]
+        step_rewards = [
+            dict(zip(indices, scores, strict=True))
+            for indices, scores in zip(ends, steps, strict=True)
+        ]
+        tokens = [
+            [scores.get(t) for t in range(len(response.tokens))]
+            for scores, response in zip(step_rewards, responses, strict=True)
+        ]
         return Scores(values, columns={"steps": steps}, tokens=tokens)
 
     def _total(self, scores: Sequence[float]) -> float:
-        return float(sum(scores) if self.aggregate is None else AGGREGATES[self.aggregate](scores, self.decay))
+        return float(
+            sum(scores)
+            if self.aggregate is None
+            else AGGREGATES[self.aggregate](scores, self.decay)
+        )
 
     def _tokens(self, network: ScalarModel, response: Response, prompt: list[int]) -> list[int]:
-        """Input of the reward model: the sampled tokens if its tokenizer agrees with them, else its own encoding of the text."""
+        """Input of the reward model: the sampled tokens if its tokenizer agrees with them, else its
+        own encoding of the text."""
         sampled = self.sampled_tokens(network, response, prompt)
         if sampled is not None:
             return sampled
         if self.gives_steps:
             raise UserError(
-                f"reward=process: {self.model!r} has another tokenizer than the policy, so its step scores cannot be assigned to "
+                f"reward=process: {self.model!r} has another tokenizer than the policy, so "
+                "its step scores cannot be assigned to "
                 "the policy's tokens: type reward.terms.process.reward.aggregate=min"
             )
-        return network.encode_response(response.text, response.prompt, finished=response.finish == "stop")
+        return network.encode_response(
+            response.text, response.prompt, finished=response.finish == "stop"
+        )

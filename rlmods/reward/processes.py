@@ -41,7 +41,8 @@ class Worker:
     finalizer: Any = field(default=None)
 
     def flush(self) -> None:
-        """Write as much of the call as the pipe takes. Raises BrokenPipeError if the process has exited."""
+        """Write as much of the call as the pipe takes. Raises BrokenPipeError if the process has
+        exited."""
         with suppress(BlockingIOError):
             del self.outgoing[: os.write(self.input_fd, self.outgoing[:65536])]
 
@@ -64,7 +65,9 @@ class Worker:
 
     def is_usable(self) -> bool:
         """Return False if the process has exited, or has sent something, while it had no call."""
-        return self.process.poll() is None and not (self.ready and select.select([self.output_fd], [], [], 0)[0])
+        return self.process.poll() is None and not (
+            self.ready and select.select([self.output_fd], [], [], 0)[0]
+        )
 
     def kill(self) -> None:
         self.finalizer()
@@ -75,13 +78,16 @@ def _parse(line: bytes) -> dict[str, Any]:
         reply = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InvalidReplyError("a reply that is not JSON") from error
-    if not isinstance(reply, dict) or not ("ready" in reply or ("number" in reply and ("ok" in reply or "error" in reply))):
+    if not isinstance(reply, dict) or not (
+        "ready" in reply or ("number" in reply and ("ok" in reply or "error" in reply))
+    ):
         raise InvalidReplyError("a reply of unknown form")
     return reply
 
 
 def terminate(process: subprocess.Popen[bytes], owner_pid: int) -> None:
-    """Kill a worker with its child processes and close its pipes. Does nothing in a fork of the owner."""
+    """Kill a worker with its child processes and close its pipes. Does nothing in a fork of the
+    owner."""
     if os.getpid() != owner_pid:
         return
     with suppress(ProcessLookupError):

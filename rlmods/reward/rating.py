@@ -13,10 +13,12 @@ from rlmods.types import Response, Scores, UserError
 
 @dataclass(frozen=True)
 class Rating:
-    """Rating, 0 to 1, of each response by itself, from a language model ("LLM as a judge", arXiv 2306.05685, single answer grading).
+    """Rating, 0 to 1, of each response by itself, from a language model ("LLM as a judge", arXiv
+    2306.05685, single answer grading).
 
-    Cheaper than `Preference`, which compares pairs, but its scale differs between models. Equal responses to the same prompt are rated
-    once. A response without a rating abstains. The judge's counts are logged: `requests`, `retries`, `without_verdict`, `cached`.
+    Cheaper than `Preference`, which compares pairs, but its scale differs between models. Equal
+    responses to the same prompt are rated once. A response without a rating abstains. The judge's
+    counts are logged: `requests`, `retries`, `without_verdict`, `cached`.
 
     Raises: UserError without a judge that can rate, or for a template without the response.
     """
@@ -24,8 +26,8 @@ class Rating:
     judge: Any = None
     """Judge that rates: +judge@reward.judge=llm"""
     template: str | None = None
-    """Prompt template, with {prompt}, {response} and, optionally, {answer}; the reply must end with a whole number from 0 to 10.
-    null: `rlmods.judge.question.RATING_TEMPLATE`."""
+    """Prompt template, with {prompt}, {response} and, optionally, {answer}; the reply must end with
+    a whole number from 0 to 10. null: `rlmods.judge.question.RATING_TEMPLATE`."""
 
     def __post_init__(self) -> None:
         if not hasattr(self.judge, "rate"):
@@ -43,6 +45,19 @@ class Rating:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         counts_before = Counter(self.judge.counts)
-        rows = list(zip((response.prompt for response in responses), as_accepted(self.judge, responses), strict=True))
-        values = self.judge.rate(rows) if self.template is None else self.judge.rate(rows, self.template)
-        return Scores(values, counts={event: count - counts_before[event] for event, count in self.judge.counts.items()})
+        rows = list(
+            zip(
+                (response.prompt for response in responses),
+                as_accepted(self.judge, responses),
+                strict=True,
+            )
+        )
+        values = (
+            self.judge.rate(rows) if self.template is None else self.judge.rate(rows, self.template)
+        )
+        return Scores(
+            values,
+            counts={
+                event: count - counts_before[event] for event, count in self.judge.counts.items()
+            },
+        )

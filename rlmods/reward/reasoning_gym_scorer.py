@@ -12,7 +12,8 @@ TARGET = f"{__name__}:work"
 
 
 def work(job: tuple[Any, ...]) -> float | None:
-    """Do one job of `TaskScore`: (limits) starts the server of confined processes, (limits, task, answer, entry) scores an answer."""
+    """Do one job of `TaskScore`: (limits) starts the server of confined processes, (limits, task,
+    answer, entry) scores an answer."""
     limits, *call = job
     if not call:
         check("scorer", _limits(limits))
@@ -21,8 +22,11 @@ def work(job: tuple[Any, ...]) -> float | None:
     return score(task, answer, entry, limits)
 
 
-def score(task: str, answer: str, entry: dict[str, Any], limits: Iterable[tuple[str, Any]] = ()) -> float:
-    """Return the score of `answer` as the answer to `entry`, by the scorer of the reasoning-gym task `task`.
+def score(
+    task: str, answer: str, entry: dict[str, Any], limits: Iterable[tuple[str, Any]] = ()
+) -> float:
+    """Return the score of `answer` as the answer to `entry`, by the scorer of the reasoning-gym
+    task `task`.
 
     Raises:
         RuntimeError: this machine cannot confine the scorer, or there is no such task.
@@ -40,4 +44,7 @@ def score(task: str, answer: str, entry: dict[str, Any], limits: Iterable[tuple[
 
 
 def _limits(limits: Iterable[tuple[str, Any]]) -> Limits:
-    return Limits(**{"packages": True, "memory_mb": 2048, "timeout_s": 10.0, "output_bytes": 1000} | dict(limits))
+    return Limits(
+        **{"packages": True, "memory_mb": 2048, "timeout_s": 10.0, "output_bytes": 1000}
+        | dict(limits)
+    )

@@ -16,35 +16,45 @@ from rlmods.types import Response, Scores, UserError
 
 @dataclass(frozen=True)
 class Regex:
-    """1.0 if `pattern` matches anywhere in the response, or with `full` the whole response; else 0.0.
+    """1.0 if `pattern` matches anywhere in the response, or with `full` the whole response; else
+    0.0.
 
-    The text is the first turn (`first_turn`), with its thoughts. A match that takes longer than `timeout_s` scores 0.0 and is counted under
-    `timeouts`.
+    The text is the first turn (`first_turn`), with its thoughts. A match that takes longer than
+    `timeout_s` scores 0.0 and is counted under `timeouts`.
 
     Raises: UserError without a pattern, for an invalid one, and for a timeout that is not positive.
     """
 
     pattern: str | None = None
-    """Regular expression of the `regex` package, a superset of `re`; flags are written inline: `(?is)...`."""
+    """Regular expression of the `regex` package, a superset of `re`; flags are written inline:
+    `(?is)...`."""
     full: bool = False
     """Require a match of the whole text."""
     timeout_s: float = 1.0
     """Time limit for one response."""
     batch_timeout_s: float = 60.0
-    """Time limit for all responses of one call. Those not matched by then score 0.0 and count as `timeouts`."""
+    """Time limit for all responses of one call. Those not matched by then score 0.0 and count as
+    `timeouts`."""
 
     needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str) or not self.pattern:
-            raise UserError("reward=regex needs a pattern: type 'reward.pattern=\"TEXT\"', with both quotes")
+            raise UserError(
+                "reward=regex needs a pattern: type 'reward.pattern=\"TEXT\"', with both quotes"
+            )
         for name in ("timeout_s", "batch_timeout_s"):
             if not getattr(self, name) > 0:
-                raise UserError(f"Regex: {name}={getattr(self, name)} is not positive: type reward.{name}=1")
+                raise UserError(
+                    f"Regex: {name}={getattr(self, name)} is not positive: type reward.{name}=1"
+                )
         try:
             _ = self.compiled
         except regex.error as error:
-            raise UserError(f"Regex: pattern={self.pattern!r} is not a valid pattern ({error}): type 'reward.pattern=\"TEXT\"'") from None
+            raise UserError(
+                f"Regex: pattern={self.pattern!r} is not a valid pattern ({error}): type "
+                "'reward.pattern=\"TEXT\"'"
+            ) from None
 
     @cached_property
     def compiled(self) -> regex.Pattern[str]:
@@ -52,8 +62,15 @@ class Regex:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         deadline = time.monotonic() + self.batch_timeout_s
-        matches = [self._matches(first_turn(response.text), min(self.timeout_s, deadline - time.monotonic())) for response in responses]
-        return Scores([float(bool(match)) for match in matches], counts={"timeouts": matches.count(None)})
+        matches = [
+            self._matches(
+                first_turn(response.text), min(self.timeout_s, deadline - time.monotonic())
+            )
+            for response in responses
+        ]
+        return Scores(
+            [float(bool(match)) for match in matches], counts={"timeouts": matches.count(None)}
+        )
 
     def _matches(self, text: str, timeout_s: float) -> bool | None:
         """Return None on a timeout."""

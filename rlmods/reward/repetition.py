@@ -11,18 +11,20 @@ from rlmods.types import Response, Scores
 
 
 def repetition_penalty(text: str, size: int) -> float | None:
-    """Penalty: distinct n-grams / n-grams - 1, with n-grams of `size` words, ignoring case; None for a text of fewer words."""
+    """Penalty: distinct n-grams / n-grams - 1, with n-grams of `size` words, ignoring case; None
+    for a text of fewer words."""
     grams = ngrams(text, size)
     return len(set(grams)) / len(grams) - 1.0 if grams else None
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """Repetition penalty -(1 - distinct n-grams / n-grams) over the words of a response: 0 without repetition, close to -1 if one phrase is
-    repeated throughout (arXiv:2502.03373, which adds it to the cosine reward).
+    """Repetition penalty -(1 - distinct n-grams / n-grams) over the words of a response: 0 without
+    repetition, close to -1 if one phrase is repeated throughout (arXiv:2502.03373, which adds it to
+    the cosine reward).
 
-    Words are separated by whitespace, so languages without it need another term. A response of fewer than `size` words scores 0 and is
-    counted under `short`.
+    Words are separated by whitespace, so languages without it need another term. A response of
+    fewer than `size` words scores 0 and is counted under `short`.
 
     Raises: UserError for a size that is not a positive integer.
     """
@@ -37,4 +39,6 @@ class Repetition:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         penalties = [repetition_penalty(response.text, self.size) for response in responses]
-        return Scores([penalty or 0.0 for penalty in penalties], counts={"short": penalties.count(None)})
+        return Scores(
+            [penalty or 0.0 for penalty in penalties], counts={"short": penalties.count(None)}
+        )

@@ -17,22 +17,35 @@ class ScoreError(UserError, ValueError):
 
 
 def as_scores(result: Any, num_responses: int, name: str) -> Scores:
-    """Convert `result` (Scores, a tensor, or a sequence of numbers and None) to Scores with floats as values and token rewards.
+    """Convert `result` (Scores, a tensor, or a sequence of numbers and None) to Scores with floats
+    as values and token rewards.
 
-    Raises ScoreError, naming the reward `name`, for a length other than `num_responses` and for a value that is not a finite number.
-    """
+    Raises ScoreError, naming the reward `name`, for a length other than `num_responses` and for a
+    value that is not a finite number."""
     raw = result.values if isinstance(result, Scores) else _to_sequence(result, name)
     values = [_to_float(value, row, name) for row, value in enumerate(raw)]
     scores = replace(result, values=values) if isinstance(result, Scores) else Scores(values)
     if scores.tokens is not None:
-        scores = replace(scores, tokens=[[_to_float(x, row, name) for x in rewards] for row, rewards in enumerate(scores.tokens)])
-    lengths = {"values": len(values), "correct": num_responses if scores.correct is None else len(scores.correct)}
+        scores = replace(
+            scores,
+            tokens=[
+                [_to_float(x, row, name) for x in rewards]
+                for row, rewards in enumerate(scores.tokens)
+            ],
+        )
+    lengths = {
+        "values": len(values),
+        "correct": num_responses if scores.correct is None else len(scores.correct),
+    }
     lengths |= {f"column {column}": len(cells) for column, cells in scores.columns.items()}
     lengths |= {f"term {term}": len(cells) for term, cells in scores.terms.items()}
     lengths |= {} if scores.tokens is None else {"tokens": len(scores.tokens)}
     for field, length in lengths.items():
         if length != num_responses:
-            raise ScoreError(f"reward {name}: {length} {field} for {num_responses} responses; return one for each, or None to abstain")
+            raise ScoreError(
+                f"reward {name}: {length} {field} for {num_responses} responses; return one "
+                "for each, or None to abstain"
+            )
     return scores
 
 
@@ -40,7 +53,10 @@ def _to_sequence(result: Any, name: str) -> Sequence[Any]:
     if isinstance(result, Tensor) or type(result).__module__ == "numpy":
         result = result.tolist()
     if not isinstance(result, Sequence) or isinstance(result, str):
-        raise ScoreError(f"reward {name}: returned {type(result).__name__}; return a list with one number for each response")
+        raise ScoreError(
+            f"reward {name}: returned {type(result).__name__}; return a list with one number "
+            "for each response"
+        )
     return result
 
 
@@ -53,8 +69,12 @@ def _to_float(value: Any, row: int, name: str) -> float | None:
         number = float(value)
     except (TypeError, ValueError):
         raise ScoreError(
-            f"reward {name}: response {row} scored {value!r}, which is not a number; return a float, or None to abstain"
+            f"reward {name}: response {row} scored {value!r}, which is not a number; return a "
+            "float, or None to abstain"
         ) from None
     if not math.isfinite(number):
-        raise ScoreError(f"reward {name}: response {row} scored {number}; return a finite number, or None to abstain")
+        raise ScoreError(
+            f"reward {name}: response {row} scored {number}; return a finite number, or None "
+            "to abstain"
+        )
     return number

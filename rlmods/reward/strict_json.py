@@ -15,21 +15,26 @@ def parse(text: str) -> Any:
     """Parse a JSON text.
 
     Raises:
-        ValueError: invalid JSON (by RFC 8259, so also NaN and Infinity), a duplicate key, or a number that overflows.
+        ValueError: invalid JSON (by RFC 8259, so also NaN and Infinity), a duplicate key, or a
+        number that overflows.
         RecursionError: too many levels of nesting.
     """
     return _DECODER.decode(text)
 
 
 def count_matches(pairs: Sequence[tuple[str, str]], key: str | None = None) -> int:
-    """Number of (JSON, schema) pairs that match. With `key`, the schema applies to the value of that key of the JSON object."""
+    """Number of (JSON, schema) pairs that match. With `key`, the schema applies to the value of
+    that key of the JSON object."""
     values = [(parse(text), schema) for text, schema in pairs]
-    return sum(validator(schema).is_valid(value if key is None else value[key]) for value, schema in values)
+    return sum(
+        validator(schema).is_valid(value if key is None else value[key]) for value, schema in values
+    )
 
 
 @lru_cache(maxsize=1024)
 def validator(schema: str) -> Any:
-    """Validator for a schema, of the draft that it names, else 2020-12. Nothing is fetched: an external `$ref` is an error.
+    """Validator for a schema, of the draft that it names, else 2020-12. Nothing is fetched: an
+    external `$ref` is an error.
 
     Raises: the errors of `jsonschema` for an invalid schema.
     """
@@ -61,4 +66,6 @@ def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not valid JSON")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_float=_parse_float, parse_constant=_reject_constant)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique_keys, parse_float=_parse_float, parse_constant=_reject_constant
+)

@@ -26,43 +26,54 @@ _EMPHASIZED = re.compile(r"(\*{1,3}|_{1,3}|`)(?!\s).*(?<!\s)\1", re.DOTALL)
 
 @dataclass(frozen=True)
 class TaskScore:
-    """Score, 0 to 1, of a reasoning-gym task's own scorer; 0 for a response without an answer, and unless `partial` for an answer whose
-    score is below `threshold`. Abstains for prompts of other data.
+    """Score, 0 to 1, of a reasoning-gym task's own scorer; 0 for a response without an answer, and
+    unless `partial` for an answer whose score is below `threshold`. Abstains for prompts of other
+    data.
 
-    The task and its entry are read from the prompt (`data=reasoning_gym` sets `meta["task"]` and `meta["entry"]`). Scorers evaluate answers
-    as code, so each answer is scored in a process of its own, confined by Landlock and seccomp and without environment variables
-    (`rlmods.reward.sandbox`), and evaluation is limited to arithmetic (`rlmods.reward.sandbox.expressions`). An answer that cannot be
-    scored gets 0 and is counted under `timeouts` or `errors`. Answers that were not begun within `batch_timeout_s` are not at fault: they
-    abstain, and are counted as `not_started`.
+    The task and its entry are read from the prompt (`data=reasoning_gym` sets `meta["task"]` and
+    `meta["entry"]`). Scorers evaluate answers as code, so each answer is scored in a process of its
+    own, confined by Landlock and seccomp and without environment variables
+    (`rlmods.reward.sandbox`), and evaluation is limited to arithmetic
+    (`rlmods.reward.sandbox.expressions`). An answer that cannot be scored gets 0 and is counted
+    under `timeouts` or `errors`. Answers that were not begun within `batch_timeout_s` are not at
+    fault: they abstain, and are counted as `not_started`.
 
     Raises:
-        UserError: the package is missing, settings are out of range, or this machine cannot confine the scorers.
+        UserError: the package is missing, settings are out of range, or this machine cannot confine
+        the scorers.
     """
 
     threshold: float = 1.0
-    """Smallest score that counts as `correct`. Some scorers give 0.99 and more to an answer with one wrong cell, letter or minute."""
+    """Smallest score that counts as `correct`. Some scorers give 0.99 and more to an answer with
+    one wrong cell, letter or minute."""
     partial: bool = False
-    """Pay scores below `threshold` too. Many scorers give a part of the score to any answer, or to one that contains the right one."""
+    """Pay scores below `threshold` too. Many scorers give a part of the score to any answer, or to
+    one that contains the right one."""
     strict: bool = True
-    """Refuse answers that do not have the form of an answer, where the package's scorer does not (`answer_form`): NaN, words around the
-    right answer, functions and other numbers in `countdown`."""
+    """Refuse answers that do not have the form of an answer, where the package's scorer does not
+    (`answer_form`): NaN, words around the right answer, functions and other numbers in
+    `countdown`."""
     timeout_s: float = 10.0
     """Time limit for one answer."""
     batch_timeout_s: float = 300.0
-    """Time limit for all answers of one call. Those in progress then count as `timeouts`, those not begun abstain."""
+    """Time limit for all answers of one call. Those in progress then count as `timeouts`, those not
+    begun abstain."""
     workers: int = 2
     """Worker processes, started at the first use and kept."""
     memory_mb: int = 2048
     """Address space of the process of one answer."""
     walls: Literal["full", "limits"] = "full"
-    """`full`: Landlock, seccomp and resource limits. `limits`: resource limits only; should an answer get past the restriction to
-    arithmetic, it can do anything your user can."""
+    """`full`: Landlock, seccomp and resource limits. `limits`: resource limits only; should an
+    answer get past the restriction to arithmetic, it can do anything your user can."""
 
     needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if find_spec("reasoning_gym") is None:
-            raise UserError("TaskScore needs the reasoning-gym package: type pip install 'rlmods[reasoning_gym]'")
+            raise UserError(
+                "TaskScore needs the reasoning-gym package: type pip install "
+                "'rlmods[reasoning_gym]'"
+            )
         for name in ("timeout_s", "batch_timeout_s", "workers", "memory_mb"):
             if not getattr(self, name) > 0:
                 raise UserError(f"TaskScore: {name}={getattr(self, name)} is not positive")
@@ -70,15 +81,28 @@ class TaskScore:
             raise UserError(f"TaskScore: walls={self.walls!r}: type walls=full or walls=limits")
         if self.walls == "full" and (reason := missing_support()) is not None:
             raise UserError(
-                f"TaskScore: {reason}, so scorers, which evaluate answers as code, cannot be confined: run in a container of your own and "
+                f"TaskScore: {reason}, so scorers, which evaluate answers as code, cannot be "
+                "confined: run in a container of your own and "
                 "type reward.walls=limits"
             )
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         answers = [_answer(response.text) for response in responses]
-        rows = [row for row, response in enumerate(responses) if {"task", "entry"} <= set(response.prompt.meta)]
-        limits = (("timeout_s", self.timeout_s), ("memory_mb", self.memory_mb), ("confined", self.walls == "full"))
-        calls = {row: _call(responses[row].prompt.meta, answer) for row in rows if (answer := answers[row]) is not None}
+        rows = [
+            row
+            for row, response in enumerate(responses)
+            if {"task", "entry"} <= set(response.prompt.meta)
+        ]
+        limits = (
+            ("timeout_s", self.timeout_s),
+            ("memory_mb", self.memory_mb),
+            ("confined", self.walls == "full"),
+        )
+        calls = {
+            row: _call(responses[row].prompt.meta, answer)
+            for row in rows
+            if (answer := answers[row]) is not None
+        }
         calls = {row: call for row, call in calls.items() if not self.strict or has_form(*call)}
         keys = {row: (task, answer, id(entry)) for row, (task, answer, entry) in calls.items()}
         distinct = {key: calls[row] for row, key in keys.items()}
@@ -100,18 +124,25 @@ class TaskScore:
         return Scores(
             values=values,
             correct=correct,
-            counts=failure_counts([outcome for outcome in found if outcome != NOT_STARTED]) | {"not_started": found.count(NOT_STARTED)},
+            counts=failure_counts([outcome for outcome in found if outcome != NOT_STARTED])
+            | {"not_started": found.count(NOT_STARTED)},
             columns={"extracted": answers},
         )
 
     def _score(self, pool: Pool, calls: Sequence[Any]) -> list[Outcome]:
-        timeout_s = self.timeout_s + START_TIMEOUT_S  # the confined process itself is stopped after `timeout_s`
-        return pool.map(calls, timeout_s=timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
+        # the confined process itself is stopped after `timeout_s`
+        timeout_s = self.timeout_s + START_TIMEOUT_S
+        return (
+            pool.map(calls, timeout_s=timeout_s, batch_timeout_s=self.batch_timeout_s)
+            if calls
+            else []
+        )
 
 
 def _answer(text: str) -> str | None:
-    """Return the answer in `text` (`grader.extract`) as it is written: without the limit on its length for mathematics, and with characters
-    such as `_`, which are emphasis there and cells of a board here."""
+    """Return the answer in `text` (`grader.extract`) as it is written: without the limit on its
+    length for mathematics, and with characters such as `_`, which are emphasis there and cells of a
+    board here."""
     answer, turn = extract(text), without_thoughts(text)
     if "<think>" in turn or boxes(turn):
         return answer
@@ -121,11 +152,19 @@ def _answer(text: str) -> str | None:
         return fenced[1].strip() if len(written) <= MAX_CHARACTERS else None
     if 0 <= start < end and MAX_CHARS < len(written) <= MAX_CHARACTERS:
         return written
-    return written if written.strip("*_`").strip() == answer and not _EMPHASIZED.fullmatch(written) else answer
+    return (
+        written
+        if written.strip("*_`").strip() == answer and not _EMPHASIZED.fullmatch(written)
+        else answer
+    )
 
 
 def _as_timeout(outcome: Outcome) -> Outcome:
-    return Outcome("timeout") if outcome.status == "error" and str(outcome.value).startswith(TimeoutError.__name__) else outcome
+    return (
+        Outcome("timeout")
+        if outcome.status == "error" and str(outcome.value).startswith(TimeoutError.__name__)
+        else outcome
+    )
 
 
 def _call(meta: Mapping[str, Any], answer: str) -> tuple[str, str, Any]:

@@ -1,4 +1,5 @@
-"""Entry point of the worker processes of `pool.Pool`: `python -m rlmods.reward.worker MODULE FUNCTION`."""
+"""Entry point of the worker processes of `pool.Pool`: `python -m rlmods.reward.worker MODULE
+FUNCTION`."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def main(module: str, function: str) -> None:
     os.dup2(2, 1)  # so that output printed by the function is not read as a reply
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard == resource.RLIM_INFINITY or hard > MEMORY_BYTES:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES if soft == resource.RLIM_INFINITY else min(soft, MEMORY_BYTES), hard))
+        resource.setrlimit(
+            resource.RLIMIT_AS,
+            (MEMORY_BYTES if soft == resource.RLIM_INFINITY else min(soft, MEMORY_BYTES), hard),
+        )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     target = getattr(importlib.import_module(module), function)
     worker_pid = os.getpid()
@@ -42,7 +46,8 @@ def main(module: str, function: str) -> None:
 
 
 def _read_calls(stream: BinaryIO, calls: queue.SimpleQueue[tuple[int, tuple[Any, ...]]]) -> None:
-    """Read calls in a thread of its own, so that this process exits with its parent even in the middle of a call."""
+    """Read calls in a thread of its own, so that this process exits with its parent even in the
+    middle of a call."""
     while len(header := stream.read(HEADER.size)) == HEADER.size:
         calls.put(pickle.loads(stream.read(HEADER.unpack(header)[0])))
     os._exit(0)

@@ -39,31 +39,54 @@ def check_agreement(policy: Policy, *, padded: bool = True) -> None:
     gap = max(sampler_gap(policy, [prompt]) for prompt in prompts)
     if not gap <= max_gap:
         raise UserError(
-            f"policy: {name} gives other log-probabilities with a cache than without ({gap:.2g} nats per token), which is not supported: "
+            f"policy: {name} gives other log-probabilities with a cache than without "
+            f"({gap:.2g} nats per token), which is not supported: "
             "choose another model"
         )
     shared = [[*prompts[1][:5], *rest] for rest in (prompts[0][:1], prompts[1][5:])]
     gap = max(sampler_gap(policy, prompts), sampler_gap(policy, shared, [5, 5])) if padded else 0.0
     if not gap <= max_gap:
         raise UserError(
-            f"policy: padding changes the log-probabilities of {name} by {gap:.2g} nats per token, because it reaches the model's state: "
+            f"policy: padding changes the log-probabilities of {name} by {gap:.2g} nats per "
+            "token, because it reaches the model's state: "
             "type rollout.batch_size=1, which samples one prompt at a time, without padding"
         )
 
 
 @torch.no_grad()
-def sampler_gap(policy: Policy, prompts: Sequence[Sequence[int]], beginnings: Sequence[int] | None = None) -> float:
-    """Return the mean of |log pi - log pi'| over the tokens of a response to each prompt, sampled in one batch with pi' and scored with pi.
-    `beginnings`: number of ids of each prompt that are processed once for those that have them in common.
+def sampler_gap(
+    policy: Policy, prompts: Sequence[Sequence[int]], beginnings: Sequence[int] | None = None
+) -> float:
+    """Return the mean of |log pi - log pi'| over the tokens of a response to each prompt, sampled
+    in one batch with pi' and scored with pi. `beginnings`: number of ids of each prompt that are
+    processed once for those that have them in common.
 
-    The first token of the vocabulary with a cumulative probability above 1/2 is sampled, so nothing is random."""
-    with sampling_mode(policy), unsharded(policy), torch.autocast(policy.device.type, enabled=False):
+    The first token of the vocabulary with a cumulative probability above 1/2 is sampled, so nothing
+    is random."""
+    with (
+        sampling_mode(policy),
+        unsharded(policy),
+        torch.autocast(policy.device.type, enabled=False),
+    ):
         uniforms = torch.full((len(prompts), NUM_TOKENS), 0.5, dtype=torch.float64)
         limits = [NUM_TOKENS] * len(prompts)
-        cost = 1_000_000 if beginnings is None else 0  # so that beginnings are shared, or not, however short the prompts are
-        decoded = decode(policy, prompts, limits, uniforms, beginnings=beginnings, forward_cost=cost, temperature=1.0, top_p=1.0, top_k=0)
+        # so that beginnings are shared, or not, however short the prompts are
+        cost = 1_000_000 if beginnings is None else 0
+        decoded = decode(
+            policy,
+            prompts,
+            limits,
+            uniforms,
+            beginnings=beginnings,
+            forward_cost=cost,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+        )
         total, count = 0.0, 0
-        for prompt, tokens, logprobs, length in zip(prompts, decoded.tokens, decoded.logprobs, decoded.lengths.tolist(), strict=True):
+        for prompt, tokens, logprobs, length in zip(
+            prompts, decoded.tokens, decoded.logprobs, decoded.lengths.tolist(), strict=True
+        ):
             row = torch.cat([torch.tensor(prompt, device=tokens.device), tokens[:length]])[None]
             mask = torch.arange(row.shape[1], device=row.device)[None] >= len(prompt)
             total += float((policy(row, mask).logprobs[mask] - logprobs[:length]).abs().sum())

@@ -1,4 +1,5 @@
-"""Prompts as token ids, and sampled ids as responses: what every rollout engine does in the same way."""
+"""Prompts as token ids, and sampled ids as responses: what every rollout engine does in the same
+way."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class EncodedPrompt:
     prompt: Prompt
     tokens: list[int]
     occurrence: int
-    """How often the prompt's id occurred before since `sync`, so that a repeated prompt gets different responses."""
+    """How often the prompt's id occurred before since `sync`, so that a repeated prompt gets
+    different responses."""
     limit: int
     """Maximum number of response tokens, including EOS."""
 
@@ -34,23 +36,30 @@ class Context:
     tokens: Sequence[int]
     """The ids: of the prompt and, in a later turn, of the response so far."""
     samples: Sequence[int]
-    """Indices among the prompt's G responses. All contexts of a call have the same number of them."""
+    """Indices among the prompt's G responses. All contexts of a call have the same number of
+    them."""
     limit: int
     """Maximum number of sampled tokens, including EOS."""
     position: int = 0
-    """Number of response tokens so far. Token t of a response has its own random number, in whatever turn it is sampled."""
+    """Number of response tokens so far. Token t of a response has its own random number, in
+    whatever turn it is sampled."""
     num_entropies: int = 0
-    """Number of sampled tokens, from the first on, at which the entropy of the distribution is wanted."""
+    """Number of sampled tokens, from the first on, at which the entropy of the distribution is
+    wanted."""
     past: Any = field(default=None, repr=False, compare=False)
-    """What the engine kept of an earlier turn (`Continuation.past`). It takes it out, so that the memory is free once it is used."""
+    """What the engine kept of an earlier turn (`Continuation.past`). It takes it out, so that the
+    memory is free once it is used."""
     keep: bool = False
     """True if the engine should keep what it processes for the next turn."""
 
     @property
     def num_shared(self) -> int:
-        """Number of ids at the beginning that contexts of other responses to the prompt have too, below the number of all ids: of the
-        prompt, or of what it has in common with a context after a cut."""
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(self.prompt.tokens, self.tokens, strict=False))
+        """Number of ids at the beginning that contexts of other responses to the prompt have too,
+        below the number of all ids: of the prompt, or of what it has in common with a context after
+        a cut."""
+        same = takewhile(
+            lambda pair: pair[0] == pair[1], zip(self.prompt.tokens, self.tokens, strict=False)
+        )
         return min(sum(1 for _ in same), len(self.tokens) - 1)
 
 
@@ -65,9 +74,11 @@ class Continuation:
     stopped: bool
     """True if EOS or a stop string ended it, False if the limit did."""
     entropies: Sequence[float] = ()
-    """Entropy of the distribution at each of the first tokens, nats, without truncation (`Context.num_entropies`)."""
+    """Entropy of the distribution at each of the first tokens, nats, without truncation
+    (`Context.num_entropies`)."""
     past: Any = field(default=None, repr=False, compare=False)
-    """What the engine keeps of the ids that it has processed, for a context that begins with them; None if it keeps nothing."""
+    """What the engine keeps of the ids that it has processed, for a context that begins with them;
+    None if it keeps nothing."""
 
 
 def check_settings(rollout: Any) -> None:
@@ -81,7 +92,10 @@ def check_settings(rollout: Any) -> None:
         "temperature": (0 <= rollout.temperature < math.inf, "0 (greedy) or more"),
         "top_p": (0 < rollout.top_p <= 1, "above 0 and at most 1"),
         "top_k": (rollout.top_k >= 0, "0 (all) or more"),
-        "stop": (all(isinstance(text, str) and text for text in rollout.stop), "a list of non-empty strings"),
+        "stop": (
+            all(isinstance(text, str) and text for text in rollout.stop),
+            "a list of non-empty strings",
+        ),
     }
     for name, (valid, requirement) in rules.items():
         if not valid:
@@ -89,15 +103,23 @@ def check_settings(rollout: Any) -> None:
 
 
 def encode(
-    policy: Policy, prompts: Sequence[Prompt], occurrences: Counter[tuple[str, int]], max_tokens: int, max_length: int | None = None
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    occurrences: Counter[tuple[str, int]],
+    max_tokens: int,
+    max_length: int | None = None,
 ) -> list[EncodedPrompt]:
-    """Encode prompts with the policy's tokenizer, and count each in `occurrences`. `max_length`: maximum number of tokens of a prompt and
-    its response, if that is less than the policy's context.
+    """Encode prompts with the policy's tokenizer, and count each in `occurrences`. `max_length`:
+    maximum number of tokens of a prompt and its response, if that is less than the policy's
+    context.
 
     Raises:
         UserError: a prompt is empty or leaves no room for a response.
     """
-    return [encode_prompt(policy, prompt, next_occurrence(prompt, occurrences), max_tokens, max_length) for prompt in prompts]
+    return [
+        encode_prompt(policy, prompt, next_occurrence(prompt, occurrences), max_tokens, max_length)
+        for prompt in prompts
+    ]
 
 
 def encode_prompt(
@@ -118,14 +140,21 @@ def encode_prompt(
     if not tokens:
         raise UserError(f"prompt {prompt.id}: empty: remove it from the data")
     if len(tokens) >= context:
-        problem = f"{len(tokens)} tokens leave no room for a response in the model's context of {context}"
-        longer = "policy=... for a model with a longer context" if context == policy.context_length else "a larger rollout.max_length"
+        problem = (
+            f"{len(tokens)} tokens leave no room for a response in the model's context of {context}"
+        )
+        longer = (
+            "policy=... for a model with a longer context"
+            if context == policy.context_length
+            else "a larger rollout.max_length"
+        )
         raise UserError(f"prompt {prompt.id}: {problem}; shorten it, or type {longer}")
     return EncodedPrompt(prompt, tokens, occurrence, min(max_tokens, context - len(tokens)))
 
 
 def next_occurrence(prompt: Prompt, occurrences: Counter[tuple[str, int]]) -> int:
-    """Return how often the prompt occurred before, different in each pass over the data, and count it."""
+    """Return how often the prompt occurred before, different in each pass over the data, and count
+    it."""
     occurrence = occurrences[prompt.id, prompt.time] + (prompt.time << 20)
     occurrences[prompt.id, prompt.time] += 1
     return occurrence
@@ -136,7 +165,14 @@ def whole(prompts: Sequence[EncodedPrompt], samples: int) -> list[Context]:
     return [Context(prompt, prompt.tokens, range(samples), prompt.limit) for prompt in prompts]
 
 
-def response(policy: Policy, prompt: EncodedPrompt, continuation: Continuation, *, sample: int, iteration: int) -> Response:
+def response(
+    policy: Policy,
+    prompt: EncodedPrompt,
+    continuation: Continuation,
+    *,
+    sample: int,
+    iteration: int,
+) -> Response:
     """Return the response of one turn with these sampled ids."""
     return Response(
         prompt=prompt.prompt,
@@ -156,4 +192,7 @@ def without_eos(policy: Policy, tokens: list[int]) -> list[int]:
 
 def diverged(iteration: int) -> UserError:
     """Return the error for sampled tokens whose log-probabilities are NaN or infinite."""
-    return UserError(f"iteration {iteration}: the policy's logits are not finite, training has diverged: type a lower optimizer.lr")
+    return UserError(
+        f"iteration {iteration}: the policy's logits are not finite, training has diverged: "
+        "type a lower optimizer.lr"
+    )

@@ -1,4 +1,5 @@
-"""Sampling with an inference engine that has its own copy of the weights: requests, versions of the weights, and checks of the replies."""
+"""Sampling with an inference engine that has its own copy of the weights: requests, versions of the
+weights, and checks of the replies."""
 
 from __future__ import annotations
 
@@ -75,8 +76,9 @@ _engines: dict[Hashable, Any] = {}
 
 
 def shared(key: Hashable, start: Callable[[], E]) -> E:
-    """Return this process's engine with these settings, started if there is none. Validation samples with a copy of the rollout that has
-    other sampling settings (`dataclasses.replace`), and uses the same engine."""
+    """Return this process's engine with these settings, started if there is none. Validation
+    samples with a copy of the rollout that has other sampling settings (`dataclasses.replace`), and
+    uses the same engine."""
     if key not in _engines:
         _engines[key] = start()
     return _engines[key]  # type: ignore[no-any-return]
@@ -93,8 +95,8 @@ class Versions:
         self._state: tuple[int, ...] = ()
 
     def update(self, policy: Policy, iteration: int) -> bool:
-        """Set `name` to that of the policy's weights. Returns False if they have not changed: same policy, iteration and counters of
-        in-place operations."""
+        """Set `name` to that of the policy's weights. Returns False if they have not changed: same
+        policy, iteration and counters of in-place operations."""
         state = (iteration, *(x._version for x in policy.parameters()))
         if self._policy() is policy and self._state == state:
             return False
@@ -108,8 +110,8 @@ class Versions:
 
 
 def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Yield the policy's weights as in a checkpoint, of one full tensor at a time: adapters merged, each expert under its own name, tied
-    weights under each of their names. Every rank iterates."""
+    """Yield the policy's weights as in a checkpoint, of one full tensor at a time: adapters merged,
+    each expert under its own name, tied weights under each of their names. Every rank iterates."""
     for name, x in policy.weights(FullState(policy.model)):
         yield from revert_weight_conversion(policy.model, {name: x.detach()}).items()
 
@@ -120,12 +122,18 @@ def check_temperature(temperature: float) -> None:
         ValueError: the engine would sample at another temperature.
     """
     if 0 < temperature < MIN_TEMPERATURE:
-        raise ValueError(f"rollout.temperature={temperature!r}: must be 0 (greedy), or at least {MIN_TEMPERATURE} with vLLM")
+        raise ValueError(
+            f"rollout.temperature={temperature!r}: must be 0 (greedy), or at least "
+            f"{MIN_TEMPERATURE} with vLLM"
+        )
 
 
-def sampling_settings(rollout: Any, policy: Policy, context: Context, iteration: int) -> dict[str, Any]:
-    """Return the fields of `vllm.SamplingParams` for the continuations of a context, every one that changes sampling among them: neither
-    the checkpoint's generation config nor the engine's own end-of-text token is used.
+def sampling_settings(
+    rollout: Any, policy: Policy, context: Context, iteration: int
+) -> dict[str, Any]:
+    """Return the fields of `vllm.SamplingParams` for the continuations of a context, every one that
+    changes sampling among them: neither the checkpoint's generation config nor the engine's own
+    end-of-text token is used.
 
     vLLM samples continuation i of n with seed + i."""
     prompt = context.prompt
@@ -164,10 +172,12 @@ def generate(
     iteration: int,
     max_length: int | None = None,
 ) -> list[Response]:
-    """Return `samples` responses to each prompt, prompt-major, with the sampling settings of `rollout`.
+    """Return `samples` responses to each prompt, prompt-major, with the sampling settings of
+    `rollout`.
 
     Raises:
-        UserError: a prompt is empty or too long, the policy's logits are not finite, or the engine has other weights than it was given.
+        UserError: a prompt is empty or too long, the policy's logits are not finite, or the engine
+        has other weights than it was given.
     """
     encoded = encode(policy, prompts, occurrences, rollout.max_tokens, max_length)
     sampled = extend(rollout, engine, policy, whole(encoded, samples), iteration=iteration)
@@ -178,17 +188,29 @@ def generate(
     ]
 
 
-def extend(rollout: Any, engine: Engine, policy: Policy, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
-    """Return a continuation of each context for each of its samples, with the sampling settings of `rollout`.
+def extend(
+    rollout: Any, engine: Engine, policy: Policy, contexts: Sequence[Context], *, iteration: int
+) -> list[list[Continuation]]:
+    """Return a continuation of each context for each of its samples, with the sampling settings of
+    `rollout`.
 
     Raises:
-        UserError: the policy's logits are not finite, or the engine has other weights than it was given.
+        UserError: the policy's logits are not finite, or the engine has other weights than it was
+        given.
     """
-    requests = [Request(context.tokens, sampling_settings(rollout, policy, context, iteration)) for context in contexts]
-    completions = engine.complete(requests, _progress(rollout.on_tokens, sum(len(context.samples) for context in contexts)))
+    requests = [
+        Request(context.tokens, sampling_settings(rollout, policy, context, iteration))
+        for context in contexts
+    ]
+    completions = engine.complete(
+        requests, _progress(rollout.on_tokens, sum(len(context.samples) for context in contexts))
+    )
     for context, row in zip(contexts, completions, strict=True):
         if len(row) != len(context.samples):
-            problem = f"the engine returned {len(row)} responses to prompt {context.prompt.prompt.id} instead of {len(context.samples)}"
+            problem = (
+                f"the engine returned {len(row)} responses to prompt {context.prompt.prompt.id} "
+                f"instead of {len(context.samples)}"
+            )
             raise UserError(f"rollout: {problem}: see its log")
     return [
         [_checked(policy, context, completion, engine.version, iteration) for completion in row]
@@ -196,27 +218,49 @@ def extend(rollout: Any, engine: Engine, policy: Policy, contexts: Sequence[Cont
     ]
 
 
-def _checked(policy: Policy, context: Context, completion: Completion, version: str, iteration: int) -> Continuation:
+def _checked(
+    policy: Policy, context: Context, completion: Completion, version: str, iteration: int
+) -> Continuation:
     found, prompt = set(completion.versions), context.prompt.prompt
     if found != {version}:
         names = ", ".join(sorted(found))[:MAX_CHARACTERS] or "of no version"
-        problem = f"a response was sampled with the weights {names} instead of {version}, so another process changed the engine's weights"
+        problem = (
+            f"a response was sampled with the weights {names} instead of {version}, so another "
+            "process changed the engine's weights"
+        )
         raise UserError(f"rollout: {problem}: give each training run its own engine")
     tokens, logprobs = completion.tokens, completion.logprobs
-    if completion.finish not in ("stop", "length") or not 0 < len(tokens) == len(logprobs) or len(tokens) > context.limit:
-        problem = f"{len(tokens)} tokens, {len(logprobs)} log-probabilities and finish reason {str(completion.finish)[:MAX_CHARACTERS]}"
-        raise UserError(f"rollout: the engine returned a response to prompt {prompt.id} with {problem}: see its log")
+    if (
+        completion.finish not in ("stop", "length")
+        or not 0 < len(tokens) == len(logprobs)
+        or len(tokens) > context.limit
+    ):
+        problem = (
+            f"{len(tokens)} tokens, {len(logprobs)} log-probabilities and finish reason "
+            f"{str(completion.finish)[:MAX_CHARACTERS]}"
+        )
+        raise UserError(
+            f"rollout: the engine returned a response to prompt {prompt.id} with {problem}: "
+            "see its log"
+        )
     if not all(map(math.isfinite, logprobs)):
         raise diverged(iteration)
     size = policy.model.get_input_embeddings().weight.shape[0]
     if not all(0 <= token < size for token in tokens) or max(logprobs) > MAX_LOGPROB:
-        problem = f"tokens from {min(tokens)} to {max(tokens)} of a vocabulary of {size}, and log-probabilities up to {max(logprobs):.3g}"
-        raise UserError(f"rollout: the engine returned a response to prompt {prompt.id} with {problem}: start it with this policy")
+        problem = (
+            f"tokens from {min(tokens)} to {max(tokens)} of a vocabulary of {size}, and "
+            f"log-probabilities up to {max(logprobs):.3g}"
+        )
+        raise UserError(
+            f"rollout: the engine returned a response to prompt {prompt.id} with {problem}: "
+            "start it with this policy"
+        )
     return Continuation(tokens, logprobs, stopped=completion.finish == "stop")
 
 
 def _progress(hook: Callable[[int, int, int], None] | None, total: int) -> Progress:
-    """Return a function that adds up the rows and tokens of one call of `generate` for `on_tokens`."""
+    """Return a function that adds up the rows and tokens of one call of `generate` for
+    `on_tokens`."""
     done, tokens = 0, 0
 
     def progress(ended: int, sampled: int) -> None:

@@ -1,4 +1,5 @@
-"""Responses of several turns: the policy samples a turn, an environment replies, the policy goes on."""
+"""Responses of several turns: the policy samples a turn, an environment replies, the policy goes
+on."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from rlmods.environment import SingleTurn
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
 from rlmods.protocols import Environment, Episode
-from rlmods.rollout.encoding import Context, Continuation, EncodedPrompt, encode_prompt, next_occurrence, without_eos
+from rlmods.rollout.encoding import (
+    Context,
+    Continuation,
+    EncodedPrompt,
+    encode_prompt,
+    next_occurrence,
+    without_eos,
+)
 from rlmods.rollout.threads import Threads
 from rlmods.types import Branch, Prompt, Reply, Response, Turn, UserError
 
@@ -25,55 +33,72 @@ MAX_WORKERS = 32
 
 
 def over_turns(rollout: Any, environment: Any, branching: Any = None) -> Any:
-    """Return the rollout that samples in this environment: `rollout` itself where a response is a single turn. `branching`: the rule by
-    which responses branch; None or `NoBranching`: they do not."""
+    """Return the rollout that samples in this environment: `rollout` itself where a response is a
+    single turn. `branching`: the rule by which responses branch; None or `NoBranching`: they do
+    not."""
     rule = None if isinstance(branching, NoBranching) else branching
     return rollout if isinstance(environment, SingleTurn) else MultiTurn(rollout, environment, rule)
 
 
 @dataclass
 class MultiTurn:
-    """Samples responses of several turns with another rollout, which continues token ids (`extend`).
+    """Samples responses of several turns with another rollout, which continues token ids
+    (`extend`).
 
-    All responses of a call go through their turns together: one round samples a turn of each, and the environment replies to those of a
-    batch in threads while the next batch is sampled. The ids of a response grow by what is sampled and by what is observed, and are never
-    encoded again, unless the chat template writes earlier turns in another way: then the next turn continues a context of its own
-    (`Response.cuts`). What is sampled depends on the weights, the ids so far and on (seed, prompt id, how often that id occurred before,
-    sample, iteration, position), up to rounding, which depends on the other rows; the order in which tools return changes nothing.
+    All responses of a call go through their turns together: one round samples a turn of each, and
+    the environment replies to those of a batch in threads while the next batch is sampled. The ids
+    of a response grow by what is sampled and by what is observed, and are never encoded again,
+    unless the chat template writes earlier turns in another way: then the next turn continues a
+    context of its own (`Response.cuts`). What is sampled depends on the weights, the ids so far and
+    on (seed, prompt id, how often that id occurred before, sample, iteration, position), up to
+    rounding, which depends on the other rows; the order in which tools return changes nothing.
 
-    A response ends when the environment ends it, and is truncated (`finish="length"`) at the limit on the tokens of a turn, after
-    `environment.max_turns` turns, and if the next observation would leave no room for a turn within `environment.max_tokens` tokens or the
-    model's context. Its last token is always a sampled one.
+    A response ends when the environment ends it, and is truncated (`finish="length"`) at the limit
+    on the tokens of a turn, after `environment.max_turns` turns, and if the next observation would
+    leave no room for a turn within `environment.max_tokens` tokens or the model's context. Its last
+    token is always a sampled one.
 
-    With `branching`, some of the responses to a prompt begin as prefixes of others, up to and including an observation (`BranchPlan`).
-    Their episodes go on from copies of the episode at that point (`copy.deepcopy`).
-    """
+    With `branching`, some of the responses to a prompt begin as prefixes of others, up to and
+    including an observation (`BranchPlan`). Their episodes go on from copies of the episode at that
+    point (`copy.deepcopy`)."""
 
     rollout: Any
     """Samples the turns; its `max_tokens` is the limit of one turn."""
     environment: Environment
     """Replies to them."""
     branching: Entropy | None = None
-    """The rule by which responses branch after an observation; None: every response is sampled from the prompt on."""
+    """The rule by which responses branch after an observation; None: every response is sampled from
+    the prompt on."""
     max_tokens: int = field(default=0, init=False)
     """Maximum number of tokens of a response, observations included."""
-    on_tokens: Callable[[int, int, int], None] | None = field(default=None, init=False, repr=False, compare=False)
-    """Called while sampling with the finished rows, all rows and the tokens sampled so far in this call of `generate`."""
+    on_tokens: Callable[[int, int, int], None] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+    """Called while sampling with the finished rows, all rows and the tokens sampled so far in this
+    call of `generate`."""
     _policy: Policy | None = field(default=None, init=False, repr=False, compare=False)
     _environment: Any = field(default=None, init=False, repr=False, compare=False)
     """The environment, bound to the policy."""
-    _occurrences: Counter[tuple[str, int]] = field(default_factory=Counter, init=False, repr=False, compare=False)
+    _occurrences: Counter[tuple[str, int]] = field(
+        default_factory=Counter, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if not hasattr(self.rollout, "extend"):
             name = type(self.rollout).__name__
-            raise UserError(f"rollout {name} samples responses of one turn only (it has no extend): type environment=single_turn")
-        self.max_tokens = getattr(self.environment, "max_tokens", 0)  # without it, `config.rules` says so
+            raise UserError(
+                f"rollout {name} samples responses of one turn only (it has no extend): type "
+                "environment=single_turn"
+            )
+        # without it, `config.rules` says so
+        self.max_tokens = getattr(self.environment, "max_tokens", 0)
 
     def with_settings(self, **settings: Any) -> MultiTurn:
-        """Return a copy with other sampling settings, whose responses do not branch. Settings that the rollout does not have are
-        ignored."""
-        rollout = replace(self.rollout, **{k: v for k, v in settings.items() if hasattr(self.rollout, k)})
+        """Return a copy with other sampling settings, whose responses do not branch. Settings that
+        the rollout does not have are ignored."""
+        rollout = replace(
+            self.rollout, **{k: v for k, v in settings.items() if hasattr(self.rollout, k)}
+        )
         return replace(self, rollout=rollout, branching=None)
 
     @property
@@ -122,11 +147,14 @@ class MultiTurn:
         self._occurrences.clear()
         self.rollout.sync(policy, iteration=iteration)
 
-    def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
+    def generate(
+        self, prompts: Sequence[Prompt], *, samples: int, iteration: int
+    ) -> list[Response]:
         """Return `samples` responses to each prompt, prompt-major.
 
         Raises:
-            UserError: a prompt is empty or leaves no room for a response, the policy's logits are not finite, or the chat template refuses
+            UserError: a prompt is empty or leaves no room for a response, the policy's logits are
+            not finite, or the chat template refuses
                 the messages of the environment.
         """
         if (policy := self._policy) is None:
@@ -138,7 +166,10 @@ class MultiTurn:
         rollout.on_tokens = progress.on_step
         if stop := getattr(self._environment, "stop", ()):
             rollout.stop = (*getattr(rollout, "stop", ()), *stop)
-        with getattr(rollout, "sampling", nullcontext)(), Threads(MAX_WORKERS, "environment") as threads:
+        with (
+            getattr(rollout, "sampling", nullcontext)(),
+            Threads(MAX_WORKERS, "environment") as threads,
+        ):
             while active:
                 for group in groups:
                     group.keep_starts()
@@ -150,13 +181,21 @@ class MultiTurn:
                         for own, continuations in zip(batch, sampled, strict=True)
                         for row, continuation in zip(own, continuations, strict=True)
                     ]
-                    replies += [(row, turn, threads.submit(row.episode.reply, turn)) for row, turn in turns]
+                    replies += [
+                        (row, turn, threads.submit(row.episode.reply, turn)) for row, turn in turns
+                    ]
                     progress.add(turn.stop - turn.start for _, turn in turns)
                 for row, turn, reply in replies:
                     row.replied(policy, turn, reply.result(), self.environment.max_turns)
                     progress.done += row.done
-                limited = [(row, getattr(row.episode, "end", None)) for row, *_ in replies if row.done and not row.ended]
-                for row, reply in [(row, threads.submit(end)) for row, end in limited if end is not None]:
+                limited = [
+                    (row, getattr(row.episode, "end", None))
+                    for row, *_ in replies
+                    if row.done and not row.ended
+                ]
+                for row, reply in [
+                    (row, threads.submit(end)) for row, end in limited if end is not None
+                ]:
                     row.cut_off(reply.result())
                 active = [row for group in groups for row in group.next_rows()]
                 for row, _, _ in replies:
@@ -170,27 +209,47 @@ class MultiTurn:
         return 0 if self.branching is None else self.branching.num_tokens
 
     def _start(self, policy: Policy, prompt: Prompt, samples: int, iteration: int) -> _Group:
-        """Return the responses to a prompt, with those that are sampled from the prompt on at first."""
+        """Return the responses to a prompt, with those that are sampled from the prompt on at
+        first."""
         occurrence = next_occurrence(prompt, self._occurrences)
         max_length = getattr(self.rollout, "max_length", None)
 
         def begin(sample: int) -> _Row:
-            episode = self._environment.start(prompt, key=(self.seed, prompt.id, occurrence, sample, iteration))
+            episode = self._environment.start(
+                prompt, key=(self.seed, prompt.id, occurrence, sample, iteration)
+            )
             shown = replace(episode.prompt, id=prompt.id, time=prompt.time)
             conversation = Conversation.begin(policy, shown, episode.tools)
             max_turn_tokens = min(int(self.rollout.max_tokens), self.max_tokens)
-            encoded = encode_prompt(policy, shown, occurrence, max_turn_tokens, max_length, tools=episode.tools)
+            encoded = encode_prompt(
+                policy, shown, occurrence, max_turn_tokens, max_length, tools=episode.tools
+            )
             context_length = min(policy.context_length, max_length or policy.context_length)
-            return _Row(prompt, encoded, sample, episode, conversation, max_turn_tokens, self.max_tokens, context_length)
+            return _Row(
+                prompt,
+                encoded,
+                sample,
+                episode,
+                conversation,
+                max_turn_tokens,
+                self.max_tokens,
+                context_length,
+            )
 
         if self.branching is None:
             return _Group(begin, samples)
         vocabulary = policy.model.get_input_embeddings().weight.shape[0]
-        return _Tree(begin, samples, self.branching, vocabulary, (self.seed, prompt.id, occurrence, iteration))
+        return _Tree(
+            begin,
+            samples,
+            self.branching,
+            vocabulary,
+            (self.seed, prompt.id, occurrence, iteration),
+        )
 
     def _batches(self, contexts: list[list[_Row]]) -> Iterator[list[list[_Row]]]:
-        """Yield rows of contexts of similar length together, the longest first, as many as are sampled at once. Contexts of a batch have
-        the same number of rows."""
+        """Yield rows of contexts of similar length together, the longest first, as many as are
+        sampled at once. Contexts of a batch have the same number of rows."""
         order = sorted(contexts, key=lambda rows: (-len(rows), -len(rows[0].segment)))
         while order:
             num_samples = len(order[0])
@@ -200,25 +259,36 @@ class MultiTurn:
             yield batch
 
     def _contexts(self, batch: Sequence[Sequence[_Row]], active: Sequence[_Row]) -> list[Context]:
-        """Return the context of each group of rows. What the engine processes is kept of at most as many rows as it samples at once, in all
-        batches, and not in the last turn."""
-        held = sum(row.past is not None for row in active) - sum(row.past is not None for own in batch for row in own)
+        """Return the context of each group of rows. What the engine processes is kept of at most as
+        many rows as it samples at once, in all batches, and not in the last turn."""
+        held = sum(row.past is not None for row in active) - sum(
+            row.past is not None for own in batch for row in own
+        )
         contexts, num_free = [], self.batch_size - held
         for own in batch:
             keep = len(own) <= num_free and len(own[0].turns) + 1 < self.environment.max_turns
             num_free -= len(own) * keep
-            contexts.append(replace(own[0].context(self.num_entropies), samples=[row.sample for row in own], past=own[0].past, keep=keep))
+            contexts.append(
+                replace(
+                    own[0].context(self.num_entropies),
+                    samples=[row.sample for row in own],
+                    past=own[0].past,
+                    keep=keep,
+                )
+            )
             own[0].past = None
         return contexts
 
 
 def bind(environment: Any, policy: Policy) -> Any:
-    """Return the environment for this policy (`for_policy`), or unchanged if it is the same for all."""
+    """Return the environment for this policy (`for_policy`), or unchanged if it is the same for
+    all."""
     return environment.for_policy(policy) if hasattr(environment, "for_policy") else environment
 
 
 def find_prompt_without_episode(rollout: Any, prompts: Iterable[Prompt]) -> str | None:
-    """Return the first prompt with which the environment of a rollout cannot begin, and why; None if there is none."""
+    """Return the first prompt with which the environment of a rollout cannot begin, and why; None
+    if there is none."""
     environment = rollout.environment if isinstance(rollout, MultiTurn) else None
     for prompt in prompts if hasattr(environment, "check_prompt") else ():
         try:
@@ -229,12 +299,17 @@ def find_prompt_without_episode(rollout: Any, prompts: Iterable[Prompt]) -> str 
 
 
 def num_added_tokens(policy: Policy, rollout: Any, prompts: Sequence[Prompt]) -> int:
-    """Return the number of tokens by which the environment of a rollout makes the first prompt longer: its instructions and the schemas of
-    its tools. 0 for a rollout without an environment."""
+    """Return the number of tokens by which the environment of a rollout makes the first prompt
+    longer: its instructions and the schemas of its tools. 0 for a rollout without an
+    environment."""
     if not prompts or not isinstance(rollout, MultiTurn):
         return 0
     episode = bind(rollout.environment, policy).start(prompts[0], key=(0, prompts[0].id, 0, 0, 0))
-    shown = policy.encode(episode.prompt, episode.tools) if episode.tools else policy.encode(episode.prompt)
+    shown = (
+        policy.encode(episode.prompt, episode.tools)
+        if episode.tools
+        else policy.encode(episode.prompt)
+    )
     if (end := getattr(episode, "end", None)) is not None:
         end()
     return len(shown) - len(policy.encode(prompts[0]))
@@ -252,7 +327,8 @@ class _Row:
     conversation: Conversation
     max_turn_tokens: int
     max_tokens: int
-    """Maximum number of tokens of the response, observations included, without what contexts after cuts repeat."""
+    """Maximum number of tokens of the response, observations included, without what contexts after
+    cuts repeat."""
     context_length: int
     """Maximum number of tokens of a prompt or context and what follows."""
     tokens: list[int] = field(default_factory=list)
@@ -275,15 +351,25 @@ class _Row:
     """True if the environment ended the episode, False if a limit did."""
 
     def copied(self, **changes: Any) -> _Row:
-        """Return a copy, with other values of some fields, that goes on without an effect on this response."""
-        parts: dict[str, Any] = {name: copy.deepcopy(getattr(self, name)) for name in ("episode", "conversation")}
-        lists: dict[str, Any] = {name: list(getattr(self, name)) for name in ("tokens", "logprobs", "mask", "turns", "cuts")}
-        return replace(self, **{**parts, **lists, "entropies": (), "decisions": [], "past": None, **changes})
+        """Return a copy, with other values of some fields, that goes on without an effect on this
+        response."""
+        parts: dict[str, Any] = {
+            name: copy.deepcopy(getattr(self, name)) for name in ("episode", "conversation")
+        }
+        lists: dict[str, Any] = {
+            name: list(getattr(self, name))
+            for name in ("tokens", "logprobs", "mask", "turns", "cuts")
+        }
+        return replace(
+            self, **{**parts, **lists, "entropies": (), "decisions": [], "past": None, **changes}
+        )
 
     def context(self, num_entropies: int = 0) -> Context:
         """Return the ids that the next turn continues."""
         ids = self.segment
-        limit = min(self.max_turn_tokens, self.max_tokens - self.num_counted, self.context_length - len(ids))
+        limit = min(
+            self.max_turn_tokens, self.max_tokens - self.num_counted, self.context_length - len(ids)
+        )
         return Context(self.encoded, ids, [self.sample], limit, len(self.tokens), num_entropies)
 
     @property
@@ -332,11 +418,13 @@ class _Row:
         """Add what the environment gives a response that a limit ended to its last turn."""
         turn, reward = self.turns[-1], _reward(reply)
         given = [x for x in (turn.reward, reward) if x is not None]
-        self.turns[-1] = replace(turn, reward=sum(given) if given else None, calls=(*turn.calls, *reply.calls))
+        self.turns[-1] = replace(
+            turn, reward=sum(given) if given else None, calls=(*turn.calls, *reply.calls)
+        )
 
     def response(self, iteration: int, *, branches: bool) -> Response:
-        """Return the response, whose last token is a sampled one: observations are appended only if a turn follows. `branches`: a rule
-        decides whether responses branch."""
+        """Return the response, whose last token is a sampled one: observations are appended only if
+        a turn follows. `branches`: a rule decides whether responses branch."""
         return Response(
             prompt=self.prompt,
             prompt_tokens=self.encoded.tokens,
@@ -379,7 +467,12 @@ class _Tree(_Group):
     """The responses to a prompt, which branch by a rule."""
 
     def __init__(
-        self, begin: Callable[[int], _Row], num_responses: int, rule: Entropy, vocabulary: int, key: tuple[int | str, ...]
+        self,
+        begin: Callable[[int], _Row],
+        num_responses: int,
+        rule: Entropy,
+        vocabulary: int,
+        key: tuple[int | str, ...],
     ) -> None:
         self.plan = BranchPlan(rule, num_responses, key)
         self.vocabulary = vocabulary
@@ -408,21 +501,29 @@ class _Tree(_Group):
         if len(row.turns) == 1:
             self.plan.on_start(row.sample, entropy)
             return []
-        if row.branch is not None and row.branch.shared == turn.start:  # the observation at which it branched off itself
+        # the observation at which it branched off itself
+        if row.branch is not None and row.branch.shared == turn.start:
             return []
         samples = self.plan.on_tool_result(row.sample, turn.start, entropy)
         row.decisions.append(self.plan.decisions[-1]._asdict())
         branch = Branch(row.sample, turn.start)
-        return [self.starts[row.sample].copied(sample=sample, branch=branch, past=row.past) for sample in samples]
+        return [
+            self.starts[row.sample].copied(sample=sample, branch=branch, past=row.past)
+            for sample in samples
+        ]
 
 
 def _shared_contexts(rows: Sequence[_Row]) -> list[list[_Row]]:
-    """Return the rows of each context: all rows before their first turn whose prompts are the same, whose ids are then processed once, and
-    one row in a later turn."""
+    """Return the rows of each context: all rows before their first turn whose prompts are the same,
+    whose ids are then processed once, and one row in a later turn."""
     shared: dict[Any, list[_Row]] = {}
     for row in rows:
         is_first = not row.tokens
-        key = (id(row.prompt), row.encoded.occurrence, tuple(row.encoded.tokens)) if is_first else id(row)
+        key = (
+            (id(row.prompt), row.encoded.occurrence, tuple(row.encoded.tokens))
+            if is_first
+            else id(row)
+        )
         shared.setdefault(key, []).append(row)
     return list(shared.values())
 
@@ -436,7 +537,10 @@ def _reward(reply: Reply) -> float | None:
     if reply.reward is None:
         return None
     if not math.isfinite(reply.reward):
-        raise UserError(f"environment: the reward of a turn is {reply.reward}: return a finite number, or None for no reward")
+        raise UserError(
+            f"environment: the reward of a turn is {reply.reward}: return a finite number, or "
+            "None for no reward"
+        )
     return float(reply.reward)
 
 

@@ -22,51 +22,72 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from rlmods.policy.base import Policy
 from rlmods.policy.quantization import without_quantization_config
 from rlmods.rollout.encoding import Context, Continuation, check_settings
-from rlmods.rollout.external import Completion, Progress, Request, Versions, check_temperature, extend, full_weights, generate, shared
+from rlmods.rollout.external import (
+    Completion,
+    Progress,
+    Request,
+    Versions,
+    check_temperature,
+    extend,
+    full_weights,
+    generate,
+    shared,
+)
 from rlmods.types import Prompt, Response, UserError, check_bounds
 
 INSTALL = "pip install 'rlmods[vllm]' (without a GPU, see docs/rollout.md), or type rollout=local"
 ENVIRONMENT = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-"""Settings of vLLM that only the environment has, unless the user set them. Bound threads would slow down training on a CPU."""
+"""Settings of vLLM that only the environment has, unless the user set them. Bound threads would
+slow down training on a CPU."""
 
 
 @dataclass
 class VLLM:
-    """Samples with vLLM in the training process, one engine on each rank, on the device of the rank.
+    """Samples with vLLM in the training process, one engine on each rank, on the device of the
+    rank.
 
-    The engine starts with the policy's configuration and tokenizer, and `sync` copies the weights into it: merged ones with an adapter, and
-    one tensor at a time with sharded weights. The policy and the engine are in memory together. A response depends on the weights and on
-    (seed, prompt id, how often that id occurred before, sample, iteration), up to rounding, which depends on the other rows.
+    The engine starts with the policy's configuration and tokenizer, and `sync` copies the weights
+    into it: merged ones with an adapter, and one tensor at a time with sharded weights. The policy
+    and the engine are in memory together. A response depends on the weights and on (seed, prompt
+    id, how often that id occurred before, sample, iteration), up to rounding, which depends on the
+    other rows.
 
-    Raises: ValueError for a field that is out of range; UserError when training is set up, if vLLM is not installed or does not support the
-    policy.
-    """
+    Raises: ValueError for a field that is out of range; UserError when training is set up, if vLLM
+    is not installed or does not support the policy."""
 
     max_tokens: int = 16
     """Maximum number of tokens of a response, including EOS."""
     temperature: float = 1.0
-    """Divides the logits. 0 is greedy; `behavior_logprobs` are then those of temperature 1 without truncation."""
+    """Divides the logits. 0 is greedy; `behavior_logprobs` are then those of temperature 1 without
+    truncation."""
     top_p: float = 1.0
     """Sample among the fewest tokens whose probability reaches this. 1: among all."""
     top_k: int = 0
     """Sample among this many most probable tokens. 0: among all."""
     stop: Sequence[str] = ()
-    """A response ends with the token that completes one of these strings; the string is part of `tokens` and `text`."""
+    """A response ends with the token that completes one of these strings; the string is part of
+    `tokens` and `text`."""
     seed: int = 0
     """Seed of the samples."""
     max_length: int | None = None
-    """Maximum number of tokens of a prompt and its response; null: the policy's context. The cache must have room for it."""
+    """Maximum number of tokens of a prompt and its response; null: the policy's context. The cache
+    must have room for it."""
     cache_gib: float = 1.0
     """Size of the key-value cache, GiB. Responses wait while it is full."""
     dtype: str | None = None
-    """Data type of the engine's weights: float32, bfloat16, float16; null: bfloat16 if the trainer's precision is bf16-mixed, else that of
-    the policy's."""
+    """Data type of the engine's weights: float32, bfloat16, float16; null: bfloat16 if the
+    trainer's precision is bf16-mixed, else that of the policy's."""
     eager: bool | None = None
     """Run without compiled graphs, which take time to start; null: only without a GPU."""
-    on_tokens: Callable[[int, int, int], None] | None = field(default=None, init=False, repr=False, compare=False)
-    """Called after every step with the finished rows, all rows and the tokens of finished rows in this call of `generate`."""
+    on_tokens: Callable[[int, int, int], None] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+    """Called after every step with the finished rows, all rows and the tokens of finished rows in
+    this call of `generate`."""
     _policy: Policy | None = field(default=None, init=False, repr=False, compare=False)
-    _occurrences: Counter[tuple[str, int]] = field(default_factory=Counter, init=False, repr=False, compare=False)
+    _occurrences: Counter[tuple[str, int]] = field(
+        default_factory=Counter, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -75,7 +96,10 @@ class VLLM:
         rules = {
             "max_length": (self.max_length is None or self.max_length >= 2, "null or at least 2"),
             "cache_gib": (self.cache_gib > 0, "above 0"),
-            "dtype": (self.dtype in (None, "float32", "bfloat16", "float16"), "null, float32, bfloat16 or float16"),
+            "dtype": (
+                self.dtype in (None, "float32", "bfloat16", "float16"),
+                "null, float32, bfloat16 or float16",
+            ),
         }
         check_bounds(self, "rollout", rules)
 
@@ -93,16 +117,21 @@ class VLLM:
         self._occurrences.clear()
         self._engine(policy).load(policy, iteration)
 
-    def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
+    def generate(
+        self, prompts: Sequence[Prompt], *, samples: int, iteration: int
+    ) -> list[Response]:
         """Return `samples` responses to each prompt, prompt-major.
 
         Raises:
-            UserError: a prompt is empty or leaves no room for a response, or the policy's logits are not finite.
+            UserError: a prompt is empty or leaves no room for a response, or the policy's logits
+            are not finite.
         """
         if (policy := self._policy) is None:
             raise RuntimeError("generate() before sync(): there is no policy to sample from")
         engine, size = self._engine(policy), {"samples": samples, "iteration": iteration}
-        return generate(self, engine, policy, prompts, self._occurrences, max_length=self.max_length, **size)
+        return generate(
+            self, engine, policy, prompts, self._occurrences, max_length=self.max_length, **size
+        )
 
     def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
         """Return a continuation of each context for each of its samples.
@@ -116,18 +145,30 @@ class VLLM:
 
     def _engine(self, policy: Policy) -> InProcess:
         settings = (self.max_length, self.cache_gib, self.dtype, self.eager)
-        return shared(("vllm", settings, policy.model.config.to_json_string()), lambda: InProcess(policy, *settings))
+        return shared(
+            ("vllm", settings, policy.model.config.to_json_string()),
+            lambda: InProcess(policy, *settings),
+        )
 
 
 class InProcess:
     """A vLLM engine in this process (`rlmods.rollout.external.Engine`)."""
 
-    def __init__(self, policy: Policy, max_length: int | None, cache_gib: float, dtype: str | None, eager: bool | None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        max_length: int | None,
+        cache_gib: float,
+        dtype: str | None,
+        eager: bool | None,
+    ) -> None:
         self._versions = Versions()
         folder = mkdtemp(prefix="rlmods-vllm-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         write_description(policy, Path(folder))
-        options: dict[str, Any] = {"distributed_executor_backend": "external_launcher"} if _num_ranks() > 1 else {}
+        options: dict[str, Any] = (
+            {"distributed_executor_backend": "external_launcher"} if _num_ranks() > 1 else {}
+        )
         with _isolated():
             import vllm
 
@@ -143,10 +184,16 @@ class InProcess:
                     generation_config="vllm",  # not the checkpoint's
                     **options,
                 )
-            except (ValueError, RuntimeError, NotImplementedError) as error:  # vLLM's messages name the cause
+            except (ValueError, RuntimeError, NotImplementedError) as error:
+                # vLLM's messages name the cause
                 reason = " ".join(str(error).split())[:400]
-                advice = "type a larger rollout.cache_gib or a smaller rollout.max_length if memory is the cause, or rollout=local"
-                raise UserError(f"rollout=vllm: the engine does not start ({reason}): {advice}") from error
+                advice = (
+                    "type a larger rollout.cache_gib or a smaller rollout.max_length if memory "
+                    "is the cause, or rollout=local"
+                )
+                raise UserError(
+                    f"rollout=vllm: the engine does not start ({reason}): {advice}"
+                ) from error
         if options:  # the process group is the trainer's, which destroys it before Python exits
             self._llm.llm_engine.engine_core._finalizer.atexit = False
 
@@ -160,9 +207,13 @@ class InProcess:
         with _outside_of_training():
             try:
                 # Also tied weights: the CPU build has its own copy of the output layer.
-                self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": full_weights(policy)})
+                self._llm.collective_rpc(
+                    "reload_weights", kwargs={"weights_iterator": full_weights(policy)}
+                )
                 if not self._llm.reset_prefix_cache():
-                    raise RuntimeError("vLLM did not drop the cached keys and values of the previous weights")
+                    raise RuntimeError(
+                        "vLLM did not drop the cached keys and values of the previous weights"
+                    )
             except BaseException:
                 self._versions.forget()
                 raise
@@ -178,27 +229,41 @@ class InProcess:
         with _outside_of_training():
             try:
                 for name, request in zip(ids, requests, strict=True):
-                    settings = SamplingParams(**request.settings, output_kind=RequestOutputKind.FINAL_ONLY)
+                    settings = SamplingParams(
+                        **request.settings, output_kind=RequestOutputKind.FINAL_ONLY
+                    )
                     engine.add_request(name, tokens_input(list(request.tokens)), settings)
                 while len(done) < len(ids):
                     outputs = [output for output in engine.step() if output.finished]
-                    done |= {output.request_id: [_completion(x) for x in output.outputs] for output in outputs}
+                    done |= {
+                        output.request_id: [_completion(x) for x in output.outputs]
+                        for output in outputs
+                    }
                     rows = [x for output in outputs for x in output.outputs]
                     progress(len(rows), sum(len(x.token_ids) for x in rows))
             finally:
-                engine.abort_request([name for name in ids if name not in done])  # some, if the run is being stopped
+                # some, if the run is being stopped
+                engine.abort_request([name for name in ids if name not in done])
         return [done[name] for name in ids]
 
 
 def _completion(output: Any) -> Completion:
     tokens = list(output.token_ids)
-    logprobs = [float(position[token].logprob) for position, token in zip(output.logprobs or (), tokens, strict=False)]
-    return Completion(tokens, logprobs, output.finish_reason, tuple(span.version for span in output.weight_versions or ()))
+    logprobs = [
+        float(position[token].logprob)
+        for position, token in zip(output.logprobs or (), tokens, strict=False)
+    ]
+    return Completion(
+        tokens,
+        logprobs,
+        output.finish_reason,
+        tuple(span.version for span in output.weight_versions or ()),
+    )
 
 
 def check_architecture(policy: Policy) -> None:
-    """Check that vLLM is installed and supports the policy's architecture. (Its CPU build, 0.32, computes with wrong experts after
-    `reload_weights`, also with those of a checkpoint on disk.)
+    """Check that vLLM is installed and supports the policy's architecture. (Its CPU build, 0.32,
+    computes with wrong experts after `reload_weights`, also with those of a checkpoint on disk.)
 
     Raises:
         UserError: it is not, or does not.
@@ -207,12 +272,21 @@ def check_architecture(policy: Policy) -> None:
         try:
             from vllm import ModelRegistry
         except ImportError as error:
-            raise UserError(f"rollout=vllm: vLLM cannot be imported ({' '.join(str(error).split())[:160]}): {INSTALL}") from error
+            raise UserError(
+                "rollout=vllm: vLLM cannot be imported "
+                f"({' '.join(str(error).split())[:160]}): {INSTALL}"
+            ) from error
         name = type(policy.model).__name__
         if name not in ModelRegistry.get_supported_archs():
-            raise UserError(f"rollout=vllm: vLLM has no implementation of {name}: type rollout=local, or policy=... for another model")
+            raise UserError(
+                f"rollout=vllm: vLLM has no implementation of {name}: type rollout=local, or "
+                "policy=... for another model"
+            )
     if policy.is_mixture and not torch.cuda.is_available():
-        raise UserError(f"rollout=vllm: vLLM's CPU build cannot load new experts into {name}: type rollout=local")
+        raise UserError(
+            f"rollout=vllm: vLLM's CPU build cannot load new experts into {name}: type "
+            "rollout=local"
+        )
 
 
 def write_description(policy: Policy, folder: Path) -> None:
@@ -233,12 +307,18 @@ def _num_ranks() -> int:
 
 @contextmanager
 def _isolated() -> Iterator[None]:
-    """Import vLLM or start an engine without an effect on training: random state, threads and warnings stay as they are."""
+    """Import vLLM or start an engine without an effect on training: random state, threads and
+    warnings stay as they are."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    logging.getLogger("vllm").setLevel(logging.ERROR)  # until vLLM sets the level of the environment
+    # until vLLM sets the level of the environment
+    logging.getLogger("vllm").setLevel(logging.ERROR)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine reads the policy's tensors
-    rank = {"RANK": str(dist.get_rank()), "LOCAL_RANK": os.environ.get("LOCAL_RANK", "0")} if _num_ranks() > 1 else {}
+    rank = (
+        {"RANK": str(dist.get_rank()), "LOCAL_RANK": os.environ.get("LOCAL_RANK", "0")}
+        if _num_ranks() > 1
+        else {}
+    )
     before = {name: os.environ.get(name) for name in rank}
     set_num_threads, num_threads = torch.set_num_threads, torch.get_num_threads()
     os.environ.update(rank)
@@ -258,7 +338,8 @@ def _isolated() -> Iterator[None]:
 
 @contextmanager
 def _outside_of_training() -> Iterator[None]:
-    """Leave the trainer's precision context, as the engine has its own data type, and its random state, which vLLM also draws from."""
+    """Leave the trainer's precision context, as the engine has its own data type, and its random
+    state, which vLLM also draws from."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with isolate_rng(), torch.no_grad(), torch.autocast(device, enabled=False):
         yield

@@ -15,33 +15,37 @@ from rlmods.types import Prompt, Response, UserError, check_bounds
 
 @dataclass
 class VLLMServer:
-    """Samples with vLLM servers, each started by `python -m rlmods.serve policy=... port=...` before training.
+    """Samples with vLLM servers, each started by `python -m rlmods.serve policy=... port=...`
+    before training.
 
-    Prompts are distributed among the servers as these become free; prompts and responses are sent as token ids. `sync` writes the weights
-    to files, from which every server loads them, and names their version, which each response repeats. A request that fails is repeated,
-    then the server is left out until the next sync and its prompts go to the others. Responses depend on what those of `rollout=vllm` do.
+    Prompts are distributed among the servers as these become free; prompts and responses are sent
+    as token ids. `sync` writes the weights to files, from which every server loads them, and names
+    their version, which each response repeats. A request that fails is repeated, then the server is
+    left out until the next sync and its prompts go to the others. Responses depend on what those of
+    `rollout=vllm` do.
 
-    Raises: UserError for a field that is missing or out of range; while training, if no server is left, a server rejects a request, or one
-    has other weights than it was given.
-    """
+    Raises: UserError for a field that is missing or out of range; while training, if no server is
+    left, a server rejects a request, or one has other weights than it was given."""
 
     urls: Sequence[str] = ()
     """Addresses of the servers: [http://HOST:PORT, ...]."""
     max_tokens: int = 16
     """Maximum number of tokens of a response, including EOS."""
     temperature: float = 1.0
-    """Divides the logits. 0 is greedy; `behavior_logprobs` are then those of temperature 1 without truncation."""
+    """Divides the logits. 0 is greedy; `behavior_logprobs` are then those of temperature 1 without
+    truncation."""
     top_p: float = 1.0
     """Sample among the fewest tokens whose probability reaches this. 1: among all."""
     top_k: int = 0
     """Sample among this many most probable tokens. 0: among all."""
     stop: Sequence[str] = ()
-    """A response ends with the token that completes one of these strings; the string is part of `tokens` and `text`."""
+    """A response ends with the token that completes one of these strings; the string is part of
+    `tokens` and `text`."""
     seed: int = 0
     """Seed of the samples."""
     folder: str | None = None
-    """Folder for the weights, which the servers read: on a shared file system if they are on other machines. null: a temporary folder, in
-    memory where the system has one."""
+    """Folder for the weights, which the servers read: on a shared file system if they are on other
+    machines. null: a temporary folder, in memory where the system has one."""
     key_variable: str | None = "VLLM_API_KEY"
     """Environment variable that holds the servers' API key. No key is sent if it is not set."""
     timeout_s: float = 600.0
@@ -53,18 +57,28 @@ class VLLMServer:
     concurrency: int = 64
     """Number of prompts in flight on each server."""
     ahead: int = 0
-    """1: sample the next batch of prompts while this one is graded and trained on, with weights that are then one iteration old; 0: sample
-    each batch when it is needed."""
-    on_tokens: Callable[[int, int, int], None] | None = field(default=None, init=False, repr=False, compare=False)
-    """Called while sampling with the finished rows, all rows and the tokens of finished rows in this call of `generate`."""
+    """1: sample the next batch of prompts while this one is graded and trained on, with weights
+    that are then one iteration old; 0: sample each batch when it is needed."""
+    on_tokens: Callable[[int, int, int], None] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+    """Called while sampling with the finished rows, all rows and the tokens of finished rows in
+    this call of `generate`."""
     _policy: Policy | None = field(default=None, init=False, repr=False, compare=False)
-    _occurrences: Counter[tuple[str, int]] = field(default_factory=Counter, init=False, repr=False, compare=False)
+    _occurrences: Counter[tuple[str, int]] = field(
+        default_factory=Counter, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         self.urls = tuple((self.urls,) if isinstance(self.urls, str) else self.urls)
-        if not self.urls or not all(isinstance(url, str) and url.startswith(("http://", "https://")) for url in self.urls):
-            raise UserError("rollout=vllm_server needs addresses of servers: type 'rollout.urls=[http://HOST:PORT]'")
+        if not self.urls or not all(
+            isinstance(url, str) and url.startswith(("http://", "https://")) for url in self.urls
+        ):
+            raise UserError(
+                "rollout=vllm_server needs addresses of servers: type "
+                "'rollout.urls=[http://HOST:PORT]'"
+            )
         if len(set(self.urls)) < len(self.urls):
             raise UserError("rollout.urls names a server twice: type each address once")
         check_settings(self)
@@ -84,15 +98,26 @@ class VLLMServer:
         self._occurrences.clear()
         self._servers.load(policy, iteration)
 
-    def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
+    def generate(
+        self, prompts: Sequence[Prompt], *, samples: int, iteration: int
+    ) -> list[Response]:
         """Return `samples` responses to each prompt, prompt-major.
 
         Raises:
-            UserError: a prompt is empty or leaves no room for a response, the policy's logits are not finite, or the servers fail.
+            UserError: a prompt is empty or leaves no room for a response, the policy's logits are
+            not finite, or the servers fail.
         """
         if (policy := self._policy) is None:
             raise RuntimeError("generate() before sync(): there is no policy to sample from")
-        return generate(self, self._servers, policy, prompts, self._occurrences, samples=samples, iteration=iteration)
+        return generate(
+            self,
+            self._servers,
+            policy,
+            prompts,
+            self._occurrences,
+            samples=samples,
+            iteration=iteration,
+        )
 
     def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
         """Return a continuation of each context for each of its samples.
@@ -107,4 +132,7 @@ class VLLMServer:
     @property
     def _servers(self) -> Servers:
         limits = (self.key_variable, self.timeout_s, self.retries, self.backoff_s, self.concurrency)
-        return shared(("vllm_server", self.urls, self.folder, limits), lambda: Servers(self.urls, self.folder, *limits))
+        return shared(
+            ("vllm_server", self.urls, self.folder, limits),
+            lambda: Servers(self.urls, self.folder, *limits),
+        )

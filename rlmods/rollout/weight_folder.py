@@ -15,12 +15,14 @@ MEMORY = Path("/dev/shm")
 """File system in memory, where the system has one."""
 PREFIX = "rlmods-weights-"
 MIN_AGE_S = 60.0
-"""Age from which on a folder that no process has locked is abandoned. A younger one may not be locked yet."""
+"""Age from which on a folder that no process has locked is abandoned. A younger one may not be
+locked yet."""
 
 
 @dataclass(frozen=True)
 class WeightFolder:
-    """A folder that exists until `remove`. In memory it is locked, so that others know whether its process still runs."""
+    """A folder that exists until `remove`. In memory it is locked, so that others know whether its
+    process still runs."""
 
     path: Path
     directory: int | None
@@ -28,15 +30,20 @@ class WeightFolder:
 
     @classmethod
     def create(cls, parent: str | None, size: int) -> WeightFolder:
-        """Create a folder for `size` bytes: in `parent`, by default in memory if there is room, else in the system's temporary folder.
-        Folders in memory whose processes were killed are removed first.
+        """Create a folder for `size` bytes: in `parent`, by default in memory if there is room,
+        else in the system's temporary folder. Folders in memory whose processes were killed are
+        removed first.
 
         Raises:
             OSError: it cannot be written.
         """
         if parent is None:
             remove_abandoned()
-        in_memory = parent is None and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 1.1 * size
+        in_memory = (
+            parent is None
+            and os.access(MEMORY, os.W_OK)
+            and shutil.disk_usage(MEMORY).free > 1.1 * size
+        )
         place = MEMORY if in_memory else Path(parent or gettempdir())
         place.mkdir(parents=True, exist_ok=True)
         path = Path(mkdtemp(prefix=PREFIX, dir=place))
@@ -58,7 +65,11 @@ def remove_abandoned() -> None:
     for path in MEMORY.glob(f"{PREFIX}*"):
         try:
             info = path.lstat()
-            if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or time.time() - info.st_mtime < MIN_AGE_S:
+            if (
+                not stat.S_ISDIR(info.st_mode)
+                or info.st_uid != os.getuid()
+                or time.time() - info.st_mtime < MIN_AGE_S
+            ):
                 continue
             directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:  # another process has removed it

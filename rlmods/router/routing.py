@@ -10,37 +10,49 @@ from rlmods.types import UserError
 
 @dataclass(frozen=True)
 class Routing:
-    """Routing replay, update frequency, load balancing and entropy bonus of the routers of a mixture of experts.
+    """Routing replay, update frequency, load balancing and entropy bonus of the routers of a
+    mixture of experts.
 
-    If a token's experts change between the old log-probabilities and an update, its ratio pi / pi_old compares two different subnetworks,
-    and clipping cannot distinguish that noise from learning. Routing replay (arXiv:2507.18071, section 5.3; arXiv:2510.11370) uses, for
-    every token of a row including the prompt, the experts chosen when the old log-probabilities were computed. Gating weights come from
-    live logits, so the router still learns. Ratios of whole sequences (ratio=sequence) are stable without replay.
+    If a token's experts change between the old log-probabilities and an update, its ratio pi /
+    pi_old compares two different subnetworks, and clipping cannot distinguish that noise from
+    learning. Routing replay (arXiv:2507.18071, section 5.3; arXiv:2510.11370) uses, for every token
+    of a row including the prompt, the experts chosen when the old log-probabilities were computed.
+    Gating weights come from live logits, so the router still learns. Ratios of whole sequences
+    (ratio=sequence) are stable without replay.
 
-    The recorded choices are those of the trainer's forward. R3 (arXiv:2510.11370) replays those of the sampling engine, which would also
-    close the gap between sampler and trainer (`train/sampler_logprob_gap`); no rollout here reports them.
+    The recorded choices are those of the trainer's forward. R3 (arXiv:2510.11370) replays those of
+    the sampling engine, which would also close the gap between sampler and trainer
+    (`train/sampler_logprob_gap`); no rollout here reports them.
 
-    `train/router_changed_fraction` is the fraction of live choices that differ from the recorded ones, `train/router_load_max` the load of
-    the busiest expert of any layer (1: uniform, E / k: all tokens use it). Reference and critic always use their own choices."""
+    `train/router_changed_fraction` is the fraction of live choices that differ from the recorded
+    ones, `train/router_load_max` the load of the busiest expert of any layer (1: uniform, E / k:
+    all tokens use it). Reference and critic always use their own choices."""
 
     replay: bool = False
     """Replay the recorded choices in optimizer steps; False: routers choose in every forward."""
     every: int | None = 1
-    """Update the routers only every N iterations; they have no gradient in the others. null: routers are frozen. Even with frozen weights
-    their choices change with the hidden states, unless `replay` is True."""
+    """Update the routers only every N iterations; they have no gradient in the others. null:
+    routers are frozen. Even with frozen weights their choices change with the hidden states, unless
+    `replay` is True."""
     aux_coefficient: float = 0.0
-    """Weight of the load-balancing loss (`rlmods.router.balance`) relative to the RL loss; 0: none. Its loads are those of the recorded
-    choices over a whole optimizer step; to record them, the rows of an iteration's first step are scored too."""
+    """Weight of the load-balancing loss (`rlmods.router.balance`) relative to the RL loss; 0: none.
+    Its loads are those of the recorded choices over a whole optimizer step; to record them, the
+    rows of an iteration's first step are scored too."""
     entropy_coefficient: float = 0.0
-    """Weight of the entropy bonus of the routers relative to the RL loss; 0: none. The bonus is the entropy of the softmax over experts in
-    nats, mean over layers and over the tokens of an optimizer step, prompts included; it keeps routers from settling on few experts. Logged
-    as `train/router_entropy`."""
+    """Weight of the entropy bonus of the routers relative to the RL loss; 0: none. The bonus is the
+    entropy of the softmax over experts in nats, mean over layers and over the tokens of an
+    optimizer step, prompts included; it keeps routers from settling on few experts. Logged as
+    `train/router_entropy`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.replay, bool):
             raise ValueError(f"router.replay={self.replay}: must be true or false")
-        if self.every is not None and (not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1):
-            raise ValueError(f"router.every={self.every}: must be an integer of at least 1, or null")
+        if self.every is not None and (
+            not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1
+        ):
+            raise ValueError(
+                f"router.every={self.every}: must be an integer of at least 1, or null"
+            )
         for name in ("aux_coefficient", "entropy_coefficient"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"router.{name}={getattr(self, name)}: must be 0 or more")
@@ -54,12 +66,14 @@ class Routing:
         if not policy.routers and self != Routing():
             name = type(policy.model).__name__
             raise UserError(
-                f"router= needs a mixture of experts, and {name} has no routers that support it: type router=free without router.*"
+                f"router= needs a mixture of experts, and {name} has no routers that support "
+                "it: type router=free without router.*"
             )
         if self.every is None:
             for parameter in policy.routers.parameters():
                 parameter.requires_grad_(False)
 
     def is_frozen(self, iteration: int) -> bool:
-        """Return True if the routers are not updated in this iteration (the number of completed iterations)."""
+        """Return True if the routers are not updated in this iteration (the number of completed
+        iterations)."""
         return self.every is None or (iteration + 1) % self.every != 0

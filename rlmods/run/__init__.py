@@ -5,4 +5,12 @@ from rlmods.run.files import atomic_write, dumps, wrap_write_errors, write_summa
 from rlmods.run.name import member_name
 from rlmods.run.resume import find_resume
 
-__all__ = ["RunDir", "atomic_write", "dumps", "find_resume", "member_name", "wrap_write_errors", "write_summary"]
+__all__ = [
+    "RunDir",
+    "atomic_write",
+    "dumps",
+    "find_resume",
+    "member_name",
+    "wrap_write_errors",
+    "write_summary",
+]

@@ -15,9 +15,11 @@ PACKAGES = ("python", "torch", "transformers", "lightning", "git")
 
 
 def model_card(run: SavedRun, iteration: int | None = None) -> str:
-    """Return `README.md` of the model that a run has exported, for people and for the Hugging Face Hub: what it was trained on and how, its
-    validations, the command and the versions. `iteration`: that of an export of a checkpoint; None: the last one."""
-    config = run.config if (run.path / "config.yaml").is_file() else {}  # none of a run that was started from Python
+    """Return `README.md` of the model that a run has exported, for people and for the Hugging Face
+    Hub: what it was trained on and how, its validations, the command and the versions. `iteration`:
+    that of an export of a checkpoint; None: the last one."""
+    # none of a run that was started from Python
+    config = run.config if (run.path / "config.yaml").is_file() else {}
     label = run.label if config else str(run.summary.get("label", run.path.name))
     base = str((config.get("policy") or {}).get("name", ""))
     front = ["library_name: transformers", "tags: [rlmods, reinforcement-learning]"]
@@ -27,7 +29,9 @@ def model_card(run: SavedRun, iteration: int | None = None) -> str:
     sections = [
         "---\n" + "\n".join(front) + "\n---",
         f"# {run.path.name}: {label}",
-        f"Trained with rlmods for {run.summary.get('iterations', '?') if iteration is None else iteration} iterations (`{label}`), "
+        "Trained with rlmods for "
+        f"{run.summary.get('iterations', '?') if iteration is None else iteration} iterations "
+        f"(`{label}`), "
         f"seed {config.get('seed', run.summary.get('seed'))}.",
     ]
     if parts:
@@ -35,7 +39,10 @@ def model_card(run: SavedRun, iteration: int | None = None) -> str:
     if table := _validations(run):
         sections += ["## Held-out results", table]
     if run.overrides is not None:
-        sections += ["## Command", f"```bash\n{shlex.join(['python', 'train.py', *run.overrides])}\n```"]
+        sections += [
+            "## Command",
+            f"```bash\n{shlex.join(['python', 'train.py', *run.overrides])}\n```",
+        ]
     if versions := _versions(run):
         sections += ["## Versions", versions]
     return "\n\n".join(sections) + "\n"
@@ -43,13 +50,24 @@ def model_card(run: SavedRun, iteration: int | None = None) -> str:
 
 def _validations(run: SavedRun) -> str:
     """Return a table of validations: the first, the last, and some between them."""
-    names = [name for name in ("val/accuracy", "val/reward", "val/pair_accuracy") if run.series(name)]
+    names = [
+        name for name in ("val/accuracy", "val/reward", "val/pair_accuracy") if run.series(name)
+    ]
     series = {name: dict(run.series(name)) for name in names}
     iterations = _some(sorted({iteration for values in series.values() for iteration in values}))
     rows = [
-        "| " + " | ".join([str(i), *(f"{series[name][i]:.3f}" if i in series[name] else "" for name in names)]) + " |" for i in iterations
+        "| "
+        + " | ".join(
+            [str(i), *(f"{series[name][i]:.3f}" if i in series[name] else "" for name in names)]
+        )
+        + " |"
+        for i in iterations
     ]
-    return "\n".join([f"| iteration | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|", *rows]) if rows else ""
+    return (
+        "\n".join([f"| iteration | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|", *rows])
+        if rows
+        else ""
+    )
 
 
 def _some(values: Sequence[int]) -> list[int]:

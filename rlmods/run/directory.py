@@ -33,11 +33,12 @@ from rlmods.run.resume import (
     read_iteration,
     recorded_precision,
     recorded_resume,
-)  # fmt: skip
+)
 from rlmods.types import UserError
 
 RUN_DIR_VARIABLE = "RLMODS_RUN_DIR"
-"""Environment variable that passes run directory and checkpoint from the first rank to the ranks that it starts."""
+"""Environment variable that passes run directory and checkpoint from the first rank to the ranks
+that it starts."""
 
 PACKAGES = ("rlmods", "torch", "lightning", "transformers", "hydra-core", "numpy")
 
@@ -46,13 +47,15 @@ _open_calls = itertools.count()
 
 @dataclass(frozen=True)
 class RunDir:
-    """Directory of a run and the checkpoint that it resumes from. Files: `config.yaml`, `versions.txt` and those of the properties."""
+    """Directory of a run and the checkpoint that it resumes from. Files: `config.yaml`,
+    `versions.txt` and those of the properties."""
 
     path: Path
     checkpoint: Path | None = None
     """Passed to `trainer.fit(ckpt_path=...)`; None: start from scratch."""
     iteration: int = -1
-    """Completed iterations in `checkpoint`, -1 without one. Rows logged after it are deleted on resuming."""
+    """Completed iterations in `checkpoint`, -1 without one. Rows logged after it are deleted on
+    resuming."""
     precision: str | None = None
     """`trainer.precision` of this run if it was chosen (`auto`), else None."""
 
@@ -78,15 +81,18 @@ class RunDir:
 
     @classmethod
     def open(cls, config: DictConfig, automatic_precision: bool = False) -> RunDir:
-        """Check `config.run_dir` and `config.resume`, set `config.run_dir` to the absolute path and, on the first rank, lock the directory
-        and write configuration and versions. Called on every rank.
+        """Check `config.run_dir` and `config.resume`, set `config.run_dir` to the absolute path
+        and, on the first rank, lock the directory and write configuration and versions. Called on
+        every rank.
 
         Args:
-            automatic_precision: `config.trainer.precision` was chosen for this machine (`auto`). It is replaced by that of the run that is
+            automatic_precision: `config.trainer.precision` was chosen for this machine (`auto`). It
+            is replaced by that of the run that is
                 resumed, and by that of the first rank.
 
         Raises:
-            UserError: another process uses the directory, it holds a run that `resume` does not continue, settings have changed, no such
+            UserError: another process uses the directory, it holds a run that `resume` does not
+            continue, settings have changed, no such
                 checkpoint. Nothing is written then.
         """
         path = _set_absolute_paths(config)
@@ -100,14 +106,17 @@ class RunDir:
                 store.set(key, run._to_json())
             message = store.get(key).decode()
         if not is_first_rank():
-            run = cls._from_json(message) if message else cls._find(path, config, automatic_precision)
+            run = (
+                cls._from_json(message) if message else cls._find(path, config, automatic_precision)
+            )
         config.run_dir = str(run.path)
         run._set_precision(config)
         return run
 
     @classmethod
     def check_settings(cls, config: DictConfig) -> None:
-        """Check that the run in `config.run_dir` was started with these settings, apart from those that may change on resuming.
+        """Check that the run in `config.run_dir` was started with these settings, apart from those
+        that may change on resuming.
 
         Raises:
             UserError: a setting differs.
@@ -122,7 +131,8 @@ class RunDir:
 
     @classmethod
     def _from_json(cls, message: str) -> RunDir:
-        """Parse the directory sent by the first rank: all ranks resume from the same checkpoint, and only the first checks it."""
+        """Parse the directory sent by the first rank: all ranks resume from the same checkpoint,
+        and only the first checks it."""
         fields = json.loads(message)
         checkpoint = Path(fields["checkpoint"]) if fields["checkpoint"] else None
         return cls(Path(fields["path"]), checkpoint, fields["iteration"], fields["precision"])
@@ -145,7 +155,10 @@ class RunDir:
             if isinstance(error, FileExistsError):
                 raise _exists_error(path) from error
             if isinstance(error, OSError):
-                raise UserError(f"run_dir={path}: cannot write there ({error.strerror}), choose another run_dir=...") from error
+                raise UserError(
+                    f"run_dir={path}: cannot write there ({error.strerror}), choose another "
+                    "run_dir=..."
+                ) from error
             raise
         return run
 
@@ -156,7 +169,9 @@ class RunDir:
             checkpoint = find_resume(path, recorded_resume(path))  # no checkpoint of its own yet
         if config.get("fork"):
             if config.resume not in (None, "auto"):
-                raise UserError(f"fork={config.fork} resume={config.resume}: two origins, drop one of them")
+                raise UserError(
+                    f"fork={config.fork} resume={config.resume}: two origins, drop one of them"
+                )
             checkpoint = checkpoint or find_fork(config.fork)
         iteration = -1 if checkpoint is None else read_iteration(checkpoint)
         precision = config.trainer.precision if automatic_precision else None
@@ -169,22 +184,44 @@ class RunDir:
         if path.exists() and not path.is_dir():
             raise UserError(f"run_dir={path} is a file, choose another run_dir=...")
         run = cls._find(path, config, automatic_precision)
-        holds_run = (path / "config.yaml").exists() or run.metrics.exists() or run.checkpoints.exists()
+        holds_run = (
+            (path / "config.yaml").exists() or run.metrics.exists() or run.checkpoints.exists()
+        )
         is_own = run.checkpoint is not None and run.checkpoint.is_relative_to(path)
         if holds_run and config.resume is None:
             raise _exists_error(path)
-        if link := next((x for x in path.rglob("*") if x.is_symlink() and not (x.is_dir() or _is_inside(x, path))), None):
+        if link := next(
+            (
+                x
+                for x in path.rglob("*")
+                if x.is_symlink() and not (x.is_dir() or _is_inside(x, path))
+            ),
+            None,
+        ):
             problem = f"links to {link.resolve()}, a file elsewhere, which the run may overwrite"
-            raise UserError(f"{link}: {problem}: replace the link by a copy, or choose another run_dir=...")
+            raise UserError(
+                f"{link}: {problem}: replace the link by a copy, or choose another run_dir=..."
+            )
         if holds_run and config.resume != "auto":
             if not is_own:
-                raise UserError(f"run_dir={path} already holds a run other than resume={config.resume}: choose another run_dir=...")
+                raise UserError(
+                    f"run_dir={path} already holds a run other than resume={config.resume}: "
+                    "choose another run_dir=..."
+                )
             if (newest := list_checkpoints(run.checkpoints)[-1:]) and newest[0][0] > run.iteration:
-                raise UserError(f"{newest[0][1]} is newer than resume={config.resume}: type resume=auto, or another run_dir=...")
+                raise UserError(
+                    f"{newest[0][1]} is newer than resume={config.resume}: type resume=auto, "
+                    "or another run_dir=..."
+                )
         run._set_precision(config)
-        is_fork = bool(config.get("fork")) and run.checkpoint is not None and run.checkpoint.parent != run.checkpoints
+        is_fork = (
+            bool(config.get("fork"))
+            and run.checkpoint is not None
+            and run.checkpoint.parent != run.checkpoints
+        )
         if is_fork:
-            check_same_run(path / "config.yaml", config)  # a fork that was interrupted before its first checkpoint
+            # a fork that was interrupted before its first checkpoint
+            check_same_run(path / "config.yaml", config)
         check_same_run(_saved_config(path, run.checkpoint), config, fork=is_fork)
         return run
 
@@ -193,10 +230,12 @@ class RunDir:
             config.trainer.precision = self.precision
 
     def _record(self, config: DictConfig) -> None:
-        """Write `config.yaml` and `versions.txt`; a resumed run keeps them and writes its own with the suffix `.resumed_<iteration>`."""
+        """Write `config.yaml` and `versions.txt`; a resumed run keeps them and writes its own with
+        the suffix `.resumed_<iteration>`."""
         is_resumed = (self.path / "config.yaml").exists()
         suffix = f".resumed_{max(self.iteration, 0):06d}" if is_resumed else ""
-        with (self.path / f"config{suffix}.yaml").open("w" if is_resumed else "x") as file:  # "x" fails if another process creates it first
+        # "x" fails if another process creates it first
+        with (self.path / f"config{suffix}.yaml").open("w" if is_resumed else "x") as file:
             file.write(as_yaml(config))
         atomic_write(self.path / f"versions{suffix}.txt", _versions())
         atomic_write(self.path / f"sources{suffix}.txt", _sources(config))
@@ -212,7 +251,8 @@ def _set_absolute_paths(config: DictConfig) -> Path:
 
 
 def _saved_config(path: Path, checkpoint: Path | None) -> Path:
-    """Return the path of the settings of the run that is resumed: the one that the checkpoint belongs to."""
+    """Return the path of the settings of the run that is resumed: the one that the checkpoint
+    belongs to."""
     return (checkpoint.parents[1] if checkpoint else path) / "config.yaml"
 
 
@@ -221,14 +261,26 @@ def _is_inside(link: Path, folder: Path) -> bool:
 
 
 def _exists_error(path: Path) -> UserError:
-    return UserError(f"run_dir={path} already holds a run: continue it with resume=auto or choose another run_dir=...")
+    return UserError(
+        f"run_dir={path} already holds a run: continue it with resume=auto or choose another "
+        "run_dir=..."
+    )
 
 
 def _torchrun_store() -> TCPStore | None:
-    """Connect to torchrun's store: its ranks do not inherit `RUN_DIR_VARIABLE`, and default directories differ by each rank's clock."""
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or os.environ.get("WORLD_SIZE") == "1":
+    """Connect to torchrun's store: its ranks do not inherit `RUN_DIR_VARIABLE`, and default
+    directories differ by each rank's clock."""
+    if (
+        os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        or os.environ.get("WORLD_SIZE") == "1"
+    ):
         return None
-    return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(minutes=5))
+    return TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=False,
+        timeout=timedelta(minutes=5),
+    )
 
 
 def _processor() -> str:
@@ -242,9 +294,13 @@ def _processor() -> str:
 
 
 def _sources(config: DictConfig) -> str:
-    """Return a line for each source file of this package, and of the plugins that the configuration names: digest and path."""
+    """Return a line for each source file of this package, and of the plugins that the configuration
+    names: digest and path."""
     folder = Path(__file__).parents[1]
-    files = {f"{folder.name}/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*.py")}
+    files = {
+        f"{folder.name}/{path.relative_to(folder).as_posix()}": path
+        for path in folder.rglob("*.py")
+    }
     targets = re.findall(r"^[\s-]*_target_: (\w+)\.", OmegaConf.to_yaml(config), re.MULTILINE)
     for name in sorted({*targets} - {folder.name}):
         origin = Path(getattr(sys.modules.get(name), "__file__", None) or "/")
@@ -252,12 +308,19 @@ def _sources(config: DictConfig) -> str:
             paths = origin.parent.rglob("*.py") if origin.name == "__init__.py" else [origin]
             root = origin.parents[origin.name == "__init__.py"]
             files |= {path.relative_to(root).as_posix(): path for path in paths}
-    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]} {name}\n" for name, path in sorted(files.items()))
+    return "".join(
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]} {name}\n"
+        for name, path in sorted(files.items())
+    )
 
 
 def _versions() -> str:
     typed = one_line(shlex.join(["python", *sys.argv]))
-    lines = [f"command {typed}", f"python {platform.python_version()}", f"platform {platform.platform()}"]
+    lines = [
+        f"command {typed}",
+        f"python {platform.python_version()}",
+        f"platform {platform.platform()}",
+    ]
     lines += [f"processor {_processor()}", f"threads {torch.get_num_threads()}"]
     if folders := os.environ.get("RLMODS_PLUGINS"):
         lines.append(f"plugins {one_line(folders)}")
@@ -268,7 +331,16 @@ def _versions() -> str:
             lines.append(f"{name} not installed")
     root = Path(__file__).parents[2]
     if (root / ".git").exists():
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        command = [
+            "git",
+            "-C",
+            str(root),
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=40",
+            "--exclude=*",
+        ]
         try:
             git = subprocess.run(command, capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):

@@ -23,12 +23,15 @@ def wrap_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path}: cannot write there ({error.strerror}): make room, or choose another run_dir=...") from error
+        raise UserError(
+            f"{path}: cannot write there ({error.strerror}): make room, or choose another "
+            "run_dir=..."
+        ) from error
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Replace `path` atomically, creating its folder: a reader, or a crash, sees the old file or the new one, never a part. Lone surrogates
-    are written escaped, as in JSON.
+    """Replace `path` atomically, creating its folder: a reader, or a crash, sees the old file or
+    the new one, never a part. Lone surrogates are written escaped, as in JSON.
 
     Raises:
         UserError: the file cannot be written.
@@ -37,17 +40,23 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            temporary.unlink(missing_ok=True)  # of a crash, or a link in a received folder to a file elsewhere
-            temporary.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
+            # of a crash, or a link in a received folder to a file elsewhere
+            temporary.unlink(missing_ok=True)
+            temporary.write_bytes(
+                content.encode(errors="backslashreplace") if isinstance(content, str) else content
+            )
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
-    """Return standard JSON: NaN and infinities become null, tensors and arrays lists, other unknown types their `str`."""
+    """Return standard JSON: NaN and infinities become null, tensors and arrays lists, other unknown
+    types their `str`."""
     try:  # most values need no change, and copying them takes longer than writing them
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, default=_to_json)
+        return json.dumps(
+            value, ensure_ascii=False, allow_nan=False, indent=indent, default=_to_json
+        )
     except (TypeError, ValueError):  # keys that are not strings, NaN and infinities
         return json.dumps(_to_json(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
@@ -70,9 +79,10 @@ def write_summary(
     fork: str | None = None,
     warnings: Sequence[str] = (),
 ) -> None:
-    """Write `summary.json`. `accuracy` has the keys first, best and last; `exit` is "finished", "interrupted" or "failed: <reason>". The
-    number of dropped prompts is written if there are any, seed and overrides if they are known, and the origin,
-    RUN@ITERATION, if the run is a fork. `warnings` are findings that hold at the end of the run, such as a collapse.
+    """Write `summary.json`. `accuracy` has the keys first, best and last; `exit` is "finished",
+    "interrupted" or "failed: <reason>". The number of dropped prompts is written if there are any,
+    seed and overrides if they are known, and the origin, RUN@ITERATION, if the run is a fork.
+    `warnings` are findings that hold at the end of the run, such as a collapse.
 
     Raises:
         ValueError: other keys in `accuracy`, an invalid `exit`.

@@ -9,10 +9,11 @@ from pathlib import Path
 
 
 def check_hub(name: str | Path) -> None:
-    """Before `name` is loaded from the Hub: if the Hub cannot be reached, use its cache alone from now on, as `HF_HUB_OFFLINE=1` does.
+    """Before `name` is loaded from the Hub: if the Hub cannot be reached, use its cache alone from
+    now on, as `HF_HUB_OFFLINE=1` does.
 
-    The libraries otherwise repeat each request for half a minute, and print every one. Do nothing for a local file or directory.
-    """
+    The libraries otherwise repeat each request for half a minute, and print every one. Do nothing
+    for a local file or directory."""
     if not Path(name).expanduser().exists():
         _check_connection()
 
@@ -25,8 +26,11 @@ def _check_connection() -> None:
         return
     try:
         get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except Exception:  # the client raises its own exceptions of the network and built-in ones; the Hub's answer, whichever, raises none
-        os.environ["HF_HUB_OFFLINE"] = "1"  # for processes started by this one, and for `datasets` if it is not imported yet
+    except Exception:
+        # the client raises its own exceptions of the network and built-in ones; the Hub's answer,
+        # whichever, raises none for processes started by this one, and for `datasets` if it is not
+        # imported yet
+        os.environ["HF_HUB_OFFLINE"] = "1"
         constants.HF_HUB_OFFLINE = True
         if datasets := sys.modules.get("datasets"):
             datasets.config.HF_HUB_OFFLINE = True

@@ -25,9 +25,12 @@ Checksums = Mapping[str, tuple[int, int]]
 
 
 class DirectCheckpointIO(TorchCheckpointIO):
-    """Write a checkpoint directly to its path. (Lightning's own builds it in memory, then in the folder for temporary files.)"""
+    """Write a checkpoint directly to its path. (Lightning's own builds it in memory, then in the
+    folder for temporary files.)"""
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
         """
         Raises:
             OSError: the file cannot be written.
@@ -43,27 +46,41 @@ class DirectCheckpointIO(TorchCheckpointIO):
 def find_damage(path: Path) -> str | None:
     """Return what is wrong with a checkpoint, None if every byte is as it was written.
 
-    A file is a zip archive with a CRC32 of each entry, a folder has a manifest. Reads everything, at about 3 GB/s from the page cache.
-    """
+    A file is a zip archive with a CRC32 of each entry, a folder has a manifest. Reads everything,
+    at about 3 GB/s from the page cache."""
     try:
         if path.is_dir():
             return _find_folder_damage(path)
         if not path.is_file():  # reading a pipe never ends
             return "it is not a file"
         with zipfile.ZipFile(path) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:  # torch compresses nothing
+            # torch compresses nothing
+            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
                 return "it is compressed"
             entry = archive.testzip()
         return None if entry is None else f"{entry} is damaged"
-    # Errors of zipfile on damaged archives: a flipped bit gives an unknown compression method (NotImplementedError) or marks an entry as
-    # encrypted (RuntimeError, also the base of RecursionError from deep JSON in a manifest).
-    except (OSError, ValueError, KeyError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    # Errors of zipfile on damaged archives: a flipped bit gives an unknown compression method
+    # (NotImplementedError) or marks an entry as encrypted (RuntimeError, also the base of
+    # RecursionError from deep JSON in a manifest).
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        RuntimeError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         return " ".join(str(error).split()) or type(error).__name__
 
 
 def compute_checksums(folder: Path, rank: int = 0, world_size: int = 1) -> Checksums:
     """Sync this rank's share of the files to disk and return their checksums."""
-    names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST)
+    names = sorted(
+        str(file.relative_to(folder))
+        for file in folder.rglob("*")
+        if file.is_file() and file.name != MANIFEST
+    )
     return {name: _checksum(folder / name, sync=True) for name in names[rank::world_size]}
 
 
@@ -90,7 +107,9 @@ def sync(path: Path) -> None:
 def _find_folder_damage(folder: Path) -> str | None:
     if not (folder / MANIFEST).is_file():
         return f"it has no {MANIFEST}"
-    if others := sorted(file.name for file in folder.rglob("*") if not (file.is_file() or file.is_dir())):
+    if others := sorted(
+        file.name for file in folder.rglob("*") if not (file.is_file() or file.is_dir())
+    ):
         return f"{others[0]} is not a file"
     for name, (size, crc) in _read_manifest(folder / MANIFEST).items():
         if not (folder / name).is_file():
@@ -103,13 +122,18 @@ def _find_folder_damage(folder: Path) -> str | None:
 
 
 def _read_manifest(path: Path) -> Checksums:
-    """Return the checksums in a manifest. Raises: ValueError unless it has size and CRC32 of files in its folder."""
+    """Return the checksums in a manifest. Raises: ValueError unless it has size and CRC32 of files
+    in its folder."""
     try:
         entries = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         raise ValueError(f"{path.name} is damaged") from None
-    is_table = isinstance(entries, dict) and all(isinstance(entry, list) and len(entry) == 2 for entry in entries.values())
-    if not is_table or any(Path(name).is_absolute() or ".." in Path(name).parts for name in entries):
+    is_table = isinstance(entries, dict) and all(
+        isinstance(entry, list) and len(entry) == 2 for entry in entries.values()
+    )
+    if not is_table or any(
+        Path(name).is_absolute() or ".." in Path(name).parts for name in entries
+    ):
         raise ValueError(f"{path.name} is damaged")
     return {name: (size, crc) for name, (size, crc) in entries.items()}
 

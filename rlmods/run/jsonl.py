@@ -19,10 +19,12 @@ MAX_LINE_BYTES = 100_000_000
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON Lines file, [] if it does not exist. An incomplete last line is skipped.
+    """Return the objects of a JSON Lines file, [] if it does not exist. An incomplete last line is
+    skipped.
 
     Raises:
-        UserError: the file cannot be read, or another line (named by its number) is not a JSON object or longer than `MAX_LINE_BYTES`.
+        UserError: the file cannot be read, or another line (named by its number) is not a JSON
+        object or longer than `MAX_LINE_BYTES`.
     """
     rows = []
     with _opened(path) as file:
@@ -31,24 +33,39 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             if row is not None:
                 rows.append(row)
             elif len(line) == MAX_LINE_BYTES:
-                raise UserError(f"{path}:{number}: the line is longer than {MAX_LINE_BYTES} bytes: give another file")
+                raise UserError(
+                    f"{path}:{number}: the line is longer than {MAX_LINE_BYTES} bytes: give "
+                    "another file"
+                )
             elif line.strip() and line.endswith(b"\n"):
-                raise UserError(f"{path}:{number}: broken JSON; the file needs one whole object a line")
+                raise UserError(
+                    f"{path}:{number}: broken JSON; the file needs one whole object a line"
+                )
     return rows
 
 
 def truncate_rows(path: Path, iteration: int) -> list[dict[str, Any]]:
-    """Delete rows after `iteration`, rows without one and broken lines from a file of per-iteration rows; return the rows kept. Warns
-    of broken lines, except for an incomplete last one, which a crash leaves.
+    """Delete rows after `iteration`, rows without one and broken lines from a file of per-iteration
+    rows; return the rows kept. Warns of broken lines, except for an incomplete last one, which a
+    crash leaves.
 
     Raises:
         UserError: the file cannot be read or written.
     """
     lines = _read_lines(path)
     parsed = [_parse(line) for line in lines]
-    if broken := sum(row is None and bool(line.strip()) for row, line in zip(parsed[:-1], lines[:-1], strict=True)):
-        warnings.warn(f"{path}: {broken} broken lines in the middle of the file are deleted", stacklevel=2)
-    rows = [(row, line) for row, line in zip(parsed, lines, strict=True) if row is not None and isinstance(row.get("iteration"), int)]
+    if broken := sum(
+        row is None and bool(line.strip())
+        for row, line in zip(parsed[:-1], lines[:-1], strict=True)
+    ):
+        warnings.warn(
+            f"{path}: {broken} broken lines in the middle of the file are deleted", stacklevel=2
+        )
+    rows = [
+        (row, line)
+        for row, line in zip(parsed, lines, strict=True)
+        if row is not None and isinstance(row.get("iteration"), int)
+    ]
     rows = [(row, line) for row, line in rows if row["iteration"] <= iteration]
     content = b"".join(line + b"\n" for _, line in rows)
     if content != b"\n".join(lines):
@@ -57,7 +74,8 @@ def truncate_rows(path: Path, iteration: int) -> list[dict[str, Any]]:
 
 
 class JsonlWriter:
-    """Append rows to a JSON Lines file, created if missing. A row is on disk when `append` returns; thread-safe."""
+    """Append rows to a JSON Lines file, created if missing. A row is on disk when `append` returns;
+    thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,12 +92,16 @@ class JsonlWriter:
                 if not self._repaired:
                     self._repair()
                 with self.path.open("ab") as file:
-                    file.write(f"{dumps(row)}\n".encode(errors="backslashreplace"))  # lone surrogates, escaped as in JSON
+                    # lone surrogates, escaped as in JSON
+                    file.write(f"{dumps(row)}\n".encode(errors="backslashreplace"))
             except OSError as error:
-                raise UserError(f"{self.path}: cannot write there ({error.strerror}), choose another file") from error
+                raise UserError(
+                    f"{self.path}: cannot write there ({error.strerror}), choose another file"
+                ) from error
 
     def _repair(self) -> None:
-        """Delete an incomplete last line left by a crash, or add the newline if only that is missing."""
+        """Delete an incomplete last line left by a crash, or add the newline if only that is
+        missing."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a+b") as file:
             file.seek(0)

@@ -1,7 +1,7 @@
 """Lock of a run directory: one process at a time.
 
-Both a file in the directory and the directory itself are locked: the file may be deleted, and another process would lock a new one; the
-directory cannot be locked on every network file system.
+Both a file in the directory and the directory itself are locked: the file may be deleted, and
+another process would lock a new one; the directory cannot be locked on every network file system.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ NOT_OF_FOLDERS = (*UNSUPPORTED, errno.EBADF, errno.EISDIR, errno.EACCES, errno.E
 """Errors of file systems that lock files only."""
 
 _locks: dict[Path, tuple[FileLock, int]] = {}
-"""Locks of this process, by directory, and the open directories. Neither forks nor other programs inherit them."""
+"""Locks of this process, by directory, and the open directories. Neither forks nor other programs
+inherit them."""
 
 
 def acquire(folder: Path) -> bool:
-    """Lock the existing `folder` for this process until it ends, also by `kill -9`. Return False if this process had locked it already.
+    """Lock the existing `folder` for this process until it ends, also by `kill -9`. Return False if
+    this process had locked it already.
 
     On a file system without locks, warn instead.
 
@@ -46,12 +48,19 @@ def acquire(folder: Path) -> bool:
         lock.acquire(blocking=False)
     except (Timeout, BlockingIOError):
         os.close(directory)
-        raise UserError(f"run_dir={folder} is in use by {_owner(folder)}: type another run_dir=..., or end that run first") from None
+        raise UserError(
+            f"run_dir={folder} is in use by {_owner(folder)}: type another run_dir=..., or "
+            "end that run first"
+        ) from None
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             os.close(directory)
             raise
-        warnings.warn(f"{folder}: this file system has no locks ({error.strerror}): start no second run there", stacklevel=2)
+        warnings.warn(
+            f"{folder}: this file system has no locks ({error.strerror}): start no second run "
+            "there",
+            stacklevel=2,
+        )
     _locks[folder] = lock, directory
     return True
 
@@ -62,7 +71,8 @@ def is_locked(folder: Path) -> bool:
 
 
 def _lock_directory(directory: int) -> None:
-    """Lock an open directory, where the file system can. Raises: BlockingIOError if another process has locked it."""
+    """Lock an open directory, where the file system can. Raises: BlockingIOError if another process
+    has locked it."""
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -74,7 +84,9 @@ def _lock_directory(directory: int) -> None:
 
 def _owner(folder: Path) -> str:
     try:
-        return (folder / LOCK_FILE).read_bytes()[:256].decode(errors="replace").strip() or "another process"
+        return (folder / LOCK_FILE).read_bytes()[:256].decode(
+            errors="replace"
+        ).strip() or "another process"
     except OSError:  # deleted
         return "another process"
 
@@ -89,7 +101,8 @@ os.register_at_fork(after_in_child=_close_in_fork)
 
 
 def write_owner(folder: Path) -> None:
-    """Write host and process id of this process to the lock file, for the error message of others."""
+    """Write host and process id of this process to the lock file, for the error message of
+    others."""
     (folder / LOCK_FILE).write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
 
 

@@ -16,7 +16,8 @@ MAX_NAME_LENGTH = 120
 
 
 def default_run_dir(name: str) -> str:
-    """Return `runs/dapo-20260101-120000`; under `-m`, the directory of the sweep and that of the member in it."""
+    """Return `runs/dapo-20260101-120000`; under `-m`, the directory of the sweep and that of the
+    member in it."""
     if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
         hydra = HydraConfig.get()
         return f"{hydra.sweep.dir}/{hydra.sweep.subdir}"
@@ -24,11 +25,11 @@ def default_run_dir(name: str) -> str:
 
 
 def member_name(overrides: Sequence[str]) -> str:
-    """Return the name of the directory of a sweep's member: its overrides, sorted, `ratio=symmetric,seed=1`.
+    """Return the name of the directory of a sweep's member: its overrides, sorted,
+    `ratio=symmetric,seed=1`.
 
-    Characters that are special in paths or shells become `-`, and a name longer than `MAX_NAME_LENGTH` is cut; a hash of the overrides then
-    keeps names apart.
-    """
+    Characters that are special in paths or shells become `-`, and a name longer than
+    `MAX_NAME_LENGTH` is cut; a hash of the overrides then keeps names apart."""
     typed = ",".join(sorted(map(str, overrides))) or "default"
     name = re.sub(r"[^\w.=,+@-]", "-", typed, flags=re.ASCII)
     if name == typed and len(name) <= MAX_NAME_LENGTH and not name.startswith("."):
@@ -38,8 +39,12 @@ def member_name(overrides: Sequence[str]) -> str:
 
 def register() -> None:
     """Register the OmegaConf resolvers `${default_run_dir:NAME}` and `${member_name:OVERRIDES}`."""
-    OmegaConf.register_new_resolver("default_run_dir", default_run_dir, use_cache=True, replace=True)
+    OmegaConf.register_new_resolver(
+        "default_run_dir", default_run_dir, use_cache=True, replace=True
+    )
     OmegaConf.register_new_resolver("member_name", member_name, replace=True)
 
 
-register()  # on import, because the worker processes of a launcher resolve a member's directory before they call anything
+# on import, because the worker processes of a launcher resolve a member's directory before they
+# call anything
+register()

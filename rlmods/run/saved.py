@@ -19,8 +19,18 @@ MAX_DEPTH = 4
 """Levels of folders below a given one in which runs are found."""
 MAX_ITERATION, MAX_SUMMARY_BYTES = 10**12, 10_000_000
 """Largest values that are read; runs have far smaller ones."""
-NOT_COMPARED = ("seed", "rollout.seed", "run_dir", "resume", "logger", "callbacks", "trainer.precision", "fork")
-"""Settings in which runs of one group may differ: the seed, and what decides where results are written."""
+NOT_COMPARED = (
+    "seed",
+    "rollout.seed",
+    "run_dir",
+    "resume",
+    "logger",
+    "callbacks",
+    "trainer.precision",
+    "fork",
+)
+"""Settings in which runs of one group may differ: the seed, and what decides where results are
+written."""
 
 RECIPES = ("algo", "variant")
 """Groups whose options choose those of other groups."""
@@ -33,7 +43,8 @@ def is_value(value: Any) -> TypeGuard[int | float]:
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A run directory. Its files may be of somebody else: they are parsed as data, and nothing in them is executed or instantiated."""
+    """A run directory. Its files may be of somebody else: they are parsed as data, and nothing in
+    them is executed or instantiated."""
 
     path: Path
 
@@ -46,7 +57,9 @@ class SavedRun:
                 raise ValueError("too large")
             summary = json.loads(file.read_text()) if file.is_file() else {}
         except (ValueError, OSError, RecursionError) as error:
-            raise UserError(f"{file}: cannot be read ({type(error).__name__}): delete it, or leave the run out") from error
+            raise UserError(
+                f"{file}: cannot be read ({type(error).__name__}): delete it, or leave the run out"
+            ) from error
         return summary if isinstance(summary, dict) else {}
 
     @cached_property
@@ -61,14 +74,20 @@ class SavedRun:
         try:
             config = yaml.load(read_config(file), Loader=loader)
         except (yaml.YAMLError, ValueError) as error:
-            raise UserError(f"{file}: cannot be read ({type(error).__name__}): give another run") from error
+            raise UserError(
+                f"{file}: cannot be read ({type(error).__name__}): give another run"
+            ) from error
         return config if isinstance(config, dict) else {}
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
         """Rows of `metrics.jsonl` with their iteration."""
         rows = read_rows(self.path / "metrics.jsonl")
-        return [row for row in rows if type(row.get("iteration")) is int and 0 <= row["iteration"] < MAX_ITERATION]
+        return [
+            row
+            for row in rows
+            if type(row.get("iteration")) is int and 0 <= row["iteration"] < MAX_ITERATION
+        ]
 
     @property
     def seed(self) -> int | str:
@@ -85,7 +104,11 @@ class SavedRun:
     def parts(self) -> dict[str, str]:
         """Option of each group."""
         parts = self.summary.get("parts")
-        return {str(group): str(option) for group, option in parts.items()} if isinstance(parts, dict) else {}
+        return (
+            {str(group): str(option) for group, option in parts.items()}
+            if isinstance(parts, dict)
+            else {}
+        )
 
     @property
     def overrides(self) -> list[str] | None:
@@ -100,7 +123,11 @@ class SavedRun:
 
     def series(self, metric: str) -> list[tuple[int, float]]:
         """Return iteration and value of each row that has a number as the metric."""
-        return [(row["iteration"], float(row[metric])) for row in self.metrics if is_value(row.get(metric))]
+        return [
+            (row["iteration"], float(row[metric]))
+            for row in self.metrics
+            if is_value(row.get(metric))
+        ]
 
     def result(self, metric: str, last: int = 1) -> float | None:
         """Return the mean of the last values of a metric, None if there is none."""
@@ -108,16 +135,26 @@ class SavedRun:
         return sum(values) / len(values) if values else None
 
     def by_prompt(self) -> dict[str, float]:
-        """Return whether the greedy response to each prompt of the last saved validation is correct (0 or 1). Prompts that were not graded
-        are left out, and those of named sets (`validation.data`)."""
+        """Return whether the greedy response to each prompt of the last saved validation is correct
+        (0 or 1). Prompts that were not graded are left out, and those of named sets
+        (`validation.data`)."""
         files = sorted((self.path / "samples").glob("validation_*.jsonl"))
         rows = read_rows(files[-1]) if files else []
-        graded = ((row.get("id"), row.get("correct"), row.get("temperature")) for row in rows if row.get("set") is None)
-        return {str(name): float(correct) for name, correct, temperature in graded if isinstance(correct, bool) and temperature == 0}
+        graded = (
+            (row.get("id"), row.get("correct"), row.get("temperature"))
+            for row in rows
+            if row.get("set") is None
+        )
+        return {
+            str(name): float(correct)
+            for name, correct, temperature in graded
+            if isinstance(correct, bool) and temperature == 0
+        }
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Settings by dotted name, without those of `NOT_COMPARED` and paths within the run directory."""
+        """Settings by dotted name, without those of `NOT_COMPARED` and paths within the run
+        directory."""
         run_dir = str(self.config.get("run_dir"))
         leaves = dict(_leaves(self.config))
         return {
@@ -143,7 +180,8 @@ class Group:
 
 
 def find_runs(paths: Iterable[Path]) -> list[SavedRun]:
-    """Return the runs in and below the folders, in the order of the arguments and then of their names, each once.
+    """Return the runs in and below the folders, in the order of the arguments and then of their
+    names, each once.
 
     Raises:
         UserError: there is no such folder, or no run in it.
@@ -151,7 +189,10 @@ def find_runs(paths: Iterable[Path]) -> list[SavedRun]:
     found: dict[Path, SavedRun] = {}
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path}: no such folder; give a run directory, or a folder of them such as runs/sweep")
+            raise UserError(
+                f"{path}: no such folder; give a run directory, or a folder of them such as "
+                "runs/sweep"
+            )
         runs = list(_runs(path, MAX_DEPTH, set()))
         if not runs:
             raise UserError(f"{path}: no run in it (a folder with config.yaml and metrics.jsonl)")
@@ -160,7 +201,8 @@ def find_runs(paths: Iterable[Path]) -> list[SavedRun]:
 
 
 def _runs(folder: Path, depth: int, seen: set[Path]) -> Iterator[Path]:
-    """Yield the runs in and below a folder. `seen` has the folders that were visited, as links may lead back to them."""
+    """Yield the runs in and below a folder. `seen` has the folders that were visited, as links may
+    lead back to them."""
     if (real := folder.resolve()) in seen:
         return
     seen.add(real)
@@ -184,9 +226,11 @@ def _natural(path: Path) -> list[tuple[bool, int, str]]:
 
 
 def group_runs(runs: Sequence[SavedRun]) -> list[Group]:
-    """Return the runs grouped by their settings other than the seed, in the order of their first runs.
+    """Return the runs grouped by their settings other than the seed, in the order of their first
+    runs.
 
-    A group is named by the options and settings in which the groups differ, or by its label if there is only one.
+    A group is named by the options and settings in which the groups differ, or by its label if
+    there is only one.
 
     Raises:
         UserError: two runs of a group have the same seed.
@@ -199,29 +243,54 @@ def group_runs(runs: Sequence[SavedRun]) -> list[Group]:
         by_seed: dict[Any, SavedRun] = {}
         for run in members:
             if run.seed in by_seed:
-                raise UserError(f"{by_seed[run.seed].path} and {run.path} have the same settings and seed: leave one out")
+                raise UserError(
+                    f"{by_seed[run.seed].path} and {run.path} have the same settings and "
+                    "seed: leave one out"
+                )
             by_seed[run.seed] = run
-    names = [", ".join(difference) or groups[i][0].label for i, difference in enumerate(differences([members[0] for members in groups]))]
+    names = [
+        ", ".join(difference) or groups[i][0].label
+        for i, difference in enumerate(differences([members[0] for members in groups]))
+    ]
     return [Group(name, members) for name, members in zip(names, groups, strict=True)]
 
 
 def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
-    """Return, for each run, `group=option` for the groups whose option differs between the runs, then `setting=value` for the settings that
-    differ between runs with the same option of their group."""
+    """Return, for each run, `group=option` for the groups whose option differs between the runs,
+    then `setting=value` for the settings that differ between runs with the same option of their
+    group."""
     recipes = [tuple(run.parts.get(group) for group in RECIPES) for run in runs]
-    by_recipe = [[run for run, own in zip(runs, recipes, strict=True) if own == recipe] for recipe in dict.fromkeys(recipes)]
+    by_recipe = [
+        [run for run, own in zip(runs, recipes, strict=True) if own == recipe]
+        for recipe in dict.fromkeys(recipes)
+    ]
 
     def differs(value: Callable[[SavedRun], Any], among: Sequence[Sequence[SavedRun]]) -> bool:
         return any(len({_canonical(value(run)) for run in same}) > 1 for same in among)
 
-    # Recipes choose options and settings of other groups: these are shown only where they differ between runs of one recipe.
+    # Recipes choose options and settings of other groups: these are shown only where they differ
+    # between runs of one recipe.
     groups = dict.fromkeys(group for run in runs for group in run.parts)
-    shown = [g for g in groups if differs(lambda run, g=g: run.parts.get(g), [runs] if g in RECIPES else by_recipe)]  # type: ignore[misc]
-    keys = [key for key in dict.fromkeys(key for run in runs for key in run.settings) if key.split(".")[0] not in shown]
-    settings = [key for key in keys if differs(lambda run, key=key: run.settings.get(key), by_recipe)]  # type: ignore[misc]
+    shown = [
+        g
+        for g in groups
+        if differs(lambda run, g=g: run.parts.get(g), [runs] if g in RECIPES else by_recipe)
+    ]  # type: ignore[misc]
+    keys = [
+        key
+        for key in dict.fromkeys(key for run in runs for key in run.settings)
+        if key.split(".")[0] not in shown
+    ]
+    settings = [
+        key for key in keys if differs(lambda run, key=key: run.settings.get(key), by_recipe)
+    ]  # type: ignore[misc]
     order = (*RECIPES, *(runs[0].parts if runs else ()))
     shown.sort(key=lambda group: order.index(group) if group in order else len(order))
-    return [[f"{g}={run.parts.get(g)}" for g in shown] + [f"{key}={_typed(run.settings.get(key))}" for key in settings] for run in runs]
+    return [
+        [f"{g}={run.parts.get(g)}" for g in shown]
+        + [f"{key}={_typed(run.settings.get(key))}" for key in settings]
+        for run in runs
+    ]
 
 
 def _typed(value: Any) -> str:

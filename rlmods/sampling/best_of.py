@@ -12,10 +12,12 @@ from rlmods.types import RowFloats, RowInts, RowMask, check_bounds
 
 @dataclass(frozen=True)
 class BestOf:
-    """Best-of-K rejection sampling: keep at most the k best responses of each group, among those that score at least `threshold`.
+    """Best-of-K rejection sampling: keep at most the k best responses of each group, among those
+    that score at least `threshold`.
 
-    RFT (arXiv:2308.01825) and Llama 2 (arXiv:2307.09288, section 3.2.3). A group without such a response is dropped. Of equal scores the
-    earlier row is kept. NaN marks an unscored response, which is never kept."""
+    RFT (arXiv:2308.01825) and Llama 2 (arXiv:2307.09288, section 3.2.3). A group without such a
+    response is dropped. Of equal scores the earlier row is kept. NaN marks an unscored response,
+    which is never kept."""
 
     k: int = 1
     """Maximum number of responses kept in each group."""

@@ -13,10 +13,12 @@ from rlmods.types import RowFloats, RowInts, RowMask, check_bounds
 
 @dataclass(frozen=True)
 class Dynamic:
-    """Dynamic sampling: keep a whole group iff its scores are not all equal, 0 < #correct < G. DAPO, arXiv:2503.14476, equation 11.
+    """Dynamic sampling: keep a whole group iff its scores are not all equal, 0 < #correct < G.
+    DAPO, arXiv:2503.14476, equation 11.
 
-    A group of equal scores has advantage 0 everywhere: it costs time and dilutes the mean. NaN marks an unscored response, which is ignored
-    here and kept or dropped with its group. `low` and `high` also bound the group's mean score, to select prompts by difficulty."""
+    A group of equal scores has advantage 0 everywhere: it costs time and dilutes the mean. NaN
+    marks an unscored response, which is ignored here and kept or dropped with its group. `low` and
+    `high` also bound the group's mean score, to select prompts by difficulty."""
 
     low: float | None = None
     """Lowest mean score of a group that is kept. None: no bound."""
@@ -33,5 +35,8 @@ class Dynamic:
         scored = ~scores.isnan()
         total = group_reduce(torch.where(scored, scores, 0.0), group, "sum")
         mean = total / group_reduce(scored.to(scores.dtype), group, "sum").clamp(min=1)
-        low, high = -torch.inf if self.low is None else self.low, torch.inf if self.high is None else self.high
+        low, high = (
+            -torch.inf if self.low is None else self.low,
+            torch.inf if self.high is None else self.high,
+        )
         return ~constant_group(scores, scored, group) & (mean >= low) & (mean <= high)

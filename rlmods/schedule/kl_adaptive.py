@@ -12,15 +12,18 @@ from rlmods.types import check_bounds
 
 @dataclass
 class KLAdaptive:
-    """Learning rate factor f that keeps the KL divergence of the updates near a target: after each iteration, f <- f / rate if d > 2 target
-    and f <- f * rate if 0 < d < target / 2, between `minimum` and `maximum`; f is 1 at first.
+    """Learning rate factor f that keeps the KL divergence of the updates near a target: after each
+    iteration, f <- f / rate if d > 2 target and f <- f * rate if 0 < d < target / 2, between
+    `minimum` and `maximum`; f is 1 at first.
 
-    The adaptive learning rate of PPO in rsl_rl and skrl (`KLAdaptiveLR`), by iteration; Rudin et al. 2021, arXiv:2109.11978. d is the
-    iteration's `train/kl_old`, the mean of KL(pi_old || pi) over its optimizer steps (nats per token), so an iteration needs more than one
-    step. f is saved in checkpoints."""
+    The adaptive learning rate of PPO in rsl_rl and skrl (`KLAdaptiveLR`), by iteration; Rudin et
+    al. 2021, arXiv:2109.11978. d is the iteration's `train/kl_old`, the mean of KL(pi_old || pi)
+    over its optimizer steps (nats per token), so an iteration needs more than one step. f is saved
+    in checkpoints."""
 
     target: float = 0.01
-    """Target KL divergence between the old policy and the policy of an optimizer step, nats per token; above 0."""
+    """Target KL divergence between the old policy and the policy of an optimizer step, nats per
+    token; above 0."""
     rate: float = 1.5
     """Factor by which the learning rate changes in an iteration; above 1."""
     minimum: float = 0.1
@@ -46,7 +49,13 @@ class KLAdaptive:
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         kl = metrics.get("train/kl_old", self.target)
-        change = 1 / self.rate if kl > 2 * self.target else self.rate if 0 < kl < self.target / 2 else 1.0
+        change = (
+            1 / self.rate
+            if kl > 2 * self.target
+            else self.rate
+            if 0 < kl < self.target / 2
+            else 1.0
+        )
         self._factor = min(max(self._factor * change, self.minimum), self.maximum)
 
     def state_dict(self) -> dict[str, Any]:

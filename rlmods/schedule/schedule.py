@@ -11,7 +11,8 @@ from rlmods.types import check_bounds
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate factor: linear warm-up, then constant or decaying to `final` at the last iteration."""
+    """Learning rate factor: linear warm-up, then constant or decaying to `final` at the last
+    iteration."""
 
     warmup: int = 0
     """Iterations of linear warm-up. The first one has a factor above 0."""
@@ -22,7 +23,10 @@ class Schedule:
 
     def __post_init__(self) -> None:
         rules = {
-            "warmup": (isinstance(self.warmup, int) and self.warmup >= 0, "a whole number, 0 or more"),
+            "warmup": (
+                isinstance(self.warmup, int) and self.warmup >= 0,
+                "a whole number, 0 or more",
+            ),
             "decay": (self.decay in ("constant", "linear", "cosine"), "constant, linear or cosine"),
         }
         check_bounds(self, "schedule", rules)
@@ -34,5 +38,7 @@ class Schedule:
         if self.decay == "constant":
             return 1.0
         progress = min(1.0, (iteration - self.warmup) / max(1, max_iterations - 1 - self.warmup))
-        remaining = 1 - progress if self.decay == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+        remaining = (
+            1 - progress if self.decay == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+        )
         return self.final + (1 - self.final) * remaining

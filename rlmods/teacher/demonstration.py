@@ -7,40 +7,59 @@ from string import Formatter
 
 from rlmods.types import Prompt, UserError
 
-TEMPLATE = "{prompt}\n\nThis is an example of a response:\n{demonstration}\n\nNow answer with a response of your own."
+TEMPLATE = (
+    "{prompt}\n\nThis is an example of a response:\n{demonstration}\n\nNow answer with a "
+    "response of your own."
+)
 """Default template."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstrated:
-    """Settings shared by all teachers: privileged information that the teacher's prompt contains and the policy's does not.
+    """Settings shared by all teachers: privileged information that the teacher's prompt contains
+    and the policy's does not.
 
-    The teacher scores the same response after a longer prompt. With a worked example this is SDFT (arXiv:2601.19897), with the solution of
-    the same problem OPSD (arXiv:2601.18734).
+    The teacher scores the same response after a longer prompt. With a worked example this is SDFT
+    (arXiv:2601.19897), with the solution of the same problem OPSD (arXiv:2601.18734).
 
     Raises: UserError for a template without `{prompt}` or `{demonstration}`, or with another field.
     """
 
     demonstration: str | None = None
-    """Column of the data with a demonstration, solution or hint for each prompt; `answer` is the gold answer. null: the teacher sees the
-    policy's prompt."""
+    """Column of the data with a demonstration, solution or hint for each prompt; `answer` is the
+    gold answer. null: the teacher sees the policy's prompt."""
     template: str | None = None
-    """Text of the teacher's prompt, or of its last user message in a chat, with {prompt} and {demonstration}; a literal brace is written
-    twice. null: `rlmods.teacher.demonstration.TEMPLATE`."""
+    """Text of the teacher's prompt, or of its last user message in a chat, with {prompt} and
+    {demonstration}; a literal brace is written twice. null:
+    `rlmods.teacher.demonstration.TEMPLATE`."""
 
     def __post_init__(self) -> None:
         if self.template is not None and self.demonstration is None:
-            raise UserError("teacher.template is for a demonstration: type teacher.demonstration=COLUMN, or drop it")
+            raise UserError(
+                "teacher.template is for a demonstration: type teacher.demonstration=COLUMN, "
+                "or drop it"
+            )
         try:
-            names = {name for _, name, _, _ in Formatter().parse(self.template or TEMPLATE) if name is not None}
+            names = {
+                name
+                for _, name, _, _ in Formatter().parse(self.template or TEMPLATE)
+                if name is not None
+            }
         except ValueError as error:
             raise UserError(f"teacher.template: {error}; write a literal brace twice") from error
         if names != {"prompt", "demonstration"}:
-            raise UserError("teacher.template: its fields must be {prompt} and {demonstration}; write a literal brace twice")
+            raise UserError(
+                "teacher.template: its fields must be {prompt} and {demonstration}; write a "
+                "literal brace twice"
+            )
 
     def shows(self, prompt: Prompt) -> str | None:
         """Return the demonstration of a prompt; None if its row has none."""
-        value = prompt.answer if self.demonstration == "answer" else prompt.meta.get(str(self.demonstration))
+        value = (
+            prompt.answer
+            if self.demonstration == "answer"
+            else prompt.meta.get(str(self.demonstration))
+        )
         return None if value is None else str(value)
 
     def prompt(self, prompt: Prompt) -> Prompt:
@@ -48,11 +67,14 @@ class Demonstrated:
         if self.demonstration is None:
             return prompt
         shown = self.shows(prompt)
-        assert shown is not None, f"prompt {prompt.id} has no {self.demonstration}"  # checked by a rule
+        # checked by a rule
+        assert shown is not None, f"prompt {prompt.id} has no {self.demonstration}"
         template = self.template or TEMPLATE
         if prompt.messages is None:
             return replace(prompt, text=template.format(prompt=prompt.text, demonstration=shown))
         messages = [dict(message) for message in prompt.messages]
         last = max(i for i, message in enumerate(messages) if message["role"] == "user")
-        messages[last]["content"] = template.format(prompt=messages[last]["content"], demonstration=shown)
+        messages[last]["content"] = template.format(
+            prompt=messages[last]["content"], demonstration=shown
+        )
         return replace(prompt, messages=messages)

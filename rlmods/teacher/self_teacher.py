@@ -12,7 +12,8 @@ from rlmods.types import UserError, check_bounds
 
 @dataclass(frozen=True, kw_only=True)
 class SelfTeacher(Demonstrated):
-    """The policy with a demonstration in its prompt: what it can do in context becomes what it does without it.
+    """The policy with a demonstration in its prompt: what it can do in context becomes what it does
+    without it.
 
     Self-distillation of SDFT (arXiv:2601.19897) and OPSD (arXiv:2601.18734).
 
@@ -20,15 +21,18 @@ class SelfTeacher(Demonstrated):
     """
 
     weights: Literal["start", "current"] = "start"
-    """start: the weights that training starts from, a frozen copy. current: the policy's weights as they change, which takes no memory and
-    follows the policy, also where it goes wrong."""
+    """start: the weights that training starts from, a frozen copy. current: the policy's weights as
+    they change, which takes no memory and follows the policy, also where it goes wrong."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_bounds(self, "teacher", {"weights": (self.weights in ("start", "current"), "start or current")})
+        check_bounds(
+            self, "teacher", {"weights": (self.weights in ("start", "current"), "start or current")}
+        )
         if self.demonstration is None:
             raise UserError(
-                "teacher=self is the policy, from which it learns nothing without a demonstration: type teacher.demonstration=COLUMN"
+                "teacher=self is the policy, from which it learns nothing without a "
+                "demonstration: type teacher.demonstration=COLUMN"
             )
 
     @property

@@ -28,23 +28,27 @@ Row = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Server(Demonstrated):
-    """A model behind the completions endpoint of an OpenAI-compatible server that returns log-probabilities of the tokens of its prompt.
+    """A model behind the completions endpoint of an OpenAI-compatible server that returns
+    log-probabilities of the tokens of its prompt.
 
-    One request per response sends the ids of prompt and response, so that nothing is tokenized again, and reads the log-probabilities of
-    the response's ids. They are those of temperature 1. A request that fails is repeated after a pause that doubles with each try.
+    One request per response sends the ids of prompt and response, so that nothing is tokenized
+    again, and reads the log-probabilities of the response's ids. They are those of temperature 1. A
+    request that fails is repeated after a pause that doubles with each try.
 
-    Raises: UserError for a field that is missing or out of range; when the policy is loaded, if the tokenizer does not exist or has another
-    vocabulary; while training, if the server rejects a request, all tries fail, or a reply lacks log-probabilities.
-    """
+    Raises: UserError for a field that is missing or out of range; when the policy is loaded, if the
+    tokenizer does not exist or has another vocabulary; while training, if the server rejects a
+    request, all tries fail, or a reply lacks log-probabilities."""
 
     url: str | None = None
     """Address of the server: http://HOST/v1."""
     model: str | None = None
     """Model name on the server."""
     tokenizer: str | None = None
-    """Hub name or directory of the model's tokenizer, which must have the policy's vocabulary; null: `model`."""
+    """Hub name or directory of the model's tokenizer, which must have the policy's vocabulary;
+    null: `model`."""
     api: Literal["prompt_logprobs", "echo"] = "prompt_logprobs"
-    """Request field: `prompt_logprobs` (vLLM), whose reply names the ids and is checked, or `echo` with `logprobs` (other servers)."""
+    """Request field: `prompt_logprobs` (vLLM), whose reply names the ids and is checked, or `echo`
+    with `logprobs` (other servers)."""
     key_variable: str | None = "OPENAI_API_KEY"
     """Environment variable that holds the API key. No key is sent if it is not set."""
     timeout_s: float = 120.0
@@ -64,7 +68,10 @@ class Server(Demonstrated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.url or not self.model:
-            raise UserError("teacher=server needs an address and a model: type teacher.url=http://HOST/v1 teacher.model=NAME")
+            raise UserError(
+                "teacher=server needs an address and a model: type "
+                "teacher.url=http://HOST/v1 teacher.model=NAME"
+            )
         rules = {
             "api": (self.api in ("prompt_logprobs", "echo"), "prompt_logprobs or echo"),
             "timeout_s": (self.timeout_s > 0, "above 0"),
@@ -90,7 +97,8 @@ class Server(Demonstrated):
         except (OSError, ValueError) as error:
             advice = "type teacher.tokenizer=HUB_NAME_OR_DIRECTORY"
             raise UserError(
-                f"teacher: the tokenizer {source!r} cannot be loaded, to compare its vocabulary with the policy's: {advice}"
+                f"teacher: the tokenizer {source!r} cannot be loaded, to compare its "
+                f"vocabulary with the policy's: {advice}"
             ) from error
         check_vocabulary(model, policy, "teacher")
 
@@ -106,7 +114,13 @@ class Server(Demonstrated):
     def _request(self, row: Row, stop: threading.Event) -> list[float]:
         prompt, response = row
         asked = {"echo": True, "logprobs": 1} if self.api == "echo" else {"prompt_logprobs": 1}
-        body = {"model": self.model, "prompt": [*prompt, *response], "max_tokens": 1, "temperature": 1.0, **asked}
+        body = {
+            "model": self.model,
+            "prompt": [*prompt, *response],
+            "max_tokens": 1,
+            "temperature": 1.0,
+            **asked,
+        }
         deadline = time.monotonic() + self.deadline_s
         for attempt in range(self.retries + 1):
             if stop.is_set():
@@ -116,11 +130,15 @@ class Server(Demonstrated):
             except NoReplyError as error:
                 if not self._endpoint.wait(error, attempt, deadline, stop):
                     stop.set()
-                    raise as_user_error(self._endpoint, error, attempt, "check the server") from error
+                    raise as_user_error(
+                        self._endpoint, error, attempt, "check the server"
+                    ) from error
             except UserError:
                 stop.set()
                 raise
-        raise UserError(f"teacher.url={self.url}: stopped, because another request failed: check the server")
+        raise UserError(
+            f"teacher.url={self.url}: stopped, because another request failed: check the server"
+        )
 
     def _read(self, reply: Any, row: Row) -> list[float]:
         """Return the log-probabilities of the response's tokens in a reply.
@@ -136,20 +154,31 @@ class Server(Demonstrated):
                 found = choice["logprobs"]["token_logprobs"][start:end]
             else:
                 entries = choice.get("prompt_logprobs") or reply["prompt_logprobs"]
-                found = [entry[str(i)]["logprob"] for entry, i in zip(entries[start:end], response, strict=True)]
+                found = [
+                    entry[str(i)]["logprob"]
+                    for entry, i in zip(entries[start:end], response, strict=True)
+                ]
             values = [float(x) for x in found]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            advice = "type teacher.api=echo" if self.api == "prompt_logprobs" else "type teacher.api=prompt_logprobs"
+            advice = (
+                "type teacher.api=echo"
+                if self.api == "prompt_logprobs"
+                else "type teacher.api=prompt_logprobs"
+            )
             raise UserError(
-                f"teacher.url={self.url}: the reply has no log-probabilities of the given tokens: {advice}, or another server"
+                f"teacher.url={self.url}: the reply has no log-probabilities of the given "
+                f"tokens: {advice}, or another server"
             ) from error
         if len(values) != len(response) or not all(isfinite(x) and x <= 1e-3 for x in values):
             raise UserError(
-                f"teacher.url={self.url}: the reply has {len(values)} log-probabilities for {len(response)} tokens, or invalid ones"
+                f"teacher.url={self.url}: the reply has {len(values)} log-probabilities for "
+                f"{len(response)} tokens, or invalid ones"
             )
         return values
 
     @cached_property
     def _endpoint(self) -> Endpoint:
         limits = (self.timeout_s, self.deadline_s, self.retries, self.backoff_s, MAX_BYTES)
-        return Endpoint(str(self.url), self.key_variable, *limits, path="/completions", group="teacher")
+        return Endpoint(
+            str(self.url), self.key_variable, *limits, path="/completions", group="teacher"
+        )

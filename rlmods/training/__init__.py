@@ -1,1 +1,2 @@
-"""Components of the training loop: optimizer step, scorer, buffer, metrics, validation and extensions."""
+"""Components of the training loop: optimizer step, scorer, buffer, metrics, validation and
+extensions."""

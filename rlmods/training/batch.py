@@ -23,19 +23,27 @@ class Batch:
     minibatches: int = 1
     """Optimizer steps in one pass."""
     token_budget: int = 8192
-    """Tokens of one forward and backward, padding included. Memory grows with it; results do not change."""
+    """Tokens of one forward and backward, padding included. Memory grows with it; results do not
+    change."""
     max_norm: float = 1.0
     """Gradients are clipped to this global norm."""
     max_nonfinite: int = 3
-    """Number of consecutive optimizer steps with a NaN or infinite loss or gradient that ends the run; fewer are skipped."""
+    """Number of consecutive optimizer steps with a NaN or infinite loss or gradient that ends the
+    run; fewer are skipped."""
     preflight: Literal["auto"] | bool = "auto"
-    """Run forward and backward of the largest microbatches before the first iteration, which shows a lack of memory at once and changes no
-    result. auto: on a GPU."""
+    """Run forward and backward of the largest microbatches before the first iteration, which shows
+    a lack of memory at once and changes no result. auto: on a GPU."""
 
     def __post_init__(self) -> None:
         counts = ("prompts", "samples", "epochs", "minibatches", "token_budget", "max_nonfinite")
-        check_bounds(self, "batch", {name: (getattr(self, name) >= 1, "at least 1") for name in counts})
-        check_bounds(self, "batch", {"max_norm": (self.max_norm > 0, "positive; batch.max_norm=inf switches clipping off")})
+        check_bounds(
+            self, "batch", {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
+        )
+        check_bounds(
+            self,
+            "batch",
+            {"max_norm": (self.max_norm > 0, "positive; batch.max_norm=inf switches clipping off")},
+        )
 
     def runs_preflight(self, device: torch.device) -> bool:
         """Return True if the largest microbatches run before the first iteration on this device."""
@@ -49,9 +57,15 @@ class Batch:
         """
         if self.prompts % num_ranks:
             advice = f"type batch.prompts={-(-self.prompts // num_ranks) * num_ranks}"
-            raise UserError(f"batch.prompts={self.prompts} cannot be shared evenly by {num_ranks} ranks: {advice}")
+            raise UserError(
+                f"batch.prompts={self.prompts} cannot be shared evenly by {num_ranks} ranks: "
+                f"{advice}"
+            )
         rows = self.prompts // num_ranks * rows_per_prompt
         if rows % self.minibatches:
             fits = ", ".join(str(n) for n in range(1, 65) if rows % n == 0)
             rows_of_rank = f"the {rows} rows of each of {num_ranks} ranks"
-            raise UserError(f"batch.minibatches={self.minibatches} does not divide {rows_of_rank}: type one of {fits}")
+            raise UserError(
+                f"batch.minibatches={self.minibatches} does not divide {rows_of_rank}: type "
+                f"one of {fits}"
+            )

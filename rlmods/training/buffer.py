@@ -14,7 +14,8 @@ from rlmods.types import Experience
 
 
 class SampleBuffer:
-    """Kept groups in the order of sampling, and rejected groups, which fill up an iteration without loss if too few are kept."""
+    """Kept groups in the order of sampling, and rejected groups, which fill up an iteration without
+    loss if too few are kept."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -39,13 +40,17 @@ class SampleBuffer:
         return int(self.ranks.reduce(torch.tensor(self.num_groups), "min"))
 
     def pop(self, num_groups: int) -> Experience:
-        """Remove and return the oldest kept groups, filled up to `num_groups` with rejected groups whose mask is empty."""
+        """Remove and return the oldest kept groups, filled up to `num_groups` with rejected groups
+        whose mask is empty."""
         assert self.kept is not None
         assert self.rejected is not None
         oldest = torch.unique(self.kept.group)[:num_groups]
         spare = torch.unique(self.rejected.group)[: num_groups - len(oldest)]
         popped = torch.isin(self.kept.group, oldest)
-        rows = [self.kept.select(popped), self.rejected.select(torch.isin(self.rejected.group, spare)).without_loss()]
+        rows = [
+            self.kept.select(popped),
+            self.rejected.select(torch.isin(self.rejected.group, spare)).without_loss(),
+        ]
         self.kept = self.kept.select(~popped)
         return Experience.concat(rows)
 
@@ -53,7 +58,9 @@ class SampleBuffer:
         """Drop all kept groups except the `num_groups` newest, and return these."""
         assert self.kept is not None
         groups = torch.unique(self.kept.group)
-        self.kept = self.kept.select(torch.isin(self.kept.group, groups[max(0, len(groups) - num_groups) :]))
+        self.kept = self.kept.select(
+            torch.isin(self.kept.group, groups[max(0, len(groups) - num_groups) :])
+        )
         return self.kept
 
     def end_iteration(self) -> None:
@@ -64,7 +71,9 @@ class SampleBuffer:
         """Return the kept groups of this rank, for the checkpoint."""
         return rank_state(self.kept)
 
-    def load_rank_states(self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int) -> None:
+    def load_rank_states(
+        self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int
+    ) -> None:
         """Load this rank's part of the kept groups of all ranks."""
         self.kept = reshard_rows(states, rank, world_size)
 

@@ -19,7 +19,8 @@ from rlmods.types import Experience, Scores, UserError
 
 @dataclass(frozen=True)
 class CreditAssignment:
-    """Calls an advantage estimator with the rewards and the arguments that it declares (`rlmods.protocols.Advantage`)."""
+    """Calls an advantage estimator with the rewards and the arguments that it declares
+    (`rlmods.protocols.Advantage`)."""
 
     advantage: Advantage
     """Part of the group `advantage`."""
@@ -35,9 +36,14 @@ class CreditAssignment:
         return self._declares("normalizes_batch")
 
     def rewards(self, scores: Scores, scaled: Sequence[float | None]) -> Scores:
-        """Return the scores with the rewards that the estimator reads: correctness, or the `scaled` values and the rewards by step."""
+        """Return the scores with the rewards that the estimator reads: correctness, or the `scaled`
+        values and the rewards by step."""
         if self._declares("reads_correctness"):
-            rewards = replace(scores, values=[None if math.isnan(x) else x for x in correctness(scores).tolist()], tokens=None)
+            rewards = replace(
+                scores,
+                values=[None if math.isnan(x) else x for x in correctness(scores).tolist()],
+                tokens=None,
+            )
         else:
             rewards = replace(scores, values=scaled)
         if self._declares("needs_outcomes") and scores.step_tokens is not None:
@@ -47,21 +53,32 @@ class CreditAssignment:
     def estimate(self, batch: Experience, scores: Scores, penalty: Tensor) -> Experience:
         """Add advantages, before a normalisation over the batch, and returns.
 
-        `penalty` [N, T], the weighted KL in the reward, is subtracted from `rewards`. An estimator that divides by a statistic of the
-        rewards gets them without it; the penalties of a token and all later ones are then subtracted from the token's advantage.
-        """
+        `penalty` [N, T], the weighted KL in the reward, is subtracted from `rewards`. An estimator
+        that divides by a statistic of the rewards gets them without it; the penalties of a token
+        and all later ones are then subtracted from the token's advantage."""
         normalizes_rewards = self._declares("normalizes_rewards")
         if not normalizes_rewards:
             batch = replace(batch, rewards=batch.rewards - penalty)
         estimate: Any = getattr(self.advantage, "estimate", self.advantage)
-        credit = estimate(batch.rewards, batch.mask, batch.group, batch.values, **self._options(batch, scores))
-        advantages = credit.advantages - rewards_to_go(penalty, batch.mask) if normalizes_rewards else credit.advantages
+        credit = estimate(
+            batch.rewards, batch.mask, batch.group, batch.values, **self._options(batch, scores)
+        )
+        advantages = (
+            credit.advantages - rewards_to_go(penalty, batch.mask)
+            if normalizes_rewards
+            else credit.advantages
+        )
         return replace(batch, advantages=advantages, returns=credit.returns)
 
     def normalize(self, batch: Experience) -> Experience:
-        """Normalise the advantages over the rows that an iteration trains on, on all ranks, if the estimator does so."""
+        """Normalise the advantages over the rows that an iteration trains on, on all ranks, if the
+        estimator does so."""
         normalize: Any = getattr(self.advantage, "normalize", None)
-        return batch if normalize is None else replace(batch, advantages=normalize(batch.advantages, batch.mask))
+        return (
+            batch
+            if normalize is None
+            else replace(batch, advantages=normalize(batch.advantages, batch.mask))
+        )
 
     def check(self, batch: Experience, ratio: Ratio, ranks: Ranks) -> None:
         """Check that a ratio with one value per response gets one advantage per response.
@@ -73,7 +90,10 @@ class CreditAssignment:
             return
         if ranks.reduce(differs_by_token(batch.advantages, batch.mask).any(), "max"):
             estimator = type(self.advantage).__name__
-            problem = f"{type(ratio).__name__} has one ratio per response and would average advantages of {estimator} that differ by token"
+            problem = (
+                f"{type(ratio).__name__} has one ratio per response and would average advantages "
+                f"of {estimator} that differ by token"
+            )
             raise UserError(f"{problem}: type ratio=sequence_token")
 
     def _declares(self, name: str) -> bool:
@@ -88,7 +108,10 @@ class CreditAssignment:
         options: dict[str, Tensor] = {}
         if self._declares("needs_steps"):
             if batch.steps is None:
-                raise UserError("this advantage needs a reward for each step, but the reward returns one per response: type reward=process")
+                raise UserError(
+                    "this advantage needs a reward for each step, but the reward returns one "
+                    "per response: type reward=process"
+                )
             options["steps"] = batch.steps
         if self._declares("needs_outcomes"):
             options["outcomes"] = nan_for_none(scores.outcomes or [None] * len(scores))

@@ -13,7 +13,8 @@ from rlmods.types import Experience, RowInts
 
 @dataclass(frozen=True, slots=True)
 class DistillBatch:
-    """Responses after the policy's prompts and after the teacher's, the input of optimizer steps that compare whole distributions."""
+    """Responses after the policy's prompts and after the teacher's, the input of optimizer steps
+    that compare whole distributions."""
 
     student: Experience
     """Rows as the policy sees them."""

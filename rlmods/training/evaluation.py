@@ -1,4 +1,5 @@
-"""Evaluation of a policy on held-out prompts, during training and by `python -m rlmods.evaluate`."""
+"""Evaluation of a policy on held-out prompts, during training and by `python -m
+rlmods.evaluate`."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ X = TypeVar("X")
 
 
 class RankInfo(Protocol):
-    """Index and device of this rank, and number of ranks that share the held-out prompts (`rlmods.distributed.collectives.Ranks`)."""
+    """Index and device of this rank, and number of ranks that share the held-out prompts
+    (`rlmods.distributed.collectives.Ranks`)."""
 
     @property
     def rank(self) -> int: ...
@@ -33,9 +35,11 @@ class RankInfo(Protocol):
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Return the unbiased estimate of the probability that at least one of k responses is correct: 1 - C(n-c, k) / C(n, k).
+    """Return the unbiased estimate of the probability that at least one of k responses is correct:
+    1 - C(n-c, k) / C(n, k).
 
-    Only graded responses count. With fewer than k of them it is whether any is correct, which is too low where others might have been.
+    Only graded responses count. With fewer than k of them it is whether any is correct, which is
+    too low where others might have been.
 
     Source: arXiv:2107.03374, eq. 1.
     """
@@ -44,10 +48,12 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def majority_correct(answers: Sequence[str | None], correct: Sequence[bool | None]) -> float | None:
-    """Return the correctness of the most frequent answer of the graded responses to a prompt (maj@k, self-consistency).
+    """Return the correctness of the most frequent answer of the graded responses to a prompt
+    (maj@k, self-consistency).
 
-    Answers are equal if their texts are, or if both are numbers of equal value. Responses without an answer have no vote; if none has one,
-    the result is 0. For equally frequent answers it is the mean, the expectation under random choice. None if no response is graded.
+    Answers are equal if their texts are, or if both are numbers of equal value. Responses without
+    an answer have no vote; if none has one, the result is 0. For equally frequent answers it is the
+    mean, the expectation under random choice. None if no response is graded.
 
     Source: arXiv:2203.11171.
     """
@@ -65,16 +71,27 @@ def majority_correct(answers: Sequence[str | None], correct: Sequence[bool | Non
 
 
 def extracted_answers(columns: Mapping[str, Sequence[Any]]) -> Sequence[Any] | None:
-    """Return the column of the answers that a reward, or the first term of a sum that has one, extracts from the responses."""
-    return next((column for name, column in columns.items() if name == "extracted" or name.endswith("/extracted")), None)
+    """Return the column of the answers that a reward, or the first term of a sum that has one,
+    extracts from the responses."""
+    return next(
+        (
+            column
+            for name, column in columns.items()
+            if name == "extracted" or name.endswith("/extracted")
+        ),
+        None,
+    )
 
 
-def values_by_prompt(rows: Sequence[Mapping[str, Any]], samples: int, pass_at: Sequence[int] = ()) -> dict[str, list[float]]:
-    """Return the values of `val/accuracy`, `val/mean@k`, `val/pass@k` and `val/maj@k` of each graded prompt, and those of a named set as
-    `val/NAME/accuracy`, ...
+def values_by_prompt(
+    rows: Sequence[Mapping[str, Any]], samples: int, pass_at: Sequence[int] = ()
+) -> dict[str, list[float]]:
+    """Return the values of `val/accuracy`, `val/mean@k`, `val/pass@k` and `val/maj@k` of each
+    graded prompt, and those of a named set as `val/NAME/accuracy`, ...
 
     Args:
-        rows: those of the sample log of a validation on one rank: of each set the greedy responses, then `samples` to each prompt.
+        rows: those of the sample log of a validation on one rank: of each set the greedy responses,
+        then `samples` to each prompt.
         samples: k.
         pass_at: further k of `val/pass@k`.
     """
@@ -89,7 +106,9 @@ def _of_set(name: str, metrics: Mapping[str, X]) -> dict[str, X]:
     return {f"val/{name}/{key.removeprefix('val/')}": value for key, value in metrics.items()}
 
 
-def _values_by_prompt(rows: Sequence[Mapping[str, Any]], samples: int, pass_at: Sequence[int]) -> dict[str, list[float]]:
+def _values_by_prompt(
+    rows: Sequence[Mapping[str, Any]], samples: int, pass_at: Sequence[int]
+) -> dict[str, list[float]]:
     greedy = [row for row in rows if row["temperature"] == 0]
     sampled = [row for row in rows if row["temperature"] != 0]
     found: dict[str, list[float | None]] = {"val/accuracy": [row["correct"] for row in greedy]}
@@ -100,7 +119,12 @@ def _values_by_prompt(rows: Sequence[Mapping[str, Any]], samples: int, pass_at: 
         answers = extracted_answers({name: [row[name] for row in group] for name in group[0]})
         values = {
             f"val/mean@{samples}": sum(graded) / len(graded) if graded else None,
-            **{f"val/pass@{k}": pass_at_k(len(graded), sum(x > 0 for x in graded), k) if graded else None for k in (*pass_at, samples)},
+            **{
+                f"val/pass@{k}": pass_at_k(len(graded), sum(x > 0 for x in graded), k)
+                if graded
+                else None
+                for k in (*pass_at, samples)
+            },
             f"val/maj@{samples}": None if answers is None else majority_correct(answers, correct),
         }
         for name, value in values.items():
@@ -111,16 +135,19 @@ def _values_by_prompt(rows: Sequence[Mapping[str, Any]], samples: int, pass_at: 
 
 @dataclass(frozen=True)
 class Validation:
-    """Greedy accuracy on held-out prompts and, with `samples`, mean@k, pass@k and, if the reward extracts answers, maj@k.
+    """Greedy accuracy on held-out prompts and, with `samples`, mean@k, pass@k and, if the reward
+    extracts answers, maj@k.
 
-    Sampling has its own settings and seed, so the frequency of validation does not change training. Metrics of the held-out prompts of
-    `data` are `val/accuracy`, ..., and those of a named set `val/NAME/accuracy`, ...
-    """
+    Sampling has its own settings and seed, so the frequency of validation does not change training.
+    Metrics of the held-out prompts of `data` are `val/accuracy`, ..., and those of a named set
+    `val/NAME/accuracy`, ..."""
 
     every: int | None = 10
-    """Iterations between two validations. There is always one before the first iteration and one at the end; null: only those."""
+    """Iterations between two validations. There is always one before the first iteration and one at
+    the end; null: only those."""
     samples: int = 0
-    """k: responses sampled to each prompt for `val/mean@k`, `val/pass@k` and `val/maj@k`; 0: none."""
+    """k: responses sampled to each prompt for `val/mean@k`, `val/pass@k` and `val/maj@k`; 0:
+    none."""
     temperature: float = 1.0
     """Temperature of these samples."""
     top_p: float = 1.0
@@ -128,9 +155,11 @@ class Validation:
     top_k: int = 0
     """Number of the most probable tokens that these samples are drawn from; 0: all."""
     max_tokens: int | None = None
-    """Longest response of validation, in tokens; of a turn, with an environment. null: that of the rollout."""
+    """Longest response of validation, in tokens; of a turn, with an environment. null: that of the
+    rollout."""
     pass_at: Sequence[int] = ()
-    """Further k of `val/pass@k`, at most `samples`: the unbiased estimate from all graded samples."""
+    """Further k of `val/pass@k`, at most `samples`: the unbiased estimate from all graded
+    samples."""
     max_prompts: int | None = None
     """Number of held-out prompts to use, the first ones; null: all."""
     seed: int = 1234
@@ -138,18 +167,28 @@ class Validation:
     reward: Any = None
     """Reward of validation, `reward@validation.reward=OPTION`; null: that of training."""
     data: Mapping[str, Any] | None = None
-    """Named sets of held-out prompts beside those of `data`, `+data@validation.data.NAME=OPTION`; null: none."""
+    """Named sets of held-out prompts beside those of `data`, `+data@validation.data.NAME=OPTION`;
+    null: none."""
 
     def __post_init__(self) -> None:
         rules = {
             "every": (self.every is None or self.every >= 1, "null or at least 1"),
             "samples": (self.samples >= 0, "0 or more"),
-            "temperature": (self.temperature > 0, "above 0; the greedy answers are in val/accuracy"),
+            "temperature": (
+                self.temperature > 0,
+                "above 0; the greedy answers are in val/accuracy",
+            ),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
             "top_k": (self.top_k >= 0, "0 or more"),
             "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "null or at least 1"),
-            "pass_at": (all(isinstance(k, int) and 1 <= k <= self.samples for k in self.pass_at), "from 1 to validation.samples"),
-            "max_prompts": (self.max_prompts is None or self.max_prompts >= 1, "null or at least 1"),
+            "pass_at": (
+                all(isinstance(k, int) and 1 <= k <= self.samples for k in self.pass_at),
+                "from 1 to validation.samples",
+            ),
+            "max_prompts": (
+                self.max_prompts is None or self.max_prompts >= 1,
+                "null or at least 1",
+            ),
         }
         check_bounds(self, "validation", rules)
 
@@ -166,8 +205,9 @@ class Validation:
         ranks: RankInfo,
         iteration: int = 0,
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Evaluate the prompts and those of the named sets. Returns the metrics over all ranks, and the rows of the sample log of this
-        rank, in which those of a named set have its name in `set`."""
+        """Evaluate the prompts and those of the named sets. Returns the metrics over all ranks, and
+        the rows of the sample log of this rank, in which those of a named set have its name in
+        `set`."""
         reward = self.reward or reward
         metrics, rows = self._evaluate_set(policy, rollout, reward, prompts, ranks, iteration)
         for name, named in (self.data or {}).items():
@@ -177,7 +217,13 @@ class Validation:
         return metrics, rows
 
     def _evaluate_set(
-        self, policy: Policy, rollout: Any, reward: Any, prompts: Sequence[Prompt], ranks: RankInfo, iteration: int
+        self,
+        policy: Policy,
+        rollout: Any,
+        reward: Any,
+        prompts: Sequence[Prompt],
+        ranks: RankInfo,
+        iteration: int,
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
         own = list(prompts)[: self.max_prompts][ranks.rank :: ranks.world_size]
         if not prompts:
@@ -185,7 +231,9 @@ class Validation:
         meter = Meter(ranks.device)
         rows = self._evaluate(meter, self.greedy(rollout), policy, reward, own, 1, iteration)
         if self.samples:
-            rows += self._evaluate(meter, self.sampler(rollout), policy, reward, own, self.samples, iteration)
+            rows += self._evaluate(
+                meter, self.sampler(rollout), policy, reward, own, self.samples, iteration
+            )
         return meter.compute(), rows
 
     def greedy(self, rollout: Any) -> Any:
@@ -194,14 +242,26 @@ class Validation:
 
     def sampler(self, rollout: Any) -> Any:
         """Return a copy of the rollout that samples with the settings of validation."""
-        settings = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "seed": self.seed}
+        settings = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "seed": self.seed,
+        }
         return with_settings(rollout, **settings, **self._length())
 
     def _length(self) -> dict[str, int]:
         return {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
 
     def _evaluate(
-        self, meter: Meter, rollout: Any, policy: Policy, reward: Any, prompts: list[Prompt], samples: int, iteration: int
+        self,
+        meter: Meter,
+        rollout: Any,
+        policy: Policy,
+        reward: Any,
+        prompts: list[Prompt],
+        samples: int,
+        iteration: int,
     ) -> list[dict[str, Any]]:
         rollout.sync(policy, iteration=iteration)
         responses = generate(rollout, prompts, samples=samples, iteration=0)
@@ -214,8 +274,13 @@ class Validation:
                 meter.mean(f"val/reward/{name}", *values_and_mask(values))
             if "gold" in scores.terms:
                 meter.mean("val/gold_reward", *values_and_mask(scores.terms["gold"]))
-            meter.mean("val/response_tokens", torch.tensor([float(r.num_sampled) for r in responses]))
-            meter.mean("val/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
+            meter.mean(
+                "val/response_tokens", torch.tensor([float(r.num_sampled) for r in responses])
+            )
+            meter.mean(
+                "val/truncated_fraction",
+                torch.tensor([float(r.finish == "length") for r in responses]),
+            )
             log_turns(meter, "val", responses)
         elif scores.correct is not None:
             correct, graded = values_and_mask(scores.correct)
@@ -225,24 +290,40 @@ class Validation:
             any_graded = graded.view(len(prompts), samples).any(1)
             ks = (*self.pass_at, samples)
             by_prompt = {
-                f"val/pass@{k}": torch.tensor([pass_at_k(n, c, k) for n, c in zip(num_graded, num_correct, strict=True)]) for k in ks
+                f"val/pass@{k}": torch.tensor(
+                    [pass_at_k(n, c, k) for n, c in zip(num_graded, num_correct, strict=True)]
+                )
+                for k in ks
             }
             if (answers := extracted_answers(scores.columns)) is not None:
                 starts = range(0, len(responses), samples)
-                votes = [majority_correct(answers[i : i + samples], scores.correct[i : i + samples]) for i in starts]
+                votes = [
+                    majority_correct(answers[i : i + samples], scores.correct[i : i + samples])
+                    for i in starts
+                ]
                 by_prompt[f"val/maj@{samples}"] = values_and_mask(votes)[0]
             for name, x in by_prompt.items():
                 meter.mean(name, x, any_graded)
-            for source in sorted({prompt.source for prompt in prompts if prompt.source is not None}):
+            for source in sorted(
+                {prompt.source for prompt in prompts if prompt.source is not None}
+            ):
                 own = torch.tensor([prompt.source == source for prompt in prompts])
-                meter.mean(f"val/mean@{samples}/{source}", correct, graded & own.repeat_interleave(samples))
+                meter.mean(
+                    f"val/mean@{samples}/{source}", correct, graded & own.repeat_interleave(samples)
+                )
                 for name, x in by_prompt.items():
                     meter.mean(f"{name}/{source}", x, any_graded & own)
-        return [sample_row(r, scores, i) | {"temperature": rollout.temperature} for i, r in enumerate(responses)]
+        return [
+            sample_row(r, scores, i) | {"temperature": rollout.temperature}
+            for i, r in enumerate(responses)
+        ]
 
 
 def with_settings(rollout: Any, **settings: Any) -> Any:
-    """Return a copy of the rollout with other sampling settings; settings that it does not have are ignored."""
+    """Return a copy of the rollout with other sampling settings; settings that it does not have are
+    ignored."""
     if hasattr(rollout, "with_settings"):  # a rollout that samples with another one
         return rollout.with_settings(**settings)
-    return replace(rollout, **{name: value for name, value in settings.items() if hasattr(rollout, name)})
+    return replace(
+        rollout, **{name: value for name, value in settings.items() if hasattr(rollout, name)}
+    )

@@ -1,4 +1,5 @@
-"""Errors of a device or process without memory, as one line that names the override that needs less."""
+"""Errors of a device or process without memory, as one line that names the override that needs
+less."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from rlmods.rollout.turns import MultiTurn
 from rlmods.types import UserError
 
 MESSAGES = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
-"""Parts of the messages of allocators whose error has no class of its own: those of the CPU, of cuBLAS and of the CUDA runtime."""
+"""Parts of the messages of allocators whose error has no class of its own: those of the CPU, of
+cuBLAS and of the CUDA runtime."""
 MAX_CHARACTERS = 160
 """Characters of the original message that the line keeps."""
 GIB = 2**30
@@ -35,7 +37,8 @@ def explain_out_of_memory(stage: str, advise: Callable[[str], str]) -> Iterator[
         advise: returns the overrides to type, given the stage.
 
     Raises:
-        UserError: memory is exhausted; with the stage, the device, the size of the allocation, the advice and the original message.
+        UserError: memory is exhausted; with the stage, the device, the size of the allocation, the
+        advice and the original message.
     """
     try:
         yield
@@ -49,7 +52,8 @@ def out_of_memory(stage: str, error: BaseException, advise: Callable[[str], str]
     """Return the error of `explain_out_of_memory` for a failed allocation."""
     try:
         advice = advise(stage)
-    except (RuntimeError, MemoryError):  # the memory is still exhausted, and the first error is the one to report
+    except (RuntimeError, MemoryError):
+        # the memory is still exhausted, and the first error is the one to report
         advice = "a smaller batch.token_budget=..."
     text = " ".join(str(error).split())[:MAX_CHARACTERS]
     return UserError(f"{stage}: {describe(error)}: type {advice}" + (f" [{text}]" if text else ""))
@@ -61,7 +65,10 @@ def describe(error: BaseException) -> str:
     gpu = re.search(r"GPU (\d+)", text)
     on_gpu = gpu is not None or "cuda" in text.lower() or "cublas" in text.lower()
     device = f"cuda:{gpu[1]}" if gpu else "the GPU" if on_gpu else "the CPU"
-    needed, total = (re.search(pattern, text) for pattern in (r"ried to allocate ([\d.]+) ?(\w+)", r"total capacity of ([\d.]+) (\w+)"))
+    needed, total = (
+        re.search(pattern, text)
+        for pattern in (r"ried to allocate ([\d.]+) ?(\w+)", r"total capacity of ([\d.]+) (\w+)")
+    )
     sizes = [] if needed is None else [f"{_size(needed)} more were needed"]
     sizes += [] if total is None else [f"it has {_size(total)}"]
     return f"out of memory on {device}" + (f" ({', '.join(sizes)})" if sizes else "")
@@ -72,7 +79,8 @@ def _size(match: re.Match[str]) -> str:
 
 
 def advise(stage: str, learner: Any) -> str:
-    """Return overrides that lower the memory of a stage of the learner, the cheapest first, at most two."""
+    """Return overrides that lower the memory of a stage of the learner, the cheapest first, at most
+    two."""
     advisers = {
         "rollout": _less_sampling,
         "sync": _less_state,
@@ -87,11 +95,19 @@ def advise(stage: str, learner: Any) -> str:
 
 
 def _less_training(learner: Any) -> Iterator[str]:
-    longest, budget = max((shape.tokens for shape in learner.shapes), default=1), learner.batch.token_budget
+    longest, budget = (
+        max((shape.tokens for shape in learner.shapes), default=1),
+        learner.batch.token_budget,
+    )
     size = min(budget, longest * learner.rows_per_step())
     if size > longest:
-        yield f"batch.token_budget={max(longest, size // 2)} (now {budget}, the longest row has {longest} tokens)"
-    if not all(getattr(network, "gradient_checkpointing", True) for network in learner.networks.values()):
+        yield (
+            f"batch.token_budget={max(longest, size // 2)} (now {budget}, the longest row has "
+            f"{longest} tokens)"
+        )
+    if not all(
+        getattr(network, "gradient_checkpointing", True) for network in learner.networks.values()
+    ):
         yield "policy.gradient_checkpointing=true"
     yield from _less_state(learner)
     if learner.samples_responses and getattr(learner.rollout, "max_tokens", 1) > 1:
@@ -113,7 +129,11 @@ def _less_sampling(learner: Any) -> Iterator[str]:
 
 
 def _less_validation(learner: Any) -> Iterator[str]:
-    return _less_decoding(learner, len(learner.splits.val[: learner.validation.max_prompts]), max(1, learner.validation.samples))
+    return _less_decoding(
+        learner,
+        len(learner.splits.val[: learner.validation.max_prompts]),
+        max(1, learner.validation.samples),
+    )
 
 
 def _less_decoding(learner: Any, prompts: int, samples: int) -> Iterator[str]:
@@ -121,7 +141,9 @@ def _less_decoding(learner: Any, prompts: int, samples: int) -> Iterator[str]:
     batch_size = getattr(rollout, "batch_size", 1)
     if min(batch_size, num_rows) > samples:  # all samples of a prompt are decoded at once
         yield f"rollout.batch_size={max(samples, min(batch_size, num_rows) // 2)} (now {batch_size})"
-    cache_gib = getattr(rollout.rollout if isinstance(rollout, MultiTurn) else rollout, "cache_gib", None)
+    cache_gib = getattr(
+        rollout.rollout if isinstance(rollout, MultiTurn) else rollout, "cache_gib", None
+    )
     if cache_gib is not None:
         yield f"rollout.cache_gib={cache_gib / 2:g} (now {cache_gib:g})"
     yield _shorter_responses(rollout)
@@ -129,8 +151,12 @@ def _less_decoding(learner: Any, prompts: int, samples: int) -> Iterator[str]:
 
 
 def _shorter_responses(rollout: Any) -> str:
-    """Return the override of the limit on whole responses, which `rollout.max_tokens` is without an environment."""
-    name, max_tokens = "environment" if isinstance(rollout, MultiTurn) else "rollout", getattr(rollout, "max_tokens", 1)
+    """Return the override of the limit on whole responses, which `rollout.max_tokens` is without an
+    environment."""
+    name, max_tokens = (
+        "environment" if isinstance(rollout, MultiTurn) else "rollout",
+        getattr(rollout, "max_tokens", 1),
+    )
     return f"{name}.max_tokens={max(1, max_tokens // 2)} (now {max_tokens})"
 
 
@@ -139,7 +165,11 @@ def _less_grading(learner: Any) -> Iterator[str]:
     for name, reward in rewards.items() if isinstance(rewards, Mapping) else ():
         budget = getattr(reward, "token_budget", 1)
         if budget > 1:
-            key = f"reward.terms.{name}.reward" if hasattr(learner.reward, "weights") else f"reward.rewards.{name}"
+            key = (
+                f"reward.terms.{name}.reward"
+                if hasattr(learner.reward, "weights")
+                else f"reward.rewards.{name}"
+            )
             yield f"{key}.token_budget={budget // 2} (now {budget})"
     yield from _less_state(learner)
 

@@ -11,8 +11,9 @@ from rlmods.types import UserError
 
 
 def parameter_groups(name: str, network: nn.Module, **settings: Any) -> list[dict[str, Any]]:
-    """Return the trained parameters in two groups: matrices, which have the optimizer's weight decay, and one-dimensional parameters (norms
-    and biases), which have none, as in nanoGPT and the Trainer of transformers. An empty group is left out.
+    """Return the trained parameters in two groups: matrices, which have the optimizer's weight
+    decay, and one-dimensional parameters (norms and biases), which have none, as in nanoGPT and the
+    Trainer of transformers. An empty group is left out.
 
     Args:
         settings: settings of both groups, such as `lr`.
@@ -25,7 +26,10 @@ def parameter_groups(name: str, network: nn.Module, **settings: Any) -> list[dic
         if torch.finfo(x.dtype).bits < 32:
             dtype = str(x.dtype).removeprefix("torch.")
             advice = "train float32 weights with trainer.precision=bf16-mixed, or type adapter=lora"
-            raise UserError(f"the weights of {name} are {dtype}, and rounding loses most updates at the usual learning rates: {advice}")
+            raise UserError(
+                f"the weights of {name} are {dtype}, and rounding loses most updates at the "
+                f"usual learning rates: {advice}"
+            )
     groups = [
         {"params": [x for x in trained if x.ndim > 1], **settings},
         {"params": [x for x in trained if x.ndim <= 1], "weight_decay": 0.0, **settings},

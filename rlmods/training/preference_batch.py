@@ -13,20 +13,32 @@ from rlmods.types import PreferenceBatch, Prompt
 
 
 def collate_preferences(prompts: Sequence[Prompt], tokenizer: TokenizerMixin) -> PreferenceBatch:
-    """Collate `prompt.meta["candidates"]` with their `ranks`, and `margin` and `finished` if the data has them, into right-padded rows.
+    """Collate `prompt.meta["candidates"]` with their `ranks`, and `margin` and `finished` if the
+    data has them, into right-padded rows.
 
-    A prompt without a margin among others with one gets 0. A prompt with fewer candidates than another is filled up with padding.
-    """
+    A prompt without a margin among others with one gets 0. A prompt with fewer candidates than
+    another is filled up with padding."""
     responses = []
     for prompt in prompts:
         candidates = prompt.meta["candidates"]
         finished = prompt.meta.get("finished") or [True] * len(candidates)
         pairs = zip(candidates, finished, strict=True)
-        responses.append([tokenizer.encode_response(text, prompt, finished=is_finished) for text, is_finished in pairs])
+        responses.append(
+            [
+                tokenizer.encode_response(text, prompt, finished=is_finished)
+                for text, is_finished in pairs
+            ]
+        )
     ranks = [list(prompt.meta["ranks"]) for prompt in prompts]
     margins = [prompt.meta.get("margin") for prompt in prompts]
-    margin = None if all(m is None for m in margins) else torch.tensor([float(m or 0.0) for m in margins])
-    return pad_preferences([tokenizer.encode(prompt) for prompt in prompts], responses, ranks, tokenizer.pad_id, margin)
+    margin = (
+        None
+        if all(m is None for m in margins)
+        else torch.tensor([float(m or 0.0) for m in margins])
+    )
+    return pad_preferences(
+        [tokenizer.encode(prompt) for prompt in prompts], responses, ranks, tokenizer.pad_id, margin
+    )
 
 
 def pad_preferences(
@@ -58,17 +70,25 @@ def pad_preferences(
 
 
 def candidate_scores(network: ScalarModel, rows: PreferenceBatch) -> Tensor:
-    """Return the pooled score of each response [P, K], without the model's offset; 0 for missing candidates."""
+    """Return the pooled score of each response [P, K], without the model's offset; 0 for missing
+    candidates."""
     scores, mask = network(rows.tokens.flatten(0, 1)), rows.mask.flatten(0, 1)
     return pool(scores, mask, network.metadata.get("pooling", "last")).view(rows.rank.shape)
 
 
 def shift_responses(rows: PreferenceBatch, context_length: int) -> PreferenceBatch:
-    """Pair every prompt with the responses to the next one (the last with those to the first), truncated to `context_length` tokens."""
+    """Pair every prompt with the responses to the next one (the last with those to the first),
+    truncated to `context_length` tokens."""
     start = rows.lengths - rows.mask.sum(2)
     first = start.argmax(1)  # missing candidates have no prompt tokens
     prompts = [rows.tokens[p, k, : start[p, k]].tolist() for p, k in enumerate(first.tolist())]
-    responses = [[row[mask].tolist() for row, mask in zip(*group, strict=True)] for group in zip(rows.tokens, rows.mask, strict=True)]
+    responses = [
+        [row[mask].tolist() for row, mask in zip(*group, strict=True)]
+        for group in zip(rows.tokens, rows.mask, strict=True)
+    ]
     shifted = responses[1:] + responses[:1]
-    truncated = [[ids[: context_length - len(prompt)] for ids in group] for prompt, group in zip(prompts, shifted, strict=True)]
+    truncated = [
+        [ids[: context_length - len(prompt)] for ids in group]
+        for prompt, group in zip(prompts, shifted, strict=True)
+    ]
     return pad_preferences(prompts, truncated, rows.rank.tolist(), 0)

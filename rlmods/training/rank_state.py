@@ -1,4 +1,5 @@
-"""Checkpointing of rows that differ by rank, and their redistribution if a run resumes with another number of ranks."""
+"""Checkpointing of rows that differ by rank, and their redistribution if a run resumes with another
+number of ranks."""
 
 from __future__ import annotations
 
@@ -24,13 +25,20 @@ def rank_state(rows: Experience | None) -> dict[str, Any]:
 def reshard_rows(states: Sequence[Columns], rank: int, world_size: int) -> Experience | None:
     """Return the rows of this rank, given those of all ranks in a checkpoint.
 
-    With an unchanged number of ranks each gets its own rows. Otherwise whole groups are distributed round-robin in the order in which they
-    were sampled, with ids below those of all later groups."""
+    With an unchanged number of ranks each gets its own rows. Otherwise whole groups are distributed
+    round-robin in the order in which they were sampled, with ids below those of all later
+    groups."""
     # Checkpoints written before rows were sampled ahead have no `sampler_version`.
-    held = [None if not part else Experience(**{"sampler_version": part["policy_version"], **part}) for part in states]  # type: ignore[arg-type]
+    held = [
+        None if not part else Experience(**{"sampler_version": part["policy_version"], **part})
+        for part in states
+    ]  # type: ignore[arg-type]
     if len(held) == world_size:
         return held[rank]
-    indices = [_enumerate(part.group) if part is not None else torch.zeros(0, dtype=torch.long) for part in held]
+    indices = [
+        _enumerate(part.group) if part is not None else torch.zeros(0, dtype=torch.long)
+        for part in held
+    ]
     # The k-th groups of all ranks were sampled at about the same time: interleave the ranks.
     order = [index * len(held) + i for i, index in enumerate(indices)]
     parts = [part for part in held if part is not None]
@@ -41,11 +49,16 @@ def reshard_rows(states: Sequence[Columns], rank: int, world_size: int) -> Exper
     rows = Experience.concat(parts)
     rows = rows.select(groups % world_size == rank)
     own_groups = groups[groups % world_size == rank]
-    return None if not len(rows) else Experience(**dict(rows.tensors()) | {"group": own_groups - num_groups})  # type: ignore[arg-type]
+    return (
+        None
+        if not len(rows)
+        else Experience(**dict(rows.tensors()) | {"group": own_groups - num_groups})
+    )  # type: ignore[arg-type]
 
 
 def reshard(items: Sequence[Sequence[T]], rank: int, world_size: int) -> list[T]:
-    """Return the items of this rank, given those of all ranks; distributed round-robin if the number of ranks has changed."""
+    """Return the items of this rank, given those of all ranks; distributed round-robin if the
+    number of ranks has changed."""
     if len(items) == world_size:
         return list(items[rank])
     return [item for part in items for item in part][rank::world_size]

@@ -1,8 +1,8 @@
-"""AUC, calibration error and correlation of scores, each computed from all examples at once, not averaged over batches or ranks.
+"""AUC, calibration error and correlation of scores, each computed from all examples at once, not
+averaged over batches or ranks.
 
-torchmetrics is not used here: its AUROC applies a float32 sigmoid to scores outside [0, 1], after which 20 and 25 are a tie, and its
-Pearson correlation of a constant is NaN with a warning.
-"""
+torchmetrics is not used here: its AUROC applies a float32 sigmoid to scores outside [0, 1], after
+which 20 and 25 are a tie, and its Pearson correlation of a constant is NaN with a warning."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import Tensor
 
 
 def auc(scores: Float[Tensor, " N"], positive: Bool[Tensor, " N"]) -> float:
-    """Return the probability that a positive example scores above a negative one, ties counting half (Mann-Whitney U / (n+ n-)); 0.5 if
-    there are no positive or no negative examples."""
+    """Return the probability that a positive example scores above a negative one, ties counting
+    half (Mann-Whitney U / (n+ n-)); 0.5 if there are no positive or no negative examples."""
     _, index, counts = torch.unique(scores, return_inverse=True, return_counts=True)
-    mean_rank = (counts.cumsum(0).double() - (counts - 1) / 2)[index]  # equal scores share their mean rank
+    # equal scores share their mean rank
+    mean_rank = (counts.cumsum(0).double() - (counts - 1) / 2)[index]
     num_positive = int(positive.sum())
     num_negative = len(scores) - num_positive
     if not num_positive or not num_negative:
@@ -24,9 +25,11 @@ def auc(scores: Float[Tensor, " N"], positive: Bool[Tensor, " N"]) -> float:
     return u / (num_positive * num_negative)
 
 
-def calibration_error(probability: Float[Tensor, " N"], positive: Bool[Tensor, " N"], bins: int = 10) -> float:
-    """Return sum_b n_b / N |mean probability - fraction of positives| over equal bins of [0, 1] (arXiv:1706.04599, equation 3); 0 without
-    examples."""
+def calibration_error(
+    probability: Float[Tensor, " N"], positive: Bool[Tensor, " N"], bins: int = 10
+) -> float:
+    """Return sum_b n_b / N |mean probability - fraction of positives| over equal bins of [0, 1]
+    (arXiv:1706.04599, equation 3); 0 without examples."""
     index = (probability * bins).long().clamp(max=bins - 1)
     gap = torch.zeros(bins, dtype=torch.float64, device=probability.device)
     gap = gap.index_add(0, index, probability.double() - positive.double())

@@ -14,12 +14,13 @@ from rlmods.types import UserError
 
 
 class Reference:
-    """A model that is not trained, by default a frozen copy of the policy as it is when training starts.
+    """A model that is not trained, by default a frozen copy of the policy as it is when training
+    starts.
 
-    It is not a submodule of the LightningModule, so its weights are in neither the optimizer nor the checkpoint: loading the same model
-    restores them, and a fingerprint verifies that it is the same. If `moves` is set, the weights follow the policy during training and are
-    part of `state_dict`.
-    """
+    It is not a submodule of the LightningModule, so its weights are in neither the optimizer nor
+    the checkpoint: loading the same model restores them, and a fingerprint verifies that it is the
+    same. If `moves` is set, the weights follow the policy during training and are part of
+    `state_dict`."""
 
     def __init__(self, network: Policy, group: str = "reference") -> None:
         """
@@ -46,7 +47,8 @@ class Reference:
 
     @property
     def networks(self) -> list[Policy]:
-        """Modules to shard; empty after `release`, or if the model is a second adapter in the policy's network."""
+        """Modules to shard; empty after `release`, or if the model is a second adapter in the
+        policy's network."""
         return [] if self._policy is None or self._policy.shares_network else [self._policy]
 
     def to(self, device: torch.device) -> None:
@@ -63,12 +65,17 @@ class Reference:
         """Prepare for `copy_from(policy)`, from now on part of the state.
 
         Raises:
-            UserError: the model and the policy have different weights, so that one cannot be copied to the other.
+            UserError: the model and the policy have different weights, so that one cannot be copied
+            to the other.
         """
-        own, others = ({name: x.shape for name, x in p.trainable_tensors().items()} for p in (self.policy, policy))
+        own, others = (
+            {name: x.shape for name, x in p.trainable_tensors().items()}
+            for p in (self.policy, policy)
+        )
         if own != others:
             raise UserError(
-                "algo.reference_every copies the policy to the reference, which is another kind of model: type reference=policy"
+                "algo.reference_every copies the policy to the reference, which is another "
+                "kind of model: type reference=policy"
             )
         self.moves = True
 
@@ -78,11 +85,16 @@ class Reference:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the fingerprint of the model as it was loaded and, if it moves, its weights."""
-        weights = {name: x.detach() for name, x in self.policy.trainable_tensors().items()} if self.moves else {}
+        weights = (
+            {name: x.detach() for name, x in self.policy.trainable_tensors().items()}
+            if self.moves
+            else {}
+        )
         return {"origin": self.fingerprint} | ({"weights": to_full(weights)} if self.moves else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the weights of a moving reference, or verify that the model is the one that the run began with.
+        """Load the weights of a moving reference, or verify that the model is the one that the run
+        began with.
 
         Raises:
             UserError: it is another one.
@@ -90,4 +102,7 @@ class Reference:
         if self.moves:
             self.policy.load_tensors(state["weights"])
         elif state.get("origin", self.fingerprint) != self.fingerprint:
-            raise UserError(f"the {self.group} is not the model that the run began with: restore policy= and {self.group}= to resume")
+            raise UserError(
+                f"the {self.group} is not the model that the run began with: restore policy= "
+                f"and {self.group}= to resume"
+            )

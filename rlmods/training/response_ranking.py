@@ -27,8 +27,13 @@ class RankedResponses:
 
     @property
     def preferences(self) -> list[tuple[Response, int]]:
-        """Ranked responses if one is better than another; otherwise empty, because equal ranks carry no preference."""
-        ranked = [(r, rank) for r, rank in zip(self.responses, self.ranks, strict=True) if rank is not None]
+        """Ranked responses if one is better than another; otherwise empty, because equal ranks
+        carry no preference."""
+        ranked = [
+            (r, rank)
+            for r, rank in zip(self.responses, self.ranks, strict=True)
+            if rank is not None
+        ]
         return ranked if len({rank for _, rank in ranked}) > 1 else []
 
 
@@ -37,18 +42,32 @@ def group_by_prompt(responses: Sequence[T], samples: int) -> list[Sequence[T]]:
     return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 
 
-def rank_responses(judge: Judge, groups: Sequence[Sequence[Response]], meter: Meter) -> list[RankedResponses]:
-    """Rank the responses to each prompt. Duplicates (equal text and finish) are ranked once, empty responses are dropped.
+def rank_responses(
+    judge: Judge, groups: Sequence[Sequence[Response]], meter: Meter
+) -> list[RankedResponses]:
+    """Rank the responses to each prompt. Duplicates (equal text and finish) are ranked once, empty
+    responses are dropped.
 
-    Logs `judge/unjudged_fraction` of the responses, `judge/flat_group_fraction` of the prompts, and the judge's own counts.
-    """
+    Logs `judge/unjudged_fraction` of the responses, `judge/flat_group_fraction` of the prompts, and
+    the judge's own counts."""
     counts_before = Counter(getattr(judge, "counts", {}))
-    distinct = [list({(r.text, r.finish): r for r in group if r.tokens}.values()) for group in groups]
+    distinct = [
+        list({(r.text, r.finish): r for r in group if r.tokens}.values()) for group in groups
+    ]
     to_rank = [group for group in distinct if len(group) > 1]
     results = iter(rankings(judge, [(group[0].prompt, group) for group in to_rank]))
-    ranked = [RankedResponses(group, next(results)[0] if len(group) > 1 else [0] * len(group)) for group in distinct]
-    meter.mean("judge/unjudged_fraction", torch.tensor([float(rank is None) for group in ranked for rank in group.ranks]))
-    meter.mean("judge/flat_group_fraction", torch.tensor([float(not group.preferences) for group in ranked]))
+    ranked = [
+        RankedResponses(group, next(results)[0] if len(group) > 1 else [0] * len(group))
+        for group in distinct
+    ]
+    meter.mean(
+        "judge/unjudged_fraction",
+        torch.tensor([float(rank is None) for group in ranked for rank in group.ranks]),
+    )
+    meter.mean(
+        "judge/flat_group_fraction",
+        torch.tensor([float(not group.preferences) for group in ranked]),
+    )
     for event, count in getattr(judge, "counts", {}).items():
         meter.sum(f"judge/{event}", count - counts_before[event])
     return ranked

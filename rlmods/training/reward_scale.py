@@ -14,12 +14,15 @@ from rlmods.distributed.collectives import Ranks
 
 @dataclass
 class RewardScale:
-    """R' = clip((R - mean) / std, -clip, clip), with mean and std over all rewards of the run so far, on all ranks.
+    """R' = clip((R - mean) / std, -clip, clip), with mean and std over all rewards of the run so
+    far, on all ranks.
 
-    Running moments are merged in parallel (Chan et al. 1979), without the cancellation of E[R^2] - mean^2."""
+    Running moments are merged in parallel (Chan et al. 1979), without the cancellation of E[R^2] -
+    mean^2."""
 
     normalize: bool = False
-    """Subtract the mean and divide by the standard deviation; if all rewards were equal, only subtract."""
+    """Subtract the mean and divide by the standard deviation; if all rewards were equal, only
+    subtract."""
     clip: float | None = None
     """Bound on the absolute value; None: no bound."""
     count: float = field(default=0.0, init=False)

@@ -25,7 +25,12 @@ class RowShape(NamedTuple):
 
 
 def row_shape(prompt: Prompt, encoder: TokenizerMixin, columns: Iterable[str]) -> RowShape:
-    """Return the shape of a row of the data, whose responses are in these columns of `prompt.meta`."""
-    texts = [text for name in columns for text in (prompt.meta[name] if name == "candidates" else ["".join(prompt.meta[name])])]
+    """Return the shape of a row of the data, whose responses are in these columns of
+    `prompt.meta`."""
+    texts = [
+        text
+        for name in columns
+        for text in (prompt.meta[name] if name == "candidates" else ["".join(prompt.meta[name])])
+    ]
     responses = [len(encoder.encode_response(text, prompt)) for text in texts]
     return RowShape(len(encoder.encode(prompt)), max(responses, default=1), max(1, len(responses)))

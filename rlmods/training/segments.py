@@ -1,8 +1,9 @@
-"""Forwards of responses with cuts (`Response.cuts`): each segment under its own context, the results in the columns of the response.
+"""Forwards of responses with cuts (`Response.cuts`): each segment under its own context, the
+results in the columns of the response.
 
-A row of `Experience` is a whole response, also with cuts, so that credit, ratios of a sequence, aggregation and the filters treat its
-segments as one response. Only the networks see the segments, as rows of their own.
-"""
+A row of `Experience` is a whole response, also with cuts, so that credit, ratios of a sequence,
+aggregation and the filters treat its segments as one response. Only the networks see the segments,
+as rows of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from rlmods.types import Experience, RowInts, TokenFloats, TokenMask
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments of N rows of T columns as M rows of S columns, in the order of the rows, padded on the right."""
+    """The segments of N rows of T columns as M rows of S columns, in the order of the rows, padded
+    on the right."""
 
     used: TokenMask
     """True on the columns of the N rows that are no padding, k of them."""
@@ -43,7 +45,9 @@ class Segments:
 
     def split(self, x: Tensor, fill: float = 0) -> Tensor:
         """Return the values [N, T, ...] by segment [M, S, ...], `fill` in the padding."""
-        return x.new_full((*self.shape, *x.shape[2:]), fill).index_put((self.row, self.column), x[self.used])
+        return x.new_full((*self.shape, *x.shape[2:]), fill).index_put(
+            (self.row, self.column), x[self.used]
+        )
 
     def join(self, x: Tensor, fill: float = 0) -> Tensor:
         """Return the values [M, S, ...] of segments by row [N, T, ...], `fill` in the padding."""
@@ -51,18 +55,30 @@ class Segments:
         return joined.index_put(self.used.nonzero(as_tuple=True), x[self.row, self.column])
 
 
-def forward(policy: Callable[..., PolicyOutput], rows: Experience, *, routed_experts: Tensor | None = None, **outputs: Any) -> PolicyOutput:
-    """Forward rows with a policy, in which the tokens of each segment see those of the same segment before them.
+def forward(
+    policy: Callable[..., PolicyOutput],
+    rows: Experience,
+    *,
+    routed_experts: Tensor | None = None,
+    **outputs: Any,
+) -> PolicyOutput:
+    """Forward rows with a policy, in which the tokens of each segment see those of the same segment
+    before them.
 
     Args:
-        outputs: further arguments of `Policy.forward`. `PolicyOutput.states` are in the same order with and without cuts.
+        outputs: further arguments of `Policy.forward`. `PolicyOutput.states` are in the same order
+        with and without cuts.
     """
     if (segments := _segments(rows)) is None:
         return policy(rows.tokens, rows.mask, routed_experts=routed_experts, **outputs)
     experts = None if routed_experts is None else segments.split(routed_experts, -1)
-    output = policy(segments.split(rows.tokens), segments.split(rows.mask), routed_experts=experts, **outputs)
+    output = policy(
+        segments.split(rows.tokens), segments.split(rows.mask), routed_experts=experts, **outputs
+    )
     joined: dict[str, Any] = {
-        name: segments.join(x) for name in ("logprobs", "entropy", "values", "divergence") if (x := getattr(output, name)) is not None
+        name: segments.join(x)
+        for name in ("logprobs", "entropy", "values", "divergence")
+        if (x := getattr(output, name)) is not None
     }
     if output.routed_experts is not None:
         joined["routed_experts"] = segments.join(output.routed_experts, -1)
@@ -73,7 +89,8 @@ def forward(policy: Callable[..., PolicyOutput], rows: Experience, *, routed_exp
 
 
 def values(critic: Callable[[Tensor, Tensor], TokenFloats], rows: Experience) -> TokenFloats:
-    """Return the values of a critic with a network of its own, in which tokens see those of their segment."""
+    """Return the values of a critic with a network of its own, in which tokens see those of their
+    segment."""
     if (segments := _segments(rows)) is None:
         return critic(rows.tokens, rows.mask)
     return segments.join(critic(segments.split(rows.tokens), segments.split(rows.mask)))
@@ -81,4 +98,6 @@ def values(critic: Callable[[Tensor, Tensor], TokenFloats], rows: Experience) ->
 
 def _segments(rows: Experience) -> Segments | None:
     """Return the segments of rows; None if each row is one."""
-    return None if rows.cuts is None or not rows.cuts.any() else Segments.of(rows.cuts, rows.lengths)
+    return (
+        None if rows.cuts is None or not rows.cuts.any() else Segments.of(rows.cuts, rows.lengths)
+    )

@@ -12,7 +12,8 @@ from rlmods.types import Experience, Prompt, Response, Scores
 
 
 def sft_batch(prompts: Sequence[Prompt], policy: Policy, policy_version: int) -> Experience:
-    """Collate prompts with their `meta["response"]`, which ends with the token that ends a response. The mask is True on the response.
+    """Collate prompts with their `meta["response"]`, which ends with the token that ends a
+    response. The mask is True on the response.
 
     Args:
         policy_version: iteration in which the rows are used.

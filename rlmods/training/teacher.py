@@ -52,31 +52,46 @@ class Teacher:
         for prompt in prompts:
             if (length := len(self.student.encode(self.part.prompt(prompt)))) + max_tokens > limit:
                 raise UserError(
-                    f"prompt {prompt.id} has {length} tokens as the teacher sees it; with {max_tokens} tokens of a response that exceeds "
-                    f"its context of {limit}: shorten the demonstration, or type a smaller rollout.max_tokens"
+                    f"prompt {prompt.id} has {length} tokens as the teacher sees it; with "
+                    f"{max_tokens} tokens of a response that exceeds "
+                    f"its context of {limit}: shorten the demonstration, or type a smaller "
+                    "rollout.max_tokens"
                 )
 
     def seen(self, responses: Sequence[Response]) -> Sequence[Response]:
         """Return the responses with the teacher's prompts."""
         if self.part.demonstration is None:
             return responses
-        return [replace(r, prompt_tokens=self.student.encode(self.part.prompt(r.prompt))) for r in responses]
+        return [
+            replace(r, prompt_tokens=self.student.encode(self.part.prompt(r.prompt)))
+            for r in responses
+        ]
 
     def rows(self, responses: Sequence[Response]) -> Experience:
-        """Collate the responses after the teacher's prompts. The mask is True on all of their tokens."""
+        """Collate the responses after the teacher's prompts. The mask is True on all of their
+        tokens."""
         return collate_responses(self.seen(responses), self.student.pad_id)
 
     @torch.no_grad()
-    def logprobs(self, responses: Sequence[Response], batch: Experience, scorer: LogprobScorer) -> Tensor:
-        """Return the teacher's log-probabilities [N, T] of the tokens with loss in `batch`, the collated responses; 0 elsewhere.
+    def logprobs(
+        self, responses: Sequence[Response], batch: Experience, scorer: LogprobScorer
+    ) -> Tensor:
+        """Return the teacher's log-probabilities [N, T] of the tokens with loss in `batch`, the
+        collated responses; 0 elsewhere.
 
         A response has loss on all of its tokens, or on none.
         """
         out, has_loss = torch.zeros_like(batch.rewards), batch.mask.any(1)
         if self.is_server:
-            texts = [(r.prompt_tokens, r.tokens) for r, used in zip(self.seen(responses), has_loss.tolist(), strict=True) if used]
+            texts = [
+                (r.prompt_tokens, r.tokens)
+                for r, used in zip(self.seen(responses), has_loss.tolist(), strict=True)
+                if used
+            ]
             values = [x for logprobs in self.part.logprobs(texts) for x in logprobs]
-            return out.masked_scatter(batch.mask, torch.tensor(values, dtype=out.dtype, device=out.device))
+            return out.masked_scatter(
+                batch.mask, torch.tensor(values, dtype=out.dtype, device=out.device)
+            )
         rows = self.rows(responses).to(batch.mask.device)
         rows = replace(rows, mask=rows.mask & has_loss[:, None])
         return out.masked_scatter(batch.mask, scorer.score(rows, self.network).logprobs[rows.mask])

@@ -42,13 +42,17 @@ class TestInitialisation:
     def test_only_the_adapter_is_trained(self, kind: str) -> None:
         lm, layers = lora(kind), {"llama": 7, "gpt2": 4}[kind]
         assert {name for name, x in lm.named_parameters() if x.requires_grad} == {
-            name for name, _ in lm.named_parameters() if ".lora_A.default." in name or ".lora_B.default." in name
+            name
+            for name, _ in lm.named_parameters()
+            if ".lora_A.default." in name or ".lora_B.default." in name
         }
         assert len(lm.trainable_tensors()) == 2 * 2 * layers
         assert not any("lm_head" in name for name in lm.trainable_tensors())
 
     def test_targets(self) -> None:
-        assert {name.split(".")[-3] for name in lora(targets=["q_proj", "v_proj"]).trainable_tensors()} == {"q_proj", "v_proj"}
+        assert {
+            name.split(".")[-3] for name in lora(targets=["q_proj", "v_proj"]).trainable_tensors()
+        } == {"q_proj", "v_proj"}
 
     @pytest.mark.parametrize(("rslora", "scale"), [(False, 2.0), (True, 4.0)])
     def test_scale(self, rslora: bool, scale: float) -> None:
@@ -56,7 +60,8 @@ class TestInitialisation:
         tensors = perturbed(lm).trainable_tensors()
         name = "model.layers.0.mlp.up_proj"
         expected = (
-            base().model.model.layers[0].mlp.up_proj.weight + scale * tensors[f"{name}.lora_B.weight"] @ tensors[f"{name}.lora_A.weight"]
+            base().model.model.layers[0].mlp.up_proj.weight
+            + scale * tensors[f"{name}.lora_B.weight"] @ tensors[f"{name}.lora_A.weight"]
         )
         torch.testing.assert_close(dict(lm.weights())[f"{name}.weight"], expected)
 
@@ -86,14 +91,23 @@ class TestInitialisation:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"targets": ["q_proj", "w_proj"]}, "has no w_proj; its linear layers are down_proj, gate_proj, k_proj, o_proj"),
+            (
+                {"targets": ["q_proj", "w_proj"]},
+                "has no w_proj; its linear layers are down_proj, gate_proj, k_proj, o_proj",
+            ),
             ({"modules_to_save": ["head"]}, "adapter.modules_to_save: the model has no head"),
-            ({"targets": ["lm_head"]}, "embed_tokens and lm_head share one weight, which cannot be adapted: remove lm_head"),
+            (
+                {"targets": ["lm_head"]},
+                "embed_tokens and lm_head share one weight, which cannot be adapted: remove "
+                "lm_head",
+            ),
             ({"modules_to_save": ["embed_tokens"]}, "share one weight"),
             ({"targets": ["norm"]}, "adapter"),
         ],
     )
-    def test_invalid_module_names_are_rejected(self, settings: dict[str, Any], message: str) -> None:
+    def test_invalid_module_names_are_rejected(
+        self, settings: dict[str, Any], message: str
+    ) -> None:
         with pytest.raises(UserError) as error:
             LoRA(**settings)(Tiny(pretrained=False, hidden_size=32, num_layers=1)())
         assert message in str(error.value)
@@ -106,7 +120,9 @@ class TestInitialisation:
     def test_experts_stacked_in_one_tensor_are_rejected(self) -> None:
         from peft import LoraConfig
 
-        config = LoraConfig(r=2, target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj"])
+        config = LoraConfig(
+            r=2, target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj"]
+        )
         with pytest.raises(UserError, match=r"experts is not a linear layer"):
             AdaptedPolicy(mixture("qwen3"), config)
 
@@ -123,7 +139,9 @@ class TestInitialisation:
 class TestReference:
     @pytest.mark.parametrize("settings", [{}, SAVED_MODULES], ids=["lora", "modules_to_save"])
     @pytest.mark.parametrize("trained", [False, True])
-    def test_keeps_the_weights_of_its_creation(self, trained: bool, settings: dict[str, Any]) -> None:
+    def test_keeps_the_weights_of_its_creation(
+        self, trained: bool, settings: dict[str, Any]
+    ) -> None:
         lm = lora(**settings)
         if trained:
             perturbed(lm)
@@ -144,7 +162,10 @@ class TestReference:
 
     def test_has_no_gradient_and_does_not_change_what_is_trained(self) -> None:
         lm = lora()
-        reference, trained = lm.frozen_copy(), {name for name, x in lm.named_parameters() if x.requires_grad}
+        reference, trained = (
+            lm.frozen_copy(),
+            {name for name, x in lm.named_parameters() if x.requires_grad},
+        )
         assert not any(x.requires_grad for x in reference.trainable_tensors().values())
         assert len(trained) == len(lm.trainable_tensors())
         assert not reference(*rows()).logprobs.requires_grad
@@ -153,7 +174,8 @@ class TestReference:
         assert all(x.grad is None for x in reference.trainable_tensors().values())
 
     def test_is_active_only_in_its_own_forward(self) -> None:
-        """Sampling uses `model`, where the policy's adapter must be active, also after a forward that raised."""
+        """Sampling uses `model`, where the policy's adapter must be active, also after a forward
+        that raised."""
         lm = lora()
         reference, tokens = perturbed(lm).frozen_copy(), rows()[0]
         perturbed(lm, seed=1)
@@ -170,7 +192,9 @@ class TestReference:
         before = sum(x.numel() for x in lm.parameters())
         reference = lm.frozen_copy()
         assert reference.model is lm.model
-        assert sum(x.numel() for x in lm.parameters()) - before == sum(x.numel() for x in lm.trainable_tensors().values())
+        assert sum(x.numel() for x in lm.parameters()) - before == sum(
+            x.numel() for x in lm.trainable_tensors().values()
+        )
 
     @pytest.mark.parametrize("settings", [{}, SAVED_MODULES], ids=["lora", "modules_to_save"])
     def test_loads_tensors(self, settings: dict[str, Any]) -> None:
@@ -209,15 +233,21 @@ class TestGradient:
         merged.model.load_state_dict(dict(lm.weights()))
         merged(*rows()).logprobs.sum().backward()
         gradient = merged.model.get_submodule(name).weight.grad
-        a, b = lm.trainable_tensors()[f"{name}.lora_A.weight"], lm.trainable_tensors()[f"{name}.lora_B.weight"]
+        a, b = (
+            lm.trainable_tensors()[f"{name}.lora_A.weight"],
+            lm.trainable_tensors()[f"{name}.lora_B.weight"],
+        )
         torch.testing.assert_close(b.grad, 8.0 * gradient @ a.detach().T, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(a.grad, 8.0 * b.detach().T @ gradient, rtol=1e-3, atol=1e-4)
 
 
 class TestExport:
-    @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # from peft's own wrapper
+    # from peft's own wrapper
+    @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
     @pytest.mark.parametrize(
-        "settings", [{}, {"rslora": True, "targets": ["q_proj", "down_proj"]}, SAVED_MODULES], ids=["plain", "rslora", "modules_to_save"]
+        "settings",
+        [{}, {"rslora": True, "targets": ["q_proj", "down_proj"]}, SAVED_MODULES],
+        ids=["plain", "rslora", "modules_to_save"],
     )
     def test_merged_equals_adapter_on_base(self, settings: dict[str, Any], tmp_path: Path) -> None:
         from peft import PeftModel
@@ -232,10 +262,13 @@ class TestExport:
             assert not torch.allclose(expected, base().model(input_ids=tokens).logits, atol=1e-2)
             torch.testing.assert_close(merged(input_ids=tokens).logits, expected, rtol=0, atol=1e-5)
             adapted = PeftModel.from_pretrained(base().model, tmp_path / "adapter").eval()
-            torch.testing.assert_close(adapted(input_ids=tokens).logits, expected, rtol=0, atol=1e-6)
+            torch.testing.assert_close(
+                adapted(input_ids=tokens).logits, expected, rtol=0, atol=1e-6
+            )
         greedy = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
         responses = [
-            model.generate(tokens[:, :4], attention_mask=torch.ones(4, 4).long(), **greedy) for model in (lm.model, merged, adapted)
+            model.generate(tokens[:, :4], attention_mask=torch.ones(4, 4).long(), **greedy)
+            for model in (lm.model, merged, adapted)
         ]
         assert torch.equal(responses[0], responses[1])
         assert torch.equal(responses[0], responses[2])
@@ -255,7 +288,10 @@ class TestExport:
     @pytest.mark.parametrize("settings", [{}, SAVED_MODULES], ids=["lora", "modules_to_save"])
     def test_does_not_change_the_network(self, settings: dict[str, Any], tmp_path: Path) -> None:
         lm = perturbed(lora(**settings))
-        before, logprobs_before = {name: x.clone() for name, x in lm.state_dict().items()}, logprobs(lm)
+        before, logprobs_before = (
+            {name: x.clone() for name, x in lm.state_dict().items()},
+            logprobs(lm),
+        )
         lm.export(tmp_path)
         assert before.keys() == lm.state_dict().keys()
         assert all(torch.equal(x, before[name]) for name, x in lm.state_dict().items())
@@ -303,12 +339,14 @@ class TestLoad:
         torch.testing.assert_close(logprobs(lm), logprobs(merged), rtol=0, atol=1e-5)
         before, initial = frozen_tensors(lm), logprobs(lm)
         reference = lm.frozen_copy()
-        assert torch.equal(logprobs(reference), initial), "the reference is the loaded adapter, not the base"
+        assert torch.equal(logprobs(reference), initial), (
+            "the reference is the loaded adapter, not the base"
+        )
         assert not torch.allclose(initial, logprobs(load(trained.parent / "base")))
         assert all(torch.equal(x, frozen_tensors(lm)[name]) for name, x in before.items())
-        assert json.loads((trained / "export" / "adapter" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
-            trained.parent / "base"
-        )
+        assert json.loads((trained / "export" / "adapter" / "adapter_config.json").read_text())[
+            "base_model_name_or_path"
+        ] == str(trained.parent / "base")
 
     def test_a_changed_base_is_rejected(self, trained: Path) -> None:
         torch.manual_seed(1)
@@ -319,7 +357,9 @@ class TestLoad:
     def test_a_run_gets_a_new_adapter_on_its_merged_export(self, trained: Path) -> None:
         lm: Any = LoRA(rank=4)(HuggingFace(name=str(trained))())
         assert torch.equal(logprobs(lm), logprobs(load(trained / "export")))
-        assert all(bool((x == 0).all()) for name, x in lm.trainable_tensors().items() if "lora_B" in name)
+        assert all(
+            bool((x == 0).all()) for name, x in lm.trainable_tensors().items() if "lora_B" in name
+        )
 
     def test_no_adapter_merges_the_loaded_one(self, trained: Path) -> None:
         lm = NoAdapter()(HuggingFace(name=str(trained / "export" / "adapter"))())
@@ -328,7 +368,9 @@ class TestLoad:
         assert list(lm.state_dict()) == list(load(trained / "export").state_dict())
 
     @pytest.mark.parametrize(
-        "settings", [SAVED_MODULES, {"targets": ["q_proj"]}, {"modules_to_save": ["mlp"]}], ids=["norm", "targets", "mlp"]
+        "settings",
+        [SAVED_MODULES, {"targets": ["q_proj"]}, {"modules_to_save": ["mlp"]}],
+        ids=["norm", "targets", "mlp"],
     )
     def test_merging_is_exact(self, settings: dict[str, Any]) -> None:
         lm = perturbed(lora(**settings))
@@ -356,7 +398,9 @@ class TestLoad:
             ({"rank": 2, "modules_to_save": ["norm"]}, "type adapter.modules_to_save=[]"),
         ],
     )
-    def test_other_settings_than_the_loaded_adapter_are_rejected(self, settings: dict[str, Any], message: str, trained: Path) -> None:
+    def test_other_settings_than_the_loaded_adapter_are_rejected(
+        self, settings: dict[str, Any], message: str, trained: Path
+    ) -> None:
         with pytest.raises(UserError) as error:
             LoRA(**settings)(load(trained / "export" / "adapter"))
         assert message in str(error.value)
@@ -373,7 +417,9 @@ class TestLoad:
             ({"base_model_name_or_path": "no/such"}, "'no/such' cannot be loaded"),
         ],
     )
-    def test_unsupported_adapters_are_rejected(self, change: dict[str, Any], message: str, trained: Path) -> None:
+    def test_unsupported_adapters_are_rejected(
+        self, change: dict[str, Any], message: str, trained: Path
+    ) -> None:
         file = trained / "export" / "adapter" / "adapter_config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | change))
         with pytest.raises(UserError) as error:

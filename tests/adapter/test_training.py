@@ -35,13 +35,25 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "policy_gradient": {"kl": LOSS, "batch": Batch(prompts=4, samples=4, epochs=2)},
     "ppo": {"kind": PPO, "advantage": GAE(), "critic": Separate(), "kl": REWARD},
     "ppo shared": {"kind": PPO, "advantage": GAE(), "critic": Shared(), "kl": REWARD},
-    "ppo ptx": {"kind": PPO, "advantage": GAE(), "critic": Separate(), "ptx_coefficient": 0.1, "ptx_prompts": SPLITS.train, "ptx_rows": 4},
+    "ppo ptx": {
+        "kind": PPO,
+        "advantage": GAE(),
+        "critic": Separate(),
+        "ptx_coefficient": 0.1,
+        "ptx_prompts": SPLITS.train,
+        "ptx_rows": 4,
+    },
     "rft": {"kind": RFT, "advantage": Accept(), "sampling": BestOf(k=2), "ratio": LogLikelihood()},
     "sft": {"kind": SFT},
     "dpo": {"kind": DPO, "preference": Sigmoid()},
     "dpo precomputed": {"kind": DPO, "preference": Sigmoid(), "reference": "precomputed"},
     "kto": {"kind": DPO, "preference": KTO()},
-    "online_dpo": {"kind": OnlineDPO, "preference": Sigmoid(), "judge": even_first, "reference_every": 1},
+    "online_dpo": {
+        "kind": OnlineDPO,
+        "preference": Sigmoid(),
+        "judge": even_first,
+        "reference_every": 1,
+    },
 }
 
 
@@ -55,7 +67,11 @@ def test_the_adapter_is_trained_and_the_base_is_not(name: str) -> None:
     before, base_before = adapter_values(module), frozen_tensors(module.policy)
     rows = fit(module, 2)
     assert all(not torch.equal(x, before[name]) for name, x in adapter_values(module).items())
-    assert all(torch.equal(x, dict(module.policy.named_parameters())[name]) for name, x in base_before.items() if ".reference." not in name)
+    assert all(
+        torch.equal(x, dict(module.policy.named_parameters())[name])
+        for name, x in base_before.items()
+        if ".reference." not in name
+    )
     trained = [x for group in module.optimizers().param_groups for x in group["params"]]
     critic = getattr(module, "critic", None)
     assert len(trained) == len(before) + (len(list(critic.parameters())) if critic else 0)
@@ -75,7 +91,9 @@ def test_sampler_and_trainer_use_the_same_weights() -> None:
 class TestReference:
     @pytest.mark.parametrize("start", ["full", "lora", "lora on an adapter", "modules_to_save"])
     def test_does_not_change_in_three_updates(self, start: str) -> None:
-        part = {"full": NoAdapter(), "modules_to_save": LoRA(rank=4, modules_to_save=["norm"])}.get(start, ADAPTER["adapter"])
+        part = {"full": NoAdapter(), "modules_to_save": LoRA(rank=4, modules_to_save=["norm"])}.get(
+            start, ADAPTER["adapter"]
+        )
         initial = part(policy())
         if start == "lora on an adapter":
             perturbed(initial)
@@ -90,14 +108,23 @@ class TestReference:
         assert torch.equal(ref_logprobs, base) != (start == "lora on an adapter")
         fit(module, 1)
         assert module.optimizer_steps == 3
-        assert torch.equal(module.scorer.score(batch, module.reference.policy).logprobs, ref_logprobs)
-        assert not torch.allclose(module.scorer.score(batch, module.policy).logprobs, ref_logprobs, atol=1e-3)
+        assert torch.equal(
+            module.scorer.score(batch, module.reference.policy).logprobs, ref_logprobs
+        )
+        assert not torch.allclose(
+            module.scorer.score(batch, module.policy).logprobs, ref_logprobs, atol=1e-3
+        )
         ids = {id(x) for group in module.optimizers().param_groups for x in group["params"]}
-        assert not any(x.requires_grad or id(x) in ids for x in module.reference.policy.trainable_tensors().values())
+        assert not any(
+            x.requires_grad or id(x) in ids
+            for x in module.reference.policy.trainable_tensors().values()
+        )
 
     def test_has_no_dropout_in_the_divergence_of_dpo(self) -> None:
         """Although it shares the network of the policy, which has dropout in training."""
-        module = alone(learner(**ADAPTER, kind=DPO, preference=Sigmoid(), kl_coefficient=0.1, dropout=0.5))
+        module = alone(
+            learner(**ADAPTER, kind=DPO, preference=Sigmoid(), kl_coefficient=0.1, dropout=0.5)
+        )
         rows, found = module.rows(RAGGED), list[tuple[torch.Tensor, torch.Tensor]]()
         divergence = module.divergence
         module.divergence = lambda logprobs, ref_logprobs: (
@@ -117,7 +144,9 @@ class TestReference:
 
     def test_is_updated_with_reference_every(self) -> None:
         """The KL to the reference is 0 after each update of it."""
-        distance = [row["train/kl_ref"] for row in fit(learner(**ADAPTER, kl=LOSS, reference_every=2), 4)]
+        distance = [
+            row["train/kl_ref"] for row in fit(learner(**ADAPTER, kl=LOSS, reference_every=2), 4)
+        ]
         assert max(distance[0], distance[2]) < 1e-9 < 1e-4 < min(distance[1], distance[3])
 
 
@@ -131,7 +160,10 @@ class TestCritic:
         assert not any("lora" in name for name, _ in scalar.named_parameters())
         for name, x in merged.model.base_model.state_dict().items():
             assert torch.equal(scalar.model.base_model.state_dict()[name], x)
-        assert not torch.equal(scalar.model.model.layers[0].mlp.up_proj.weight, policy().model.model.layers[0].mlp.up_proj.weight)
+        assert not torch.equal(
+            scalar.model.model.layers[0].mlp.up_proj.weight,
+            policy().model.model.layers[0].mlp.up_proj.weight,
+        )
 
 
 class TestCheckpoint:
@@ -148,8 +180,14 @@ class TestCheckpoint:
 
     def test_another_base_is_rejected_on_resume(self, tmp_path: Path) -> None:
         self.saved(tmp_path)
-        with pytest.raises(UserError, match="differ from those that the run began with: type the original policy="):
-            fit(learner(**ADAPTER, policy=policy(seed=1)), 2, resume=tmp_path / "iteration_000001.ckpt")
+        with pytest.raises(
+            UserError, match="differ from those that the run began with: type the original policy="
+        ):
+            fit(
+                learner(**ADAPTER, policy=policy(seed=1)),
+                2,
+                resume=tmp_path / "iteration_000001.ckpt",
+            )
 
     def test_missing_tensors_are_rejected_on_resume(self, tmp_path: Path) -> None:
         content = self.saved(tmp_path)
@@ -160,7 +198,12 @@ class TestCheckpoint:
 
 
 def test_the_plan_shows_the_number_of_trained_parameters(tmp_path: Path) -> None:
-    small = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=2", f"run_dir={tmp_path / 'run'}")
+    small = (
+        "policy.pretrained=false",
+        "policy.hidden_size=32",
+        "policy.num_layers=2",
+        f"run_dir={tmp_path / 'run'}",
+    )
     composed = plan("algo=grpo", "adapter=lora", "adapter.rank=32", "kl=loss", *small)
     console = Console(record=True, width=200)
     show_plan(composed, composed.learner(), RunDir.open(composed.config), console=console)
@@ -172,10 +215,16 @@ def test_the_plan_shows_the_number_of_trained_parameters(tmp_path: Path) -> None
 
 class TestCompose:
     def test_reward_model_rejects_an_adapter(self) -> None:
-        with pytest.raises(UserError, match="algo=reward_model does not use adapter: drop adapter=lora"):
+        with pytest.raises(
+            UserError, match="algo=reward_model does not use adapter: drop adapter=lora"
+        ):
             plan("algo=reward_model", "adapter=lora")
 
     def test_it_is_listed_but_not_part_of_the_label(self) -> None:
         composed = plan("algo=grpo", "adapter=lora", "adapter.rank=2")
-        assert (composed.label, composed.choices["adapter"], composed.adapter.rank) == ("grpo", "lora", 2)
+        assert (composed.label, composed.choices["adapter"], composed.adapter.rank) == (
+            "grpo",
+            "lora",
+            2,
+        )
         assert "adapter" not in plan("algo=reward_model").choices

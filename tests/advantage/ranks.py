@@ -12,7 +12,9 @@ import pytest
 from torch import Tensor
 
 
-def on_ranks(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *work: Callable[[], Any]) -> list[Any]:
+def on_ranks(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, *work: Callable[[], Any]
+) -> list[Any]:
     """Run one callable per rank concurrently and return their results."""
     barrier, inputs = Barrier(len(work), timeout=30), {}
 

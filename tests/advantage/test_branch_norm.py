@@ -23,7 +23,9 @@ def star(part: Any) -> Tensor:
     rewards = torch.zeros(3, 4, dtype=torch.float64)
     rewards[:, 3] = torch.tensor(STAR)
     origin = torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 2, 2]])
-    return part(rewards, torch.ones(3, 4, dtype=torch.bool), torch.zeros(3, dtype=torch.long), None, origin).advantages
+    return part(
+        rewards, torch.ones(3, 4, dtype=torch.bool), torch.zeros(3, dtype=torch.long), None, origin
+    ).advantages
 
 
 def estimate(part: Any, f: Forest) -> Tensor:
@@ -39,7 +41,8 @@ class TestHard:
         torch.testing.assert_close(estimate(BranchNorm(eps, unbiased), f.poisoned()), expected)
 
     def test_by_hand(self) -> None:
-        """Mean 5/3, std 2.0817: the shared tokens have the mean advantage of all three responses, which is 0."""
+        """Mean 5/3, std 2.0817: the shared tokens have the mean advantage of all three responses,
+        which is 0."""
         advantages, own = star(BranchNorm()), [-0.8006, -0.3203, 1.1209]
         assert advantages[:, :2].abs().max() < 1e-12
         for t in (2, 3):
@@ -49,8 +52,15 @@ class TestHard:
         """Column 0 is shared by all, column 1 by the last two."""
         rewards = torch.tensor([[0.0, 0, 0], [0, 0, 1.0], [0, 0, 2.0]], dtype=torch.float64)
         origin = torch.tensor([[0, 0, 0], [0, 1, 1], [0, 1, 2]])
-        advantages = BranchNorm()(rewards, rewards > -1, torch.zeros(3, dtype=torch.long), None, origin).advantages
-        torch.testing.assert_close(advantages, torch.tensor([[0.0, -1, -1], [0, 0.5, 0], [0, 0.5, 1]]).double(), atol=1e-5, rtol=0)
+        advantages = BranchNorm()(
+            rewards, rewards > -1, torch.zeros(3, dtype=torch.long), None, origin
+        ).advantages
+        torch.testing.assert_close(
+            advantages,
+            torch.tensor([[0.0, -1, -1], [0, 0.5, 0], [0, 0.5, 1]]).double(),
+            atol=1e-5,
+            rtol=0,
+        )
 
     @few
     @given(st.integers(0, 10**6))
@@ -69,23 +79,36 @@ class TestHard:
 
     @few
     @given(forests, st.integers(0, 10**6))
-    def test_the_order_of_the_rows_changes_nothing(self, drawn: tuple[int, float], seed: int) -> None:
+    def test_the_order_of_the_rows_changes_nothing(
+        self, drawn: tuple[int, float], seed: int
+    ) -> None:
         f = forest(*drawn)
         order = torch.randperm(len(f.mask), generator=torch.Generator().manual_seed(seed))
-        torch.testing.assert_close(estimate(BranchNorm(), f.select(order)), estimate(BranchNorm(), f)[order])
+        torch.testing.assert_close(
+            estimate(BranchNorm(), f.select(order)), estimate(BranchNorm(), f)[order]
+        )
 
     def test_origins_of_other_groups_are_other_responses(self) -> None:
         """Two prompts with equal origins: the advantages are those of each prompt alone."""
         f = forest(3)
         own = (f.group == f.group[0]).nonzero().flatten()
         assert 1 < len(own) < len(f.group)
-        torch.testing.assert_close(estimate(BranchNorm(), f)[own], estimate(BranchNorm(), f.select(own)))
+        torch.testing.assert_close(
+            estimate(BranchNorm(), f)[own], estimate(BranchNorm(), f.select(own))
+        )
 
     def test_an_unscored_branch_is_left_out_of_the_mean(self) -> None:
-        rewards, origin = torch.tensor([[0.0, 0], [0, 1], [0, torch.nan]]), torch.tensor([[0, 0], [0, 1], [0, 2]])
+        rewards, origin = (
+            torch.tensor([[0.0, 0], [0, 1], [0, torch.nan]]),
+            torch.tensor([[0, 0], [0, 1], [0, 2]]),
+        )
         mask = torch.tensor([[True, True], [True, True], [False, False]])
-        advantages = BranchNorm()(rewards, mask, torch.zeros(3, dtype=torch.long), None, origin).advantages
-        torch.testing.assert_close(advantages, torch.tensor([[0.0, -(0.5**0.5)], [0, 0.5**0.5], [0, 0]]), atol=1e-5, rtol=0)
+        advantages = BranchNorm()(
+            rewards, mask, torch.zeros(3, dtype=torch.long), None, origin
+        ).advantages
+        torch.testing.assert_close(
+            advantages, torch.tensor([[0.0, -(0.5**0.5)], [0, 0.5**0.5], [0, 0]]), atol=1e-5, rtol=0
+        )
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_equal_rewards_give_exactly_0(self, dtype: torch.dtype) -> None:
@@ -98,11 +121,17 @@ class TestHard:
 @given(forests)
 def test_soft_is_group_norm_bit_for_bit(drawn: tuple[int, float]) -> None:
     f = forest(*drawn)
-    assert torch.equal(estimate(BranchNorm(attribution="soft"), f), GroupNorm()(f.rewards, f.mask, f.group).advantages)
+    assert torch.equal(
+        estimate(BranchNorm(attribution="soft"), f),
+        GroupNorm()(f.rewards, f.mask, f.group).advantages,
+    )
 
 
-def gradients(f: Forest, attribution: Any, ratio: Any, aggregation: Any, log_ratio: Tensor) -> Tensor:
-    """Gradient of the objective with respect to the log-probability of each token, summed over the rows that share it.
+def gradients(
+    f: Forest, attribution: Any, ratio: Any, aggregation: Any, log_ratio: Tensor
+) -> Tensor:
+    """Gradient of the objective with respect to the log-probability of each token, summed over the
+    rows that share it.
 
     `log_ratio` [n], by token identity: shared tokens have one log-probability."""
     x = log_ratio.clone().requires_grad_()
@@ -120,10 +149,16 @@ class TestGradient:
 
     @few
     @given(forests, st.sampled_from([TokenMean(), FixedLength(7)]), st.integers(0, 10**6))
-    def test_hard_and_soft_are_equal_where_rows_have_equal_weights(self, drawn: tuple[int, float], aggregation: Any, seed: int) -> None:
+    def test_hard_and_soft_are_equal_where_rows_have_equal_weights(
+        self, drawn: tuple[int, float], aggregation: Any, seed: int
+    ) -> None:
         f = forest(*drawn)
-        log_ratio = torch.randn(200, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        soft, hard = (gradients(f, how, Unclipped(), aggregation, log_ratio) for how in ("soft", "hard"))
+        log_ratio = torch.randn(
+            200, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
+        soft, hard = (
+            gradients(f, how, Unclipped(), aggregation, log_ratio) for how in ("soft", "hard")
+        )
         torch.testing.assert_close(hard, soft)
 
     def test_also_with_clipping_as_long_as_the_policy_has_not_moved(self) -> None:
@@ -132,24 +167,40 @@ class TestGradient:
         assert soft.abs().max() > 1e-2
         torch.testing.assert_close(hard, soft)
 
-    @pytest.mark.parametrize(("ratio", "aggregation"), [(Clipped(), TokenMean()), (Unclipped(), SequenceMean())])
+    @pytest.mark.parametrize(
+        ("ratio", "aggregation"), [(Clipped(), TokenMean()), (Unclipped(), SequenceMean())]
+    )
     def test_not_with_clipping_or_weights_by_length(self, ratio: Any, aggregation: Any) -> None:
         f, moved = forest(3), 0.5 * torch.ones(200, dtype=torch.float64)
         soft, hard = (gradients(f, how, ratio, aggregation, moved) for how in ("soft", "hard"))
         assert not torch.allclose(hard, soft)
 
     def test_is_that_of_every_row(self) -> None:
-        """By hand: two rows share one token; each has one of its own. 4 tokens, of which the shared one counts twice."""
-        rewards, mask = torch.tensor([[0.0, 0], [0, 1]], dtype=torch.float64), torch.ones(2, 2, dtype=torch.bool)
+        """By hand: two rows share one token; each has one of its own. 4 tokens, of which the shared
+        one counts twice."""
+        rewards, mask = (
+            torch.tensor([[0.0, 0], [0, 1]], dtype=torch.float64),
+            torch.ones(2, 2, dtype=torch.bool),
+        )
         x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
         for attribution in ("soft", "hard"):
             log_ratio = x[torch.tensor([[0, 1], [0, 2]])]
             part = BranchNorm(attribution=attribution)
-            credit = part(rewards, mask, torch.zeros(2, dtype=torch.long), None, torch.tensor([[0, 0], [0, 1]]))
-            objective = TokenMean()(Unclipped()(log_ratio, credit.advantages + 1, mask).objective, mask, Totals(4, 2))
+            credit = part(
+                rewards,
+                mask,
+                torch.zeros(2, dtype=torch.long),
+                None,
+                torch.tensor([[0, 0], [0, 1]]),
+            )
+            objective = TokenMean()(
+                Unclipped()(log_ratio, credit.advantages + 1, mask).objective, mask, Totals(4, 2)
+            )
             [gradient] = torch.autograd.grad(objective, x)
             unit = 0.5**0.5
-            assert gradient.tolist() == pytest.approx([2 / 4, (1 - unit) / 4, (1 + unit) / 4], abs=1e-5)
+            assert gradient.tolist() == pytest.approx(
+                [2 / 4, (1 - unit) / 4, (1 + unit) / 4], abs=1e-5
+            )
 
 
 def test_declarations() -> None:

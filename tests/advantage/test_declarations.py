@@ -58,13 +58,28 @@ PARTS: dict[str, Any] = {
 def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tensor:
     """Advantages before normalisation over the batch."""
     part = make()
-    options = {"steps": b.mask & (torch.arange(b.mask.shape[1]) % 2 == 0)} if getattr(part, "needs_steps", False) else {}
+    options = (
+        {"steps": b.mask & (torch.arange(b.mask.shape[1]) % 2 == 0)}
+        if getattr(part, "needs_steps", False)
+        else {}
+    )
     if getattr(part, "needs_terms", False):
         options = {"terms": scale * rewards[:, :2], "weights": torch.ones(2)}
-    if getattr(part, "needs_branches", False):  # all responses to a prompt share their first two columns
-        options = {"origin": torch.where(torch.arange(b.mask.shape[1]) < 2, 0, torch.arange(len(b.mask))[:, None])}
-    values = b.values if not getattr(part, "needs_greedy", False) else b.values[:, :1].expand_as(b.values)
-    advantages: Tensor = getattr(part, "estimate", part)(scale * rewards, b.mask, b.group, scale * values, **options).advantages
+    # all responses to a prompt share their first two columns
+    if getattr(part, "needs_branches", False):
+        options = {
+            "origin": torch.where(
+                torch.arange(b.mask.shape[1]) < 2, 0, torch.arange(len(b.mask))[:, None]
+            )
+        }
+    values = (
+        b.values
+        if not getattr(part, "needs_greedy", False)
+        else b.values[:, :1].expand_as(b.values)
+    )
+    advantages: Tensor = getattr(part, "estimate", part)(
+        scale * rewards, b.mask, b.group, scale * values, **options
+    ).advantages
     return advantages
 
 
@@ -78,16 +93,21 @@ def test_every_estimator_is_here() -> None:
 
 
 BY_TOKEN = {"response": (False, False), "reward_to_go": (False, True), "token": (True, True)}
-"""Whether the advantages of a response differ by token, with a reward on its last token and with one on each, by declared `credit`."""
+"""Whether the advantages of a response differ by token, with a reward on its last token and with
+one on each, by declared `credit`."""
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_credit(name: str) -> None:
-    by_token = tuple(bool(differs_by_token(estimates(PARTS[name], B, rewards), B.mask).any()) for rewards in (OUTCOME, B.rewards))
+    by_token = tuple(
+        bool(differs_by_token(estimates(PARTS[name], B, rewards), B.mask).any())
+        for rewards in (OUTCOME, B.rewards)
+    )
     assert by_token == BY_TOKEN[getattr(PARTS[name](), "credit", "response")]
 
 
-@pytest.mark.parametrize("name", sorted(PARTS.keys() - {"accept", "gdpo", "none"}))  # these read correctness, terms and nothing
+# these read correctness, terms and nothing
+@pytest.mark.parametrize("name", sorted(PARTS.keys() - {"accept", "gdpo", "none"}))
 def test_normalizes_rewards(name: str) -> None:
     """Dividing by the spread of the rewards is what makes advantages independent of their scale."""
     one, three = (estimates(PARTS[name], B, B.rewards, scale) for scale in (1.0, 3.0))
@@ -98,11 +118,14 @@ def test_normalizes_rewards(name: str) -> None:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_whoever_normalises_over_the_batch_can_do_it_later(name: str) -> None:
-    """With `estimate` and `normalize`; without them, a group's advantages do not depend on other groups."""
+    """With `estimate` and `normalize`; without them, a group's advantages do not depend on other
+    groups."""
     part = PARTS[name]()
     assert hasattr(part, "estimate") == hasattr(part, "normalize")
     own = B.group == B.group[0]
     if hasattr(part, "normalize") or name == "ema":
         return
     alone = B.select(own.nonzero().squeeze(1))
-    torch.testing.assert_close(estimates(PARTS[name], B, B.rewards)[own], estimates(PARTS[name], alone, alone.rewards))
+    torch.testing.assert_close(
+        estimates(PARTS[name], B, B.rewards)[own], estimates(PARTS[name], alone, alone.rewards)
+    )

@@ -13,7 +13,10 @@ from tests.support.batches import Batch, batch, batches, few
 
 def scores(b: Batch) -> list[float]:
     """Total rewards of the scored rows, computed in a loop."""
-    rows = ([float(r) for r, m in zip(rs, ms, strict=True) if m] for rs, ms in zip(b.rewards, b.mask, strict=True))
+    rows = (
+        [float(r) for r, m in zip(rs, ms, strict=True) if m]
+        for rs, ms in zip(b.rewards, b.mask, strict=True)
+    )
     return [sum(row) for row in rows if row]
 
 
@@ -36,7 +39,9 @@ def test_equals_the_loop(calls: list[Batch], decay: float) -> None:
             continue
         mean = sum(row_scores) / len(row_scores)
         baseline = mean if baseline is None else baseline
-        expected = torch.where(b.mask, torch.where(b.mask, b.rewards, 0).sum(1, keepdim=True) - baseline, 0)
+        expected = torch.where(
+            b.mask, torch.where(b.mask, b.rewards, 0).sum(1, keepdim=True) - baseline, 0
+        )
         torch.testing.assert_close(advantages, expected)
         baseline = decay * baseline + (1 - decay) * mean
 
@@ -56,7 +61,8 @@ def test_a_baseline_of_0_counts_as_a_baseline() -> None:
 
 
 def test_baseline_does_not_contain_the_current_rewards() -> None:
-    """After the first call, raising one reward raises its advantage by the same amount and leaves the others unchanged."""
+    """After the first call, raising one reward raises its advantage by the same amount and leaves
+    the others unchanged."""
     one, other = EMA(0.0), EMA(0.0)
     for part in (one, other):
         part(*outcome(0.5, -1.0))
@@ -85,7 +91,10 @@ def test_two_ranks_share_one_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
         expected = single(b.rewards, b.mask, b.group).advantages
         with monkeypatch.context() as patch:
             halves = [b.select(torch.arange(2)), b.select(torch.arange(2, 7))]
-            work = [lambda p=p, h=h: p(h.rewards, h.mask, h.group).advantages for p, h in zip(parts, halves, strict=True)]
+            work = [
+                lambda p=p, h=h: p(h.rewards, h.mask, h.group).advantages
+                for p, h in zip(parts, halves, strict=True)
+            ]
             torch.testing.assert_close(torch.cat(on_ranks(patch, ema, *work)), expected)
     assert parts[0] is not parts[1]
     assert parts[0].state_dict() == parts[1].state_dict() == pytest.approx(single.state_dict())
@@ -98,7 +107,9 @@ def test_state_is_restored_exactly() -> None:
     other = EMA()
     other.load_state_dict(state)
     for _ in range(2):
-        assert torch.equal(part(*outcome(0.3, 0.9)).advantages, other(*outcome(0.3, 0.9)).advantages)
+        assert torch.equal(
+            part(*outcome(0.3, 0.9)).advantages, other(*outcome(0.3, 0.9)).advantages
+        )
     fresh = EMA()
     fresh.load_state_dict(EMA().state_dict())
     assert fresh(*outcome(4.0)).advantages.item() == 0

@@ -12,7 +12,9 @@ RATES = st.sampled_from([0.0, 0.5, 0.9, 0.95, 1.0])
 
 @few
 @given(batches, RATES, RATES)
-def test_equals_the_quadratic_sum_whatever_is_in_masked_slots(b: Batch, gamma: float, lam: float) -> None:
+def test_equals_the_quadratic_sum_whatever_is_in_masked_slots(
+    b: Batch, gamma: float, lam: float
+) -> None:
     advantages, returns = gae(b.rewards, b.values, b.mask, gamma, lam)
     p = b.poisoned()
     credit = GAE(gamma, lam)(p.rewards, p.mask, p.group, p.values)
@@ -48,7 +50,12 @@ def test_masked_slots_inside_a_row_are_skipped() -> None:
     credit = GAE(0.9, 0.8)(b.rewards, b.mask, b.group, b.values)
     for i, keep in enumerate(b.mask):
         if keep.any():
-            tight = GAE(0.9, 0.8)(b.rewards[i, keep][None], b.mask[i, keep][None], b.group[i : i + 1], b.values[i, keep][None])
+            tight = GAE(0.9, 0.8)(
+                b.rewards[i, keep][None],
+                b.mask[i, keep][None],
+                b.group[i : i + 1],
+                b.values[i, keep][None],
+            )
             torch.testing.assert_close(credit.advantages[i, keep], tight.advantages[0])
 
 

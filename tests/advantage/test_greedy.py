@@ -27,7 +27,9 @@ def test_greedy_reward_is_subtracted_from_an_outcome_reward() -> None:
 
 def test_reward_equal_to_the_greedy_one_gives_0() -> None:
     rewards, mask = torch.tensor([[0.0, 0.7]]), torch.ones(1, 2, dtype=torch.bool)
-    assert Greedy()(rewards, mask, torch.tensor([0]), torch.full((1, 2), 0.7)).advantages.tolist() == [[0, 0]]
+    assert Greedy()(
+        rewards, mask, torch.tensor([0]), torch.full((1, 2), 0.7)
+    ).advantages.tolist() == [[0, 0]]
 
 
 def test_needs_a_greedy_response() -> None:

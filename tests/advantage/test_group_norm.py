@@ -9,18 +9,24 @@ from tests.support.batches import Batch, batches, few
 from tests.support.reference import group_advantage
 
 
-def outcome(scores: Tensor | list[float], group: list[int] | None = None, part: GroupNorm | None = None) -> Tensor:
+def outcome(
+    scores: Tensor | list[float], group: list[int] | None = None, part: GroupNorm | None = None
+) -> Tensor:
     """Advantages [N] of one-token responses with these scores."""
     rewards = torch.as_tensor(scores)[:, None]
     ids = torch.tensor(group or [0] * len(rewards))
-    return (part or GroupNorm())(rewards, torch.ones_like(rewards, dtype=torch.bool), ids).advantages[:, 0]
+    return (part or GroupNorm())(
+        rewards, torch.ones_like(rewards, dtype=torch.bool), ids
+    ).advantages[:, 0]
 
 
 @few
 @given(batches, st.floats(1e-8, 1e-2), st.booleans())
 def test_equals_the_loop(b: Batch, eps: float, unbiased: bool) -> None:
     credit = GroupNorm(eps, unbiased)(b.rewards, b.mask, b.group)
-    torch.testing.assert_close(credit.advantages, group_advantage("group_norm", b.rewards, b.mask, b.group, eps, unbiased))
+    torch.testing.assert_close(
+        credit.advantages, group_advantage("group_norm", b.rewards, b.mask, b.group, eps, unbiased)
+    )
     assert credit.returns is None
 
 
@@ -32,7 +38,9 @@ def test_unbiased_by_default() -> None:
 
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-8])
-@pytest.mark.parametrize("scores", [[0.95] * 8, [1 / 3] * 7, [0.1, 0.1, 0.1, 0.1 + 1e-7], [0.0] * 4, [-2.0] * 3, [3.0]])
+@pytest.mark.parametrize(
+    "scores", [[0.95] * 8, [1 / 3] * 7, [0.1, 0.1, 0.1, 0.1 + 1e-7], [0.0] * 4, [-2.0] * 3, [3.0]]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equal_rewards_give_exactly_0(eps: float, scores: list[float], dtype: torch.dtype) -> None:
     assert (outcome(torch.tensor(scores, dtype=dtype), part=GroupNorm(eps)) == 0).all()
@@ -43,7 +51,13 @@ def test_a_small_difference_is_not_treated_as_noise() -> None:
 
 
 @few
-@given(st.lists(st.sampled_from([0.95, 1 / 3, 0.1, 0.1 + 1e-7, 0.0, 1.0, -1.0, 1e6]), min_size=1, max_size=16))
+@given(
+    st.lists(
+        st.sampled_from([0.95, 1 / 3, 0.1, 0.1 + 1e-7, 0.0, 1.0, -1.0, 1e6]),
+        min_size=1,
+        max_size=16,
+    )
+)
 def test_advantages_are_bounded_by_the_square_root_of_the_group_size(scores: list[float]) -> None:
     advantages = outcome(torch.tensor(scores))
     assert advantages.isfinite().all()
@@ -56,7 +70,9 @@ def test_groups_are_defined_by_id_and_not_by_position() -> None:
     group = [4, 4, 4, 9, 9, 9]
     advantages_by_id = outcome(scores, group)
     order = torch.tensor([3, 0, 5, 1, 4, 2])
-    torch.testing.assert_close(outcome(scores[order], [group[i] for i in order]), advantages_by_id[order])
+    torch.testing.assert_close(
+        outcome(scores[order], [group[i] for i in order]), advantages_by_id[order]
+    )
     without_first = outcome(scores[1:], group[1:])
     torch.testing.assert_close(without_first[2:], advantages_by_id[3:])
     assert not torch.allclose(without_first[:2], advantages_by_id[1:3])
@@ -69,7 +85,9 @@ def test_unscored_responses_are_left_out_of_their_group() -> None:
     mask, group = torch.tensor([[True], [True], [False], [True]]), torch.zeros(4, dtype=torch.long)
     advantages = GroupNorm()(rewards, mask, group).advantages
     scored = torch.tensor([0, 1, 3])
-    torch.testing.assert_close(advantages[scored], GroupNorm()(rewards[scored], mask[scored], group[scored]).advantages)
+    torch.testing.assert_close(
+        advantages[scored], GroupNorm()(rewards[scored], mask[scored], group[scored]).advantages
+    )
     assert advantages[2] == 0
     assert (GroupNorm()(rewards, torch.zeros_like(mask), group).advantages == 0).all()
 

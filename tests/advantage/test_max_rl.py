@@ -24,29 +24,43 @@ def test_equals_the_loop(b: Batch) -> None:
     advantages = MaxRL()(p.rewards, p.mask, p.group).advantages
     expected = group_advantage("group_mean", b.rewards, b.mask, b.group)
     for i in range(len(b.rewards)):
-        members = [float(b.rewards[j][b.mask[j]].sum()) for j in range(len(b.rewards)) if b.group[j] == b.group[i] and b.mask[j].any()]
+        members = [
+            float(b.rewards[j][b.mask[j]].sum())
+            for j in range(len(b.rewards))
+            if b.group[j] == b.group[i] and b.mask[j].any()
+        ]
         if members:
             expected[i] /= sum(members) / len(members)
     torch.testing.assert_close(advantages, expected)
 
 
 @pytest.mark.parametrize(
-    ("scores", "expected"), [([1, 0, 0, 0], [3, -1, -1, -1]), ([1, 1, 0, 0], [1, 1, -1, -1]), ([1, 1, 1, 0], [1 / 3] * 3 + [-1])]
+    ("scores", "expected"),
+    [
+        ([1, 0, 0, 0], [3, -1, -1, -1]),
+        ([1, 1, 0, 0], [1, 1, -1, -1]),
+        ([1, 1, 1, 0], [1 / 3] * 3 + [-1]),
+    ],
 )
 def test_by_hand(scores: list[float], expected: list[float]) -> None:
     rewards = torch.tensor(scores, dtype=torch.float64)[:, None]
-    advantages = MaxRL()(rewards, torch.ones(4, 1, dtype=torch.bool), torch.zeros(4, dtype=torch.long)).advantages
+    advantages = MaxRL()(
+        rewards, torch.ones(4, 1, dtype=torch.bool), torch.zeros(4, dtype=torch.long)
+    ).advantages
     assert advantages[:, 0].tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
 @pytest.mark.parametrize("size", [2, 4])
 def test_expectation_is_the_gradient_of_the_truncated_log_likelihood(p: float, size: int) -> None:
-    """With R ~ Bernoulli(p): log p = -sum_k (1 - p)^k / k, whose first G - 1 terms have the derivative sum_k (1 - p)^(k - 1)."""
+    """With R ~ Bernoulli(p): log p = -sum_k (1 - p)^k / k, whose first G - 1 terms have the
+    derivative sum_k (1 - p)^(k - 1)."""
     total = 0.0
     for outcome in product((0.0, 1.0), repeat=size):
         rewards, wins = torch.tensor(outcome, dtype=torch.float64)[:, None], sum(outcome)
-        advantages = MaxRL()(rewards, torch.ones(size, 1, dtype=torch.bool), torch.zeros(size, dtype=torch.long)).advantages
+        advantages = MaxRL()(
+            rewards, torch.ones(size, 1, dtype=torch.bool), torch.zeros(size, dtype=torch.long)
+        ).advantages
         score = torch.where(rewards > 0, 1 / p, -1 / (1 - p))  # d log P(R) / dp
         total += p**wins * (1 - p) ** (size - wins) * float((advantages * score).mean())
     assert total == pytest.approx(sum((1 - p) ** (k - 1) for k in range(1, size)))
@@ -55,7 +69,12 @@ def test_expectation_is_the_gradient_of_the_truncated_log_likelihood(p: float, s
 @pytest.mark.parametrize("reward", [0.0, 0.95, 1.0])
 def test_equal_rewards_give_exactly_0(reward: float) -> None:
     rewards = torch.full((8, 1), reward)
-    assert (MaxRL()(rewards, torch.ones(8, 1, dtype=torch.bool), torch.zeros(8, dtype=torch.long)).advantages == 0).all()
+    assert (
+        MaxRL()(
+            rewards, torch.ones(8, 1, dtype=torch.bool), torch.zeros(8, dtype=torch.long)
+        ).advantages
+        == 0
+    ).all()
     assert MaxRL.needs_group
 
 
@@ -72,10 +91,16 @@ def test_a_negative_reward_of_one_rank_is_refused_on_all(monkeypatch: pytest.Mon
 
     def estimate(*rewards: float) -> Credit | str:
         try:
-            return MaxRL()(torch.tensor(rewards)[:, None], torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, dtype=torch.long))
+            return MaxRL()(
+                torch.tensor(rewards)[:, None],
+                torch.ones(2, 1, dtype=torch.bool),
+                torch.zeros(2, dtype=torch.long),
+            )
         except UserError as error:
             return str(error)
 
-    first, second = on_ranks(monkeypatch, max_rl, lambda: estimate(-1.0, -2.0), lambda: estimate(1.0, 0.0))
+    first, second = on_ranks(
+        monkeypatch, max_rl, lambda: estimate(-1.0, -2.0), lambda: estimate(1.0, 0.0)
+    )
     assert first == second
     assert "2 rewards are negative" in str(first)

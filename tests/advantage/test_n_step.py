@@ -30,16 +30,22 @@ def test_equals_the_loop_whatever_is_in_masked_slots(b: Batch, n: int, gamma: fl
 @given(batches, RATES, st.sampled_from([(1, 0.0), (7, 1.0), (99, 1.0)]))
 def test_the_limits_are_those_of_gae(b: Batch, gamma: float, limit: tuple[int, float]) -> None:
     n, lam = limit
-    one, other = (part(b.rewards, b.mask, b.group, b.values) for part in (NStep(n, gamma), GAE(gamma, lam)))
+    one, other = (
+        part(b.rewards, b.mask, b.group, b.values) for part in (NStep(n, gamma), GAE(gamma, lam))
+    )
     torch.testing.assert_close(one.advantages, other.advantages)
     torch.testing.assert_close(one.returns, other.returns)
 
 
 def test_gae_is_the_mean_of_n_step_advantages() -> None:
-    """GAE(lambda) = (1 - lambda) sum_n lambda^{n-1} A^(n), the last one with the remaining weight (arXiv:1506.02438, equation 16)."""
+    """GAE(lambda) = (1 - lambda) sum_n lambda^{n-1} A^(n), the last one with the remaining weight
+    (arXiv:1506.02438, equation 16)."""
     b, lam = batch(5, 6, seed=3), 0.7
     steps = [NStep(n, 0.9)(b.rewards, b.mask, b.group, b.values).advantages for n in range(1, 7)]
-    mean = sum((1 - lam) * lam ** (n - 1) * a for n, a in enumerate(steps[:-1], 1)) + lam**5 * steps[-1]
+    mean = (
+        sum((1 - lam) * lam ** (n - 1) * a for n, a in enumerate(steps[:-1], 1))
+        + lam**5 * steps[-1]
+    )
     torch.testing.assert_close(GAE(0.9, lam)(b.rewards, b.mask, b.group, b.values).advantages, mean)
 
 

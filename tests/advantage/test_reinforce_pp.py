@@ -18,7 +18,9 @@ BASELINES = ["none", "group"]
 def test_equals_the_loop(baseline: str, b: Batch, gamma: float) -> None:
     p = b.poisoned()
     advantages = ReinforcePP(gamma, baseline)(p.rewards, p.mask, p.group).advantages
-    torch.testing.assert_close(advantages, reinforce_pp(b.rewards, b.mask, b.group, gamma, baseline))
+    torch.testing.assert_close(
+        advantages, reinforce_pp(b.rewards, b.mask, b.group, gamma, baseline)
+    )
 
 
 @pytest.mark.parametrize("baseline", BASELINES)
@@ -32,15 +34,22 @@ def test_mean_is_0_and_variance_1_over_all_tokens(baseline: str) -> None:
 def test_without_a_baseline_equals_gae_with_values_of_0() -> None:
     b = batch(9, 8, seed=4)
     ppo = GAE(0.9, 1.0, whiten=True)(b.rewards, b.mask, b.group, torch.zeros_like(b.rewards))
-    torch.testing.assert_close(ReinforcePP(0.9)(b.rewards, b.mask, b.group).advantages, ppo.advantages)
+    torch.testing.assert_close(
+        ReinforcePP(0.9)(b.rewards, b.mask, b.group).advantages, ppo.advantages
+    )
 
 
 def test_a_penalty_counts_for_its_token_and_earlier_ones() -> None:
     """G_t is R minus the penalty at t and later, not minus the total penalty."""
-    rewards, mask = torch.tensor([[-0.5, -0.25, 1.0 - 0.125]], dtype=torch.float64), torch.ones(1, 3, dtype=torch.bool)
+    rewards, mask = (
+        torch.tensor([[-0.5, -0.25, 1.0 - 0.125]], dtype=torch.float64),
+        torch.ones(1, 3, dtype=torch.bool),
+    )
     advantages = ReinforcePP()(rewards, mask, torch.zeros(1, dtype=torch.long)).advantages[0]
     to_go = torch.tensor([0.125, 0.625, 0.875], dtype=torch.float64)
-    torch.testing.assert_close(advantages, (to_go - to_go.mean()) / to_go.std(unbiased=False), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        advantages, (to_go - to_go.mean()) / to_go.std(unbiased=False), rtol=1e-6, atol=1e-6
+    )
 
 
 def test_group_baseline_of_outcome_rewards_equals_whitened_group_mean() -> None:
@@ -48,7 +57,10 @@ def test_group_baseline_of_outcome_rewards_equals_whitened_group_mean() -> None:
     last = b.mask & (b.mask.cumsum(1) == b.mask.sum(1, keepdim=True))
     rewards = torch.where(last, b.rewards, 0)
     centred = GroupMean()(rewards, b.mask, b.group).advantages
-    torch.testing.assert_close(ReinforcePP(baseline="group")(rewards, b.mask, b.group).advantages, ops.whiten(centred, b.mask))
+    torch.testing.assert_close(
+        ReinforcePP(baseline="group")(rewards, b.mask, b.group).advantages,
+        ops.whiten(centred, b.mask),
+    )
 
 
 def test_equal_rewards_give_exactly_0() -> None:
@@ -65,7 +77,9 @@ def test_two_ranks_whiten_over_both(monkeypatch: pytest.MonkeyPatch, baseline: s
     halves = [b.select(first.nonzero().squeeze(1)), b.select((~first).nonzero().squeeze(1))]
     part = ReinforcePP(baseline=baseline)
     expected = part(b.rewards, b.mask, b.group).advantages
-    actual = on_ranks(monkeypatch, ops, *[lambda h=h: part(h.rewards, h.mask, h.group).advantages for h in halves])
+    actual = on_ranks(
+        monkeypatch, ops, *[lambda h=h: part(h.rewards, h.mask, h.group).advantages for h in halves]
+    )
     torch.testing.assert_close(torch.cat(actual), torch.cat([expected[first], expected[~first]]))
 
 
@@ -74,7 +88,11 @@ def test_needs_groups_only_for_the_group_baseline() -> None:
     assert ReinforcePP(baseline="group").needs_group
 
 
-@pytest.mark.parametrize(("bad", "field"), [({"gamma": 1.1}, "gamma"), ({"gamma": -0.1}, "gamma"), ({"baseline": "mean"}, "baseline")])
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [({"gamma": 1.1}, "gamma"), ({"gamma": -0.1}, "gamma"), ({"baseline": "mean"}, "baseline")],
+)
 def test_invalid_fields_are_refused_by_name(bad: dict, field: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=field):  # TypeError where types are checked at run time
+    # TypeError where types are checked at run time
+    with pytest.raises((ValueError, TypeError), match=field):
         ReinforcePP(**bad)

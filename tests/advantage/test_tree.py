@@ -22,13 +22,20 @@ def test_equals_the_loop(drawn: tuple[int, float]) -> None:
 
 
 def test_by_hand() -> None:
-    """Two branches from the prompt, of which the second branches again: V = 5/3, then 0 and 5/2, then 1 and 4. Column 2 is observed."""
-    rewards = torch.tensor([[0.0, 0, 9, 0, 0], [0, 0, 9, 0, 1], [0, 0, 9, 0, 4]], dtype=torch.float64)
+    """Two branches from the prompt, of which the second branches again: V = 5/3, then 0 and 5/2,
+    then 1 and 4. Column 2 is observed."""
+    rewards = torch.tensor(
+        [[0.0, 0, 9, 0, 0], [0, 0, 9, 0, 1], [0, 0, 9, 0, 4]], dtype=torch.float64
+    )
     origin = torch.tensor([[0] * 5, [1] * 5, [1, 1, 1, 2, 2]])
     mask = torch.tensor([True, True, False, True, True]).expand(3, 5)
     advantages = Tree()(rewards, mask, torch.zeros(3, dtype=torch.long), None, origin).advantages
     root, inner = 5 / 3, 5 / 2
-    expected = [[-root] * 2 + [0] + [-root] * 2, [inner - root] * 2 + [0] + [1 - inner] * 2, [inner - root] * 2 + [0] + [4 - inner] * 2]
+    expected = [
+        [-root] * 2 + [0] + [-root] * 2,
+        [inner - root] * 2 + [0] + [1 - inner] * 2,
+        [inner - root] * 2 + [0] + [4 - inner] * 2,
+    ]
     torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
 
 
@@ -41,7 +48,8 @@ def test_the_credits_of_a_path_sum_to_reward_minus_mean(drawn: tuple[int, float]
         columns = f.mask[i].nonzero().flatten().tolist()
         segments = [f.sharing(i, t) for t in columns]
         starts = [t for k, t in enumerate(columns) if k == 0 or segments[k] != segments[k - 1]]
-        ends = expected[segments[-1], columns[-1]]  # more than one row if a response has no sampled token of its own
+        # more than one row if a response has no sampled token of its own
+        ends = expected[segments[-1], columns[-1]]
         torch.testing.assert_close(credits[i, starts].sum(), ends.mean())
 
 
@@ -55,14 +63,19 @@ def test_without_branches_it_is_group_mean_bit_for_bit(seed: int) -> None:
 
 
 def test_values_are_exact_in_a_full_tree() -> None:
-    """Two branches of equal probability at each of three turns, all of them sampled: V of a prefix is the expected reward after it."""
+    """Two branches of equal probability at each of three turns, all of them sampled: V of a prefix
+    is the expected reward after it."""
     rewards = torch.zeros(8, 3, dtype=torch.float64)
     rewards[:, 2] = torch.tensor([3.0, 1, 4, 1, 5, 9, 2, 6])
     leaves = torch.arange(8)
     origin = torch.stack([leaves // 4 * 4, leaves // 2 * 2, leaves], 1)
-    advantages = Tree()(rewards, rewards > -1, torch.zeros(8, dtype=torch.long), None, origin).advantages
+    advantages = Tree()(
+        rewards, rewards > -1, torch.zeros(8, dtype=torch.long), None, origin
+    ).advantages
     values = [rewards[:, 2].view(n, -1).mean(1).repeat_interleave(8 // n) for n in (1, 2, 4, 8)]
-    torch.testing.assert_close(advantages, torch.stack([after - before for before, after in pairwise(values)], 1))
+    torch.testing.assert_close(
+        advantages, torch.stack([after - before for before, after in pairwise(values)], 1)
+    )
 
 
 @few
@@ -85,8 +98,12 @@ def test_the_order_of_the_rows_changes_nothing(drawn: tuple[int, float], seed: i
 @given(forests, st.integers(1, 4))
 def test_padding_changes_no_bit(drawn: tuple[int, float], columns: int) -> None:
     f = forest(*drawn)
-    rewards, mask, origin = (torch.nn.functional.pad(x, (0, columns)) for x in (f.rewards, f.mask, f.origin))
-    assert torch.equal(Tree()(rewards, mask, f.group, None, origin).advantages[:, : f.mask.shape[1]], estimate(f))
+    rewards, mask, origin = (
+        torch.nn.functional.pad(x, (0, columns)) for x in (f.rewards, f.mask, f.origin)
+    )
+    assert torch.equal(
+        Tree()(rewards, mask, f.group, None, origin).advantages[:, : f.mask.shape[1]], estimate(f)
+    )
 
 
 def test_equal_rewards_give_exactly_0() -> None:

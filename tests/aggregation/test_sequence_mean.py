@@ -12,11 +12,15 @@ from tests.support.reference import aggregate, true_slots
 def test_equals_the_loop(b: Batch) -> None:
     field = {(i, t): b.values[i, t] for i, ts in enumerate(true_slots(b.mask)) for t in ts}
     tokens, sequences = b.totals.tokens, b.totals.sequences
-    torch.testing.assert_close(SequenceMean()(b.values, b.mask, b.totals), aggregate("sequence_mean", field, tokens, sequences))
+    torch.testing.assert_close(
+        SequenceMean()(b.values, b.mask, b.totals),
+        aggregate("sequence_mean", field, tokens, sequences),
+    )
 
 
 def test_weights_of_a_long_and_a_short_response() -> None:
-    """200 and 10 tokens: weight 1/400 for each token of the long response, 1/20 for each of the short one."""
+    """200 and 10 tokens: weight 1/400 for each token of the long response, 1/20 for each of the
+    short one."""
     mask = torch.arange(200) < torch.tensor([[200], [10]])
     x = torch.zeros(2, 200, dtype=torch.float64, requires_grad=True)
     grad = gradient(SequenceMean()(x, mask, Totals(210.0, 2.0)), x)

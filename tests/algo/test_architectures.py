@@ -1,4 +1,5 @@
-"""Architectures of transformers, each with random weights: two iterations of the loop, in which sampler and trainer agree, or refused."""
+"""Architectures of transformers, each with random weights: two iterations of the loop, in which
+sampler and trainer agree, or refused."""
 
 from __future__ import annotations
 
@@ -29,16 +30,40 @@ from tests.support.tiny_setup import fit, learner
 
 WIDTH, LAYERS = 16, 2
 SHAPE: dict[str, Any] = {
-    "vocab_size": 102, "hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0,
-}  # fmt: skip
+    "vocab_size": 102,
+    "hidden_size": WIDTH,
+    "intermediate_size": 32,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
 WINDOW = {"sliding_window": 4}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+LINEAR = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
 LATENT = {
-    "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 2,
-    "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1,
-}  # fmt: skip
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "num_key_value_heads": 2,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+}
 LAYER_TYPES = {"layer_types": ["linear_attention", "full_attention"]}
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"]} | WINDOW
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -70,7 +95,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "mamba": {"state_size": 4},
     "mamba2": {"state_size": 4, "num_heads": 4, "head_dim": 8, "n_groups": 1, "chunk_size": 4},
     "falcon_mamba": {"state_size": 4},
-    "jamba": EXPERTS | {"mamba_d_state": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
+    "jamba": EXPERTS
+    | {
+        "mamba_d_state": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "use_mamba_kernels": False,
+    },
 }
 """Settings of each architecture, by `model_type`, beside those of `SHAPE`."""
 UNUSED = {"falcon": ("head_dim",)}
@@ -80,8 +111,13 @@ SPLITS = Arithmetic(level=3, num_train=24, num_val=8)()
 
 
 def random_policy(model_type: str) -> Policy:
-    """Return a policy with random weights, large enough for distributions that depend on the text."""
-    settings = {name: value for name, value in (SHAPE | ARCHITECTURES[model_type]).items() if name not in UNUSED.get(model_type, ())}
+    """Return a policy with random weights, large enough for distributions that depend on the
+    text."""
+    settings = {
+        name: value
+        for name, value in (SHAPE | ARCHITECTURES[model_type]).items()
+        if name not in UNUSED.get(model_type, ())
+    }
     config = AutoConfig.for_model(model_type, **settings)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -97,7 +133,11 @@ def test_trains(model_type: str) -> None:
     policy = random_policy(model_type)
     before = {name: x.detach().clone() for name, x in policy.named_parameters()}
     assert len({len(policy.encode(prompt)) for prompt in SPLITS.train}) > 1
-    rows = fit(learner(policy=policy, rollout=Local(max_tokens=6), batch=Batch(prompts=4, samples=4)), 2, splits=SPLITS)
+    rows = fit(
+        learner(policy=policy, rollout=Local(max_tokens=6), batch=Batch(prompts=4, samples=4)),
+        2,
+        splits=SPLITS,
+    )
     gaps = [row["train/sampler_logprob_gap"] for row in rows if "train/sampler_logprob_gap" in row]
     assert len(gaps) == 2
     assert max(gaps) < 1e-5
@@ -110,7 +150,9 @@ class Shifted(GPT2LMHeadModel):
     def __init__(self, config: GPT2Config) -> None:
         super().__init__(config)
         forward = self.transformer.forward
-        self.transformer.forward = lambda *args, position_ids=None, **inputs: forward(*args, **inputs)
+        self.transformer.forward = lambda *args, position_ids=None, **inputs: forward(
+            *args, **inputs
+        )
 
 
 class Forgetful(LlamaForCausalLM):
@@ -130,14 +172,22 @@ class TestAgreement:
 
     def test_a_model_that_padding_changes_is_refused(self) -> None:
         policy = Policy(seeded(Shifted, GPT2Config(**GPT2, eos_token_id=1)), character_tokenizer())
-        with pytest.raises(UserError, match=r"padding changes the log-probabilities of Shifted by \S+ nats .*: type rollout.batch_size=1,"):
+        with pytest.raises(
+            UserError,
+            match=r"padding changes the log-probabilities of Shifted by \S+ nats .*: type "
+            r"rollout.batch_size=1,",
+        ):
             learner(policy=policy)
         trained = learner(policy=policy, rollout=Local(max_tokens=6, batch_size=1))
         rows = fit(trained, 1, splits=SPLITS)
         assert rows[-1]["train/sampler_logprob_gap"] < 1e-4
 
     def test_a_model_without_a_working_cache_is_refused(self) -> None:
-        with pytest.raises(UserError, match=r"^policy: Forgetful gives other log-probabilities with a cache than without .*another model$"):
+        with pytest.raises(
+            UserError,
+            match=r"^policy: Forgetful gives other log-probabilities with a cache than without "
+            r".*another model$",
+        ):
             learner(policy=self.llama(Forgetful))
 
     def test_a_bidirectional_model_is_refused(self) -> None:
@@ -147,7 +197,9 @@ class TestAgreement:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_rounding_is_accepted(self, dtype: torch.dtype) -> None:
-        policy = Policy(seeded(LlamaForCausalLM, LlamaConfig(**SHAPE)).to(dtype), character_tokenizer())
+        policy = Policy(
+            seeded(LlamaForCausalLM, LlamaConfig(**SHAPE)).to(dtype), character_tokenizer()
+        )
         check_agreement(policy)
         check_agreement(policy.train())
         assert policy.training

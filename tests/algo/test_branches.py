@@ -20,9 +20,12 @@ NUM_SAMPLES = 4
 
 
 class Branching(Local):
-    """Samples of which the second and third of each prompt begin like the one before, up to their last token."""
+    """Samples of which the second and third of each prompt begin like the one before, up to their
+    last token."""
 
-    def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
+    def generate(
+        self, prompts: Sequence[Prompt], *, samples: int, iteration: int
+    ) -> list[Response]:
         responses = super().generate(prompts, samples=samples, iteration=iteration)
         for i, response in enumerate(responses):
             if (index := response.meta["sample"]) in (1, 2):
@@ -31,7 +34,10 @@ class Branching(Local):
                 responses[i] = replace(
                     response,
                     tokens=[*parent.tokens[:shared], *response.tokens[shared:]],
-                    behavior_logprobs=[*parent.behavior_logprobs[:shared], *response.behavior_logprobs[shared:]],
+                    behavior_logprobs=[
+                        *parent.behavior_logprobs[:shared],
+                        *response.behavior_logprobs[shared:],
+                    ],
                     branch=Branch(index - 1, shared),
                 )
         return responses
@@ -70,7 +76,9 @@ def gradient(advantage: Any) -> tuple[torch.Tensor, TokenFloats]:
 
 
 def test_hard_and_soft_attribution_have_the_same_first_gradient() -> None:
-    soft, expected, hard = (gradient(part) for part in (BranchNorm(attribution="soft"), GroupNorm(), BranchNorm()))
+    soft, expected, hard = (
+        gradient(part) for part in (BranchNorm(attribution="soft"), GroupNorm(), BranchNorm())
+    )
     assert torch.equal(soft[0], expected[0])
     assert not torch.allclose(hard[1], soft[1])
     close(hard[0], soft[0])
@@ -82,14 +90,20 @@ def test_credit_by_segment_has_another() -> None:
 
 @pytest.mark.parametrize("minibatches", [1, 2])
 def test_training_reports_the_trees(minibatches: int) -> None:
-    trained = made(BranchNorm(), batch=Batch(prompts=4, samples=NUM_SAMPLES, minibatches=minibatches, token_budget=64))
+    trained = made(
+        BranchNorm(),
+        batch=Batch(prompts=4, samples=NUM_SAMPLES, minibatches=minibatches, token_budget=64),
+    )
     samples = Samples()
     rows = fit(trained, 2, callbacks=(samples,))
     assert rows[-1]["train/grad_norm"] > 0
     branches = [row["branch"] for row in samples.rows]
     assert [x["parent"] for x in branches] == [None, 0, 1, None] * 4
     assert any(len({value for _, _, value in x["segments"]}) > 1 for x in branches)
-    assert all(x["segments"][-1][1] == len(row["tokens"]) for x, row in zip(branches, samples.rows, strict=True))
+    assert all(
+        x["segments"][-1][1] == len(row["tokens"])
+        for x, row in zip(branches, samples.rows, strict=True)
+    )
 
 
 def test_without_branches_training_is_that_of_group_norm_bit_for_bit() -> None:

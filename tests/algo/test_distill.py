@@ -1,4 +1,5 @@
-"""On-policy distillation: advantages by token against the teacher's own log-probabilities, gradients, and that it learns."""
+"""On-policy distillation: advantages by token against the teacher's own log-probabilities,
+gradients, and that it learns."""
 
 from __future__ import annotations
 
@@ -18,7 +19,16 @@ from rlmods.rollout import Local as LocalRollout
 from rlmods.teacher import Local, SelfTeacher, Server
 from rlmods.types import Experience, Prompt, Response, Scores, UserError
 from tests.judge.server import serve
-from tests.support.tiny_setup import SPLITS, attached, close, collected, fit, gradients, learner, policy
+from tests.support.tiny_setup import (
+    SPLITS,
+    attached,
+    close,
+    collected,
+    fit,
+    gradients,
+    learner,
+    policy,
+)
 from tests.teacher.test_server import vllm
 
 TEACHER = Local(policy=partial(policy, seed=3))
@@ -26,7 +36,12 @@ SEES = {"demonstration": "answer", "template": "{demonstration} {prompt}"}
 
 
 def distill(teacher: Any = TEACHER, **change: Any) -> Any:
-    return attached(learner(Distill, **{"teacher": teacher, "advantage": NoAdvantage(), "ratio": Unclipped()} | change))
+    return attached(
+        learner(
+            Distill,
+            **{"teacher": teacher, "advantage": NoAdvantage(), "ratio": Unclipped()} | change,
+        )
+    )
 
 
 def alone(model: Any, prompt: Prompt, response: Response, temperature: float = 1.0) -> torch.Tensor:
@@ -34,13 +49,17 @@ def alone(model: Any, prompt: Prompt, response: Response, temperature: float = 1
     start = model.encode(prompt)
     ids = torch.tensor([[*start, *response.tokens]])
     logprobs = (model.model(ids).logits[0].float() / temperature).log_softmax(-1)
-    return torch.stack([logprobs[len(start) + i - 1, x] for i, x in enumerate(response.tokens)]).detach()
+    return torch.stack(
+        [logprobs[len(start) + i - 1, x] for i, x in enumerate(response.tokens)]
+    ).detach()
 
 
 def sampled(made: Any, num_prompts: int = 3) -> tuple[Experience, list[Response]]:
     responses: list[Response] = []
     generate = made.rollout.generate
-    made.rollout.generate = lambda *args, **options: responses.extend(generate(*args, **options)) or list(responses)
+    made.rollout.generate = lambda *args, **options: (
+        responses.extend(generate(*args, **options)) or list(responses)
+    )
     batch, _ = made.sample(SPLITS.train[:num_prompts])
     made.rollout.generate = generate
     return made.normalize_advantages(batch), responses
@@ -51,18 +70,28 @@ class TestAdvantages:
     @pytest.mark.parametrize("sees", [{}, SEES], ids=["same prompt", "demonstration"])
     def test_are_differences_of_logprobs(self, sees: dict[str, str], temperature: float) -> None:
         part = Local(policy=partial(policy, seed=3), **sees)
-        made = distill(part, rollout=LocalRollout(max_tokens=8, temperature=temperature), teacher_coefficient=0.5)
+        made = distill(
+            part,
+            rollout=LocalRollout(max_tokens=8, temperature=temperature),
+            teacher_coefficient=0.5,
+        )
         batch, responses = sampled(made)
         model, gaps = policy(3), []
         assert len({len(r.tokens) for r in responses}) > 2
         for i, r in enumerate(responses):
-            gap = alone(model, part.prompt(r.prompt), r, temperature) - alone(made.policy, r.prompt, r, temperature)
-            torch.testing.assert_close(batch.advantages[i, batch.mask[i]], 0.5 * gap, rtol=0, atol=1e-4)
+            gap = alone(model, part.prompt(r.prompt), r, temperature) - alone(
+                made.policy, r.prompt, r, temperature
+            )
+            torch.testing.assert_close(
+                batch.advantages[i, batch.mask[i]], 0.5 * gap, rtol=0, atol=1e-4
+            )
             gaps.append(gap)
         assert batch.advantages[~batch.mask].abs().max() == 0
         metrics, gap = made.meter.compute(), torch.cat(gaps)
         assert metrics["train/kl_teacher"] == pytest.approx(-gap.mean().item(), abs=1e-4)
-        assert metrics["train/teacher_above_fraction"] == pytest.approx((gap > 0).double().mean().item())
+        assert metrics["train/teacher_above_fraction"] == pytest.approx(
+            (gap > 0).double().mean().item()
+        )
         assert gap.abs().max() > 1e-3
 
     @pytest.mark.parametrize("weights", ["start", "current"])
@@ -80,7 +109,8 @@ class TestAdvantages:
             torch.testing.assert_close(batch.advantages[i, batch.mask[i]], gap, rtol=0, atol=1e-4)
 
     def test_of_a_server(self) -> None:
-        """The ids of the teacher's prompt and of the response are sent, and values come back to their tokens."""
+        """The ids of the teacher's prompt and of the response are sent, and values come back to
+        their tokens."""
         with serve(vllm) as log:
             part = Server(url=log.url, model="m", **SEES)
             object.__setattr__(part, "tokenizer", None)
@@ -110,7 +140,8 @@ class TestAdvantages:
         assert reward.abs().max() > 0.1
 
     def test_a_kl_in_the_reward_is_subtracted_from_those_of_the_teacher(self) -> None:
-        """Also without an advantage from rewards: -beta sum_{s >= t} log(pi / pi_ref) at each token."""
+        """Also without an advantage from rewards: -beta sum_{s >= t} log(pi / pi_ref) at each
+        token."""
         made = distill(teacher_coefficient=0.3, kl=Penalty("k1", 0.5, "reward"))
         with torch.no_grad():
             for x in made.policy.parameters():
@@ -118,9 +149,16 @@ class TestAdvantages:
         batch, responses = sampled(made)
         penalties = []
         for i, r in enumerate(responses):
-            logprobs, ref_logprobs, teacher = (alone(model, r.prompt, r) for model in (made.policy, policy(), policy(3)))
+            logprobs, ref_logprobs, teacher = (
+                alone(model, r.prompt, r) for model in (made.policy, policy(), policy(3))
+            )
             penalties.append(0.5 * (logprobs - ref_logprobs).flip(0).cumsum(0).flip(0))
-            torch.testing.assert_close(batch.advantages[i, batch.mask[i]], 0.3 * (teacher - logprobs) - penalties[i], rtol=0, atol=1e-4)
+            torch.testing.assert_close(
+                batch.advantages[i, batch.mask[i]],
+                0.3 * (teacher - logprobs) - penalties[i],
+                rtol=0,
+                atol=1e-4,
+            )
         assert torch.cat(penalties).abs().max() > 1e-2
 
     def test_unscored_rows_have_no_loss(self) -> None:
@@ -133,7 +171,9 @@ class TestAdvantages:
             assert bool(batch.mask[i].any()) == (i % 3 != 0)
             if i % 3:
                 gap = alone(policy(3), r.prompt, r) - alone(made.policy, r.prompt, r)
-                torch.testing.assert_close(batch.advantages[i, batch.mask[i]], gap, rtol=0, atol=1e-4)
+                torch.testing.assert_close(
+                    batch.advantages[i, batch.mask[i]], gap, rtol=0, atol=1e-4
+                )
 
 
 class _Untokenized:
@@ -161,7 +201,8 @@ class TestGradient:
         close(found, torch.cat([x.grad.flatten() for x in made.policy.parameters()]))
 
     def test_its_mean_over_samples_is_that_of_the_reverse_kl(self) -> None:
-        """For responses of one token, by enumeration of the vocabulary: sum_v pi_v A_v grad log pi_v = -grad KL(pi || p_T)."""
+        """For responses of one token, by enumeration of the vocabulary: sum_v pi_v A_v grad log
+        pi_v = -grad KL(pi || p_T)."""
         made, teacher = distill(), policy(3)
         start = made.policy.encode(SPLITS.train[0])
         size = len(made.policy.tokenizer)
@@ -173,7 +214,11 @@ class TestGradient:
         (-(logprobs.exp().detach() * gap * logprobs).sum()).backward()
         found = torch.cat([x.grad.flatten() for x in made.policy.parameters()])
         made.zero_grad()
-        other = Other(teacher(tokens[:1], mask[:1], states=True).states.detach(), teacher.output_layer(), kl_divergence)
+        other = Other(
+            teacher(tokens[:1], mask[:1], states=True).states.detach(),
+            teacher.output_layer(),
+            kl_divergence,
+        )
         made.policy(tokens[:1], mask[:1], other=other).divergence.sum().backward()
         close(found, torch.cat([x.grad.flatten() for x in made.policy.parameters()]))
 
@@ -187,13 +232,25 @@ class TestGradient:
         assert made.frozen["teacher"].networks == [made.teacher.network]
         saved = made.state()
         distill().load_state(saved)
-        with pytest.raises(UserError, match="the teacher is not the model that the run began with: restore policy= and teacher="):
+        with pytest.raises(
+            UserError,
+            match="the teacher is not the model that the run began with: restore policy= and "
+            "teacher=",
+        ):
             distill(Local(policy=partial(policy, seed=4))).load_state(saved)
 
 
 def test_a_prompt_too_long_for_the_teacher() -> None:
-    part = Local(policy=partial(policy, seed=3, context_length=20), demonstration="answer", template="{demonstration}" * 20 + "{prompt}")
-    with pytest.raises(UserError, match=r"tokens as the teacher sees it; with 8 tokens of a response that exceeds its context of 20"):
+    part = Local(
+        policy=partial(policy, seed=3, context_length=20),
+        demonstration="answer",
+        template="{demonstration}" * 20 + "{prompt}",
+    )
+    with pytest.raises(
+        UserError,
+        match=r"tokens as the teacher sees it; with 8 tokens of a response that exceeds its context "
+        r"of 20",
+    ):
         fit(learner(Distill, teacher=part, advantage=NoAdvantage(), ratio=Unclipped()), 1)
 
 

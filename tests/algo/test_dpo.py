@@ -17,19 +17,32 @@ from rlmods.types import PreferenceBatch, Prompt, UserError
 from tests.support.offline import RAGGED, alone, close, gradients, padded, shuffled, widened
 from tests.support.tiny_setup import SPLITS, fit, learner, policy
 
-LOSSES = {"dpo": Sigmoid(), "cdpo": Sigmoid(label_smoothing=0.1), "ipo": IPO(), "simpo": SimPO(), "kto": KTO(), "orpo": ORPO()}
+LOSSES = {
+    "dpo": Sigmoid(),
+    "cdpo": Sigmoid(label_smoothing=0.1),
+    "ipo": IPO(),
+    "simpo": SimPO(),
+    "kto": KTO(),
+    "orpo": ORPO(),
+}
 every_loss = pytest.mark.parametrize("preference", LOSSES.values(), ids=LOSSES)
 
 
 def pair(better: str, worse: str, **meta: Any) -> Prompt:
-    return Prompt(id=f"{better}-{worse}", text="1+1=", meta={"candidates": (better, worse), "ranks": (0, 1)} | meta)
+    return Prompt(
+        id=f"{better}-{worse}",
+        text="1+1=",
+        meta={"candidates": (better, worse), "ranks": (0, 1)} | meta,
+    )
 
 
 def dpo(preference: Any = None, **change: Any) -> Any:
     return learner(DPO, **{"preference": preference or Sigmoid()} | change)
 
 
-def moved(preference: Any = None, prompts: list[Prompt] = RAGGED, **change: Any) -> tuple[Any, PreferenceBatch]:
+def moved(
+    preference: Any = None, prompts: list[Prompt] = RAGGED, **change: Any
+) -> tuple[Any, PreferenceBatch]:
     """A learner whose policy has left the reference, and its rows."""
     made = alone(dpo(preference, **change))
     rows = made.rows(prompts)
@@ -45,9 +58,14 @@ def moved(preference: Any = None, prompts: list[Prompt] = RAGGED, **change: Any)
 def plain(made: Any, policy: Any, prompt: Prompt, k: int) -> Tensor:
     """log pi(y | x) from the model's own logits, a token at a time."""
     finished = prompt.meta.get("finished", (True,) * 9)[k]
-    asked, said = made.policy.encode(prompt), made.policy.encode_response(prompt.meta["candidates"][k], finished=finished)
+    asked, said = (
+        made.policy.encode(prompt),
+        made.policy.encode_response(prompt.meta["candidates"][k], finished=finished),
+    )
     logprobs = policy.model(input_ids=torch.tensor([asked + said])).logits[0].log_softmax(-1)
-    return sum((logprobs[len(asked) + t - 1, token] for t, token in enumerate(said)), torch.zeros(()))
+    return sum(
+        (logprobs[len(asked) + t - 1, token] for t, token in enumerate(said)), torch.zeros(())
+    )
 
 
 class TestStart:
@@ -63,11 +81,16 @@ class TestStart:
     def test_policy_is_reference_however_rows_are_cut(self, budget: int) -> None:
         made = alone(dpo(batch=Batch(prompts=4, token_budget=budget)))
         rows = made.rows(RAGGED)
-        torch.testing.assert_close(made.score(rows, made.policy), rows.ref_logprobs, rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            made.score(rows, made.policy), rows.ref_logprobs, rtol=0, atol=1e-5
+        )
 
     def test_swapping_better_and_worse_flips_the_gradient(self) -> None:
         made = alone(dpo())
-        there, back = (gradients(made, made.rows([pair("2", "<answer>", ranks=ranks)])) for ranks in ((0, 1), (1, 0)))
+        there, back = (
+            gradients(made, made.rows([pair("2", "<answer>", ranks=ranks)]))
+            for ranks in ((0, 1), (1, 0))
+        )
         close(there, -back)
 
     @pytest.mark.parametrize("name", ["dpo", "cdpo", "ipo", "simpo"])
@@ -78,18 +101,27 @@ class TestStart:
 
 class TestLoss:
     def test_equals_the_loop_in_value_and_gradient(self) -> None:
-        """Sums over the tokens of the response and no other; mean over pairs, then over prompts (one of the four has no pair)."""
+        """Sums over the tokens of the response and no other; mean over pairs, then over prompts
+        (one of the four has no pair)."""
         made, rows = moved(Sigmoid(beta=0.3))
         have = gradients(made, rows)
         loss = torch.zeros(())
         for prompt in RAGGED:
             ranks = prompt.meta["ranks"]
             h = [
-                0.3 * (plain(made, made.policy, prompt, k) - plain(made, made.reference.policy, prompt, k).detach())
+                0.3
+                * (
+                    plain(made, made.policy, prompt, k)
+                    - plain(made, made.reference.policy, prompt, k).detach()
+                )
                 for k in range(len(ranks))
             ]
-            pairs = [(i, j) for i in range(len(ranks)) for j in range(len(ranks)) if ranks[i] < ranks[j]]
-            loss = loss + sum(torch.log(1 + torch.exp(h[j] - h[i])) for i, j in pairs) / max(1, len(pairs)) / len(RAGGED)
+            pairs = [
+                (i, j) for i in range(len(ranks)) for j in range(len(ranks)) if ranks[i] < ranks[j]
+            ]
+            loss = loss + sum(torch.log(1 + torch.exp(h[j] - h[i])) for i, j in pairs) / max(
+                1, len(pairs)
+            ) / len(RAGGED)
         made.zero_grad()
         loss.backward()
         close(have, torch.cat([p.grad.flatten() for p in made.policy.parameters()]))
@@ -108,8 +140,13 @@ class TestLoss:
     @every_loss
     def test_a_response_that_was_cut_away_is_harmless(self, preference: Any) -> None:
         """G8: nothing is left of the worst candidate."""
-        three = pair("2", "33", candidates=("2", "33", ""), ranks=(0, 1, 2), finished=(True, True, False))
-        (made, rows), (other, two) = moved(preference, [three]), moved(preference, [pair("2", "33")])
+        three = pair(
+            "2", "33", candidates=("2", "33", ""), ranks=(0, 1, 2), finished=(True, True, False)
+        )
+        (made, rows), (other, two) = (
+            moved(preference, [three]),
+            moved(preference, [pair("2", "33")]),
+        )
         assert rows.lengths[0, 2] > 0 == rows.mask[0, 2].sum()
         close(gradients(made, rows), gradients(other, two))
 
@@ -119,7 +156,10 @@ class TestLoss:
         made.settings = replace(made.settings, sft_coefficient=0.7)
         have = gradients(made, rows)
         made.zero_grad()
-        said = [plain(made, made.policy, RAGGED[0], 0) / 4, plain(made, made.policy, RAGGED[1], 1) / 5]
+        said = [
+            plain(made, made.policy, RAGGED[0], 0) / 4,
+            plain(made, made.policy, RAGGED[1], 1) / 5,
+        ]
         assert [int(rows.mask[0, 0].sum()), int(rows.mask[1, 1].sum())] == [4, 5]
         (-0.7 * sum(said) / 2).backward()
         close(have, without + torch.cat([p.grad.flatten() for p in made.policy.parameters()]))
@@ -131,19 +171,31 @@ class TestLoss:
         for prompt in RAGGED:
             ranks = prompt.meta["ranks"]
             h = [plain(made, made.policy, prompt, k).item() for k in range(len(ranks))]
-            r = [0.1 * (h[k] - plain(made, made.reference.policy, prompt, k).item()) for k in range(len(ranks))]
+            r = [
+                0.1 * (h[k] - plain(made, made.reference.policy, prompt, k).item())
+                for k in range(len(ranks))
+            ]
             for k, rank in enumerate(ranks):
                 values["rejected" if rank else "chosen"].append(h[k])
-            values["margins"] += [r[i] - r[j] for i in range(len(ranks)) for j in range(len(ranks)) if ranks[i] < ranks[j]]
+            values["margins"] += [
+                r[i] - r[j]
+                for i in range(len(ranks))
+                for j in range(len(ranks))
+                if ranks[i] < ranks[j]
+            ]
         metrics, means = made.meter.compute(), {name: sum(x) / len(x) for name, x in values.items()}
         assert metrics["train/chosen_logprob"] == pytest.approx(means["chosen"], abs=1e-4)
         assert metrics["train/rejected_logprob"] == pytest.approx(means["rejected"], abs=1e-4)
         assert metrics["train/reward_margin"] == pytest.approx(means["margins"], abs=1e-4)
-        assert metrics["train/pair_accuracy"] == pytest.approx(sum(x > 0 for x in values["margins"]) / len(values["margins"]))
+        assert metrics["train/pair_accuracy"] == pytest.approx(
+            sum(x > 0 for x in values["margins"]) / len(values["margins"])
+        )
         assert abs(means["chosen"] - means["rejected"]) > 0.1
 
     @pytest.mark.parametrize("direction", ["forward", "reverse"])
-    def test_kl_coefficient_adds_the_divergence_at_the_tokens_of_the_best(self, direction: str) -> None:
+    def test_kl_coefficient_adds_the_divergence_at_the_tokens_of_the_best(
+        self, direction: str
+    ) -> None:
         made, rows = moved(prompts=RAGGED[:2])
         without = gradients(made, rows)
         made.settings = replace(made.settings, kl_coefficient=0.7, kl_direction=direction)
@@ -151,16 +203,24 @@ class TestLoss:
         made.zero_grad()
         means = []
         for prompt, best in ((RAGGED[0], 0), (RAGGED[1], 1)):
-            asked, said = made.policy.encode(prompt), made.policy.encode_response(prompt.meta["candidates"][best])
+            asked, said = (
+                made.policy.encode(prompt),
+                made.policy.encode_response(prompt.meta["candidates"][best]),
+            )
             ids = torch.tensor([asked + said])
-            p, q = (x.model(input_ids=ids).logits[0, len(asked) - 1 : -1].log_softmax(-1) for x in (made.policy, made.reference.policy))
+            p, q = (
+                x.model(input_ids=ids).logits[0, len(asked) - 1 : -1].log_softmax(-1)
+                for x in (made.policy, made.reference.policy)
+            )
             p, q = (q.detach(), p) if direction == "forward" else (p, q.detach())
             means.append((p.exp() * (p - q)).sum(-1).mean())
         (0.7 * sum(means) / 2).backward()
         extra = torch.cat([p.grad.flatten() for p in made.policy.parameters()])
         close(have, without + extra)
         assert extra.norm() > 1e-3
-        assert made.meter.compute()["train/kl_chosen"] == pytest.approx(float(sum(means).detach()) / 2, rel=1e-4)
+        assert made.meter.compute()["train/kl_chosen"] == pytest.approx(
+            float(sum(means).detach()) / 2, rel=1e-4
+        )
 
     def test_kl_does_not_depend_on_how_rows_are_cut_padded_and_ordered(self) -> None:
         made, rows = moved(kl_coefficient=0.5)
@@ -180,7 +240,10 @@ class TestLoss:
     def test_silent_rows_have_a_gradient_of_0(self) -> None:
         for preference in LOSSES.values():
             made, rows = moved(preference)
-            assert torch.equal(gradients(made, rows, made.loss, (rows.without_loss(), made.loss)), gradients(made, rows))
+            assert torch.equal(
+                gradients(made, rows, made.loss, (rows.without_loss(), made.loss)),
+                gradients(made, rows),
+            )
 
 
 class TestReference:
@@ -188,7 +251,12 @@ class TestReference:
     def test_precomputed_is_live(self, preference: Any) -> None:
         found = []
         for reference in ("live", "precomputed"):
-            made = dpo(preference, reference=reference, validation_prompts=list(SPLITS.val), batch=Batch(prompts=8, minibatches=2))
+            made = dpo(
+                preference,
+                reference=reference,
+                validation_prompts=list(SPLITS.val),
+                batch=Batch(prompts=8, minibatches=2),
+            )
             rows = fit(made, 4)
             assert bool(made.reference.networks) == (reference == "live")
             found.append((torch.cat([p.flatten() for p in made.policy.parameters()]), rows))
@@ -201,8 +269,14 @@ class TestReference:
         made = dpo()
         fit(made, 2)
         start = policy().state_dict()
-        assert all(torch.equal(x, start[name]) for name, x in made.reference.policy.state_dict().items())
-        assert not any(torch.equal(x, start[name]) for name, x in made.policy.state_dict().items() if x.is_floating_point())
+        assert all(
+            torch.equal(x, start[name]) for name, x in made.reference.policy.state_dict().items()
+        )
+        assert not any(
+            torch.equal(x, start[name])
+            for name, x in made.policy.state_dict().items()
+            if x.is_floating_point()
+        )
         assert not any(p.requires_grad for p in made.reference.policy.parameters())
         assert len(made.state_dict()) == len(start)
 
@@ -222,8 +296,15 @@ class TestDivergence:
             meta = RAGGED[(p + 1) % 4].meta
             for k in range(len(meta["ranks"])):
                 swapped = replace(prompt, meta=meta)
-                ratios.append((plain(made, made.policy, swapped, k) - plain(made, made.reference.policy, swapped, k)).item())
-        assert made.estimate_kl(rows).item() == pytest.approx(max(0, sum(ratios) / len(ratios)), abs=1e-4)
+                ratios.append(
+                    (
+                        plain(made, made.policy, swapped, k)
+                        - plain(made, made.reference.policy, swapped, k)
+                    ).item()
+                )
+        assert made.estimate_kl(rows).item() == pytest.approx(
+            max(0, sum(ratios) / len(ratios)), abs=1e-4
+        )
 
     def test_is_not_negative_and_does_not_depend_on_microbatches(self) -> None:
         made, rows = moved(KTO())
@@ -238,11 +319,15 @@ class TestDivergence:
     def test_is_computed_once_an_optimizer_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found: list[Tensor] = []
         right = DPO.estimate_kl
-        monkeypatch.setattr(DPO, "estimate_kl", lambda self, rows: found.append(right(self, rows)) or found[-1])
+        monkeypatch.setattr(
+            DPO, "estimate_kl", lambda self, rows: found.append(right(self, rows)) or found[-1]
+        )
         rows = fit(dpo(KTO(), batch=Batch(prompts=8, minibatches=2, token_budget=40)), 3)
         assert len(found) == 6 == rows[-1]["optimizer_step"]
         for i, row in enumerate(rows):
-            assert row["train/kl_ref"] == pytest.approx((found[2 * i] + found[2 * i + 1]).item() / 2, abs=1e-6)
+            assert row["train/kl_ref"] == pytest.approx(
+                (found[2 * i] + found[2 * i + 1]).item() / 2, abs=1e-6
+            )
 
     def test_needs_the_reference_all_along(self) -> None:
         with pytest.raises(UserError, match=r"algo\.reference=live"):
@@ -250,13 +335,16 @@ class TestDivergence:
 
 
 def test_a_run_does_not_go_on_from_another_reference() -> None:
-    """A reference that stays is not in the checkpoint: it is made again from the policy that training starts from."""
+    """A reference that stays is not in the checkpoint: it is made again from the policy that
+    training starts from."""
     made, same, other = dpo(Sigmoid()), dpo(Sigmoid()), dpo(Sigmoid())
     for parameter in other.reference.policy.parameters():
         parameter.data += 0.1
     other = dpo(Sigmoid(), policy=other.reference.policy)
     same.load_state(made.state())
-    with pytest.raises(UserError, match="not the model that the run began with: restore policy= and reference="):
+    with pytest.raises(
+        UserError, match="not the model that the run began with: restore policy= and reference="
+    ):
         other.load_state(made.state())
 
 
@@ -264,15 +352,27 @@ class TestTraining:
     @every_loss
     def test_learns_to_tell_better_from_worse(self, preference: Any) -> None:
         train = [pair(str(2 * i), str((2 * i + 3) % 10)) for i in range(4)]
-        rows = fit(dpo(preference, batch=Batch(prompts=4, epochs=4)), 5, splits=replace(SPLITS, train=train, val=[]))
+        rows = fit(
+            dpo(preference, batch=Batch(prompts=4, epochs=4)),
+            5,
+            splits=replace(SPLITS, train=train, val=[]),
+        )
         assert rows[-1]["train/pair_accuracy"] == 1.0
         assert rows[-1]["train/reward_margin"] > rows[0]["train/reward_margin"]
 
     def test_single_verdicts_are_enough_for_kto(self) -> None:
-        verdicts = [Prompt(id=str(d), text="1+1=", meta={"candidates": (str(d),), "ranks": (d % 2,)}) for d in range(8)]
-        rows = fit(dpo(KTO(), batch=Batch(prompts=8)), 10, splits=replace(SPLITS, train=verdicts, val=[]))
+        verdicts = [
+            Prompt(id=str(d), text="1+1=", meta={"candidates": (str(d),), "ranks": (d % 2,)})
+            for d in range(8)
+        ]
+        rows = fit(
+            dpo(KTO(), batch=Batch(prompts=8)), 10, splits=replace(SPLITS, train=verdicts, val=[])
+        )
         assert rows[-1]["train/loss"] < rows[0]["train/loss"] - 0.05
-        first, last = (row["train/chosen_logprob"] - row["train/rejected_logprob"] for row in (rows[0], rows[-1]))
+        first, last = (
+            row["train/chosen_logprob"] - row["train/rejected_logprob"]
+            for row in (rows[0], rows[-1])
+        )
         assert last > first + 1
 
     def test_held_out_pairs_count_by_the_implicit_reward(self) -> None:
@@ -282,8 +382,16 @@ class TestTraining:
         right = []
         for prompt in RAGGED:
             ranks = prompt.meta["ranks"]
-            h = [plain(made, made.policy, prompt, k) - plain(made, made.reference.policy, prompt, k) for k in range(len(ranks))]
-            right += [float(h[i] > h[j]) for i in range(len(ranks)) for j in range(len(ranks)) if ranks[i] < ranks[j]]
+            h = [
+                plain(made, made.policy, prompt, k) - plain(made, made.reference.policy, prompt, k)
+                for k in range(len(ranks))
+            ]
+            right += [
+                float(h[i] > h[j])
+                for i in range(len(ranks))
+                for j in range(len(ranks))
+                if ranks[i] < ranks[j]
+            ]
         assert known == pytest.approx(sum(right) / len(right))
 
 

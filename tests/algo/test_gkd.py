@@ -1,4 +1,5 @@
-"""GKD: the divergence against a slow float64 reference, the mixture of responses, invariances, and that it learns."""
+"""GKD: the divergence against a slow float64 reference, the mixture of responses, invariances, and
+that it learns."""
 
 from __future__ import annotations
 
@@ -49,31 +50,47 @@ class TestDivergence:
         grad = gradient(value.sum(), logits)
         teacher, h = other.softmax(-1), 1e-6
         for i in range(3):
-            assert value[i].item() == pytest.approx(slow(logits[i].softmax(-1).tolist(), teacher[i].tolist(), beta), rel=1e-10)
+            assert value[i].item() == pytest.approx(
+                slow(logits[i].softmax(-1).tolist(), teacher[i].tolist(), beta), rel=1e-10
+            )
             for v in range(5):
                 step = torch.zeros(5, dtype=torch.float64)
                 step[v] = h
-                up, down = (slow((logits[i].detach() + s).softmax(-1).tolist(), teacher[i].tolist(), beta) for s in (step, -step))
+                up, down = (
+                    slow((logits[i].detach() + s).softmax(-1).tolist(), teacher[i].tolist(), beta)
+                    for s in (step, -step)
+                )
                 assert grad[i, v].item() == pytest.approx((up - down) / (2 * h), abs=1e-8)
 
     def test_limits(self) -> None:
         """JSD(beta) / beta approaches the forward KL, JSD(beta) / (1 - beta) the reverse KL."""
         g = torch.Generator().manual_seed(0)
-        p, q = (torch.randn(4, 6, generator=g, dtype=torch.float64).log_softmax(-1) for _ in range(2))
-        torch.testing.assert_close(jensen_shannon(p, q, 1e-6) / 1e-6, jensen_shannon(p, q, 0.0), rtol=1e-4, atol=0)
-        torch.testing.assert_close(jensen_shannon(p, q, 1 - 1e-6) / 1e-6, jensen_shannon(p, q, 1.0), rtol=1e-4, atol=0)
+        p, q = (
+            torch.randn(4, 6, generator=g, dtype=torch.float64).log_softmax(-1) for _ in range(2)
+        )
+        torch.testing.assert_close(
+            jensen_shannon(p, q, 1e-6) / 1e-6, jensen_shannon(p, q, 0.0), rtol=1e-4, atol=0
+        )
+        torch.testing.assert_close(
+            jensen_shannon(p, q, 1 - 1e-6) / 1e-6, jensen_shannon(p, q, 1.0), rtol=1e-4, atol=0
+        )
         assert not torch.allclose(jensen_shannon(p, q, 0.0), jensen_shannon(p, q, 1.0), rtol=1e-2)
 
     def test_symmetric_at_one_half_and_bounded(self) -> None:
         g = torch.Generator().manual_seed(0)
-        p, q = ((torch.randn(4, 6, generator=g, dtype=torch.float64) * 9).log_softmax(-1) for _ in range(2))
+        p, q = (
+            (torch.randn(4, 6, generator=g, dtype=torch.float64) * 9).log_softmax(-1)
+            for _ in range(2)
+        )
         torch.testing.assert_close(jensen_shannon(p, q, 0.5), jensen_shannon(q, p, 0.5))
         assert (jensen_shannon(p, q, 0.5) <= math.log(2)).all()
         assert jensen_shannon(p, p, 0.3).abs().max() < 1e-12
 
 
 def gkd(teacher: Any = TEACHER, **change: Any) -> Any:
-    return attached(learner(GKD, **{"teacher": teacher, "batch": Batch(prompts=6, samples=1)} | change))
+    return attached(
+        learner(GKD, **{"teacher": teacher, "batch": Batch(prompts=6, samples=1)} | change)
+    )
 
 
 def flat(made: Any, rows: DistillBatch) -> Tensor:
@@ -94,26 +111,40 @@ def distributions(model: Any, ids: list[int], start: int, temperature: float) ->
 class TestLoss:
     @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
     @pytest.mark.parametrize("sees", [{}, SEES], ids=["same prompt", "demonstration"])
-    def test_is_the_mean_divergence_of_all_response_tokens(self, sees: dict[str, str], beta: float) -> None:
+    def test_is_the_mean_divergence_of_all_response_tokens(
+        self, sees: dict[str, str], beta: float
+    ) -> None:
         part = Local(policy=partial(policy, seed=3), **sees)
         made = gkd(part, beta=beta, rollout=LocalRollout(max_tokens=8, temperature=0.7))
         prompts = SPLITS.train[:6]
         responses = made.responses(prompts)
-        rows = DistillBatch(collate_responses(responses, made.policy.pad_id), made.teacher.rows(responses))
+        rows = DistillBatch(
+            collate_responses(responses, made.policy.pad_id), made.teacher.rows(responses)
+        )
         found = flat(made, rows)
         made.zero_grad()
         teacher, values = policy(3), []
         for r in responses:
             own, seen = made.policy.encode(r.prompt), made.policy.encode(part.prompt(r.prompt))
             student = distributions(made.policy, [*own, *r.tokens], len(own), 0.7)
-            values.append(jensen_shannon(student, distributions(teacher, [*seen, *r.tokens], len(seen), 0.7).detach(), beta))
+            values.append(
+                jensen_shannon(
+                    student,
+                    distributions(teacher, [*seen, *r.tokens], len(seen), 0.7).detach(),
+                    beta,
+                )
+            )
         torch.cat(values).mean().backward()
         expected = torch.cat([x.grad.flatten() for x in made.policy.parameters()])
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
         assert expected.norm() > 1e-3
-        assert made.meter.compute()["train/loss"] == pytest.approx(torch.cat(values).mean().item(), rel=1e-4)
+        assert made.meter.compute()["train/loss"] == pytest.approx(
+            torch.cat(values).mean().item(), rel=1e-4
+        )
 
-    def test_does_not_depend_on_microbatches_order_padding_or_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_does_not_depend_on_microbatches_order_padding_or_chunks(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         made = gkd(Local(policy=partial(policy, seed=3), **SEES))
         rows = made.rows(SPLITS.train[:6])
         whole = flat(made, rows)

@@ -1,4 +1,5 @@
-"""Training on responses whose tools hang, crash, and return a megabyte, bytes, or the tokens of the chat template."""
+"""Training on responses whose tools hang, crash, and return a megabyte, bytes, or the tokens of the
+chat template."""
 
 from __future__ import annotations
 
@@ -62,7 +63,10 @@ class Scripted(Local):
     def _turn(self, context: Any, sample: int) -> Continuation:
         assert self._policy is not None
         text = call(CALLS[sample]) if context.position == 0 else f"answer {sample}"
-        ids = [*self._policy.tokenizer(text).input_ids, self._policy.tokenizer.convert_tokens_to_ids("<|im_end|>")]
+        ids = [
+            *self._policy.tokenizer(text).input_ids,
+            self._policy.tokenizer.convert_tokens_to_ids("<|im_end|>"),
+        ]
         return Continuation(ids, [-5.0] * len(ids), True)
 
 
@@ -70,15 +74,26 @@ def policy() -> Policy:
     """Return a random policy with a tokenizer of bytes and a chat template."""
     torch.manual_seed(0)
     tokenizer = Model(CHATML).tokenizer
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1, "max_position_embeddings": 4096}
-    made = Policy(LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), pad_token_id=0, **sizes)), tokenizer)
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "max_position_embeddings": 4096,
+    }
+    made = Policy(
+        LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), pad_token_id=0, **sizes)), tokenizer
+    )
     made.eos_ids = frozenset({tokenizer.convert_tokens_to_ids("<|im_end|>")})
     return made
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[dict[str, Any]], list[Response], Path, float]:
-    """An iteration with every hostile tool: the learner, its metrics, its responses, the run directory and the seconds that it took."""
+def trained(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Any, list[dict[str, Any]], list[Response], Path, float]:
+    """An iteration with every hostile tool: the learner, its metrics, its responses, the run
+    directory and the seconds that it took."""
     folder, responses = tmp_path_factory.mktemp("run"), list[Response]()
 
     def keep(scored: list[Response]) -> Any:
@@ -88,7 +103,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[dict[st
     names = [f"{hostile.__name__}.{name}" for name in CALLS[:-2]]
     tools = Tools(names, tool_timeout_s=1.0, max_result_chars=200, max_tokens=1000, workers=2)
     rollout = MultiTurn(Scripted(max_tokens=200), tools)
-    model = learner(policy=policy(), rollout=rollout, reward=keep, batch=Batch(prompts=2, samples=len(CALLS)))
+    model = learner(
+        policy=policy(), rollout=rollout, reward=keep, batch=Batch(prompts=2, samples=len(CALLS))
+    )
     start = time.monotonic()
     rows = fit(model, 1, splits=Splits(PROMPTS, []), callbacks=(Samples(folder / "samples"),))
     return model, rows, responses, folder, time.monotonic() - start
@@ -108,12 +125,17 @@ class TestHostileTools:
             assert len(record.result) <= 300
             between = response.tokens[response.turns[0].stop : response.turns[1].start]
             shown = model.policy.tokenizer.decode(between, clean_up_tokenization_spaces=False)
-            assert shown == f"\n<|im_start|>tool\n{record.result}<|im_end|>\n<|im_start|>assistant\n"
+            assert (
+                shown == f"\n<|im_start|>tool\n{record.result}<|im_end|>\n<|im_start|>assistant\n"
+            )
 
     def test_no_result_holds_a_token_of_the_template(self, trained: Any) -> None:
         model, _, responses, _, _ = trained
         added = set(model.policy.tokenizer.get_added_vocab().values())
-        template = [model.policy.tokenizer.convert_tokens_to_ids(token) for token in ("<|im_start|>", "<|im_end|>", "<|im_start|>")]
+        template = [
+            model.policy.tokenizer.convert_tokens_to_ids(token)
+            for token in ("<|im_start|>", "<|im_end|>", "<|im_start|>")
+        ]
         for response in responses:
             between = response.tokens[response.turns[0].stop : response.turns[1].start]
             assert [token for token in between if token in added] == template
@@ -122,17 +144,22 @@ class TestHostileTools:
     def test_observations_have_no_loss(self, trained: Any) -> None:
         for response in trained[2]:
             first, last = response.turns
-            assert response.mask == [True] * first.stop + [False] * (last.start - first.stop) + [True] * (last.stop - last.start)
+            assert response.mask == [True] * first.stop + [False] * (last.start - first.stop) + [
+                True
+            ] * (last.stop - last.start)
             assert not any(response.behavior_logprobs[first.stop : last.start])
 
     def test_failures_are_metrics(self, trained: Any) -> None:
         [row] = [row for row in trained[1] if "train/reward" in row]
-        assert row["train/tool_errors"] == pytest.approx(4 / len(CALLS))  # hang, crash, leave, missing
+        # hang, crash, leave, missing
+        assert row["train/tool_errors"] == pytest.approx(4 / len(CALLS))
         assert row["train/malformed_calls"] == pytest.approx(1 / len(CALLS))
         assert row["train/tool_calls"] == 1
         assert row["train/tool_s"] >= 1 / len(CALLS)
         assert row["train/observation_tokens"] > 30
-        assert torch.isfinite(torch.tensor([value for value in row.values() if isinstance(value, float)])).all()
+        assert torch.isfinite(
+            torch.tensor([value for value in row.values() if isinstance(value, float)])
+        ).all()
 
     def test_weights_stay_finite(self, trained: Any) -> None:
         assert all(torch.isfinite(p).all() for p in trained[0].policy.parameters())
@@ -143,7 +170,12 @@ class TestHostileTools:
 
     def test_records_can_be_read_and_printed(self, trained: Any) -> None:
         folder = trained[3]
-        rows = [json.loads(line) for line in (folder / "samples" / "iteration_000001.jsonl").read_text(encoding="utf-8").splitlines()]
+        rows = [
+            json.loads(line)
+            for line in (folder / "samples" / "iteration_000001.jsonl")
+            .read_text(encoding="utf-8")
+            .splitlines()
+        ]
         assert {row["turns"][0]["calls"][0]["name"] for row in rows} == {*CALLS[:-1], ""}
         printed = show(folder, "1", "p0")
         assert not set(printed) & {"\x00", "\x1b", "\ufffe"}

@@ -61,7 +61,9 @@ def test_the_rows_of_a_group_follow_each_other_where_its_prompt_is_computed_once
 def test_the_schedule_follows_the_iterations() -> None:
     schedule = Schedule(warmup=2, decay="linear")
     rows = fit(learner(SFT, schedule=schedule, optimizer=partial(torch.optim.SGD, lr=0.5)), 5)
-    assert [row["train/lr"] for row in rows] == pytest.approx([0.5 * schedule(i, 5) for i in range(5)])
+    assert [row["train/lr"] for row in rows] == pytest.approx(
+        [0.5 * schedule(i, 5) for i in range(5)]
+    )
     assert len({row["train/lr"] for row in rows}) == 5
 
 
@@ -82,9 +84,15 @@ def test_the_rollout_gets_the_weights_of_every_iteration() -> None:
 
 
 @pytest.mark.parametrize("after_setup", [False, True])
-def test_the_rollout_gets_the_weights_of_the_checkpoint(after_setup: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rollout_gets_the_weights_of_the_checkpoint(
+    after_setup: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lightning loads it before `on_fit_start`, or after it under `trainer=fsdp`."""
-    fit(learner(rollout=Copying(max_tokens=8)), 2, callbacks=(IterationCheckpoint(tmp_path, every=0),))
+    fit(
+        learner(rollout=Copying(max_tokens=8)),
+        2,
+        callbacks=(IterationCheckpoint(tmp_path, every=0),),
+    )
     monkeypatch.setattr(Strategy, "restore_checkpoint_after_setup", after_setup)
     made = learner(rollout=Copying(max_tokens=8))
     [row] = fit(made, 3, resume=tmp_path / "iteration_000002.ckpt")
@@ -95,7 +103,11 @@ def test_the_rollout_gets_the_weights_of_the_checkpoint(after_setup: bool, tmp_p
 def test_response_tokens_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     made = attached(learner())
     reduce = made.ranks.reduce
-    monkeypatch.setattr(made.ranks, "reduce", lambda x, op="sum": 2 * reduce(x, op) if op == "sum" else reduce(x, op))
+    monkeypatch.setattr(
+        made.ranks,
+        "reduce",
+        lambda x, op="sum": 2 * reduce(x, op) if op == "sum" else reduce(x, op),
+    )
     made.sample(SPLITS.train[:4])
     num_tokens = sum(len(row["tokens"]) for row in made.samples)
     assert made.response_tokens == 2 * num_tokens > 0

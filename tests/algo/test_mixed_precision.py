@@ -1,4 +1,5 @@
-"""Data types in training with `trainer.precision=bf16-mixed`: products in bfloat16, all else in float32."""
+"""Data types in training with `trainer.precision=bf16-mixed`: products in bfloat16, all else in
+float32."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ class Dtypes:
         self.seen: dict[str, set[torch.dtype]] = {}
 
     def add(self, where: str, *values: Any) -> None:
-        found = {x.dtype for x in tree_leaves(values) if isinstance(x, Tensor) and x.is_floating_point()}
+        found = {
+            x.dtype for x in tree_leaves(values) if isinstance(x, Tensor) and x.is_floating_point()
+        }
         self.seen.setdefault(where, set()).update(found)
 
     def watch(self, where: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,7 +56,14 @@ class Dtypes:
 
         def watched(*args: Any, **options: Any) -> Any:
             result = function(*args, **options)
-            self.add(where, args, options, [getattr(result, f.name) for f in fields(result)] if is_dataclass(result) else result)
+            self.add(
+                where,
+                args,
+                options,
+                [getattr(result, f.name) for f in fields(result)]
+                if is_dataclass(result)
+                else result,
+            )
             return result
 
         return watched
@@ -77,12 +87,17 @@ def trained(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[torch.d
 
     made.optimizer = lambda groups: AdamW(groups, lr=1e-3)
     backward = made.manual_backward
-    made.manual_backward = lambda loss, *args, **options: (dtypes.add("loss", loss), backward(loss, *args, **options))
+    made.manual_backward = lambda loss, *args, **options: (
+        dtypes.add("loss", loss),
+        backward(loss, *args, **options),
+    )
     for network in made.networks.values():
         network.register_forward_hook(lambda module, args, output: dtypes.add("outputs", output))
         for layer in network.modules():
             if isinstance(layer, nn.Linear):
-                layer.register_forward_hook(lambda module, args, output: dtypes.add("layers", output))
+                layer.register_forward_hook(
+                    lambda module, args, output: dtypes.add("layers", output)
+                )
     fit(made, 1, precision="bf16-mixed")
     return dtypes.seen
 
@@ -108,10 +123,16 @@ class Engine(Local):
 
 @pytest.mark.parametrize(
     ("precision", "typed", "expected"),
-    [("bf16-mixed", None, "bfloat16"), ("bf16-mixed", "float32", "float32"), ("32-true", None, None)],
+    [
+        ("bf16-mixed", None, "bfloat16"),
+        ("bf16-mixed", "float32", "float32"),
+        ("32-true", None, None),
+    ],
 )
 @pytest.mark.parametrize("turns", [False, True])
-def test_an_engine_samples_in_the_trainers_precision(precision: str, typed: str | None, expected: str | None, turns: bool) -> None:
+def test_an_engine_samples_in_the_trainers_precision(
+    precision: str, typed: str | None, expected: str | None, turns: bool
+) -> None:
     """Otherwise the two are different policies: bfloat16 rounds small updates away."""
     engine = Engine(max_tokens=2, dtype=typed)
     set_engine_dtype(MultiTurn(engine, Echo()) if turns else engine, precision)

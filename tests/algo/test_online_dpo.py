@@ -19,7 +19,10 @@ def even_first(prompt, first, second):
 
 
 def online(judge=even_first, **change):
-    return learner(OnlineDPO, **{"judge": judge, "preference": Sigmoid(), "batch": Batch(prompts=8, samples=6)} | change)
+    return learner(
+        OnlineDPO,
+        **{"judge": judge, "preference": Sigmoid(), "batch": Batch(prompts=8, samples=6)} | change,
+    )
 
 
 def test_learns_what_the_judge_prefers():
@@ -32,9 +35,16 @@ def test_ranks_are_the_judges_and_equal_responses_count_once():
     made = attached(online())
     rows = made.sample(SPLITS.train[:8])
     for p in range(len(rows)):
-        said = [tuple(rows.tokens[p, k][rows.mask[p, k]].tolist()) for k in range(rows.rank.shape[1]) if rows.mask[p, k].any()]
+        said = [
+            tuple(rows.tokens[p, k][rows.mask[p, k]].tolist())
+            for k in range(rows.rank.shape[1])
+            if rows.mask[p, k].any()
+        ]
         assert len(said) == len(set(said)) > 1
-        texts = [made.policy.decode(tokens[:-1] if tokens[-1] in made.policy.eos_ids else tokens) for tokens in said]
+        texts = [
+            made.policy.decode(tokens[:-1] if tokens[-1] in made.policy.eos_ids else tokens)
+            for tokens in said
+        ]
         for i, text in enumerate(texts):
             for j, other in enumerate(texts):
                 if even_first(None, text, other) == 1.0:
@@ -53,8 +63,14 @@ def test_where_no_answer_is_better_than_another_nothing_is_learned(preference):
     made = online(judge=lambda *_: 0.5, preference=preference, sft_coefficient=0.1)
     before = {name: weight.clone() for name, weight in made.policy.state_dict().items()}
     rows = fit(made, 2)
-    assert [row["train/flat_group_fraction"] for row in rows] == [row["train/skipped_steps"] for row in rows] == [1.0, 1.0]
-    assert all(torch.equal(before[name], weight) for name, weight in made.policy.state_dict().items())
+    assert (
+        [row["train/flat_group_fraction"] for row in rows]
+        == [row["train/skipped_steps"] for row in rows]
+        == [1.0, 1.0]
+    )
+    assert all(
+        torch.equal(before[name], weight) for name, weight in made.policy.state_dict().items()
+    )
 
 
 def test_reference_follows_in_rounds():
@@ -71,10 +87,15 @@ def test_a_round_is_measured_from_where_it_began():
     odd = list(SPLITS.val)[:7]  # so that half of them are right only where all are ties
     made = online(reference_every=2, validation=Validation(every=2), validation_prompts=odd)
     rows = fit(made, 4)
-    found = {row["iteration"]: row["val/pair_accuracy"] for row in rows if "val/pair_accuracy" in row}
+    found = {
+        row["iteration"]: row["val/pair_accuracy"] for row in rows if "val/pair_accuracy" in row
+    }
     assert found[0] == 0.5
     assert 0.5 not in (found[2], found[4])
-    assert not all(torch.equal(x, made.policy.state_dict()[name]) for name, x in made.reference.state_dict()["weights"].items())
+    assert not all(
+        torch.equal(x, made.policy.state_dict()[name])
+        for name, x in made.reference.state_dict()["weights"].items()
+    )
 
 
 def test_what_the_judge_counts_is_logged():

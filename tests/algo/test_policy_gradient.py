@@ -27,7 +27,17 @@ from rlmods.algo import PPO, Batch
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Adaptive, Full, Penalty, Ramp
 from rlmods.ops import rewards_to_go, whiten
-from rlmods.ratio import CISPO, DPPO, TOPR, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
+from rlmods.ratio import (
+    CISPO,
+    DPPO,
+    TOPR,
+    Clipped,
+    GeometricMean,
+    KLPenalty,
+    LogLikelihood,
+    Soft,
+    Unclipped,
+)
 from rlmods.reward import WeightedSum
 from rlmods.reward.scores import as_scores
 from rlmods.rollout import Local
@@ -36,26 +46,47 @@ from rlmods.training.evaluation import Validation
 from rlmods.training.extensions import Replay
 from rlmods.types import Credit, Experience, Scores, UserError
 from tests.support import batches
-from tests.support.tiny_setup import SPLITS, attached, close, collected, even, fit, gradients, half_flat, learner, policy
+from tests.support.tiny_setup import (
+    SPLITS,
+    attached,
+    close,
+    collected,
+    even,
+    fit,
+    gradients,
+    half_flat,
+    learner,
+    policy,
+)
 
 LOSSES = {
     "grpo": {"kl": Penalty("k3", 0.04, "loss"), "aggregation": SequenceMean()},
     "dapo": {"ratio": Clipped(0.2, 0.28)},
     "dr_grpo": {"advantage": GroupMean(), "aggregation": FixedLength(8)},
     "gspo": {"ratio": Clipped(3e-4, 4e-4, level="sequence"), "aggregation": SequenceMean()},
-    "gspo_token": {"ratio": Clipped(3e-4, 4e-4, level="sequence_token"), "aggregation": SequenceMean()},
+    "gspo_token": {
+        "ratio": Clipped(3e-4, 4e-4, level="sequence_token"),
+        "aggregation": SequenceMean(),
+    },
     "rloo": {"advantage": RLOO(), "ratio": Unclipped()},
     "soft": {"ratio": Soft(), "aggregation": SequenceMean()},
     "cispo": {"ratio": CISPO()},
     "gmpo": {"ratio": GeometricMean(), "aggregation": SequenceMean()},
     "reinforce": {"advantage": EMA(), "ratio": Unclipped()},
     "reinforce_pp": {"advantage": ReinforcePP(), "kl": Penalty("k1", 0.05, "reward")},
-    "reinforce_pp_baseline": {"advantage": ReinforcePP(baseline="group"), "kl": Penalty("k2", 0.05, "loss")},
+    "reinforce_pp_baseline": {
+        "advantage": ReinforcePP(baseline="group"),
+        "kl": Penalty("k2", 0.05, "loss"),
+    },
     "remax": {"advantage": Greedy(), "ratio": Unclipped()},
     "kl_penalty": {"ratio": KLPenalty()},
     "accept": {"advantage": Accept(), "ratio": LogLikelihood()},
     "entropy": {"entropy_coefficient": 0.1},
-    "ppo": {"advantage": GAE(whiten=True), "critic": Separate(), "kl": Penalty("k1", 0.1, "reward")},
+    "ppo": {
+        "advantage": GAE(whiten=True),
+        "critic": Separate(),
+        "kl": Penalty("k1", 0.1, "reward"),
+    },
     "ppo_shared": {"advantage": GAE(), "critic": Shared(coefficient=0.5)},
     "max_rl": {"advantage": MaxRL(), "ratio": TOPR()},
     "gdpo": {"advantage": GDPO()},
@@ -66,7 +97,8 @@ LOSSES = {
 
 
 def off_policy(**change):
-    """A learner and rows whose old log-probs come from another policy, so that ratios and clips are at work."""
+    """A learner and rows whose old log-probs come from another policy, so that ratios and clips are
+    at work."""
     made = learner(**deepcopy(change))
     batch = collected(made)
     torch.manual_seed(1)
@@ -78,13 +110,15 @@ def off_policy(**change):
 
 @pytest.fixture(scope="class", params=LOSSES)
 def invariant(request):
-    """A learner with off-policy rows, and their gradient: `gradients` leaves all three as they are."""
+    """A learner with off-policy rows, and their gradient: `gradients` leaves all three as they
+    are."""
     made, batch = off_policy(**LOSSES[request.param])
     return made, batch, gradients(made, batch)
 
 
 class TestInvariances:
-    """Gradients do not depend on how rows are cut, padded, ordered, or on what stands in masked slots."""
+    """Gradients do not depend on how rows are cut, padded, ordered, or on what stands in masked
+    slots."""
 
     def test_token_budget(self, invariant, monkeypatch):
         made, batch, _ = invariant
@@ -98,9 +132,20 @@ class TestInvariances:
     def test_padding_and_order(self, invariant):
         made, batch, want = invariant
         wide = Experience.concat([batch, batch.select(torch.zeros(0, dtype=torch.long))])
-        pad = {k: torch.nn.functional.pad(v, (0, 50)) if v is not None and v.ndim == 2 else v for k, v in wide.tensors().items()}
+        pad = {
+            k: torch.nn.functional.pad(v, (0, 50)) if v is not None and v.ndim == 2 else v
+            for k, v in wide.tensors().items()
+        }
         close(gradients(made, Experience(**pad)), want)
-        close(gradients(made, batch.select(torch.randperm(len(batch), generator=torch.Generator().manual_seed(0)))), want)
+        close(
+            gradients(
+                made,
+                batch.select(
+                    torch.randperm(len(batch), generator=torch.Generator().manual_seed(0))
+                ),
+            ),
+            want,
+        )
 
     @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e6])
     def test_garbage_in_masked_slots(self, invariant, garbage):
@@ -114,7 +159,8 @@ class TestInvariances:
 
 
 class TestFirstMinibatch:
-    """The policy that sampled is the policy that learns: ratio 1, nothing clipped, the gradient REINFORCE's."""
+    """The policy that sampled is the policy that learns: ratio 1, nothing clipped, the gradient
+    REINFORCE's."""
 
     def test_ratio_is_exactly_one(self):
         rows = fit(learner(batch=Batch(prompts=4, samples=4)), 3)
@@ -131,7 +177,8 @@ class TestFirstMinibatch:
         assert rows[0]["optimizer_step"] == 4
 
     def test_every_epoch_compares_with_the_policy_that_sampled(self):
-        """One minibatch: from the second epoch on, its own old log-probabilities are those of the start, not the new ones."""
+        """One minibatch: from the second epoch on, its own old log-probabilities are those of the
+        start, not the new ones."""
         made = learner(batch=Batch(prompts=4, samples=4, epochs=3, minibatches=1))
         start, seen, original = policy(), [], made.loss
         made.loss = lambda micro, totals: (seen.append(micro), original(micro, totals))[1]
@@ -142,14 +189,19 @@ class TestFirstMinibatch:
         assert first.old_logprobs[first.mask].isnan().all()
         for micro in later:
             want = start(micro.tokens, micro.mask).logprobs
-            torch.testing.assert_close(micro.old_logprobs[micro.mask], want[micro.mask], rtol=0, atol=1e-5)
+            torch.testing.assert_close(
+                micro.old_logprobs[micro.mask], want[micro.mask], rtol=0, atol=1e-5
+            )
         assert len(later) == 2
 
     def test_rows_keep_their_own_old_logprobs(self):
         made = learner(batch=Batch(prompts=4, samples=4, minibatches=4), ratio=Unclipped())
         seen = []
         original = made.loss
-        made.loss = lambda micro, totals: (seen.append((micro.tokens, micro.old_logprobs, micro.mask)), original(micro, totals))[1]
+        made.loss = lambda micro, totals: (
+            seen.append((micro.tokens, micro.old_logprobs, micro.mask)),
+            original(micro, totals),
+        )[1]
         start = policy()
         fit(made, 1)
         assert len(seen) >= 4
@@ -157,7 +209,9 @@ class TestFirstMinibatch:
             want = start(tokens, mask).logprobs
             known = mask & ~old.isnan()
             torch.testing.assert_close(old[known], want[known], rtol=0, atol=1e-5)
-        assert sum(int((mask & old.isnan()).sum()) for _, old, mask in seen) == int(seen[0][2].sum())
+        assert sum(int((mask & old.isnan()).sum()) for _, old, mask in seen) == int(
+            seen[0][2].sum()
+        )
 
     def test_old_logprobs_reach_a_ratio_that_reads_them(self):
         made, batch = off_policy()
@@ -191,7 +245,15 @@ class TestFirstMinibatch:
 
     def test_every_clip_coincides_on_policy(self):
         want = gradients(made := learner(), batch := collected(made))
-        others = (CISPO(), Unclipped(), LogLikelihood(), KLPenalty(), GeometricMean(), TOPR(), DPPO())
+        others = (
+            CISPO(),
+            Unclipped(),
+            LogLikelihood(),
+            KLPenalty(),
+            GeometricMean(),
+            TOPR(),
+            DPPO(),
+        )
         for ratio in (Clipped(0.1, 0.5), Clipped(level="sequence_token"), Soft(), *others):
             made.ratio = ratio
             close(gradients(made, batch), want)
@@ -201,7 +263,10 @@ class TestMasks:
     def test_rows_without_loss_have_a_gradient_of_0(self):
         made = learner()
         batch = collected(made)
-        assert torch.equal(gradients(made, batch, made.loss, (batch.without_loss(), made.loss)), gradients(made, batch))
+        assert torch.equal(
+            gradients(made, batch, made.loss, (batch.without_loss(), made.loss)),
+            gradients(made, batch),
+        )
         assert gradients(made, batch.without_loss()).abs().sum() == 0
 
     @pytest.mark.parametrize("aggregation", [TokenMean(), SequenceMean(), FixedLength(8)])
@@ -252,13 +317,18 @@ def kl_to_go(batch):
     for i, mask in enumerate(batch.mask):
         slots = mask.nonzero().flatten().tolist()
         for t in slots:
-            total[i, t] = sum(batch.old_logprobs[i, s] - batch.ref_logprobs[i, s] for s in slots if s >= t)
+            total[i, t] = sum(
+                batch.old_logprobs[i, s] - batch.ref_logprobs[i, s] for s in slots if s >= t
+            )
     return total
 
 
 def stepped(responses):
     """A reward on every other token and on the last one."""
-    tokens = [[float(t % 2) if k % 2 or k == len(r.tokens) - 1 else None for k, t in enumerate(r.tokens)] for r in responses]
+    tokens = [
+        [float(t % 2) if k % 2 or k == len(r.tokens) - 1 else None for k, t in enumerate(r.tokens)]
+        for r in responses
+    ]
     return Scores([float(sum(x or 0.0 for x in row)) for row in tokens], tokens=tokens)
 
 
@@ -271,7 +341,8 @@ IN_REWARD = {
 
 @pytest.mark.parametrize("kind", IN_REWARD)
 class TestKLBesideNormalisedRewards:
-    """Mean, standard deviation and flatness are those of the rewards; the KL is then subtracted per token."""
+    """Mean, standard deviation and flatness are those of the rewards; the KL is then subtracted per
+    token."""
 
     def made(self, kind, **change):
         made = drifted(kl=IN_REWARD[kind], **change)
@@ -283,7 +354,9 @@ class TestKLBesideNormalisedRewards:
     def test_flat_groups_have_no_advantage_from_rewards(self, kind):
         made = self.made(kind, reward=lambda responses: [0.7] * len(responses))
         batch = collected(made)
-        torch.testing.assert_close(batch.advantages, -made.kl.coefficient * kl_to_go(batch), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            batch.advantages, -made.kl.coefficient * kl_to_go(batch), rtol=1e-5, atol=1e-5
+        )
         made.kl = Penalty("k1", 0.0, "reward")
         assert (collected(made).advantages == 0).all()
 
@@ -295,7 +368,12 @@ class TestKLBesideNormalisedRewards:
         from_rewards = advantage(batch.rewards, batch.mask, batch.group, None, **given).advantages
         assert from_rewards.abs().max() > 0.5
         assert kl_to_go(batch).abs().max() > 0.01
-        torch.testing.assert_close(batch.advantages, from_rewards - made.kl.coefficient * kl_to_go(batch), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            batch.advantages,
+            from_rewards - made.kl.coefficient * kl_to_go(batch),
+            rtol=1e-5,
+            atol=1e-5,
+        )
         plain = torch.tensor(as_scores(reward(self.responses(made)), len(batch), "").values)
         torch.testing.assert_close(torch.where(batch.mask, batch.rewards, 0.0).sum(1), plain)
 
@@ -306,21 +384,37 @@ class TestKLBesideNormalisedRewards:
     def test_masked_slots_are_skipped(self, kind):
         made = self.made(kind)
         batch = collected(made)
-        holes = batch.mask & (torch.rand(batch.mask.shape, generator=torch.Generator().manual_seed(0)) < 0.7)
-        rewards = torch.where(holes & (holes.cumsum(1) == holes.sum(1, keepdim=True)), torch.rand(len(batch), 1), 0.0)
+        holes = batch.mask & (
+            torch.rand(batch.mask.shape, generator=torch.Generator().manual_seed(0)) < 0.7
+        )
+        rewards = torch.where(
+            holes & (holes.cumsum(1) == holes.sum(1, keepdim=True)), torch.rand(len(batch), 1), 0.0
+        )
         estimated = made.estimate_advantages(
-            replace(batch, mask=holes, rewards=rewards.masked_fill(~holes, math.nan)), Scores([0.0] * len(batch))
+            replace(batch, mask=holes, rewards=rewards.masked_fill(~holes, math.nan)),
+            Scores([0.0] * len(batch)),
         )
         from_rewards = GroupNorm()(rewards, holes, batch.group).advantages
-        torch.testing.assert_close(estimated.advantages, from_rewards - made.kl.coefficient * kl_to_go(estimated), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            estimated.advantages,
+            from_rewards - made.kl.coefficient * kl_to_go(estimated),
+            rtol=1e-5,
+            atol=1e-5,
+        )
 
     @pytest.mark.parametrize("advantage", [RLOO(), GroupMean(), LengthWeighted()])
     def test_estimators_that_only_centre_have_it_in_the_rewards(self, kind, advantage):
         made = self.made(kind, advantage=advantage, reward=lambda responses: [0.7] * len(responses))
         batch = collected(made)
-        totals = 0.7 - made.kl.coefficient * torch.where(batch.mask, batch.old_logprobs - batch.ref_logprobs, 0.0).sum(1)
-        torch.testing.assert_close(torch.where(batch.mask, batch.rewards, 0.0).sum(1), totals, rtol=1e-5, atol=1e-5)
-        assert torch.equal(batch.advantages, advantage(batch.rewards, batch.mask, batch.group).advantages)
+        totals = 0.7 - made.kl.coefficient * torch.where(
+            batch.mask, batch.old_logprobs - batch.ref_logprobs, 0.0
+        ).sum(1)
+        torch.testing.assert_close(
+            torch.where(batch.mask, batch.rewards, 0.0).sum(1), totals, rtol=1e-5, atol=1e-5
+        )
+        assert torch.equal(
+            batch.advantages, advantage(batch.rewards, batch.mask, batch.group).advantages
+        )
         assert batch.advantages.abs().max() > 1e-3
 
 
@@ -333,7 +427,11 @@ FILTERS = {
     "none": {},
     "overlong": {"overlong_filter": True, "rollout": Local(max_tokens=3)},
     "dynamic": {"sampling": Dynamic(), "batch": Batch(prompts=6, samples=3, minibatches=2)},
-    "unscored": {"reward": lambda responses: [None if i % 3 == 0 else float(len(r.tokens)) for i, r in enumerate(responses)]},
+    "unscored": {
+        "reward": lambda responses: [
+            None if i % 3 == 0 else float(len(r.tokens)) for i, r in enumerate(responses)
+        ]
+    },
 }
 
 
@@ -355,7 +453,9 @@ class TestNormalisationOverTheBatch:
             assert float(valid.mean()) == pytest.approx(0, abs=1e-5)
             assert float(valid.var(unbiased=False)) == pytest.approx(1, abs=1e-4)
         if kept == "dynamic":
-            assert max(row["train/stale_fraction"] for row in logged) > 0, "rows that waited in the buffer are among them"
+            assert max(row["train/stale_fraction"] for row in logged) > 0, (
+                "rows that waited in the buffer are among them"
+            )
         if kept == "overlong":
             assert not updates[0].mask.any(1).all()
 
@@ -368,10 +468,15 @@ class TestNormalisationOverTheBatch:
         valid = fresh.advantages[fresh.mask].double()
         assert float(valid.mean()) == pytest.approx(0, abs=1e-5)
         rows = zip(first.group.tolist(), first.tokens, first.lengths, first.advantages, strict=True)
-        known = {(group, *tokens[:n].tolist()): advantages[:n] for group, tokens, n, advantages in rows}
+        known = {
+            (group, *tokens[:n].tolist()): advantages[:n] for group, tokens, n, advantages in rows
+        }
         for i in range(num_fresh, len(second)):
             n = int(second.lengths[i])
-            torch.testing.assert_close(second.advantages[i, :n], known[int(second.group[i]), *second.tokens[i, :n].tolist()])
+            torch.testing.assert_close(
+                second.advantages[i, :n],
+                known[int(second.group[i]), *second.tokens[i, :n].tolist()],
+            )
 
     def test_the_call_is_the_composition(self, name):
         part, b = WHITENED[name]["advantage"], batches.batch(9, 8, seed=3)
@@ -382,29 +487,45 @@ class TestNormalisationOverTheBatch:
 
 
 def test_rows_of_several_draws_are_normalised_once_and_together():
-    """Without a KL and a baseline, G_t is the reward: rows that waited in the buffer have no scale of their own."""
-    made = learner(advantage=ReinforcePP(), sampling=Dynamic(), batch=Batch(prompts=6, samples=3, minibatches=2))
+    """Without a KL and a baseline, G_t is the reward: rows that waited in the buffer have no scale
+    of their own."""
+    made = learner(
+        advantage=ReinforcePP(),
+        sampling=Dynamic(),
+        batch=Batch(prompts=6, samples=3, minibatches=2),
+    )
     updates, logged = trained_rows(made, 3)
     assert max(row["train/stale_fraction"] for row in logged) > 0
     for rows in updates:
-        torch.testing.assert_close(rows.advantages, whiten(rewards_to_go(rows.rewards, rows.mask), rows.mask))
+        torch.testing.assert_close(
+            rows.advantages, whiten(rewards_to_go(rows.rewards, rows.mask), rows.mask)
+        )
 
 
 class TestTokenCredit:
-    """A ratio with one value per response averages the advantages of its tokens: credit by token would be lost without a word."""
+    """A ratio with one value per response averages the advantages of its tokens: credit by token
+    would be lost without a word."""
 
-    @pytest.mark.parametrize("ratio", [Clipped(1.0, 9.0, level="sequence"), GeometricMean(9.0, 9.0)])
+    @pytest.mark.parametrize(
+        "ratio", [Clipped(1.0, 9.0, level="sequence"), GeometricMean(9.0, 9.0)]
+    )
     def test_is_lost_with_one_ratio_per_response(self, ratio):
         made, rows = off_policy(ratio=ratio)
         token = replace(rows, advantages=torch.where(rows.mask, torch.randn(rows.mask.shape), 0.0))
         means = (token.advantages.sum(1) / rows.mask.sum(1).clamp(min=1))[:, None]
-        close(gradients(made, token), gradients(made, replace(rows, advantages=torch.where(rows.mask, means, 0.0))))
+        close(
+            gradients(made, token),
+            gradients(made, replace(rows, advantages=torch.where(rows.mask, means, 0.0))),
+        )
 
     def test_is_kept_with_sequence_token(self):
         made, rows = off_policy(ratio=Clipped(1.0, 9.0, level="sequence_token"))
         token = replace(rows, advantages=torch.where(rows.mask, torch.randn(rows.mask.shape), 0.0))
         means = (token.advantages.sum(1) / rows.mask.sum(1).clamp(min=1))[:, None]
-        one, other = gradients(made, token), gradients(made, replace(rows, advantages=torch.where(rows.mask, means, 0.0)))
+        one, other = (
+            gradients(made, token),
+            gradients(made, replace(rows, advantages=torch.where(rows.mask, means, 0.0))),
+        )
         assert float((one - other).norm() / other.norm()) > 0.1
 
     @pytest.mark.parametrize("ratio", [Clipped(level="sequence"), GeometricMean()])
@@ -414,7 +535,9 @@ class TestTokenCredit:
         def by_token(rewards, mask, group, values=None):
             return Credit(torch.where(mask, torch.arange(mask.shape[1]), 0.0))
 
-        with pytest.raises(UserError, match=r"would average advantages of function .*: type ratio=sequence_token"):
+        with pytest.raises(
+            UserError, match=r"would average advantages of function .*: type ratio=sequence_token"
+        ):
             fit(learner(ratio=ratio, advantage=by_token), 1)
         assert fit(learner(ratio=ratio), 1)
         assert fit(learner(ratio=Clipped(level="sequence_token"), advantage=by_token), 1)
@@ -428,13 +551,27 @@ def two_terms(responses):
 class TestRewardParts:
     def test_terms_and_weights_reach_the_estimator(self):
         reward = WeightedSum(
-            {"even": {"reward": even}, "tokens": {"reward": two_terms, "weight": 0.1}, "gold": {"reward": even, "weight": 0}}
+            {
+                "even": {"reward": even},
+                "tokens": {"reward": two_terms, "weight": 0.1},
+                "gold": {"reward": even, "weight": 0},
+            }
         )
         made = learner(advantage=GDPO(), reward=reward)
         batch = collected(made)
         responses = [tokens[mask] for tokens, mask in zip(batch.tokens, batch.mask, strict=True)]
-        columns = [[float(x[0] % 2 == 0) for x in responses], [math.nan if i % 5 == 0 else float(len(x)) for i, x in enumerate(responses)]]
-        want = GDPO()(batch.rewards, batch.mask, batch.group, None, torch.tensor(columns).T, torch.tensor([1.0, 0.1])).advantages
+        columns = [
+            [float(x[0] % 2 == 0) for x in responses],
+            [math.nan if i % 5 == 0 else float(len(x)) for i, x in enumerate(responses)],
+        ]
+        want = GDPO()(
+            batch.rewards,
+            batch.mask,
+            batch.group,
+            None,
+            torch.tensor(columns).T,
+            torch.tensor([1.0, 0.1]),
+        ).advantages
         torch.testing.assert_close(batch.advantages, want)
         assert want.abs().max() > 0.1
 
@@ -452,7 +589,9 @@ class TestRewardParts:
         reward = WeightedSum({"steps": {"reward": steps}, "even": {"reward": even, "weight": 50.0}})
         apart = collected(learner(advantage=Process(outcome_weight=2.0), reward=reward))
         merged = collected(learner(advantage=Process(), reward=reward))
-        alone = collected(learner(advantage=Process(), reward=WeightedSum({"steps": {"reward": steps}})))
+        alone = collected(
+            learner(advantage=Process(), reward=WeightedSum({"steps": {"reward": steps}}))
+        )
         outcome = collected(learner(advantage=GroupNorm(), reward=even))
         torch.testing.assert_close(apart.advantages, alone.advantages + 2 * outcome.advantages)
         assert not torch.allclose(apart.advantages, merged.advantages, atol=0.1)
@@ -463,7 +602,9 @@ class TestKL:
         made = drifted(kl=Penalty("k1", 0.5, "reward"), advantage=GroupMean())
         batch = collected(made)
         drift = torch.where(batch.mask, batch.old_logprobs - batch.ref_logprobs, 0.0).sum(1)
-        plain = torch.tensor([float(batch.tokens[i][batch.mask[i]][0] % 2 == 0) for i in range(len(batch))])
+        plain = torch.tensor(
+            [float(batch.tokens[i][batch.mask[i]][0] % 2 == 0) for i in range(len(batch))]
+        )
         torch.testing.assert_close(batch.rewards.sum(1), plain - 0.5 * drift, rtol=1e-4, atol=1e-5)
         assert drift.abs().max() > 0.01
 
@@ -475,7 +616,10 @@ class TestKL:
         made = learner(kl=Penalty("k3", 0.04, "loss"))
         before = [p.clone() for p in made.reference.policy.parameters()]
         rows = fit(made, 3)
-        assert all(torch.equal(a, b) for a, b in zip(before, made.reference.policy.parameters(), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(before, made.reference.policy.parameters(), strict=True)
+        )
         assert not any(p.requires_grad for p in made.reference.policy.parameters())
         assert set(made.state_dict()) == {f"policy.{name}" for name in made.policy.state_dict()}
         assert made.state()["frozen"]["reference"].keys() == {"origin"}
@@ -483,7 +627,10 @@ class TestKL:
         assert rows[-1]["train/kl_ref"] > 1e-5
 
     def test_larger_coefficient_stays_closer(self):
-        drifts = [fit(learner(kl=Penalty("k3", c, "loss", gradient="exact")), 15)[-1]["train/kl_ref"] for c in (1e-6, 5.0)]
+        drifts = [
+            fit(learner(kl=Penalty("k3", c, "loss", gradient="exact")), 15)[-1]["train/kl_ref"]
+            for c in (1e-6, 5.0)
+        ]
         assert drifts[1] < 0.5 * drifts[0]
 
 
@@ -501,7 +648,9 @@ class TestDynamicSampling:
         assert not torch.equal(first.tokens, again.tokens)
 
     def test_a_group_that_the_overlong_filter_emptied_is_not_kept(self):
-        made = attached(learner(sampling=Dynamic(), overlong_filter=True, rollout=Local(max_tokens=1)))
+        made = attached(
+            learner(sampling=Dynamic(), overlong_filter=True, rollout=Local(max_tokens=1))
+        )
         experience, keep = made.sample(SPLITS.train[:8])
         for group in experience.group[keep].unique():
             assert experience.mask[experience.group == group].any()
@@ -514,7 +663,9 @@ class TestDynamicSampling:
 
     @pytest.mark.parametrize("fallback", ["train", "skip"])
     def test_hopeless_reward_ends(self, fallback):
-        made = learner(sampling=Dynamic(), reward=lambda r: [1.0] * len(r), max_draws=3, fallback=fallback)
+        made = learner(
+            sampling=Dynamic(), reward=lambda r: [1.0] * len(r), max_draws=3, fallback=fallback
+        )
         before = torch.cat([p.flatten().clone() for p in made.policy.parameters()])
         rows = fit(made, 2)
         assert [row["train/draws"] for row in rows] == [3, 3]
@@ -525,20 +676,30 @@ class TestDynamicSampling:
 
     @pytest.mark.parametrize(("fallback", "steps"), [("train", 1), ("skip", 0)])
     def test_too_few_groups_are_trained_on_or_skipped(self, fallback, steps):
-        made = learner(sampling=Dynamic(), reward=half_flat, max_draws=1, fallback=fallback, batch=Batch(prompts=4, samples=2))
+        made = learner(
+            sampling=Dynamic(),
+            reward=half_flat,
+            max_draws=1,
+            fallback=fallback,
+            batch=Batch(prompts=4, samples=2),
+        )
         [row] = fit(made, 1)
         assert row["train/short_of_groups"] == 1
         assert row["train/kept_fraction"] == 0.5
         assert row["optimizer_step"] == steps
 
     def test_hopeless_reward_can_stop_the_run(self):
-        made = learner(sampling=Dynamic(), reward=lambda r: [1.0] * len(r), max_draws=2, fallback="error")
+        made = learner(
+            sampling=Dynamic(), reward=lambda r: [1.0] * len(r), max_draws=2, fallback="error"
+        )
         with pytest.raises(UserError, match=r"after 2 draws only 0 of 4 groups.*algo\.max_draws"):
             fit(made, 1)
 
     def test_filter_reads_correctness_not_the_shaped_reward(self):
         def shaped(responses):
-            return Scores([float(i) for i in range(len(responses))], correct=[True] * len(responses))
+            return Scores(
+                [float(i) for i in range(len(responses))], correct=[True] * len(responses)
+            )
 
         rows = fit(learner(sampling=Dynamic(), reward=shaped, max_draws=1), 1)
         assert rows[0]["train/flat_group_fraction"] == 1
@@ -555,12 +716,15 @@ class TestDynamicSampling:
     def test_surplus_waits_or_is_dropped(self):
         kept = fit(learner(sampling=Dynamic(), batch=Batch(prompts=6, samples=2)), 4)
         assert sum(row["train/stale_fraction"] for row in kept) > 0
-        dropped = fit(learner(sampling=Dynamic(), batch=Batch(prompts=6, samples=2), surplus="drop"), 4)
+        dropped = fit(
+            learner(sampling=Dynamic(), batch=Batch(prompts=6, samples=2), surplus="drop"), 4
+        )
         assert sum(row["train/surplus_groups"] for row in dropped) > 0
         assert sum(row["train/stale_fraction"] for row in dropped) == 0
 
     def test_surplus_never_exceeds_an_iteration(self):
-        """What one rank has too much of waits for the others, and would age; the newest stay, the others are counted."""
+        """What one rank has too much of waits for the others, and would age; the newest stay, the
+        others are counted."""
         made = attached(learner(sampling=Dynamic(), batch=Batch(prompts=2, samples=2)))
         for start in range(0, 24, 2):
             made.buffer.push(*made.sample(SPLITS.train[start : start + 2]))
@@ -578,16 +742,33 @@ class TestDynamicSampling:
         waiting = made.buffer.kept
         assert len(waiting)
         want = start(waiting.tokens, waiting.mask).logprobs
-        torch.testing.assert_close(waiting.old_logprobs[waiting.mask], want[waiting.mask], rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            waiting.old_logprobs[waiting.mask], want[waiting.mask], rtol=0, atol=1e-5
+        )
 
 
 class TestLearning:
     @pytest.mark.parametrize(
         "name",
-        ["grpo", "dapo", "dr_grpo", "gspo", "rloo", "soft", "cispo", "gmpo", "reinforce", "reinforce_pp", "remax", "accept"],
+        [
+            "grpo",
+            "dapo",
+            "dr_grpo",
+            "gspo",
+            "rloo",
+            "soft",
+            "cispo",
+            "gmpo",
+            "reinforce",
+            "reinforce_pp",
+            "remax",
+            "accept",
+        ],
     )
     def test_reward_rises(self, name):
-        rows = fit(learner(batch=Batch(prompts=8, samples=8, minibatches=2), **deepcopy(LOSSES[name])), 15)
+        rows = fit(
+            learner(batch=Batch(prompts=8, samples=8, minibatches=2), **deepcopy(LOSSES[name])), 15
+        )
         assert rows[-1]["train/reward"] > rows[0]["train/reward"] + 0.15
 
     def test_reversed_reward_reverses_learning(self):
@@ -611,7 +792,9 @@ class TestValidation:
             seen.append(torch.is_autocast_enabled("cpu"))
             return even(responses)
 
-        made = learner(reward=spy, validation=Validation(every=1), validation_prompts=list(SPLITS.val))
+        made = learner(
+            reward=spy, validation=Validation(every=1), validation_prompts=list(SPLITS.val)
+        )
         fit(made, 1, precision="bf16-mixed")
         assert seen == [True, True, True]  # before, in the training step, after
 
@@ -622,7 +805,9 @@ def test_logprobs_follow_a_temperature_that_the_rollout_changes():
     made.rollout.sync(made.policy, iteration=0)
     rows, _ = made.sample(SPLITS.train[:4])
     rows = made.scorer.add_old_logprobs(rows, torch.ones(len(rows), dtype=torch.bool))
-    torch.testing.assert_close(rows.old_logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        rows.old_logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4
+    )
 
 
 def test_extensions_of_the_same_name_are_not_saved_over_each_other():

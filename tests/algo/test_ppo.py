@@ -19,14 +19,29 @@ from rlmods.training.collate import collate
 from rlmods.training.extensions import PTX, Replay, UpdateKL
 from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Response, Scores, Totals
-from tests.support.tiny_setup import SPLITS, attached, collected, even, extension, fit, gradients, learner
+from tests.support.tiny_setup import (
+    SPLITS,
+    attached,
+    collected,
+    even,
+    extension,
+    fit,
+    gradients,
+    learner,
+)
 
 CRITICS = {"separate": Separate(), "shared": Shared(coefficient=0.5)}
 
 
 def ppo(critic="separate", **change):
     batch = change.pop("batch", Batch(prompts=8, samples=4, epochs=2, minibatches=2))
-    return learner(PPO, advantage=change.pop("advantage", GAE(whiten=True)), critic=CRITICS[critic], batch=batch, **change)
+    return learner(
+        PPO,
+        advantage=change.pop("advantage", GAE(whiten=True)),
+        critic=CRITICS[critic],
+        batch=batch,
+        **change,
+    )
 
 
 @pytest.mark.parametrize("critic", CRITICS)
@@ -55,13 +70,17 @@ class TestCritic:
         fit(made, 1)
         assert any(name.startswith("critic.") for name in made.state_dict())
         trained = {id(p) for group in made.optimizers().param_groups for p in group["params"]}
-        assert trained == {id(p) for network in (made.policy, made.critic) for p in network.parameters()}
+        assert trained == {
+            id(p) for network in (made.policy, made.critic) for p in network.parameters()
+        }
 
 
 def test_critic_has_a_learning_rate_of_its_own():
     made = learner(PPO, advantage=GAE(), critic=Separate(lr=0.5))
     fit(made, 1)
-    rates = {id(p): group["lr"] for group in made.optimizers().param_groups for p in group["params"]}
+    rates = {
+        id(p): group["lr"] for group in made.optimizers().param_groups for p in group["params"]
+    }
     assert {rates[id(p)] for p in made.policy.parameters()} == {1e-2}
     assert {rates[id(p)] for p in made.critic.parameters()} == {0.5}
 
@@ -89,10 +108,21 @@ def test_value_clip_follows_the_scale_of_the_returns(scale):
 class TestTerminalReward:
     @pytest.mark.parametrize(("gamma", "want"), [(1.0, [2.0, 2.0, 2.0]), (0.0, [0.0, 0.0, 2.0])])
     def test_sits_on_the_last_trainable_token(self, gamma, want):
-        response = Response(prompt=SPLITS.train[0], prompt_tokens=[7, 8], tokens=[9, 9, 1], behavior_logprobs=[0.0] * 3)
-        longer = Response(prompt=SPLITS.train[0], prompt_tokens=[7], tokens=[9] * 6, behavior_logprobs=[0.0] * 6)
-        rows = collate([response, longer], Scores([2.0, 5.0]), torch.tensor([0, 0]), policy_version=0, pad_id=1)
-        credit = GAE(gamma, 1.0)(rows.rewards, rows.mask, rows.group, torch.zeros_like(rows.rewards))
+        response = Response(
+            prompt=SPLITS.train[0],
+            prompt_tokens=[7, 8],
+            tokens=[9, 9, 1],
+            behavior_logprobs=[0.0] * 3,
+        )
+        longer = Response(
+            prompt=SPLITS.train[0], prompt_tokens=[7], tokens=[9] * 6, behavior_logprobs=[0.0] * 6
+        )
+        rows = collate(
+            [response, longer], Scores([2.0, 5.0]), torch.tensor([0, 0]), policy_version=0, pad_id=1
+        )
+        credit = GAE(gamma, 1.0)(
+            rows.rewards, rows.mask, rows.group, torch.zeros_like(rows.rewards)
+        )
         assert credit.returns[0].tolist() == [0.0, 0.0, *want, 0.0, 0.0]
 
 
@@ -110,23 +140,36 @@ class TestEarlyStop:
         batch = Batch(prompts=8, samples=4, epochs=2, minibatches=2)
         a = ppo(batch=batch)
         moved = max(row["train/kl_old"] for row in fit(a, 2))
-        b = ppo(batch=batch, target_kl=4 * moved)  # nats per token: the sum over tokens would be far beyond
+        # nats per token: the sum over tokens would be far beyond
+        b = ppo(batch=batch, target_kl=4 * moved)
         fit(b, 2)
-        assert all(torch.equal(x, y) for x, y in zip(a.policy.parameters(), b.policy.parameters(), strict=True))
+        assert all(
+            torch.equal(x, y)
+            for x, y in zip(a.policy.parameters(), b.policy.parameters(), strict=True)
+        )
 
 
 class TestPTX:
     def test_imitates_beside_the_reward(self):
-        flat = {"reward": lambda responses: [0.0] * len(responses), "ptx_prompts": list(SPLITS.train), "ptx_rows": 8}
+        flat = {
+            "reward": lambda responses: [0.0] * len(responses),
+            "ptx_prompts": list(SPLITS.train),
+            "ptx_rows": 8,
+        }
         rows = fit(learner(ptx_coefficient=1.0, **flat), 12)
         assert rows[-1]["train/ptx_loss"] < 0.7 * rows[0]["train/ptx_loss"]
 
     @pytest.mark.parametrize("token_budget", [64, 4096])
     def test_a_step_follows_both_losses(self, token_budget):
-        """Each is divided by its own tokens: the reward's by those of the iteration, the imitation's by those of the stream."""
+        """Each is divided by its own tokens: the reward's by those of the iteration, the
+        imitation's by those of the stream."""
         ptx = {"ptx_coefficient": 0.5, "ptx_prompts": list(SPLITS.train), "ptx_rows": 5}
         descent = partial(torch.optim.SGD, lr=0.1)
-        made = learner(optimizer=descent, batch=Batch(prompts=4, samples=4, token_budget=token_budget, max_norm=1e9), **ptx)
+        made = learner(
+            optimizer=descent,
+            batch=Batch(prompts=4, samples=4, token_budget=token_budget, max_norm=1e9),
+            **ptx,
+        )
         asked, sample = [], made.sample
         made.sample = lambda prompts: (asked.extend(prompts), sample(prompts))[1]
         fit(made, 1)
@@ -134,10 +177,15 @@ class TestPTX:
         batch, _ = twin.sample(asked)
         stream = extension(twin, PTX).rows(0)
         assert stream.mask.sum() != batch.mask.sum()
-        logprobs, said = twin.policy(batch.tokens, batch.mask).logprobs, twin.policy(stream.tokens, stream.mask).logprobs
+        logprobs, said = (
+            twin.policy(batch.tokens, batch.mask).logprobs,
+            twin.policy(stream.tokens, stream.mask).logprobs,
+        )
         reward = (logprobs * batch.advantages)[batch.mask].sum() / batch.mask.sum()
         (-reward - 0.5 * said[stream.mask].mean()).backward()
-        for (name, weight), old in zip(made.policy.named_parameters(), twin.policy.parameters(), strict=True):
+        for (name, weight), old in zip(
+            made.policy.named_parameters(), twin.policy.parameters(), strict=True
+        ):
             torch.testing.assert_close(weight, old - 0.1 * old.grad, rtol=1e-4, atol=1e-6, msg=name)
             assert old.grad.any()
 
@@ -152,18 +200,28 @@ class TestPTX:
     def test_rows_are_drawn_by_the_weights_of_their_sources(self):
         """As training prompts are: the same rows in the same order."""
         sources = {"few": list(SPLITS.train[:3]), "many": list(SPLITS.train[3:])}
-        rows = [replace(prompt, source=name) for name, prompts in sources.items() for prompt in prompts]
+        rows = [
+            replace(prompt, source=name) for name, prompts in sources.items() for prompt in prompts
+        ]
         weights = {"few": 3.0, "many": 1.0}
-        made = learner(ptx_coefficient=0.5, splits=Splits(SPLITS.train, [], ptx=rows, ptx_weights=weights), ptx_rows=8)
+        made = learner(
+            ptx_coefficient=0.5,
+            splits=Splits(SPLITS.train, [], ptx=rows, ptx_weights=weights),
+            ptx_rows=8,
+        )
         drawn = [extension(made, PTX).rows(step) for step in range(3)]
         for part, prompts in zip(drawn, PromptLoader(rows, 8, weights=weights), strict=True):
             assert Counter(prompt.source for prompt in prompts) == {"few": 6, "many": 2}
-            assert torch.equal(part.tokens, sft_batch(prompts, made.policy, policy_version=0).tokens)
+            assert torch.equal(
+                part.tokens, sft_batch(prompts, made.policy, policy_version=0).tokens
+            )
 
 
 class TestReference:
     def test_becomes_the_policy_every_so_often(self):
-        made = learner(kl=Penalty("k3", 0.1, "loss"), reference_every=2, batch=Batch(prompts=4, samples=4))
+        made = learner(
+            kl=Penalty("k3", 0.1, "loss"), reference_every=2, batch=Batch(prompts=4, samples=4)
+        )
         drift = [row["train/kl_ref"] for row in fit(made, 5)]
         assert drift[0] == drift[2] == drift[4] == pytest.approx(0, abs=1e-6)
         assert min(drift[1], drift[3]) > 1e-6
@@ -192,18 +250,28 @@ class TestGreedyBaseline:
 
 
 class TestUpdateDistance:
-    """`ratio=kl_penalty` is steered by how far the policy is from the old one when the iteration's steps are done."""
+    """`ratio=kl_penalty` is steered by how far the policy is from the old one when the iteration's
+    steps are done."""
 
-    @pytest.mark.parametrize("batch", [Batch(prompts=8, samples=4), Batch(prompts=8, samples=4, minibatches=4)])
+    @pytest.mark.parametrize(
+        "batch", [Batch(prompts=8, samples=4), Batch(prompts=8, samples=4, minibatches=4)]
+    )
     def test_is_measured_after_the_last_step(self, batch):
         made = ppo(ratio=(ratio := KLPenalty(coefficient=1.0, target=1e-9)), batch=batch)
         kept = []
         after_update = extension(made, UpdateKL).after_update
-        extension(made, UpdateKL).after_update = lambda rows, num_fresh: (kept.append(rows), after_update(rows, num_fresh))
+        extension(made, UpdateKL).after_update = lambda rows, num_fresh: (
+            kept.append(rows),
+            after_update(rows, num_fresh),
+        )
         [row] = fit(made, 1)
         [rows] = kept
-        d = torch.where(rows.mask, made.scorer.score(rows, made.policy).logprobs - rows.old_logprobs, 0.0)
-        assert row["train/kl_update"] == pytest.approx(float((d.exp() - 1 - d)[rows.mask].mean()), rel=1e-4)
+        d = torch.where(
+            rows.mask, made.scorer.score(rows, made.policy).logprobs - rows.old_logprobs, 0.0
+        )
+        assert row["train/kl_update"] == pytest.approx(
+            float((d.exp() - 1 - d)[rows.mask].mean()), rel=1e-4
+        )
         assert row["train/kl_update"] > 1e-5
         assert ratio.coefficient == 2.0
         if batch.minibatches == 1:
@@ -214,7 +282,10 @@ class TestUpdateDistance:
 
     def test_replayed_rows_are_left_out(self):
         """They tell how far the policy went in earlier iterations."""
-        calm = {"batch": Batch(prompts=8, samples=4, epochs=2), "optimizer": partial(torch.optim.SGD, lr=0.0)}
+        calm = {
+            "batch": Batch(prompts=8, samples=4, epochs=2),
+            "optimizer": partial(torch.optim.SGD, lr=0.0),
+        }
         made = ppo(replay_fraction=1.0, target_kl=1e-6, **calm)
         fit(made, 1)
         rows = extension(made, Replay).rows
@@ -222,7 +293,9 @@ class TestUpdateDistance:
         experience = rows.concat([rows.select(torch.arange(len(rows)))])
         for version, moved in ((made.iteration, True), (made.iteration - 1, False)):
             made.kl_stats.zero_()
-            micro = replace(experience, policy_version=torch.full_like(experience.policy_version, version))
+            micro = replace(
+                experience, policy_version=torch.full_like(experience.policy_version, version)
+            )
             made.loss(micro, Totals(micro.mask.sum(), micro.mask.any(1).sum()))
             assert bool(made.kl_stats[0] > 0.01) is moved
 
@@ -231,10 +304,14 @@ class TestReferenceOfOldRows:
     @pytest.mark.parametrize("kl", [Penalty("k3", 0.1, "loss"), Full(0.1)])
     @pytest.mark.parametrize("more", [{"replay_fraction": 1.0}, {"sampling": Dynamic()}])
     def test_is_the_new_one_after_a_reset(self, more, kl):
-        """With a reference that follows every iteration and one step in each, the distance is always 0."""
+        """With a reference that follows every iteration and one step in each, the distance is
+        always 0."""
         rows = fit(learner(kl=kl, reference_every=1, batch=Batch(prompts=8, samples=3), **more), 4)
         assert [row["train/kl_ref"] for row in rows] == pytest.approx([0.0] * 4, abs=1e-9)
-        assert any(row.get("train/replayed_fraction", 0) > 0 or row["train/stale_fraction"] > 0 for row in rows)
+        assert any(
+            row.get("train/replayed_fraction", 0) > 0 or row["train/stale_fraction"] > 0
+            for row in rows
+        )
 
 
 class TestKLInTheReward:
@@ -247,7 +324,10 @@ class TestKLInTheReward:
     def test_reference_is_read_at_the_temperature_of_sampling(self):
         """The start policy is at distance 0 from itself at any temperature."""
         for where in ("reward", "loss"):
-            made = learner(kl=Penalty("k3" if where == "loss" else "k1", 0.1, where), rollout=Local(max_tokens=8, temperature=0.6))
+            made = learner(
+                kl=Penalty("k3" if where == "loss" else "k1", 0.1, where),
+                rollout=Local(max_tokens=8, temperature=0.6),
+            )
             assert fit(made, 1)[0]["train/kl_ref"] == pytest.approx(0.0, abs=1e-9)
 
 
@@ -255,7 +335,9 @@ class TestGreedyBaselineFailures:
     def test_are_counted(self):
         def sometimes(responses):
             good = [r.prompt.id != SPLITS.train[0].id or len(responses) > 4 for r in responses]
-            values = [float(len(r.tokens)) if ok else None for r, ok in zip(responses, good, strict=True)]
+            values = [
+                float(len(r.tokens)) if ok else None for r, ok in zip(responses, good, strict=True)
+            ]
             return Scores(values, correct=good, counts={"timeouts": 1})
 
         made = attached(learner(advantage=Greedy(), reward=sometimes))

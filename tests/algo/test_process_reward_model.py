@@ -49,7 +49,9 @@ def opinionated() -> tuple[Any, Experience]:
 def joining(*merges: tuple[str, str]) -> PreTrainedTokenizerFast:
     """Characters, and pairs of them that become one token."""
     vocabulary = ["<pad>", "<eos>", *"0123456789+=\nab", *("".join(pair) for pair in merges)]
-    core = Tokenizer(BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=list(merges)))
+    core = Tokenizer(
+        BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=list(merges))
+    )
     core.decoder = Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>", pad_token="<pad>")
 
@@ -60,7 +62,9 @@ class TestRows:
         for i, prompt in enumerate(RAGGED):
             asked, steps = made.scalar.encode(prompt), prompt.meta["steps"]
             said = [made.scalar.encode_response(step, finished=step is steps[-1]) for step in steps]
-            assert rows.tokens[i, : rows.lengths[i]].tolist() == asked + functools.reduce(operator.iadd, said, [])
+            assert rows.tokens[i, : rows.lengths[i]].tolist() == asked + functools.reduce(
+                operator.iadd, said, []
+            )
             ends = [len(asked) + sum(map(len, said[: k + 1])) - 1 for k in range(len(said))]
             assert rows.mask[i].nonzero().squeeze(1).tolist() == ends
             assert rows.tokens[i, ends[-1]] == made.scalar.eos_id
@@ -73,9 +77,15 @@ class TestRows:
         made.scalar.tokenizer = joining(("\n", "2"), ("\n", "\n"), ("a", "b"))
         rows = made.rows([solved("0", ("1\n\n", "2\n", "3"), (1.0, 0.0, 0.0))])
         asked, said = len(made.scalar.encode(RAGGED[0])), made.scalar.encode_response("1\n\n2\n3")
-        assert len(said) == 6, "1, a line's end, the other with the 2, a line's end, 3, the end of text"
+        assert len(said) == 6, (
+            "1, a line's end, the other with the 2, a line's end, 3, the end of text"
+        )
         assert rows.tokens[0, asked : rows.lengths[0]].tolist() == said
-        assert (rows.mask[0].nonzero().squeeze(1) - asked).tolist() == step_ends(made.scalar.decode, said, "\n") == [2, 3, 5]
+        assert (
+            (rows.mask[0].nonzero().squeeze(1) - asked).tolist()
+            == step_ends(made.scalar.decode, said, "\n")
+            == [2, 3, 5]
+        )
         with pytest.raises(UserError, match="ends within a token"):
             made.rows([solved("1", ("a", "b", "1"), (1.0, 1.0, 1.0))])
 
@@ -121,9 +131,15 @@ class TestHeldOut:
         made, rows = opinionated()
         signs = [[1, 1, -1], [-1, 1], [1, -1, 1, -1], [1]]
         numbers = torch.full(rows.mask.shape, torch.nan)
-        numbers[rows.mask] = torch.tensor([float(x * (i + 1)) for i, row in enumerate(signs) for x in row])
-        by_ids = {tuple(tokens): row for tokens, row in zip(rows.tokens.tolist(), numbers, strict=True)}
-        made.scalar.forward = lambda tokens: torch.stack([by_ids[tuple(row)] for row in tokens.tolist()])
+        numbers[rows.mask] = torch.tensor(
+            [float(x * (i + 1)) for i, row in enumerate(signs) for x in row]
+        )
+        by_ids = {
+            tuple(tokens): row for tokens, row in zip(rows.tokens.tolist(), numbers, strict=True)
+        }
+        made.scalar.forward = lambda tokens: torch.stack(
+            [by_ids[tuple(row)] for row in tokens.tolist()]
+        )
         found = made.measure(rows)
         assert found["val/step_accuracy"] == pytest.approx(8 / 10)
         assert found["val/first_error_accuracy"] == pytest.approx(3 / 4)
@@ -140,7 +156,11 @@ class TestHeldOut:
 
 class TestTraining:
     def test_learns_which_steps_are_right(self) -> None:
-        rows = fit(model(batch=Batch(prompts=4), validation_prompts=RAGGED), 25, splits=replace(SPLITS, train=RAGGED))
+        rows = fit(
+            model(batch=Batch(prompts=4), validation_prompts=RAGGED),
+            25,
+            splits=replace(SPLITS, train=RAGGED),
+        )
         assert rows[-1]["val/auc"] == 1.0
         assert rows[-1]["val/first_error_accuracy"] == 1.0
         assert rows[-1]["val/loss"] < rows[0]["val/loss"]

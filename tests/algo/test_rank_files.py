@@ -1,4 +1,5 @@
-"""Two ranks write the files that one process writes: samples and counts of both, metrics over both, the same exported models."""
+"""Two ranks write the files that one process writes: samples and counts of both, metrics over both,
+the same exported models."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_metrics(one: Path, two: Path) -> None:
     expected, found = lines(one / "metrics.jsonl"), lines(two / "metrics.jsonl")
     assert len(found) == len(expected)
-    untimed = [{k: v for k, v in row.items() if k != "wall_s" and not k.startswith(("time/", "perf/"))} for row in expected]
+    untimed = [
+        {k: v for k, v in row.items() if k != "wall_s" and not k.startswith(("time/", "perf/"))}
+        for row in expected
+    ]
     for row, same in zip(untimed, found, strict=True):
         assert {name: same.get(name) for name in row} == pytest.approx(row, rel=1e-3, abs=1e-5)
     last = [row for row in expected if "train/num_retired" in row]
@@ -55,7 +59,10 @@ def test_samples_and_tokens_of_all_ranks(one: Path, two: Path) -> None:
     total = 0
     for name in names:
         expected, found = (
-            sorted((row["id"], row["response"], row["tokens"]) for row in lines(run / "samples" / name)) for run in (one, two)
+            sorted(
+                (row["id"], row["response"], row["tokens"]) for row in lines(run / "samples" / name)
+            )
+            for run in (one, two)
         )
         assert found == expected
         total += sum(len(tokens) for *_, tokens in found) if name.startswith("iteration") else 0
@@ -72,12 +79,21 @@ def test_early_stopping_ends_all_ranks(one: Path, two: Path) -> None:
 def test_exports(one: Path, two: Path) -> None:
     names = sorted(path.name for path in (one / "checkpoints").iterdir())
     assert sorted(path.name for path in (two / "checkpoints").iterdir()) == names
-    folders = ["export", "export_best", *(f"checkpoints/{name}" for name in names if name.endswith("export"))]
+    folders = [
+        "export",
+        "export_best",
+        *(f"checkpoints/{name}" for name in names if name.endswith("export")),
+    ]
     assert len(folders) > 2
     for folder in folders:
-        expected, found = (AutoModelForCausalLM.from_pretrained(run / folder).state_dict() for run in (one, two))
+        expected, found = (
+            AutoModelForCausalLM.from_pretrained(run / folder).state_dict() for run in (one, two)
+        )
         assert expected.keys() == found.keys()
         for name, tensor in expected.items():
             torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-5)
-    best, last = (AutoModelForCausalLM.from_pretrained(one / folder).state_dict() for folder in ("export_best", "export"))
+    best, last = (
+        AutoModelForCausalLM.from_pretrained(one / folder).state_dict()
+        for folder in ("export_best", "export")
+    )
     assert any(not torch.equal(best[name], last[name]) for name in best)

@@ -12,7 +12,19 @@ import torch
 
 from rlmods.adapter import LoRA
 from rlmods.advantage import EMA, GAE, Accept, BranchNorm, NoAdvantage, ReinforcePP
-from rlmods.algo import DPO, GKD, PPO, RFT, SFT, Batch, Distill, IterativeGRPO, OnlineDPO, ProcessRewardModel, RewardModel
+from rlmods.algo import (
+    DPO,
+    GKD,
+    PPO,
+    RFT,
+    SFT,
+    Batch,
+    Distill,
+    IterativeGRPO,
+    OnlineDPO,
+    ProcessRewardModel,
+    RewardModel,
+)
 from rlmods.branching import Entropy
 from rlmods.callbacks import GracefulStop, IterationCheckpoint
 from rlmods.correction import Masked, Truncated
@@ -50,14 +62,28 @@ def longer(prompt: Any, first: str, second: str) -> float:
 def by_prompt(responses: list[Response]) -> Scores:
     """Half of the prompts are always solved, a fifth never, the others now and then."""
     numbers = {prompt.id: number for number, prompt in enumerate(SMALL.train)}
-    correct = [numbers[r.prompt.id] < 5 or (numbers[r.prompt.id] > 6 and r.meta["sample"] % 2 == 0) for r in responses]
+    correct = [
+        numbers[r.prompt.id] < 5 or (numbers[r.prompt.id] > 6 and r.meta["sample"] % 2 == 0)
+        for r in responses
+    ]
     return Scores([float(x) for x in correct], correct=correct)
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "dynamic": {"sampling": Dynamic(), "reward": half_flat, "batch": Batch(prompts=6, samples=2), "surplus": "keep"},
-    "minibatches": {"batch": Batch(prompts=4, samples=4, epochs=2, minibatches=2), "schedule": Schedule(warmup=1, decay="cosine")},
-    "kl_adaptive": {"batch": Batch(prompts=4, samples=4, minibatches=4), "schedule": KLAdaptive(target=1e-3, rate=1.1)},
+    "dynamic": {
+        "sampling": Dynamic(),
+        "reward": half_flat,
+        "batch": Batch(prompts=6, samples=2),
+        "surplus": "keep",
+    },
+    "minibatches": {
+        "batch": Batch(prompts=4, samples=4, epochs=2, minibatches=2),
+        "schedule": Schedule(warmup=1, decay="cosine"),
+    },
+    "kl_adaptive": {
+        "batch": Batch(prompts=4, samples=4, minibatches=4),
+        "schedule": KLAdaptive(target=1e-3, rate=1.1),
+    },
     "reference": {"kl": Penalty("k3", 0.1, "loss")},
     "ppo": {
         "kind": PPO,
@@ -74,7 +100,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "ptx_prompts": SMALL.train,
         "ptx_rows": 4,
     },
-    "shared": {"kind": PPO, "advantage": GAE(), "critic": Shared(), "target_kl": 1e-3, "batch": Batch(prompts=4, samples=4, epochs=2)},
+    "shared": {
+        "kind": PPO,
+        "advantage": GAE(),
+        "critic": Shared(),
+        "target_kl": 1e-3,
+        "batch": Batch(prompts=4, samples=4, epochs=2),
+    },
     "mixture of experts": {
         "policy": mixture(),
         "router": Routing(replay=True, every=2, aux_coefficient=0.01),
@@ -82,10 +114,24 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "batch": Batch(prompts=6, samples=2, epochs=2, minibatches=2),
         "replay_fraction": 0.5,
     },
-    "whitened dynamic": {"advantage": ReinforcePP(), "sampling": Dynamic(), "batch": Batch(prompts=6, samples=2), "surplus": "keep"},
+    "whitened dynamic": {
+        "advantage": ReinforcePP(),
+        "sampling": Dynamic(),
+        "batch": Batch(prompts=6, samples=2),
+        "surplus": "keep",
+    },
     "ema": {"advantage": EMA(decay=0.5)},
-    "retired prompts": {"reward": by_prompt, "retire_solved": 1, "retire_unsolved": 1, "bring_back": 0.3},
-    "ahead": {"rollout": FakeEngine(ahead=1), "correction": Truncated(), "batch": Batch(prompts=4, samples=4, epochs=2, minibatches=2)},
+    "retired prompts": {
+        "reward": by_prompt,
+        "retire_solved": 1,
+        "retire_unsolved": 1,
+        "bring_back": 0.3,
+    },
+    "ahead": {
+        "rollout": FakeEngine(ahead=1),
+        "correction": Truncated(),
+        "batch": Batch(prompts=4, samples=4, epochs=2, minibatches=2),
+    },
     "ahead dynamic": {
         "rollout": FakeEngine(ahead=1),
         "correction": Masked(),
@@ -94,7 +140,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "batch": Batch(prompts=6, samples=2),
         "replay_fraction": 0.5,
     },
-    "turns": {"rollout": MultiTurn(Local(max_tokens=6), Echo()), "reward": EnvironmentReward(), "sampling": Dynamic()},
+    "turns": {
+        "rollout": MultiTurn(Local(max_tokens=6), Echo()),
+        "reward": EnvironmentReward(),
+        "sampling": Dynamic(),
+    },
     "turns ppo": {
         "kind": PPO,
         "rollout": MultiTurn(Local(max_tokens=6), Echo()),
@@ -125,7 +175,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "replay_fraction": 0.5,
     },
     "branches": {
-        "rollout": MultiTurn(Local(max_tokens=6), Echo(), Entropy(num_initial=1, num_branches=2, mode="probability", tau=0.0)),
+        "rollout": MultiTurn(
+            Local(max_tokens=6),
+            Echo(),
+            Entropy(num_initial=1, num_branches=2, mode="probability", tau=0.0),
+        ),
         "reward": EnvironmentReward(by_turn=True),
         "advantage": BranchNorm(attribution="hard"),
         "sampling": Dynamic(),
@@ -135,8 +189,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rft": {"kind": RFT, "advantage": Accept(), "sampling": BestOf(k=2), "ratio": LogLikelihood()},
     "dpo": {"kind": DPO, "preference": Sigmoid(), "batch": Batch(prompts=4, minibatches=2)},
     "dpo precomputed": {"kind": DPO, "preference": IPO(), "reference": "precomputed"},
-    "kto": {"kind": DPO, "preference": KTO(), "batch": Batch(prompts=4, minibatches=2), "sft_coefficient": 0.1},
-    "online_dpo": {"kind": OnlineDPO, "preference": Sigmoid(), "judge": longer, "reference_every": 2},
+    "kto": {
+        "kind": DPO,
+        "preference": KTO(),
+        "batch": Batch(prompts=4, minibatches=2),
+        "sft_coefficient": 0.1,
+    },
+    "online_dpo": {
+        "kind": OnlineDPO,
+        "preference": Sigmoid(),
+        "judge": longer,
+        "reference_every": 2,
+    },
     "iterative_grpo": {
         "kind": IterativeGRPO,
         "kl": Penalty("k3", 0.1, "loss"),
@@ -145,7 +209,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "reference_every": 2,
         "refresh_prompts": 4,
     },
-    "reward_model": {"kind": RewardModel, "rollout": None, "reward": None, "ranking": BradleyTerry(), "batch": Batch(prompts=4)},
+    "reward_model": {
+        "kind": RewardModel,
+        "rollout": None,
+        "reward": None,
+        "ranking": BradleyTerry(),
+        "batch": Batch(prompts=4),
+    },
     "reward_model held out": {
         "kind": RewardModel,
         "rollout": None,
@@ -154,23 +224,46 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "validation": Validation(every=2),
         "validation_prompts": list(SMALL.val),
     },
-    "process_reward_model": {"kind": ProcessRewardModel, "rollout": None, "reward": None, "batch": Batch(prompts=4)},
-    "reference model": {"kl": Full(0.1), "reference": Model(policy=partial(policy, seed=3, context_length=64))},
+    "process_reward_model": {
+        "kind": ProcessRewardModel,
+        "rollout": None,
+        "reward": None,
+        "batch": Batch(prompts=4),
+    },
+    "reference model": {
+        "kl": Full(0.1),
+        "reference": Model(policy=partial(policy, seed=3, context_length=64)),
+    },
     "distill": {
         "kind": Distill,
         "advantage": NoAdvantage(),
-        "teacher": LocalTeacher(policy=partial(policy, seed=3), demonstration="answer", template="{demonstration};{prompt}"),
+        "teacher": LocalTeacher(
+            policy=partial(policy, seed=3),
+            demonstration="answer",
+            template="{demonstration};{prompt}",
+        ),
         "kl": Penalty("k3", 0.1, "loss"),
         "batch": Batch(prompts=4, samples=2, minibatches=2),
     },
     "gkd": {
         "kind": GKD,
-        "teacher": SelfTeacher(weights="start", demonstration="response", template="{demonstration};{prompt}"),
+        "teacher": SelfTeacher(
+            weights="start", demonstration="response", template="{demonstration};{prompt}"
+        ),
         "batch": Batch(prompts=4, samples=1, minibatches=2),
     },
     "sft": {"kind": SFT, "batch": Batch(prompts=4, minibatches=2)},
-    "lora": {"adapter": LoRA(rank=4), "kl": Penalty("k3", 0.1, "loss"), "sampling": Dynamic(), "batch": Batch(prompts=6, samples=2)},
-    "lora moving reference": {"adapter": LoRA(rank=4), "kl": Penalty("k3", 0.1, "loss"), "reference_every": 2},
+    "lora": {
+        "adapter": LoRA(rank=4),
+        "kl": Penalty("k3", 0.1, "loss"),
+        "sampling": Dynamic(),
+        "batch": Batch(prompts=6, samples=2),
+    },
+    "lora moving reference": {
+        "adapter": LoRA(rank=4),
+        "kl": Penalty("k3", 0.1, "loss"),
+        "reference_every": 2,
+    },
     "lora ppo": {
         "kind": PPO,
         "adapter": LoRA(rank=4),
@@ -179,7 +272,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "kl": Penalty("k1", 0.05, "reward"),
         "batch": Batch(prompts=4, samples=4, epochs=2),
     },
-    "lora dpo": {"kind": DPO, "adapter": LoRA(rank=4), "preference": Sigmoid(), "batch": Batch(prompts=4, minibatches=2)},
+    "lora dpo": {
+        "kind": DPO,
+        "adapter": LoRA(rank=4),
+        "preference": Sigmoid(),
+        "batch": Batch(prompts=4, minibatches=2),
+    },
 }
 
 
@@ -190,7 +288,9 @@ class Tape(L.Callback):
         self.prompts: list[list[str]] = []
         self.samples: list[list[dict[str, Any]]] = []
 
-    def on_train_batch_start(self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int
+    ) -> None:
         self.prompts.append([prompt.id for prompt in batch])
 
     def on_iteration_end(self, trainer: L.Trainer, learner: Any, metrics: Any) -> None:
@@ -203,29 +303,46 @@ class CtrlC(L.Callback):
     def __init__(self, after: int) -> None:
         self.after = after
 
-    def on_train_batch_start(self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int
+    ) -> None:
         if learner.iteration == self.after:
             self.after = -1
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def run(variant: str, folder, *callbacks: L.Callback, resume=None) -> tuple[Any, Tape, list[dict[str, Any]]]:
-    """Six iterations, less where a callback stops them, of a learner that nothing was done with before."""
+def run(
+    variant: str, folder, *callbacks: L.Callback, resume=None
+) -> tuple[Any, Tape, list[dict[str, Any]]]:
+    """Six iterations, less where a callback stops them, of a learner that nothing was done with
+    before."""
     change = copy.deepcopy(VARIANTS[variant])
     if change.get("kind") is IterativeGRPO:
-        change["reward"] = WeightedSum({"neural": {"reward": Neural(save(folder / "reward_model"))}})
+        change["reward"] = WeightedSum(
+            {"neural": {"reward": Neural(save(folder / "reward_model"))}}
+        )
     made = learner(**change)
     tape = Tape()
     checkpoint = IterationCheckpoint(folder, every=0)
-    rows = fit(made, 6, callbacks=(tape, checkpoint, GracefulStop(), *callbacks), resume=resume, splits=SMALL)
-    untimed = [{k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in rows]
+    rows = fit(
+        made,
+        6,
+        callbacks=(tape, checkpoint, GracefulStop(), *callbacks),
+        resume=resume,
+        splits=SMALL,
+    )
+    untimed = [
+        {k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in rows
+    ]
     return made, tape, untimed
 
 
 def identical(a: Any, b: Any) -> bool:
     """Equal to the last bit, whatever it is made of."""
     if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
+        return (
+            a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
+        )
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(identical(a[k], b[k]) for k in a)
     if isinstance(a, list | tuple):
@@ -278,18 +395,23 @@ def test_second_ctrl_c_stops_at_once(tmp_path):
     """Nothing half done is saved."""
     with pytest.raises(SystemExit):
         run("dynamic", tmp_path, CtrlC(after=2), CtrlC(after=2))
-    assert [path.name for path in tmp_path.glob("*.ckpt")] == ["iteration_000002.ckpt"]  # the last whole one
+    # the last whole one
+    assert [path.name for path in tmp_path.glob("*.ckpt")] == ["iteration_000002.ckpt"]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning leaves it ignored
 
 
 def test_how_often_one_looks_does_not_change_training():
     found = []
     for every in (None, 1, 2):
-        made = learner(validation=Validation(every=every, samples=2), validation_prompts=list(SMALL.val))
+        made = learner(
+            validation=Validation(every=every, samples=2), validation_prompts=list(SMALL.val)
+        )
         rows = fit(made, 4, splits=SMALL)
         found.append((made.policy.state_dict(), [row for row in rows if "train/reward" in row]))
         assert sum("val/accuracy" in row for row in rows) == {None: 2, 1: 5, 2: 3}[every]
     timeless = partial(filter, lambda item: not item[0].startswith(("time/", "perf/")))
     assert identical(found[0][0], found[1][0])
     assert identical(found[0][0], found[2][0])
-    assert [dict(timeless(row.items())) for row in found[0][1]] == [dict(timeless(row.items())) for row in found[1][1]]
+    assert [dict(timeless(row.items())) for row in found[0][1]] == [
+        dict(timeless(row.items())) for row in found[1][1]
+    ]

@@ -1,4 +1,5 @@
-"""A model that scores responses: what it learns, what it says it learned, and what it leaves on disk."""
+"""A model that scores responses: what it learns, what it says it learned, and what it leaves on
+disk."""
 
 from __future__ import annotations
 
@@ -23,12 +24,22 @@ from tests.policy.test_base import policy as small_policy
 from tests.support.offline import RAGGED, alone, close, gradients, padded, shuffled, widened
 from tests.support.tiny_setup import SPLITS, fit, learner, policy
 
-DIGITS = [Prompt(id=f"{d}", text="1+1=", meta={"candidates": (f"{d}", f"{d + 1}"), "ranks": (d % 2, 1 - d % 2)}) for d in range(8)]
+DIGITS = [
+    Prompt(
+        id=f"{d}",
+        text="1+1=",
+        meta={"candidates": (f"{d}", f"{d + 1}"), "ranks": (d % 2, 1 - d % 2)},
+    )
+    for d in range(8)
+]
 """Even digits are better."""
 
 
 def model(ranking: Any = None, **change: Any) -> Any:
-    return learner(RewardModel, **{"ranking": ranking or BradleyTerry(), "rollout": None, "reward": None} | change)
+    return learner(
+        RewardModel,
+        **{"ranking": ranking or BradleyTerry(), "rollout": None, "reward": None} | change,
+    )
 
 
 def opinionated(ranking: Any = None, **change: Any) -> tuple[Any, PreferenceBatch]:
@@ -41,11 +52,21 @@ def opinionated(ranking: Any = None, **change: Any) -> tuple[Any, PreferenceBatc
 def plain(made: Any, prompt: Prompt, k: int, how: str) -> Tensor:
     """Score of one candidate from the hidden states of the model alone."""
     finished = prompt.meta.get("finished", (True,) * 9)[k]
-    asked, said = made.scalar.encode(prompt), made.scalar.encode_response(prompt.meta["candidates"][k], finished=finished)
+    asked, said = (
+        made.scalar.encode(prompt),
+        made.scalar.encode_response(prompt.meta["candidates"][k], finished=finished),
+    )
     inner = made.scalar.model
-    numbers = inner.score(inner.base_model(input_ids=torch.tensor([asked + said])).last_hidden_state)[0, len(asked) :, 0]
+    numbers = inner.score(
+        inner.base_model(input_ids=torch.tensor([asked + said])).last_hidden_state
+    )[0, len(asked) :, 0]
     weights = torch.arange(1, len(numbers) + 1) / sum(range(1, len(numbers) + 1))
-    reductions = {"mean": numbers.mean(), "sum": numbers.sum(), "max": numbers.max(), "min": numbers.min()}
+    reductions = {
+        "mean": numbers.mean(),
+        "sum": numbers.sum(),
+        "max": numbers.max(),
+        "min": numbers.min(),
+    }
     return {"last": numbers[-1], "weighted_sum": (weights * numbers).sum(), **reductions}[how]
 
 
@@ -56,7 +77,9 @@ class TestScores:
         found = made.scores(rows)
         for p, prompt in enumerate(RAGGED):
             for k in range(len(prompt.meta["ranks"])):
-                torch.testing.assert_close(found[p, k], plain(made, prompt, k, how), rtol=0, atol=1e-5)
+                torch.testing.assert_close(
+                    found[p, k], plain(made, prompt, k, how), rtol=0, atol=1e-5
+                )
         assert (found[~rows.present] == 0).all()
 
     @pytest.mark.parametrize("kind", MODELS)
@@ -85,7 +108,9 @@ class TestScores:
 
 
 class TestLoss:
-    @pytest.mark.parametrize("ranking", [BradleyTerry(), PlackettLuce()], ids=["bradley_terry", "plackett_luce"])
+    @pytest.mark.parametrize(
+        "ranking", [BradleyTerry(), PlackettLuce()], ids=["bradley_terry", "plackett_luce"]
+    )
     def test_starts_where_every_ranking_is_equally_likely(self, ranking: Any) -> None:
         made = alone(model(ranking))
         rows = made.rows([RAGGED[0]])
@@ -99,17 +124,25 @@ class TestLoss:
         for prompt in RAGGED:
             ranks, margin = prompt.meta["ranks"], prompt.meta.get("margin", 0.0)
             s = [plain(made, prompt, k, "last") for k in range(len(ranks))]
-            pairs = [(i, j) for i in range(len(ranks)) for j in range(len(ranks)) if ranks[i] < ranks[j]]
-            preference = sum((torch.log(1 + torch.exp(s[j] - s[i] + margin)) for i, j in pairs), torch.zeros(())) / max(1, len(pairs))
+            pairs = [
+                (i, j) for i in range(len(ranks)) for j in range(len(ranks)) if ranks[i] < ranks[j]
+            ]
+            preference = sum(
+                (torch.log(1 + torch.exp(s[j] - s[i] + margin)) for i, j in pairs), torch.zeros(())
+            ) / max(1, len(pairs))
             loss = loss + (preference + 0.3 * sum(s) ** 2) / len(RAGGED)
         made.zero_grad()
         loss.backward()
         close(have, torch.cat([p.grad.flatten() for p in made.scalar.parameters()]))
         assert made.meter.compute()["train/loss"] == pytest.approx(loss.item(), abs=1e-5)
 
-    @pytest.mark.parametrize("ranking", [BradleyTerry(), PlackettLuce()], ids=["bradley_terry", "plackett_luce"])
+    @pytest.mark.parametrize(
+        "ranking", [BradleyTerry(), PlackettLuce()], ids=["bradley_terry", "plackett_luce"]
+    )
     @pytest.mark.parametrize("how", POOLINGS)
-    def test_does_not_depend_on_how_rows_are_cut_padded_and_ordered(self, ranking: Any, how: str) -> None:
+    def test_does_not_depend_on_how_rows_are_cut_padded_and_ordered(
+        self, ranking: Any, how: str
+    ) -> None:
         made, rows = opinionated(ranking, pooling=how, centre=0.1)
         want = gradients(made, rows)
         for change in (padded, shuffled, widened):
@@ -121,7 +154,10 @@ class TestLoss:
     @pytest.mark.parametrize("how", POOLINGS)
     def test_silent_rows_have_a_gradient_of_0(self, how: str) -> None:
         made, rows = opinionated(pooling=how, centre=0.1)
-        assert torch.equal(gradients(made, rows, made.loss, (rows.without_loss(), made.loss)), gradients(made, rows))
+        assert torch.equal(
+            gradients(made, rows, made.loss, (rows.without_loss(), made.loss)),
+            gradients(made, rows),
+        )
 
 
 class TestHeldOut:
@@ -136,16 +172,21 @@ class TestHeldOut:
         wins = [float(scores[b] > scores[r]) for b in best for r in rest]
         assert found["val/auc"] == pytest.approx(sum(wins) / len(wins))
         points = torch.stack([scores[rows.present], rows.mask.sum(2)[rows.present].float()])
-        assert found["val/length_correlation"] == pytest.approx(torch.corrcoef(points)[0, 1].item(), abs=1e-5)
+        assert found["val/length_correlation"] == pytest.approx(
+            torch.corrcoef(points)[0, 1].item(), abs=1e-5
+        )
         assert found["val/loss"] == pytest.approx(made.losses(scores, rows).mean().item(), abs=1e-5)
 
     def test_a_pair_is_as_sure_as_its_gap_says(self) -> None:
-        """Gaps of ln 3 promise 3 in 4: right where 3 of 4 pairs win, off by a quarter where all do."""
+        """Gaps of ln 3 promise 3 in 4: right where 3 of 4 pairs win, off by a quarter where all
+        do."""
         for won, error in ((3, 0.0), (4, 0.25)):
             made = alone(model())
             high = torch.tensor([[1.0, 0.0]] * won + [[0.0, 1.0]] * (4 - won)) * math.log(3)
             made.scores = lambda rows, high=high: high
-            rows = made.rows([replace(RAGGED[0], meta={"candidates": ("2", "3"), "ranks": (0, 1)})] * 4)
+            rows = made.rows(
+                [replace(RAGGED[0], meta={"candidates": ("2", "3"), "ranks": (0, 1)})] * 4
+            )
             assert made.measure(rows)["val/calibration"] == pytest.approx(error, abs=1e-6)
 
     @torch.no_grad()
@@ -156,9 +197,15 @@ class TestHeldOut:
 
 
 class TestTraining:
-    @pytest.mark.parametrize("ranking", [BradleyTerry(), PlackettLuce()], ids=["bradley_terry", "plackett_luce"])
+    @pytest.mark.parametrize(
+        "ranking", [BradleyTerry(), PlackettLuce()], ids=["bradley_terry", "plackett_luce"]
+    )
     def test_learns_to_tell_better_from_worse(self, ranking: Any) -> None:
-        rows = fit(model(ranking, batch=Batch(prompts=8), validation_prompts=DIGITS), 15, splits=replace(SPLITS, train=DIGITS))
+        rows = fit(
+            model(ranking, batch=Batch(prompts=8), validation_prompts=DIGITS),
+            15,
+            splits=replace(SPLITS, train=DIGITS),
+        )
         assert rows[0]["val/pair_accuracy"] == 0.5
         assert rows[-1]["val/pair_accuracy"] == rows[-1]["val/auc"] == 1.0
         assert rows[-1]["val/loss"] < 0.3
@@ -171,7 +218,9 @@ class TestTraining:
         assert not any(name.startswith("policy") for name in made.state_dict())
         assert all(torch.equal(x, before[name]) for name, x in start.state_dict().items())
         trained = made.scalar.model.base_model.state_dict()
-        assert not any(torch.equal(x, start.model.base_model.state_dict()[name]) for name, x in trained.items())
+        assert not any(
+            torch.equal(x, start.model.base_model.state_dict()[name]) for name, x in trained.items()
+        )
         assert made.scalar.model.score.weight.abs().sum() > 0
 
 
@@ -200,18 +249,24 @@ class TestExport:
         assert resumed.scalar.metadata["offset"] == 1.5
 
     @pytest.mark.parametrize("zero_mean", [True, False])
-    def test_the_offset_is_the_mean_score_of_the_held_out_responses(self, tmp_path: Path, zero_mean: bool) -> None:
+    def test_the_offset_is_the_mean_score_of_the_held_out_responses(
+        self, tmp_path: Path, zero_mean: bool
+    ) -> None:
         made = self.export(tmp_path, zero_mean=zero_mean)
         scores = made.scores(made.rows(DIGITS)).mean().item()
         assert abs(scores) > 1e-3
-        assert made.scalar.metadata["offset"] == pytest.approx(scores if zero_mean else 0.0, abs=1e-5)
+        assert made.scalar.metadata["offset"] == pytest.approx(
+            scores if zero_mean else 0.0, abs=1e-5
+        )
 
     def test_a_reward_reads_the_same_scores(self, tmp_path: Path) -> None:
         made = self.export(tmp_path)
         rows = made.rows(DIGITS)
         responses = [Response(prompt=p, text=p.meta["candidates"][0]) for p in DIGITS]
         want = made.scores(rows)[:, 0] - made.scalar.metadata["offset"]
-        torch.testing.assert_close(torch.tensor(Neural(str(tmp_path))(responses).values), want, rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            torch.tensor(Neural(str(tmp_path))(responses).values), want, rtol=0, atol=1e-5
+        )
 
     def test_a_policy_is_no_reward_model(self, tmp_path: Path) -> None:
         policy().export(tmp_path)

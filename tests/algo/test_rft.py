@@ -15,7 +15,12 @@ from tests.support.tiny_setup import SPLITS, attached, close, collected, fit, gr
 
 
 def rft(**change):
-    given = {"sampling": BestOf(k=2), "advantage": Accept(0.5), "ratio": LogLikelihood(), "batch": Batch(prompts=4, samples=6)}
+    given = {
+        "sampling": BestOf(k=2),
+        "advantage": Accept(0.5),
+        "ratio": LogLikelihood(),
+        "batch": Batch(prompts=4, samples=6),
+    }
     return learner(RFT, **given | change)
 
 
@@ -24,7 +29,11 @@ def test_keeps_the_best_that_differ():
     rows, keep = made.sample(SPLITS.train[:4])
     for group in rows.group.unique().tolist():
         mine = (rows.group == group) & keep
-        said = [tuple(t[m].tolist()) for t, m in zip(rows.tokens[mine], rows.mask[mine], strict=True) if m.any()]
+        said = [
+            tuple(t[m].tolist())
+            for t, m in zip(rows.tokens[mine], rows.mask[mine], strict=True)
+            if m.any()
+        ]
         assert len(said) == len(set(said)) <= 2
         assert all(token % 2 == 0 for (token,) in said)
     assert keep.any()
@@ -33,7 +42,10 @@ def test_keeps_the_best_that_differ():
 def test_equal_means_to_the_last_token():
     rows = collected(rft())
     again = rows.concat([rows, rows])
-    assert first_of_equals(again).tolist() == [*first_of_equals(rows).tolist(), *[False] * len(rows)]
+    assert first_of_equals(again).tolist() == [
+        *first_of_equals(rows).tolist(),
+        *[False] * len(rows),
+    ]
     other = rows.concat([rows, rows])
     other.group[len(rows) :] += 1000
     assert first_of_equals(other)[len(rows) :].tolist() == first_of_equals(rows).tolist()
@@ -47,11 +59,14 @@ def test_gradient_is_imitation_of_the_accepted():
     made.zero_grad()
     logprobs = made.policy(rows.tokens, rows.mask).logprobs
     (-logprobs.sum() / rows.mask.sum()).backward()
-    torch.testing.assert_close(have, torch.cat([p.grad.flatten() for p in made.policy.parameters()]))
+    torch.testing.assert_close(
+        have, torch.cat([p.grad.flatten() for p in made.policy.parameters()])
+    )
 
 
 def test_one_score_selects_and_accepts():
-    """A correct response whose shaped total is below the threshold is trained on like any other correct one."""
+    """A correct response whose shaped total is below the threshold is trained on like any other
+    correct one."""
 
     def shaped(responses):
         correct = [r.tokens[0] % 2 == 0 for r in responses]
@@ -61,13 +76,17 @@ def test_one_score_selects_and_accepts():
     rows, keep = made.sample(SPLITS.train[:4])
     chosen = keep & rows.mask.any(1)
     assert chosen.any()
-    totals = torch.tensor(shaped(made.rollout.generate(SPLITS.train[:4], samples=6, iteration=0)).values)
+    totals = torch.tensor(
+        shaped(made.rollout.generate(SPLITS.train[:4], samples=6, iteration=0)).values
+    )
     assert (totals[chosen] < 0.5).any()
     assert (rows.advantages[chosen][rows.mask[chosen]] == 1).all()
 
 
 def test_an_unscored_response_is_not_accepted():
-    made = attached(rft(reward=lambda responses: [None if i % 2 else 1.0 for i in range(len(responses))]))
+    made = attached(
+        rft(reward=lambda responses: [None if i % 2 else 1.0 for i in range(len(responses))])
+    )
     rows, _ = made.sample(SPLITS.train[:4])
     assert not rows.mask[1::2].any()
 
@@ -78,7 +97,9 @@ def test_gradient_is_that_of_sft_at_any_temperature_of_sampling(temperature):
     rows = collected(made)
     accepted = rows.select(rows.mask.any(1))
     assert 0 < len(accepted) < len(rows)
-    close(gradients(made, rows), gradients(alone(learner(SFT, rollout=None, reward=None)), accepted))
+    close(
+        gradients(made, rows), gradients(alone(learner(SFT, rollout=None, reward=None)), accepted)
+    )
     assert ("train/sampler_logprob_gap" in made.meter.compute()) is (temperature == 1.0)
 
 

@@ -27,7 +27,10 @@ from tests.support.tiny_setup import SPLITS, fit, learner, policy
 
 
 def prompts(*responses: str) -> list[Prompt]:
-    return [Prompt(id=str(i), text="1+" + "2" * i + "=", meta={"response": text}) for i, text in enumerate(responses)]
+    return [
+        Prompt(id=str(i), text="1+" + "2" * i + "=", meta={"response": text})
+        for i, text in enumerate(responses)
+    ]
 
 
 RAGGED = prompts("3", "<answer>13</answer>", "222 and a little more", "0", "2 plus 2")
@@ -37,7 +40,11 @@ def losses_of_transformers(made: Policy, rows: Experience) -> tuple[Tensor, Tens
     """`model(labels=...)`, labels -100 outside the mask, and its gradient."""
     made.zero_grad()
     attention = (torch.arange(rows.tokens.shape[1]) < rows.lengths[:, None]).long()
-    loss = made.model(input_ids=rows.tokens, attention_mask=attention, labels=rows.tokens.masked_fill(~rows.mask, -100)).loss
+    loss = made.model(
+        input_ids=rows.tokens,
+        attention_mask=attention,
+        labels=rows.tokens.masked_fill(~rows.mask, -100),
+    ).loss
     loss.backward()
     return loss.detach(), torch.cat([p.grad.flatten() for p in made.parameters()])
 
@@ -63,10 +70,18 @@ class TestRows:
 
     def test_a_token_never_spans_prompt_and_response(self) -> None:
         """G2: sampling starts from the prompt's own ids."""
-        inner = Tokenizer(tokenizer_models.BPE({"<eos>": 0, "2": 1, "=": 2, "4": 3, "=4": 4}, [("=", "4")]))
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>", pad_token="<eos>")
+        inner = Tokenizer(
+            tokenizer_models.BPE({"<eos>": 0, "2": 1, "=": 2, "4": 3, "=4": 4}, [("=", "4")])
+        )
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=inner, eos_token="<eos>", pad_token="<eos>"
+        )
         assert tokenizer("2=4")["input_ids"] == [1, 4]
-        rows = sft_batch([Prompt(id="0", text="2=", meta={"response": "4"})], Policy(llama(), tokenizer), policy_version=0)
+        rows = sft_batch(
+            [Prompt(id="0", text="2=", meta={"response": "4"})],
+            Policy(llama(), tokenizer),
+            policy_version=0,
+        )
         assert rows.tokens.tolist() == [[1, 2, 3, 0]]
         assert rows.mask.tolist() == [[False, False, True, True]]
 
@@ -94,8 +109,12 @@ class TestLoss:
     def test_can_be_added_to_another_loss(self) -> None:
         made = alone(learner(SFT))
         rows, meter = sft_batch(RAGGED, made.policy, policy_version=0), Meter()
-        close(gradients(made, rows, sft_loss(made.policy, meter, "train/ptx")), gradients(made, rows))
-        assert meter.compute()["train/ptx/loss"] == pytest.approx(made.meter.compute()["train/loss"])
+        close(
+            gradients(made, rows, sft_loss(made.policy, meter, "train/ptx")), gradients(made, rows)
+        )
+        assert meter.compute()["train/ptx/loss"] == pytest.approx(
+            made.meter.compute()["train/loss"]
+        )
 
 
 class TestTraining:
@@ -118,7 +137,9 @@ class TestTraining:
         made = learner(SFT, validation_prompts=list(SPLITS.val), validation=validation, batch=batch)
         start = copy.deepcopy(made.policy)
         rows = fit(made, 1)
-        want = losses_of_transformers(start, sft_batch(SPLITS.val[:5], start, policy_version=0))[0].item()
+        want = losses_of_transformers(start, sft_batch(SPLITS.val[:5], start, policy_version=0))[
+            0
+        ].item()
         assert rows[0]["val/loss"] == pytest.approx(want, abs=1e-5)
         assert "val/accuracy" in rows[0]
 

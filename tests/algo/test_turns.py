@@ -1,4 +1,5 @@
-"""Training on responses of several turns: only tokens that the policy sampled have rewards, advantages, values and a loss."""
+"""Training on responses of several turns: only tokens that the policy sampled have rewards,
+advantages, values and a loss."""
 
 from __future__ import annotations
 
@@ -23,7 +24,12 @@ from tests.support.environments import Echo
 from tests.support.reference import gae
 from tests.support.tiny_setup import attached, close, collected, fit, gradients, learner
 
-PPO_PARTS: dict[str, Any] = {"kind": PPO, "advantage": GAE(0.9, 0.8), "critic": Separate(), "kl": Penalty("k1", 0.1, "reward")}
+PPO_PARTS: dict[str, Any] = {
+    "kind": PPO,
+    "advantage": GAE(0.9, 0.8),
+    "critic": Separate(),
+    "kl": Penalty("k1", 0.1, "reward"),
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "token mean": {},
     "sequence mean": {"aggregation": SequenceMean()},
@@ -32,15 +38,27 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "kl and entropy": {"kl": Penalty("k3", 0.1, "loss"), "entropy_coefficient": 0.1},
     "whitened": {"advantage": ReinforcePP()},
     "ppo": PPO_PARTS,
-    "ppo by turn": PPO_PARTS | {"advantage": GAE(0.9, 0.8, whiten=True), "reward": EnvironmentReward(by_turn=True)},
+    "ppo by turn": PPO_PARTS
+    | {"advantage": GAE(0.9, 0.8, whiten=True), "reward": EnvironmentReward(by_turn=True)},
     "n step": PPO_PARTS | {"advantage": NStep(3, 0.9)},
 }
-FLOATS = ("rewards", "old_logprobs", "behavior_logprobs", "advantages", "ref_logprobs", "values", "returns")
+FLOATS = (
+    "rewards",
+    "old_logprobs",
+    "behavior_logprobs",
+    "advantages",
+    "ref_logprobs",
+    "values",
+    "returns",
+)
 
 
 def made(**changes: Any) -> Any:
     rollout = MultiTurn(Local(max_tokens=6), Echo(least=2))
-    return learner(**{"rollout": rollout, "reward": EnvironmentReward(), "batch": Batch(prompts=4, samples=4)} | changes)
+    return learner(
+        **{"rollout": rollout, "reward": EnvironmentReward(), "batch": Batch(prompts=4, samples=4)}
+        | changes
+    )
 
 
 def observed(rows: Experience) -> torch.Tensor:
@@ -59,7 +77,11 @@ class TestObservations:
         assert observed(rows).sum() > 20
         expected = gradients(model, rows)
         for poison in (torch.nan, torch.inf, 1e6):
-            poisoned = {name: torch.where(observed(rows), poison, x) for name in FLOATS if (x := getattr(rows, name)) is not None}
+            poisoned = {
+                name: torch.where(observed(rows), poison, x)
+                for name in FLOATS
+                if (x := getattr(rows, name)) is not None
+            }
             assert torch.equal(gradients(model, replace(rows, **poisoned)), expected)
 
     def test_have_no_part_in_credit(self, variant: str) -> None:
@@ -73,8 +95,14 @@ class TestObservations:
         assert rows.rewards.sum() == pytest.approx(sum(scores.values), abs=1e-5)
         plain = model.estimate_advantages(rows, scores)
         assert not plain.advantages[observed(rows)].any()
-        values = {} if plain.values is None else {"values": torch.where(observed(rows), torch.nan, plain.values)}
-        poisoned = replace(plain, rewards=torch.where(observed(rows), torch.nan, rows.rewards), **values)
+        values = (
+            {}
+            if plain.values is None
+            else {"values": torch.where(observed(rows), torch.nan, plain.values)}
+        )
+        poisoned = replace(
+            plain, rewards=torch.where(observed(rows), torch.nan, rows.rewards), **values
+        )
         penalty = torch.zeros_like(rows.rewards)
         again = model.credit.estimate(poisoned, scores, penalty)
         clean = model.credit.estimate(replace(plain, rewards=rows.rewards), scores, penalty)
@@ -88,7 +116,9 @@ def test_gradient_is_that_of_the_sampled_tokens_alone() -> None:
     rows = collected(model)
     gradient = gradients(model, rows)
     losses = []
-    for ids, mask, length, advantages in zip(rows.tokens, rows.mask, rows.lengths.tolist(), rows.advantages, strict=True):
+    for ids, mask, length, advantages in zip(
+        rows.tokens, rows.mask, rows.lengths.tolist(), rows.advantages, strict=True
+    ):
         logprobs = model.policy.model(ids[None, :length]).logits[0].log_softmax(-1)
         losses += [-advantages[t] * logprobs[t - 1, ids[t]] for t in range(1, length) if mask[t]]
     loss = torch.stack(losses).sum() / len(losses)
@@ -98,7 +128,10 @@ def test_gradient_is_that_of_the_sampled_tokens_alone() -> None:
 
 def test_gae_carries_values_across_observations() -> None:
     """Against the quadratic sum over the sampled tokens."""
-    model = made(**PPO_PARTS | {"kl": Penalty("k1", 0.0, "reward"), "reward": EnvironmentReward(by_turn=True)})
+    model = made(
+        **PPO_PARTS
+        | {"kl": Penalty("k1", 0.0, "reward"), "reward": EnvironmentReward(by_turn=True)}
+    )
     rows = collected(model)
     assert rows.values is not None
     assert rows.returns is not None
@@ -121,24 +154,44 @@ def test_shared_prompts_and_padded_rows_give_the_same_gradient(variant: str) -> 
 PROMPT = Prompt(id="a", text="1+1=")
 
 
-def response(mask: list[bool] | None, turns: list[tuple[int, int, float | None]] = (), **fields: Any) -> Response:  # type: ignore[assignment]
+def response(
+    mask: list[bool] | None, turns: list[tuple[int, int, float | None]] = (), **fields: Any
+) -> Response:  # type: ignore[assignment]
     tokens = list(range(10, 10 + len(mask or [0, 0, 0])))
-    return Response(PROMPT, [1, 2], tokens, [-1.0] * len(tokens), mask=mask, turns=[Turn(a, b, reward=r) for a, b, r in turns], **fields)
+    return Response(
+        PROMPT,
+        [1, 2],
+        tokens,
+        [-1.0] * len(tokens),
+        mask=mask,
+        turns=[Turn(a, b, reward=r) for a, b, r in turns],
+        **fields,
+    )
 
 
 TWO = response([True, True, False, False, False, True], [(0, 2, 0.25), (5, 6, None)])
 
 
 def rows_of(responses: list[Response], scores: Scores) -> Experience:
-    return collate(responses, scores, torch.zeros(len(responses), dtype=torch.long), policy_version=0, pad_id=0)
+    return collate(
+        responses, scores, torch.zeros(len(responses), dtype=torch.long), policy_version=0, pad_id=0
+    )
 
 
 class TestCollate:
     def test_masks_observations(self) -> None:
         rows = rows_of([TWO, response(None), response([True, False])], Scores([2.0, 3.0, 4.0]))
-        assert rows.mask.int().tolist() == [[0, 0, 1, 1, 0, 0, 0, 1], [0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0]]
+        assert rows.mask.int().tolist() == [
+            [0, 0, 1, 1, 0, 0, 0, 1],
+            [0, 0, 1, 1, 1, 0, 0, 0],
+            [0, 0, 1, 0, 0, 0, 0, 0],
+        ]
         assert rows.lengths.tolist() == [8, 5, 4]
-        assert rows.rewards.tolist() == [[0] * 7 + [2.0], [0, 0, 0, 0, 3.0, 0, 0, 0], [0, 0, 4.0, 0, 0, 0, 0, 0]]
+        assert rows.rewards.tolist() == [
+            [0] * 7 + [2.0],
+            [0, 0, 0, 0, 3.0, 0, 0, 0],
+            [0, 0, 4.0, 0, 0, 0, 0, 0],
+        ]
 
     def test_unscored_rows_have_no_mask(self) -> None:
         assert not rows_of([TWO], Scores([None])).mask.any()
@@ -183,7 +236,9 @@ class TestRewards:
         assert rows.mask.any(1).tolist() == [False, True]
 
     def test_of_the_environment_needs_one(self) -> None:
-        with pytest.raises(UserError, match="environment of several turns: type environment=OPTION"):
+        with pytest.raises(
+            UserError, match="environment of several turns: type environment=OPTION"
+        ):
             EnvironmentReward()([response(None)])
 
     def test_lengths_count_sampled_tokens(self) -> None:
@@ -193,7 +248,10 @@ class TestRewards:
 
     def test_the_last_sampled_token_gets_what_a_sum_has_per_response(self) -> None:
         cut = response([True, True, False], [(0, 2, 0.5)])
-        terms = {"turns": {"reward": EnvironmentReward(by_turn=True)}, "length": {"reward": Length(1.0)}}
+        terms = {
+            "turns": {"reward": EnvironmentReward(by_turn=True)},
+            "length": {"reward": Length(1.0)},
+        }
         assert WeightedSum(terms)([cut]).tokens == [[None, -1.5, None]]
 
 
@@ -210,5 +268,7 @@ def test_metrics_and_sample_log() -> None:
     assert row["train/observation_tokens"] > 1
     assert row["train/tool_calls"] == row["train/malformed_calls"] == 0
     assert {"text", "start", "stop", "reward", "calls"} <= set(turns[0][0])
-    assert row["train/response_tokens"] == pytest.approx(sum(t["stop"] - t["start"] for own in turns for t in own) / len(turns))
+    assert row["train/response_tokens"] == pytest.approx(
+        sum(t["stop"] - t["start"] for own in turns for t in own) / len(turns)
+    )
     assert not any("train/turns" in row for row in fit(learner(), 1))

@@ -1,4 +1,5 @@
-"""Two ranks take the steps that one takes: denominators are global, and no rank waits for another that has done."""
+"""Two ranks take the steps that one takes: denominators are global, and no rank waits for another
+that has done."""
 
 from __future__ import annotations
 
@@ -36,17 +37,31 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[s
     return run
 
 
-@pytest.mark.parametrize(("strategy", "case"), [(name, case) for name, (_, cases) in STRATEGIES.items() for case in cases])
-def test_two_ranks_are_one(strategy: str, case: str, together: Any, alone: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "case"),
+    [(name, case) for name, (_, cases) in STRATEGIES.items() for case in cases],
+)
+def test_two_ranks_are_one(
+    strategy: str, case: str, together: Any, alone: dict[str, Any], tmp_path: Path
+) -> None:
     if case not in alone:
         alone[case] = trained(case, tmp_path)
     one, two = alone[case], together(strategy)[case]
     assert two["said"] == one["said"]
     assert two["weights"].keys() == one["weights"].keys()
-    moved = {name: float((weight - one["before"][name]).abs().max()) for name, weight in one["weights"].items()}
+    moved = {
+        name: float((weight - one["before"][name]).abs().max())
+        for name, weight in one["weights"].items()
+    }
     assert max(moved.values()) > 1e-4
     for name, weight in one["weights"].items():
-        torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            two["weights"][name],
+            weight,
+            rtol=0,
+            atol=1e-6,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
     assert [sorted(row) for row in two["rows"]] == [sorted(row) for row in one["rows"]]
     for mine, theirs in zip(one["rows"], two["rows"], strict=True):
         for name, value in mine.items():
@@ -54,7 +69,12 @@ def test_two_ranks_are_one(strategy: str, case: str, together: Any, alone: dict[
 
 
 @pytest.mark.parametrize(
-    ("strategy", "precision"), [("ddp", "32-true"), ("fsdp", "32-true"), ("fsdp", "bf16-mixed"), ("hybrid", "32-true")]
+    ("strategy", "precision"),
+    [("ddp", "32-true"), ("fsdp", "32-true"), ("fsdp", "bf16-mixed"), ("hybrid", "32-true")],
 )
 def test_no_shape_makes_a_rank_wait(strategy: str, precision: str) -> None:
-    ranks.run("tests.support.random_shapes", ["50" if THOROUGH else "4", "0", strategy, precision], timeout_s=540)
+    ranks.run(
+        "tests.support.random_shapes",
+        ["50" if THOROUGH else "4", "0", strategy, precision],
+        timeout_s=540,
+    )

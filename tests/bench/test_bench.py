@@ -25,7 +25,9 @@ from rlmods.types import Prompt, Response
 from tests.support.processes import Process
 
 MINI = WORKLOADS["mini"]
-ARCH = Architecture(linear=[(4, 8)], head=(8, 10), layers=1, heads=2, key_heads=1, head_size=2, parameters=100)
+ARCH = Architecture(
+    linear=[(4, 8)], head=(8, 10), layers=1, heads=2, key_heads=1, head_size=2, parameters=100
+)
 RATES = Rates(update_flops=1e4, decode_flops=1e4, copy_bytes=1e5)
 
 
@@ -39,8 +41,16 @@ def forked(arguments: Sequence[str], log: Path) -> tuple[float, float]:
     return 1.0, 5e8
 
 
-def record(seconds: float, rollout: float = 0.1, update: float = 0.2, responses: Sequence[int] = (3, 2)) -> Record:
-    stages = {"rollout": rollout, "reward": 0.0, "score": 0.0, "update": update, "other": seconds - rollout - update}
+def record(
+    seconds: float, rollout: float = 0.1, update: float = 0.2, responses: Sequence[int] = (3, 2)
+) -> Record:
+    stages = {
+        "rollout": rollout,
+        "reward": 0.0,
+        "score": 0.0,
+        "update": update,
+        "other": seconds - rollout - update,
+    }
     return Record(seconds, stages, [5], responses)
 
 
@@ -52,16 +62,23 @@ class TestProcess:
     def test_memory_is_the_largest_of_the_whole_tree(self, tmp_path: Path) -> None:
         """A process of a process holds 300 MB for a while and ends before the command does."""
         child = "import time; x = bytearray(b'1' * 300_000_000); time.sleep(0.5)"
-        script = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {child!r}]); time.sleep(0.2)"
+        script = (
+            f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {child!r}]); "
+            "time.sleep(0.2)"
+        )
         seconds, peak = process.run_python(["-c", script], tmp_path / "log")
         assert seconds > 0.7
         assert 3e8 < peak < 2e9
 
     def test_failure_shows_the_end_of_the_output(self, tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match=r"exit status 3; .*log ends with\nbroken"):
-            process.run_python(["-c", "print('broken', flush=True); raise SystemExit(3)"], tmp_path / "log")
+            process.run_python(
+                ["-c", "print('broken', flush=True); raise SystemExit(3)"], tmp_path / "log"
+            )
 
-    def test_interruption_leaves_no_process(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_interruption_leaves_no_process(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def interrupt(seconds: float) -> None:
             raise KeyboardInterrupt
 
@@ -76,7 +93,9 @@ class TestRecords:
     def test_are_read_as_written(self, tmp_path: Path) -> None:
         for seconds in (1.0, 2.0):
             records.append(tmp_path / "records", record(seconds))
-        assert records.read(tmp_path / "records") == [replace(record(s), response_lengths=[3, 2]) for s in (1.0, 2.0)]
+        assert records.read(tmp_path / "records") == [
+            replace(record(s), response_lengths=[3, 2]) for s in (1.0, 2.0)
+        ]
 
     def test_tokens_per_second_weighs_iterations_by_their_time(self) -> None:
         run = Run([record(1.0), record(3.0, responses=(6, 15))], 0.0)
@@ -98,7 +117,9 @@ class TestRecords:
 class TestWorkloads:
     def test_reward_is_that_of_the_option(self) -> None:
         texts = ["", "8", "7", "the sea.", "it is b!", "x = 4\n", "x = 4 5"]
-        responses = [Response(Prompt(id=str(i), text=""), text=text) for i, text in enumerate(texts)]
+        responses = [
+            Response(Prompt(id=str(i), text=""), text=text) for i, text in enumerate(texts)
+        ]
         values = [workloads.reward(text) for text in texts]
         assert Regex(workloads.PATTERN)(responses).values == values
         assert values == [0, 1, 0, 1, 0, 1, 0]
@@ -106,7 +127,9 @@ class TestWorkloads:
     @pytest.mark.parametrize("name", WORKLOADS)
     def test_has_its_prompts(self, name: str) -> None:
         found = workloads.prompts(WORKLOADS[name])
-        assert len(found) == len({json.dumps(prompt) for prompt in found}) == WORKLOADS[name].prompts
+        assert (
+            len(found) == len({json.dumps(prompt) for prompt in found}) == WORKLOADS[name].prompts
+        )
 
     def test_too_few_prompts_are_an_error(self) -> None:
         with pytest.raises(ValueError, match="only 4 of 5 prompts"):
@@ -115,7 +138,9 @@ class TestWorkloads:
 
 class TestReport:
     def comparison(self, trl: Side | None) -> Comparison:
-        return Comparison(replace(MINI, prompts=1, samples=2), side(1.0, 2.0, 2.0), trl, ARCH, RATES)
+        return Comparison(
+            replace(MINI, prompts=1, samples=2), side(1.0, 2.0, 2.0), trl, ARCH, RATES
+        )
 
     def test_table_has_ratio_with_spread_stages_and_memory(self) -> None:
         text = report.comparison_table(self.comparison(side(2.0, 6.0, 8.0, peak=4e9)))
@@ -125,7 +150,8 @@ class TestReport:
         assert "| response tokens of an iteration | 5 | 5 | 1 |" in text
 
     def test_limit_over_the_measured_seconds(self) -> None:
-        """Update: 3 forwards at the rate of products, and 7 passes of 4 bytes over 100 parameters at that of copies."""
+        """Update: 3 forwards at the rate of products, and 7 passes of 4 bytes over 100 parameters
+        at that of copies."""
         c = self.comparison(None)
         limit = update_flops(ARCH, [5], [3, 2]) / 1e4 + 2800 / 1e5
         assert c.reached(c.ours, "update") == pytest.approx(limit / 0.2)
@@ -133,7 +159,9 @@ class TestReport:
 
     @pytest.mark.parametrize("busy", [False, True])
     def test_says_if_rates_were_disturbed(self, busy: bool) -> None:
-        c = replace(self.comparison(None), rates=Rates(1.0, 1.0, 1.0) if busy else Rates(1e9, 1e9, 1e9))
+        c = replace(
+            self.comparison(None), rates=Rates(1.0, 1.0, 1.0) if busy else Rates(1e9, 1e9, 1e9)
+        )
         assert ("More than 100 %" in report.limit_table(c)) == busy
 
     def test_without_trl_there_is_one_column(self) -> None:
@@ -145,17 +173,32 @@ class TestReport:
 
     def test_page_has_command_date_machine_and_versions(self) -> None:
         text = report.page("Results", "make bench", report.noted(), ["section"])
-        assert all(f"- {name}: " in text for name in ("Command", "Date", "Machine", "Versions", "Load average before"))
+        assert all(
+            f"- {name}: " in text
+            for name in ("Command", "Date", "Machine", "Versions", "Load average before")
+        )
         assert "cores" in text
         assert "torch 2" in text
 
 
 class TestCommand:
     def test_measures_this_project(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The miniature: its records come from `train.py`, its rates from a process of their own."""
+        """The miniature: its records come from `train.py`, its rates from a process of their
+        own."""
         monkeypatch.setattr(command, "run_python", forked)
         monkeypatch.setattr(command, "ROOT", tmp_path)
-        command.main(["mini", "--rounds=1", "--warmup=1", "--iterations=2", "--rate-seconds=0", "--without-trl", "--out", str(tmp_path)])
+        command.main(
+            [
+                "mini",
+                "--rounds=1",
+                "--warmup=1",
+                "--iterations=2",
+                "--rate-seconds=0",
+                "--without-trl",
+                "--out",
+                str(tmp_path),
+            ]
+        )
         text = (tmp_path / "RESULTS.md").read_text()
         assert "## mini" in text
         assert "| rollout |" in text
@@ -166,7 +209,14 @@ class TestCommand:
             assert (len(iteration.prompt_lengths), len(iteration.response_lengths)) == (2, 4)
             assert 1 <= min(iteration.response_lengths) <= max(iteration.response_lengths) <= 4
             assert sum(iteration.stages.values()) == pytest.approx(iteration.seconds)
-            assert min(iteration.stages["rollout"], iteration.stages["update"], iteration.stages["other"]) > 0
+            assert (
+                min(
+                    iteration.stages["rollout"],
+                    iteration.stages["update"],
+                    iteration.stages["other"],
+                )
+                > 0
+            )
 
     def test_unknown_workload(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
@@ -188,14 +238,21 @@ class TestTRL:
     def test_does_the_same_work(self, tmp_path: Path) -> None:
         """Other processes: TRL warns on import."""
         arguments = ["mini", "--rounds=1", "--rate-seconds=0", "--out", str(tmp_path)]
-        subprocess.run([sys.executable, "-m", "bench", *arguments], cwd=process.ROOT, check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "bench", *arguments],
+            cwd=process.ROOT,
+            check=True,
+            capture_output=True,
+        )
         runs = json.loads((tmp_path / "results.json").read_text())["workloads"]["mini"]["runs"]
         for name in ("here", "TRL"):
             for iteration in runs[name][0]["records"]:
                 assert iteration["prompt_lengths"] == [6, 6]
                 assert len(iteration["response_lengths"]) == 4
                 assert sum(iteration["stages"].values()) == pytest.approx(iteration["seconds"])
-                assert min(iteration["stages"][stage] for stage in ("rollout", "update", "other")) > 0
+                assert (
+                    min(iteration["stages"][stage] for stage in ("rollout", "update", "other")) > 0
+                )
 
     def test_settings_are_those_of_our_side(self, tmp_path: Path) -> None:
         script = f"""
@@ -207,16 +264,37 @@ print(json.dumps({{name: getattr(config, name) for name in
     ("learning_rate", "adam_beta2", "max_grad_norm", "epsilon_high", "bf16", "max_completion_length", "generation_batch_size",
      "max_steps")}}))
 """
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], cwd=process.ROOT, check=True, capture_output=True, text=True)
-        settings = ours.arguments(WORKLOADS["smollm2-bf16"], Inputs(tmp_path, tmp_path), tmp_path, tmp_path)
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", script],
+            cwd=process.ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        settings = ours.arguments(
+            WORKLOADS["smollm2-bf16"], Inputs(tmp_path, tmp_path), tmp_path, tmp_path
+        )
         assert json.loads(done.stdout.splitlines()[-1]) == {
-            "learning_rate": 1e-6, "adam_beta2": 0.99, "max_grad_norm": 1.0, "epsilon_high": 0.28, "bf16": True,
-            "max_completion_length": 64, "generation_batch_size": 32, "max_steps": 5,
-        }  # fmt: skip
+            "learning_rate": 1e-6,
+            "adam_beta2": 0.99,
+            "max_grad_norm": 1.0,
+            "epsilon_high": 0.28,
+            "bf16": True,
+            "max_completion_length": 64,
+            "generation_batch_size": 32,
+            "max_steps": 5,
+        }
         for expected in (
-            "optimizer.lr=1e-06", "optimizer.betas=[0.9,0.99]", "batch.max_norm=1.0", "ratio.high=0.28", "trainer.precision=bf16-mixed",
-            "rollout.max_tokens=64", "batch.prompts=4", "batch.samples=8", "trainer.max_iterations=5",
-        ):  # fmt: skip
+            "optimizer.lr=1e-06",
+            "optimizer.betas=[0.9,0.99]",
+            "batch.max_norm=1.0",
+            "ratio.high=0.28",
+            "trainer.precision=bf16-mixed",
+            "rollout.max_tokens=64",
+            "batch.prompts=4",
+            "batch.samples=8",
+            "trainer.max_iterations=5",
+        ):
             assert expected in settings
 
 
@@ -226,7 +304,9 @@ class TestGrowth:
         assert policy.eos_ids
         assert not policy.eos_ids & set(range(policy.model.config.vocab_size))
 
-    def test_measures_responses_of_the_given_length(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_measures_responses_of_the_given_length(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(growth, "run_python", forked)
         monkeypatch.setattr(growth, "ROOT", tmp_path)
         growth.main(["group", "--small", "--out", str(tmp_path)])
@@ -250,14 +330,22 @@ class TestGrowth:
     @pytest.mark.parametrize(("power", "verdict"), [(1, "yes"), (2, "**no**")])
     def test_says_whether_time_grows_faster_than_the_work(self, power: int, verdict: str) -> None:
         point = growth.Point("group")
-        found = [growth.Measurement(point, x, x**power, 0.1, 0.1, 1e9, 10 * x) for x in (1.0, 2.0, 4.0, 8.0)]
+        found = [
+            growth.Measurement(point, x, x**power, 0.1, 0.1, 1e9, 10 * x)
+            for x in (1.0, 2.0, 4.0, 8.0)
+        ]
         assert growth.summary(found)[5] == verdict
 
     @pytest.mark.parametrize("axis", growth.LABELS)
     def test_points_differ_only_along_their_axis(self, axis: str) -> None:
         for small in (False, True):
             found = growth.points(axis, small)
-            varied = {"length": "tokens", "group": "samples", "prompts": "prompts", "model": "hidden_size"}[axis]
+            varied = {
+                "length": "tokens",
+                "group": "samples",
+                "prompts": "prompts",
+                "model": "hidden_size",
+            }[axis]
             assert len({getattr(point, varied) for point in found}) == len(found) >= 2
             assert len({replace(point, **{varied: 1}) for point in found}) == 1
 
@@ -267,6 +355,6 @@ class TestGrowth:
 
 
 def test_a_page_names_no_place_on_the_machine() -> None:
-    assert report.command_line("bench.engines", ["--vllm", "/a/python", "vllm", "--out=/b", "--batches", "8"]) == (
-        "python -m bench.engines vllm --batches 8"
-    )
+    assert report.command_line(
+        "bench.engines", ["--vllm", "/a/python", "vllm", "--out=/b", "--batches", "8"]
+    ) == ("python -m bench.engines vllm --batches 8")

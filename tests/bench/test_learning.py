@@ -1,4 +1,5 @@
-"""The comparison of learning trains both sides on the same prompts and judges their difference by the noise of seeds."""
+"""The comparison of learning trains both sides on the same prompts and judges their difference by
+the noise of seeds."""
 
 from __future__ import annotations
 
@@ -34,25 +35,42 @@ def curve(side: str, seed: int, *accuracy: float, greedy: float = 0.5) -> Curve:
 class TestTask:
     def test_prompts_are_those_that_training_draws(self, tmp_path: Path) -> None:
         task = Task(steps=4, iterations=2)
-        forked(task.command(3, prepare(task.workload, tmp_path).model, tmp_path / "run"), tmp_path / "log")
-        rows = [json.loads(line) for path in sorted((tmp_path / "run" / "samples").glob("*")) for line in path.read_text().splitlines()]
+        forked(
+            task.command(3, prepare(task.workload, tmp_path).model, tmp_path / "run"),
+            tmp_path / "log",
+        )
+        rows = [
+            json.loads(line)
+            for path in sorted((tmp_path / "run" / "samples").glob("*"))
+            for line in path.read_text().splitlines()
+        ]
         drawn = [row["prompt"] for row in sorted(rows, key=lambda row: row["iteration"])]
         assert drawn == [prompt.text for prompt in task.prompts(3) for _ in range(2)]
-        assert [prompt.id for prompt in task.prompts(4)] != [prompt.id for prompt in task.prompts(3)]
+        assert [prompt.id for prompt in task.prompts(4)] != [
+            prompt.id for prompt in task.prompts(3)
+        ]
 
     def test_learning_rate_of_the_recipe_with_its_number_of_steps(self, tmp_path: Path) -> None:
         for steps in learning.LEARNING_RATES:
             task = Task(steps, 5)
             command = task.command(1, tmp_path, tmp_path)
-            for expected in (f"batch.minibatches={steps}", f"optimizer.lr={task.learning_rate}", "advantage.eps=0.0001", "reward=accuracy"):
+            for expected in (
+                f"batch.minibatches={steps}",
+                f"optimizer.lr={task.learning_rate}",
+                "advantage.eps=0.0001",
+                "reward=accuracy",
+            ):
                 assert expected in command
 
 
 class TestWelch:
     def test_value(self) -> None:
-        """By hand: s²/n is 1/3 and 4/3, so the error is sqrt(5/3) and the degrees of freedom (5/3)² / (1/18 + 8/9)."""
+        """By hand: s²/n is 1/3 and 4/3, so the error is sqrt(5/3) and the degrees of freedom (5/3)²
+        / (1/18 + 8/9)."""
         test = Welch.of([1, 2, 3], [2, 4, 6])
-        assert (test.difference, test.error, test.freedom) == pytest.approx((-2, math.sqrt(5 / 3), 50 / 17))
+        assert (test.difference, test.error, test.freedom) == pytest.approx(
+            (-2, math.sqrt(5 / 3), 50 / 17)
+        )
 
     @pytest.mark.parametrize("t", [-3.0, 0.0, 0.4, 20.0])
     def test_p_value_with_one_and_two_degrees_of_freedom(self, t: float) -> None:
@@ -79,7 +97,11 @@ class TestWelch:
 class TestReport:
     def test_measures(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(learning, "LAST", 2)
-        assert list(curve("here", 1, 0.0, 0.5, 1.0, greedy=0.25).measures.values()) == [0.75, 0.5, 0.25]
+        assert list(curve("here", 1, 0.0, 0.5, 1.0, greedy=0.25).measures.values()) == [
+            0.75,
+            0.5,
+            0.25,
+        ]
 
     def test_moving_average_ends_at_its_iteration(self) -> None:
         x, y = learning.smooth([1.0, 2.0, 3.0, 6.0], window=2)
@@ -106,8 +128,11 @@ class TestReport:
 
 
 class TestCommand:
-    def test_trains_both_sides_with_every_seed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """TRL, which trains in an environment of its own, is replaced by a model that stays as it is."""
+    def test_trains_both_sides_with_every_seed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """TRL, which trains in an environment of its own, is replaced by a model that stays as it
+        is."""
         found: list[str] = []
 
         def run(arguments: Sequence[str], log: Path) -> tuple[float, float]:
@@ -117,13 +142,17 @@ class TestCommand:
             text, seed, model, folder = arguments[2:]
             found.append(f"TRL {seed}")
             shutil.copytree(model, Path(folder) / "export")
-            (Path(folder) / "accuracy.jsonl").write_text(f"0.{seed}\n" * Task(**json.loads(text)).iterations)
+            (Path(folder) / "accuracy.jsonl").write_text(
+                f"0.{seed}\n" * Task(**json.loads(text)).iterations
+            )
             return 1.0, 5e8
 
         monkeypatch.setattr(learning, "run_python", run)
         monkeypatch.setattr(learning, "ROOT", tmp_path)
         monkeypatch.setattr(learning, "find_spec", lambda name: name)
-        learning.main(["--steps", "1", "--seeds", "1", "2", "--iterations", "2", "--out", str(tmp_path)])
+        learning.main(
+            ["--steps", "1", "--seeds", "1", "2", "--iterations", "2", "--out", str(tmp_path)]
+        )
         assert found == ["here", "TRL 1", "here", "TRL 2"]
         text = (tmp_path / "LEARNING.md").read_text()
         assert "](learning.png)" in text
@@ -131,10 +160,14 @@ class TestCommand:
         assert "| 0.150 ± 0.071 |" in text
         assert (tmp_path / "learning.png").read_bytes()[1:4] == b"PNG"
         curves = json.loads((tmp_path / "learning.json").read_text())["curves"]
-        assert [(c["side"], c["seed"], len(c["accuracy"])) for c in curves] == [(s, n, 2) for n in (1, 2) for s in ("here", "TRL")]
+        assert [(c["side"], c["seed"], len(c["accuracy"])) for c in curves] == [
+            (s, n, 2) for n in (1, 2) for s in ("here", "TRL")
+        ]
         assert not list((tmp_path / "runs" / "bench").iterdir())
 
-    def test_missing_iterations_are_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_iterations_are_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def run(arguments: Sequence[str], log: Path) -> tuple[float, float]:
             (tmp_path / "run" / "accuracy.jsonl").write_text("0.5\n")
             return 1.0, 5e8
@@ -155,7 +188,8 @@ class TestTRL:
 
     @pytest.mark.slow
     def test_trains_on_the_prompts_and_is_graded_as_here(self, tmp_path: Path) -> None:
-        """Another process, as TRL warns on import. It records the prompts that the reward function gets."""
+        """Another process, as TRL warns on import. It records the prompts that the reward function
+        gets."""
         task = Task(4, 2)
         model = prepare(task.workload, tmp_path).model
         script = f"""
@@ -171,14 +205,25 @@ class Grader:
 real, trl_learning.Accuracy = trl_learning.Accuracy(), Grader
 trl_learning.main('{{"steps": 4, "iterations": 2}}', "3", {str(model)!r}, {str(tmp_path)!r})
 """
-        subprocess.run([sys.executable, "-W", "ignore", "-c", script], cwd=process.ROOT, check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", script],
+            cwd=process.ROOT,
+            check=True,
+            capture_output=True,
+        )
         seen = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()]
         expected = [[prompt.text, prompt.answer] for prompt in task.prompts(3) for _ in range(2)]
         assert [row[:2] for row in seen] == expected
         accuracy = [float(line) for line in (tmp_path / "accuracy.jsonl").read_text().splitlines()]
         right = [f"<answer>{answer}</answer>" in text or text == answer for _, answer, text in seen]
         assert accuracy == pytest.approx([mean(right[:4]), mean(right[4:])])
-        assert learning.greedy_accuracy(tmp_path / "export", task.workload) in (0, 0.25, 0.5, 0.75, 1)
+        assert learning.greedy_accuracy(tmp_path / "export", task.workload) in (
+            0,
+            0.25,
+            0.5,
+            0.75,
+            1,
+        )
 
     def test_settings_are_those_of_our_side(self, tmp_path: Path) -> None:
         script = f"""
@@ -191,10 +236,32 @@ names = ("learning_rate", "seed", "max_steps", "generation_batch_size", "per_dev
     "adam_epsilon", "beta", "shuffle_dataset", "bf16", "fp16")
 print(json.dumps({{name: getattr(config, name) for name in names}}))
 """
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], cwd=process.ROOT, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", script],
+            cwd=process.ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         assert json.loads(done.stdout.splitlines()[-1]) == {
-            "learning_rate": 1e-4, "seed": 7, "max_steps": 200, "generation_batch_size": 256, "per_device_train_batch_size": 64,
-            "num_iterations": 1, "scale_rewards": "group", "loss_type": "dapo", "mask_truncated_completions": False, "temperature": 1.0,
-            "top_p": 1.0, "top_k": 0, "lr_scheduler_type": "constant", "warmup_steps": 0, "weight_decay": 0.0, "adam_epsilon": 1e-8,
-            "beta": 0.0, "shuffle_dataset": False, "bf16": False, "fp16": False,
-        }  # fmt: skip
+            "learning_rate": 1e-4,
+            "seed": 7,
+            "max_steps": 200,
+            "generation_batch_size": 256,
+            "per_device_train_batch_size": 64,
+            "num_iterations": 1,
+            "scale_rewards": "group",
+            "loss_type": "dapo",
+            "mask_truncated_completions": False,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "lr_scheduler_type": "constant",
+            "warmup_steps": 0,
+            "weight_decay": 0.0,
+            "adam_epsilon": 1e-8,
+            "beta": 0.0,
+            "shuffle_dataset": False,
+            "bf16": False,
+            "fp16": False,
+        }

@@ -1,4 +1,5 @@
-"""Counters of operations and bytes agree with torch's counter, and limits with hand-made figures."""
+"""Counters of operations and bytes agree with torch's counter, and limits with hand-made
+figures."""
 
 from __future__ import annotations
 
@@ -17,8 +18,22 @@ RATES = Rates(update_flops=1e9, decode_flops=1e8, copy_bytes=1e7)
 
 def model() -> LlamaForCausalLM:
     """A model whose sizes all differ, with eager attention, whose products torch counts."""
-    sizes = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=101, head_dim=16, attn_implementation="eager", tie_word_embeddings=False, **sizes))
+    sizes = {
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=101,
+            head_dim=16,
+            attn_implementation="eager",
+            tie_word_embeddings=False,
+            **sizes,
+        )
+    )
 
 
 MODEL = model()
@@ -36,31 +51,43 @@ class TestFlops:
 
     @pytest.mark.parametrize("backward", [False, True])
     def test_agree_with_the_counter_of_torch(self, backward: bool) -> None:
-        """Torch also counts the product for rotary positions, a few parts in 100 000; its attention is not causal."""
+        """Torch also counts the product for rotary positions, a few parts in 100 000; its attention
+        is not causal."""
         rows, tokens = 3, 24
-        expected = limit.linear_flops(ARCH, rows * tokens, rows * tokens) + limit.attention_flops(ARCH, rows * tokens**2)
-        assert self.counted(rows, tokens, backward) == pytest.approx(expected * (3 if backward else 1), rel=1e-4)
+        expected = limit.linear_flops(ARCH, rows * tokens, rows * tokens) + limit.attention_flops(
+            ARCH, rows * tokens**2
+        )
+        assert self.counted(rows, tokens, backward) == pytest.approx(
+            expected * (3 if backward else 1), rel=1e-4
+        )
 
     def test_output_layer_only_where_scored(self) -> None:
         assert limit.linear_flops(ARCH, 10, 4) - limit.linear_flops(ARCH, 10, 3) == 2 * 48 * 101
 
     def test_update_of_single_samples_is_three_causal_forwards(self) -> None:
-        """With one response to each prompt, all tokens but the last attend to themselves and those before."""
+        """With one response to each prompt, all tokens but the last attend to themselves and those
+        before."""
         prompts, responses = [5, 2], [4, 7]
         lengths = [p + n - 1 for p, n in zip(prompts, responses, strict=True)]
         context = sum(i + 1 for length in lengths for i in range(length))
-        forward = limit.linear_flops(ARCH, sum(lengths), sum(responses)) + limit.attention_flops(ARCH, context)
+        forward = limit.linear_flops(ARCH, sum(lengths), sum(responses)) + limit.attention_flops(
+            ARCH, context
+        )
         assert limit.update_flops(ARCH, prompts, responses) == 3 * forward
 
     def test_update_counts_the_prompt_of_a_group_once(self) -> None:
         one, two = limit.update_flops(ARCH, [9], [4]), limit.update_flops(ARCH, [9], [4, 4])
-        assert two - one == 3 * (limit.linear_flops(ARCH, 3, 4) + limit.attention_flops(ARCH, 10 + 11 + 12))
+        assert two - one == 3 * (
+            limit.linear_flops(ARCH, 3, 4) + limit.attention_flops(ARCH, 10 + 11 + 12)
+        )
 
     def test_rollout_does_a_forward_of_every_token_but_the_last(self) -> None:
-        """Prefill and decode steps together are the forward of the update, with the output layer once for each sampled token."""
+        """Prefill and decode steps together are the forward of the update, with the output layer
+        once for each sampled token."""
         prompts, responses = [5, 3], [4, 1, 6, 2]
         need = limit.rollout_need(ARCH, RATES, prompts, responses, 4)
-        first = limit.linear_flops(ARCH, 0, len(responses) - len(prompts))  # the prefill's logits serve the first token of a whole group
+        # the prefill's logits serve the first token of a whole group
+        first = limit.linear_flops(ARCH, 0, len(responses) - len(prompts))
         assert need.flops == limit.update_flops(ARCH, prompts, responses) / 3 - first
 
 
@@ -90,8 +117,12 @@ class TestLimits:
         flops, moved = limit.decode_flops(ARCH, [6]), limit.decode_bytes(ARCH, [6], 4)
         for fast in ("decode_flops", "copy_bytes"):
             rates = replace(RATES, **{fast: 1e30})
-            expected = moved / RATES.copy_bytes if fast == "decode_flops" else flops / RATES.decode_flops
-            assert limit.rollout_need(ARCH, rates, [5], [2], 4).seconds == pytest.approx(prefill + expected)
+            expected = (
+                moved / RATES.copy_bytes if fast == "decode_flops" else flops / RATES.decode_flops
+            )
+            assert limit.rollout_need(ARCH, rates, [5], [2], 4).seconds == pytest.approx(
+                prefill + expected
+            )
 
     def test_update_adds_the_optimizer(self) -> None:
         need = limit.update_need(ARCH, RATES, [5], [3, 3])
@@ -116,8 +147,14 @@ class TestRates:
         """With one second for each product, the rate is the mean of their operations."""
         monkeypatch.setattr(limit, "fastest", lambda call, seconds: float(call() is not None))
         layers = len(ARCH.linear) + 1
-        assert limit.matmul_rate(ARCH, 6, torch.float32, backward=False) == limit.linear_flops(ARCH, 6, 6) / layers
-        assert limit.matmul_rate(ARCH, 6, torch.float32, backward=True) == limit.linear_flops(ARCH, 6, 6) / layers
+        assert (
+            limit.matmul_rate(ARCH, 6, torch.float32, backward=False)
+            == limit.linear_flops(ARCH, 6, 6) / layers
+        )
+        assert (
+            limit.matmul_rate(ARCH, 6, torch.float32, backward=True)
+            == limit.linear_flops(ARCH, 6, 6) / layers
+        )
 
     def test_copy_rate_counts_reads_and_writes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(limit, "fastest", lambda call, seconds: float(call() is not None))

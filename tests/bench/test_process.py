@@ -10,7 +10,9 @@ import pytest
 from bench import process
 
 
-def test_an_interrupted_measurement_ends_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_measurement_ends_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: list[psutil.Process] = []
 
     def resident_bytes(root: psutil.Process) -> int:

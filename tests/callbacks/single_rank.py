@@ -13,8 +13,12 @@ from rlmods.reward.pool import Pool
 if __name__ == "__main__":
     what = sys.argv[1]
     timer = SimpleNamespace(progress=1, phase="reward")
-    learner: Any = SimpleNamespace(timer=timer, iteration=2, networks={}, notify=lambda *a: print(*a, flush=True))
-    trainer: Any = SimpleNamespace(world_size=1, global_rank=0, strategy=SimpleNamespace(barrier=lambda: None))
+    learner: Any = SimpleNamespace(
+        timer=timer, iteration=2, networks={}, notify=lambda *a: print(*a, flush=True)
+    )
+    trainer: Any = SimpleNamespace(
+        world_size=1, global_rank=0, strategy=SimpleNamespace(barrier=lambda: None)
+    )
     watchdog = Watchdog(timeout_s=2.0, lost_s=1.0)
     watchdog.on_train_start(trainer, learner)
     print("started", flush=True)
@@ -23,7 +27,9 @@ if __name__ == "__main__":
     elif what == "regex":
         re.match("(a|aa)+b", "a" * 100)  # holds the interpreter lock
     elif what == "workers":
-        outcomes = Pool("time:sleep", workers=1).map([(0.5,)] * 10, timeout_s=20, batch_timeout_s=60)
+        outcomes = Pool("time:sleep", workers=1).map(
+            [(0.5,)] * 10, timeout_s=20, batch_timeout_s=60
+        )
         assert all(outcome.status == "ok" for outcome in outcomes)
     elif what == "debugger":
         breakpoint()

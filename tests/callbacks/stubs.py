@@ -15,12 +15,18 @@ from rlmods.data.loader import PromptLoader
 from rlmods.training.metrics import PhaseTimer
 from rlmods.types import Prompt
 
-LIGHTNING_WARNINGS = (".*LeafSpec", ".*does not have many workers", ".*smaller than the logging interval", ".*checkpoint directory")
+LIGHTNING_WARNINGS = (
+    ".*LeafSpec",
+    ".*does not have many workers",
+    ".*smaller than the logging interval",
+    ".*checkpoint directory",
+)
 """Warnings of Lightning to ignore."""
 
 
 class Tiny(LightningModule):
-    """An iteration takes `batches` batches, as with a sampling filter; each update moves the weight by the number in the batch."""
+    """An iteration takes `batches` batches, as with a sampling filter; each update moves the weight
+    by the number in the batch."""
 
     def __init__(self, batches: int = 1) -> None:
         super().__init__()
@@ -35,7 +41,9 @@ class Tiny(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=1.0, momentum=0.5)
 
-    def transfer_batch_to_device(self, batch: list[Prompt], device: torch.device, dataloader_idx: int) -> list[Prompt]:
+    def transfer_batch_to_device(
+        self, batch: list[Prompt], device: torch.device, dataloader_idx: int
+    ) -> list[Prompt]:
         return batch
 
     def training_step(self, batch: list[Prompt], batch_idx: int) -> None:
@@ -48,7 +56,10 @@ class Tiny(LightningModule):
         optimizer.step()
         self.optimizer_steps += 1
         self.iteration += 1
-        self.samples = [{"prompt": "1+1=", "response": f"[bold]{i}", "answer": "2", "reward": float(i)} for i in range(4)]
+        self.samples = [
+            {"prompt": "1+1=", "response": f"[bold]{i}", "answer": "2", "reward": float(i)}
+            for i in range(4)
+        ]
         metrics = {"train/reward": self.weight.item(), "train/response_tokens": 2.0}
         self.log_row(metrics)
         notify(self.trainer, "on_iteration_end", self, metrics)
@@ -56,7 +67,9 @@ class Tiny(LightningModule):
 
     def log_row(self, metrics: dict[str, float]) -> None:
         for logger in self.loggers:
-            logger.log_metrics({"optimizer_step": self.optimizer_steps, **metrics}, step=self.iteration)
+            logger.log_metrics(
+                {"optimizer_step": self.optimizer_steps, **metrics}, step=self.iteration
+            )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["tiny"] = {"iteration": self.iteration, "seen": self.seen}
@@ -71,7 +84,13 @@ def notify(trainer: Trainer, hook: str, learner: Any, metrics: Metrics, *rows: R
             method(trainer, learner, metrics, *rows)
 
 
-def fit(learner: Tiny, iterations: int, callbacks: list[Callback], loggers: list[Logger] | None = None, resume: Any = None) -> Tiny:
+def fit(
+    learner: Tiny,
+    iterations: int,
+    callbacks: list[Callback],
+    loggers: list[Logger] | None = None,
+    resume: Any = None,
+) -> Tiny:
     trainer = Trainer(
         accelerator="cpu",
         devices=1,

@@ -25,7 +25,9 @@ def names(folder: Path) -> list[str]:
     ("iterations", "every", "keep", "kept"),
     [(6, 2, 2, [4, 6]), (5, 2, 2, [4, 5]), (5, 2, 0, [2, 4, 5]), (5, 0, 2, [5]), (3, 1, 1, [3])],
 )
-def test_saves_every_n_iterations_and_the_last(tmp_path: Path, iterations: int, every: int, keep: int, kept: list[int]) -> None:
+def test_saves_every_n_iterations_and_the_last(
+    tmp_path: Path, iterations: int, every: int, keep: int, kept: list[int]
+) -> None:
     fit(Tiny(batches=2), iterations, [IterationCheckpoint(tmp_path, every, keep)])
     assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in kept]
     assert [read_iteration(path) for path in sorted(tmp_path.iterdir())] == kept
@@ -47,7 +49,9 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, stop: int) -> None
     straight = fit(Tiny(), 10, [IterationCheckpoint(tmp_path / "a", every=100)])
     fit(Tiny(), stop, [IterationCheckpoint(tmp_path / "b/checkpoints", every=100)])
     checkpoint = find_resume(tmp_path / "b", "auto")
-    resumed = fit(Tiny(), 10, [IterationCheckpoint(tmp_path / "b/checkpoints", every=100)], resume=checkpoint)
+    resumed = fit(
+        Tiny(), 10, [IterationCheckpoint(tmp_path / "b/checkpoints", every=100)], resume=checkpoint
+    )
     assert resumed.iteration == 10
     assert resumed.seen == straight.seen
     assert torch.equal(resumed.weight, straight.weight)
@@ -58,7 +62,11 @@ class DiskFull:
 
     def __init__(self, patch: pytest.MonkeyPatch, *iterations: int) -> None:
         self.iterations, self.save = iterations, Trainer.save_checkpoint
-        patch.setattr(Trainer, "save_checkpoint", lambda trainer, path, **options: self(trainer, path, **options))
+        patch.setattr(
+            Trainer,
+            "save_checkpoint",
+            lambda trainer, path, **options: self(trainer, path, **options),
+        )
 
     def __call__(self, trainer: Trainer, path: Path, **options: Any) -> None:
         if trainer.lightning_module.iteration not in self.iterations:
@@ -69,35 +77,58 @@ class DiskFull:
 
 
 class TestFullDisk:
-    def test_warns_and_tries_again_after_the_next_iteration(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_warns_and_tries_again_after_the_next_iteration(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         DiskFull(monkeypatch, 4, 5)
         log = Log()
         with pytest.warns(UserWarning, match="was not saved") as warned:
             fit(Tiny(), 9, [IterationCheckpoint(tmp_path, every=2, keep=0)], [log])
-        reason = "was not saved (No space left on device): training continues, the newest checkpoint is of iteration 2"
+        reason = (
+            "was not saved (No space left on device): training continues, the newest checkpoint "
+            "is of iteration 2"
+        )
         assert [str(w.message) for w in warned] == [f"iteration {i} {reason}" for i in (4, 5)]
         assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in (2, 6, 8, 9)]
-        assert [(row["iteration"], row["checkpoint/failures"]) for row in log.rows if "checkpoint/failures" in row] == [(4, 1), (5, 2)]
+        assert [
+            (row["iteration"], row["checkpoint/failures"])
+            for row in log.rows
+            if "checkpoint/failures" in row
+        ] == [(4, 1), (5, 2)]
 
-    def test_fails_the_run_if_the_last_checkpoint_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_fails_the_run_if_the_last_checkpoint_fails(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         DiskFull(monkeypatch, 3)
         reason = r"\(No space left on device\), the newest checkpoint is of iteration 2"
         message = rf"iteration 3 was not saved {reason}: make room in .*resume=auto"
-        with pytest.warns(UserWarning, match="was not saved"), pytest.raises(UserError, match=message) as error:
+        with (
+            pytest.warns(UserWarning, match="was not saved"),
+            pytest.raises(UserError, match=message) as error,
+        ):
             fit(Tiny(), 3, [IterationCheckpoint(tmp_path, every=2)])
         assert "\n" not in str(error.value)
         assert names(tmp_path) == ["iteration_000002.ckpt"]
 
-    def test_removes_the_folder_of_a_sharded_checkpoint(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_removes_the_folder_of_a_sharded_checkpoint(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def write_half(self: Trainer, path: Path, *args: Any, **options: Any) -> None:
             path.mkdir(parents=True)
             (path / "__0_0.distcp").write_bytes(b"half")
             if self.lightning_module.iteration == 1:
-                raise CheckpointException("save", {0: (OSError(errno.ENOSPC, "No space left on device"), None)})  # type: ignore[dict-item]
-            torch.save({"iteration": self.lightning_module.iteration, "loops": {}}, path / "meta.pt")
+                raise CheckpointException(
+                    "save", {0: (OSError(errno.ENOSPC, "No space left on device"), None)}
+                )  # type: ignore[dict-item]
+            torch.save(
+                {"iteration": self.lightning_module.iteration, "loops": {}}, path / "meta.pt"
+            )
 
         monkeypatch.setattr(Trainer, "save_checkpoint", write_half)
-        with pytest.warns(UserWarning, match=r"No space left on device\): training continues, there is no checkpoint"):
+        with pytest.warns(
+            UserWarning,
+            match=r"No space left on device\): training continues, there is no checkpoint",
+        ):
             fit(Tiny(), 2, [IterationCheckpoint(tmp_path, every=1)])
         assert names(tmp_path) == ["iteration_000002.ckpt"]
 
@@ -121,7 +152,13 @@ class Validating(Tiny):
 
     def training_step(self, batch: list[Prompt], batch_idx: int) -> None:
         super().training_step(batch, batch_idx)
-        notify(self.trainer, "on_validation_metrics", self, {"val/accuracy": self.values[self.iteration - 1]}, [])
+        notify(
+            self.trainer,
+            "on_validation_metrics",
+            self,
+            {"val/accuracy": self.values[self.iteration - 1]},
+            [],
+        )
 
 
 class TestRetention:
@@ -131,39 +168,80 @@ class TestRetention:
 
     @pytest.mark.parametrize(
         ("values", "mode", "best"),
-        [([0.1, 0.5, 0.3, 0.5, 0.2], "max", 2), ([3, 1, 2, 1, 9], "min", 2), ([0.2, math.nan, 0.1, 0.1, 0.1], "max", 1)],
+        [
+            ([0.1, 0.5, 0.3, 0.5, 0.2], "max", 2),
+            ([3, 1, 2, 1, 9], "min", 2),
+            ([0.2, math.nan, 0.1, 0.1, 0.1], "max", 1),
+        ],
     )
-    def test_keeps_the_best_and_the_first_of_equal_ones(self, tmp_path: Path, values: list[float], mode: str, best: int) -> None:
-        fit(Validating(values), 5, [IterationCheckpoint(tmp_path, every=0, keep=1, best="val/accuracy", best_mode=mode)])
-        assert names(tmp_path) == ["best.json", f"iteration_{best:06d}.ckpt", "iteration_000005.ckpt"]
+    def test_keeps_the_best_and_the_first_of_equal_ones(
+        self, tmp_path: Path, values: list[float], mode: str, best: int
+    ) -> None:
+        fit(
+            Validating(values),
+            5,
+            [IterationCheckpoint(tmp_path, every=0, keep=1, best="val/accuracy", best_mode=mode)],
+        )
+        assert names(tmp_path) == [
+            "best.json",
+            f"iteration_{best:06d}.ckpt",
+            "iteration_000005.ckpt",
+        ]
         best_json = json.loads((tmp_path / "best.json").read_text())
-        assert (best_json["checkpoint"], best_json["value"]) == (f"iteration_{best:06d}.ckpt", values[best - 1])
+        assert (best_json["checkpoint"], best_json["value"]) == (
+            f"iteration_{best:06d}.ckpt",
+            values[best - 1],
+        )
 
     def test_resumed_run_keeps_the_best(self, tmp_path: Path) -> None:
         values = [0.1, 0.9, 0.2, 0.8, 0.3]
         options: dict[str, Any] = {"every": 0, "keep": 1, "best": "val/accuracy"}
         fit(Validating(values), 3, [IterationCheckpoint(tmp_path, **options)])
-        fit(Validating(values), 5, [IterationCheckpoint(tmp_path, **options)], resume=tmp_path / "iteration_000003.ckpt")
+        fit(
+            Validating(values),
+            5,
+            [IterationCheckpoint(tmp_path, **options)],
+            resume=tmp_path / "iteration_000003.ckpt",
+        )
         assert names(tmp_path) == ["best.json", "iteration_000002.ckpt", "iteration_000005.ckpt"]
 
     def test_best_after_the_resumed_iteration_is_dropped(self, tmp_path: Path) -> None:
         options: dict[str, Any] = {"every": 0, "keep": 0, "best": "val/accuracy"}
         fit(Validating([0.1, 0.2, 0.9]), 3, [IterationCheckpoint(tmp_path, **options)])
-        fit(Validating([0.1, 0.2, 0.15, 0.1]), 4, [IterationCheckpoint(tmp_path, **options)], resume=tmp_path / "iteration_000002.ckpt")
-        assert json.loads((tmp_path / "best.json").read_text())["checkpoint"] == "iteration_000002.ckpt"
+        fit(
+            Validating([0.1, 0.2, 0.15, 0.1]),
+            4,
+            [IterationCheckpoint(tmp_path, **options)],
+            resume=tmp_path / "iteration_000002.ckpt",
+        )
+        assert (
+            json.loads((tmp_path / "best.json").read_text())["checkpoint"]
+            == "iteration_000002.ckpt"
+        )
 
     def test_damaged_checkpoint_does_not_count_as_kept(self, tmp_path: Path) -> None:
         fit(Tiny(), 2, [IterationCheckpoint(tmp_path, every=2)])
         (tmp_path / "iteration_000003.ckpt").write_bytes(b"PK half")
-        fit(Tiny(), 4, [IterationCheckpoint(tmp_path, every=2, keep=2)], resume=tmp_path / "iteration_000002.ckpt")
+        fit(
+            Tiny(),
+            4,
+            [IterationCheckpoint(tmp_path, every=2, keep=2)],
+            resume=tmp_path / "iteration_000002.ckpt",
+        )
         assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in (2, 3, 4)]
 
     def test_unknown_metric_is_an_error_before_the_first_iteration(self, tmp_path: Path) -> None:
         checkpoint = IterationCheckpoint(tmp_path, best="val/acuracy")
-        with pytest.raises(UserError, match=r"callbacks.checkpoint.best=val/acuracy: no such validation metric, use one of val/accuracy"):
+        with pytest.raises(
+            UserError,
+            match=r"callbacks.checkpoint.best=val/acuracy: no such validation metric, use one of "
+            r"val/accuracy",
+        ):
             checkpoint.on_validation_metrics(trainer(), Tiny(), {"val/accuracy": 0.5}, [])
 
-    @pytest.mark.parametrize("invalid", [{"every": -1}, {"keep": -1}, {"keep_every": -1}, {"best_mode": "highest"}])
+    @pytest.mark.parametrize(
+        "invalid", [{"every": -1}, {"keep": -1}, {"keep_every": -1}, {"best_mode": "highest"}]
+    )
     def test_invalid_settings_are_rejected(self, invalid: dict[str, Any]) -> None:
         with pytest.raises(UserError, match=f"callbacks.checkpoint.{next(iter(invalid))}="):
             IterationCheckpoint("x", **invalid)
@@ -177,7 +255,12 @@ def test_resuming_a_finished_run_saves_nothing(tmp_path: Path) -> None:
         def on_train_start(self) -> None:
             self.trainer.should_stop = True
 
-    fit(Done(), 2, [IterationCheckpoint(tmp_path, every=1)], resume=tmp_path / "iteration_000002.ckpt")
+    fit(
+        Done(),
+        2,
+        [IterationCheckpoint(tmp_path, every=1)],
+        resume=tmp_path / "iteration_000002.ckpt",
+    )
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
@@ -197,7 +280,8 @@ def test_sharded_checkpoint_is_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
     fit(Tiny(), 3, [IterationCheckpoint(tmp_path / "checkpoints", every=1, keep=2)])
     assert names(tmp_path / "checkpoints") == ["iteration_000002.ckpt", "iteration_000003.ckpt"]
     assert find_resume(tmp_path, "auto") == tmp_path / "checkpoints/iteration_000003.ckpt"
-    fit(Tiny(), 3, [IterationCheckpoint(tmp_path / "checkpoints", every=1, keep=2)])  # over an existing one
+    # over an existing one
+    fit(Tiny(), 3, [IterationCheckpoint(tmp_path / "checkpoints", every=1, keep=2)])
 
 
 class Exporting(Validating):
@@ -212,20 +296,35 @@ class TestExport:
     VALUES = (0.1, 0.5, 0.3, 0.5, 0.2)
 
     def test_of_every_checkpoint_lives_as_long_as_it(self, tmp_path: Path) -> None:
-        trained = fit(Exporting(list(self.VALUES)), 5, [IterationCheckpoint(tmp_path / "checkpoints", every=1, keep=2, export="all")])
+        trained = fit(
+            Exporting(list(self.VALUES)),
+            5,
+            [IterationCheckpoint(tmp_path / "checkpoints", every=1, keep=2, export="all")],
+        )
         kept = [f"iteration_{i:06d}{kind}" for i in (4, 5) for kind in (".ckpt", "_export")]
         assert names(tmp_path / "checkpoints") == kept
         assert names(tmp_path) == ["checkpoints"]
-        assert float((tmp_path / "checkpoints/iteration_000005_export/weight").read_text()) == trained.weight.item()
+        assert (
+            float((tmp_path / "checkpoints/iteration_000005_export/weight").read_text())
+            == trained.weight.item()
+        )
 
     @pytest.mark.parametrize("export", ["best", "all"])
     def test_of_the_best(self, tmp_path: Path, export: str) -> None:
         options: dict[str, Any] = {"every": 0, "keep": 1, "best": "val/accuracy", "export": export}
-        fit(Exporting(list(self.VALUES)), 5, [IterationCheckpoint(tmp_path / "checkpoints", **options)])
-        state = torch.load(tmp_path / "checkpoints/iteration_000002.ckpt", weights_only=True)["state_dict"]
+        fit(
+            Exporting(list(self.VALUES)),
+            5,
+            [IterationCheckpoint(tmp_path / "checkpoints", **options)],
+        )
+        state = torch.load(tmp_path / "checkpoints/iteration_000002.ckpt", weights_only=True)[
+            "state_dict"
+        ]
         assert float((tmp_path / "export_best/weight").read_text()) == float(state["weight"])
         exports = [f"iteration_{i:06d}_export" for i in (2, 5)] if export == "all" else []
-        assert [name for name in names(tmp_path / "checkpoints") if name.endswith("export")] == exports
+        assert [
+            name for name in names(tmp_path / "checkpoints") if name.endswith("export")
+        ] == exports
 
     def test_a_resumed_run_replaces_it_by_a_better_one_only(self, tmp_path: Path) -> None:
         options: dict[str, Any] = {"every": 1, "keep": 0, "best": "val/accuracy", "export": "best"}
@@ -233,7 +332,12 @@ class TestExport:
         before = (tmp_path / "export_best/weight").read_text()
         for values in ([0.1, 0.5, 0.4], [0.1, 0.5, 0.9]):
             resume = tmp_path / "checkpoints/iteration_000002.ckpt"
-            fit(Exporting(values), 3, [IterationCheckpoint(tmp_path / "checkpoints", **options)], resume=resume)
+            fit(
+                Exporting(values),
+                3,
+                [IterationCheckpoint(tmp_path / "checkpoints", **options)],
+                resume=resume,
+            )
             assert ((tmp_path / "export_best/weight").read_text() == before) == (values[2] < 0.5)
 
     def test_warns_if_it_cannot_be_written(self, tmp_path: Path) -> None:
@@ -244,13 +348,32 @@ class TestExport:
                     raise OSError(errno.ENOSPC, "No space left on device")
 
         log = Log()
-        with pytest.warns(UserWarning, match=r"iteration_000001_export was not written \(No space left on device\): training continues"):
-            fit(Full([0.1, 0.2]), 2, [IterationCheckpoint(tmp_path, every=1, keep=0, export="all")], [log])
-        assert names(tmp_path) == ["iteration_000001.ckpt", "iteration_000002.ckpt", "iteration_000002_export"]
-        assert [row["checkpoint/failures"] for row in log.rows if "checkpoint/failures" in row] == [1]
+        with pytest.warns(
+            UserWarning,
+            match=r"iteration_000001_export was not written \(No space left on device\): training "
+            r"continues",
+        ):
+            fit(
+                Full([0.1, 0.2]),
+                2,
+                [IterationCheckpoint(tmp_path, every=1, keep=0, export="all")],
+                [log],
+            )
+        assert names(tmp_path) == [
+            "iteration_000001.ckpt",
+            "iteration_000002.ckpt",
+            "iteration_000002_export",
+        ]
+        assert [row["checkpoint/failures"] for row in log.rows if "checkpoint/failures" in row] == [
+            1
+        ]
 
     def test_an_incomplete_one_is_deleted(self, tmp_path: Path) -> None:
-        for leftover in ("checkpoints/.iteration_000001_export.tmp", ".export_best.tmp", ".export_best.old.tmp"):
+        for leftover in (
+            "checkpoints/.iteration_000001_export.tmp",
+            ".export_best.tmp",
+            ".export_best.old.tmp",
+        ):
             (tmp_path / leftover).mkdir(parents=True)
         fit(Tiny(), 1, [IterationCheckpoint(tmp_path / "checkpoints")])
         assert names(tmp_path) == ["checkpoints"]
@@ -285,27 +408,43 @@ class Failing(Tiny):
 
 
 class TestException:
-    @pytest.mark.parametrize("error", [ValueError("a reward"), KeyboardInterrupt()], ids=["exception", "Ctrl-C twice"])
+    @pytest.mark.parametrize(
+        "error", [ValueError("a reward"), KeyboardInterrupt()], ids=["exception", "Ctrl-C twice"]
+    )
     def test_saves_the_last_iteration(self, tmp_path: Path, error: BaseException) -> None:
         straight = fit(Tiny(), 10, [IterationCheckpoint(tmp_path / "a", every=100)])
         with pytest.raises((ValueError, SystemExit)):
             fit(Failing(6, error), 10, [IterationCheckpoint(tmp_path / "b/checkpoints", every=100)])
         assert names(tmp_path / "b/checkpoints") == ["iteration_000005.ckpt"]
         checkpoint = find_resume(tmp_path / "b", "auto")
-        resumed = fit(Tiny(), 10, [IterationCheckpoint(tmp_path / "b/checkpoints", every=100)], resume=checkpoint)
+        resumed = fit(
+            Tiny(),
+            10,
+            [IterationCheckpoint(tmp_path / "b/checkpoints", every=100)],
+            resume=checkpoint,
+        )
         assert resumed.seen == straight.seen
         assert torch.equal(resumed.weight, straight.weight)
 
     def test_saves_nothing_once_the_weights_have_changed(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="a reward"):
-            fit(Failing(6, ValueError("a reward"), after_step=True), 10, [IterationCheckpoint(tmp_path, every=4)])
+            fit(
+                Failing(6, ValueError("a reward"), after_step=True),
+                10,
+                [IterationCheckpoint(tmp_path, every=4)],
+            )
         assert names(tmp_path) == ["iteration_000004.ckpt"]
 
-    def test_a_full_disk_does_not_hide_the_exception(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_does_not_hide_the_exception(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def full(*_: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr("rlmods.callbacks.checkpoint.sync", full)
-        with pytest.raises(ValueError, match="a reward"), pytest.warns(UserWarning, match=r"iteration 5 was not saved \(No space"):
+        with (
+            pytest.raises(ValueError, match="a reward"),
+            pytest.warns(UserWarning, match=r"iteration 5 was not saved \(No space"),
+        ):
             fit(Failing(6, ValueError("a reward")), 10, [IterationCheckpoint(tmp_path, every=100)])
         assert names(tmp_path) == []

@@ -66,7 +66,9 @@ class TestCheck:
     def test_reward_models_beside_a_policy(self, folder: Path) -> None:
         ScalarModel.from_policy(policy()).export(folder / "reward_model_1")
         change(folder / "reward_model_1", lambda weights: weights["score.weight"].fill_(torch.nan))
-        with pytest.raises(UserError, match="reward_model_1: the scores of this model are not finite"):
+        with pytest.raises(
+            UserError, match="reward_model_1: the scores of this model are not finite"
+        ):
             check_export(folder)
 
     @pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
@@ -75,7 +77,9 @@ class TestCheck:
         with pytest.raises(UserError):
             check_export(folder)
 
-    def test_large_models_are_left_to_the_command(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_large_models_are_left_to_the_command(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         change(folder, lambda weights: weights.pop("model.norm.weight"))
         assert "lacks weights" in (export_problem(folder) or "")
         monkeypatch.setattr(exports, "MAX_BYTES", 10)
@@ -83,14 +87,18 @@ class TestCheck:
 
 
 class TestRun:
-    def test_a_model_that_cannot_be_used_is_a_warning_of_the_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_model_that_cannot_be_used_is_a_warning_of_the_run(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         def export(folder: Path) -> None:
             policy().export(folder)
             change(folder, lambda weights: weights.pop("model.norm.weight"))
 
         summary = Summary(RunDir(tmp_path), "dapo", {})
         counts = {"iteration": 2, "max_iterations": 2, "optimizer_steps": 2, "response_tokens": 7}
-        stub: Any = SimpleNamespace(name="dapo", **counts, export=export, device=torch.device("cpu"), stopped_by=None)
+        stub: Any = SimpleNamespace(
+            name="dapo", **counts, export=export, device=torch.device("cpu"), stopped_by=None
+        )
         trainer: Any = SimpleNamespace(is_global_zero=True, callbacks=[summary])
         summary.on_train_end(trainer, stub)
         [warning] = json.loads((tmp_path / "summary.json").read_text())["warnings"]
@@ -105,10 +113,16 @@ class TestRun:
             check_export(folder)
             assert f"for {iteration} iterations" in (folder / "README.md").read_text()
 
-    def test_an_export_that_cannot_be_used_replaces_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("rlmods.callbacks.checkpoint.export_problem", lambda folder: "lacks weights")
+    def test_an_export_that_cannot_be_used_replaces_none(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(
+            "rlmods.callbacks.checkpoint.export_problem", lambda folder: "lacks weights"
+        )
         checkpoint = IterationCheckpoint(tmp_path / "checkpoints", every=1, export="all")
-        with pytest.warns(UserWarning, match=r"_export was not written \(lacks weights\): training continues"):
+        with pytest.warns(
+            UserWarning, match=r"_export was not written \(lacks weights\): training continues"
+        ):
             fit(learner(), 1, callbacks=(checkpoint,))
         assert not list((tmp_path / "checkpoints").glob("*_export*"))
         assert checkpoint.failures == 1

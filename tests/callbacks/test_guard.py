@@ -24,7 +24,8 @@ from tests.training.test_train_step import poisoned
 
 @dataclass
 class Reporting(FakeEngine):
-    """Reports the log-probabilities of the weights it was last given, or of the first ones; after the first transfer with an offset."""
+    """Reports the log-probabilities of the weights it was last given, or of the first ones; after
+    the first transfer with an offset."""
 
     forgets: bool = False
     offset: float = 0.0
@@ -40,7 +41,9 @@ class Reporting(FakeEngine):
         row = torch.tensor([[*response.prompt_tokens, *response.tokens]])
         mask = torch.arange(row.shape[1])[None] >= len(response.prompt_tokens)
         offset = self.offset if self.latest else 0.0
-        return replace(response, behavior_logprobs=(self.copy(row, mask).logprobs[mask] - offset).tolist())
+        return replace(
+            response, behavior_logprobs=(self.copy(row, mask).logprobs[mask] - offset).tolist()
+        )
 
 
 class Diverging(Tiny):
@@ -68,42 +71,75 @@ class TestBounds:
     @pytest.mark.parametrize("value", [2e4, math.inf, math.nan])
     def test_stops_and_saves(self, tmp_path: Path, name: str, setting: str, value: float) -> None:
         trained = Diverging(name, [1.0, value, value, 1.0, value, value, value, value])
-        message = rf"{name} is \S+ after iteration 7, beyond callbacks.guard.{setting} for 3 iterations in a row: training has diverged"
+        message = (
+            rf"{name} is \S+ after iteration 7, beyond callbacks.guard.{setting} for 3 iterations "
+            r"in a row: training has diverged"
+        )
         with pytest.raises(UserError, match=message) as error:
             fit(trained, 8, [IterationCheckpoint(tmp_path, every=0), Guard(tmp_path)])
         assert "\n" not in str(error.value)
         assert [path.name for path in tmp_path.iterdir()] == ["iteration_000007.ckpt"]
 
     @pytest.mark.parametrize("value", [0.31, math.nan])
-    def test_a_sampler_that_disagrees_stops_the_first_iteration(self, tmp_path: Path, value: float) -> None:
+    def test_a_sampler_that_disagrees_stops_the_first_iteration(
+        self, tmp_path: Path, value: float
+    ) -> None:
         trained = Diverging("train/sampler_logprob_gap", [value] * 3)
         about = (
-            r"train/sampler_logprob_gap is \S+ after iteration 1, beyond callbacks.guard.max_sampler_gap=0.1: the sampler and the trainer"
+            r"train/sampler_logprob_gap is \S+ after iteration 1, beyond "
+            r"callbacks.guard.max_sampler_gap=0.1: the sampler and the trainer"
         )
         with pytest.raises(UserError, match=about) as error:
             fit(trained, 3, [IterationCheckpoint(tmp_path, every=0), Guard(tmp_path)])
-        assert all(cause in str(error.value) for cause in ("padding", "temperature", "weights", "type rollout=local"))
+        assert all(
+            cause in str(error.value)
+            for cause in ("padding", "temperature", "weights", "type rollout=local")
+        )
         assert [path.name for path in tmp_path.iterdir()] == ["iteration_000001.ckpt"]
 
     def test_the_update_of_one_iteration_is_within_the_bound(self, tmp_path: Path) -> None:
-        rows = train(learner(rollout=Reporting(ahead=1), correction=Truncated()), 12, callbacks=(Guard(tmp_path),))
+        rows = train(
+            learner(rollout=Reporting(ahead=1), correction=Truncated()),
+            12,
+            callbacks=(Guard(tmp_path),),
+        )
         assert 0.01 < max(row.get("train/ahead_logprob_gap", 0.0) for row in rows) < 0.5
 
-    def test_a_failed_transfer_of_weights_is_noticed_when_sampling_ahead(self, tmp_path: Path) -> None:
-        """The policy hardly moves, so that rows sampled ahead would be within their bound: the gap of weights that lack a tied one."""
-        trained = learner(rollout=Reporting(ahead=1, offset=0.14), correction=Truncated(), optimizer=partial(torch.optim.AdamW, lr=1e-7))
-        about = r"train/sampler_logprob_gap is 0\.14 after iteration 2, beyond callbacks.guard.max_sampler_gap=0.1"
+    def test_a_failed_transfer_of_weights_is_noticed_when_sampling_ahead(
+        self, tmp_path: Path
+    ) -> None:
+        """The policy hardly moves, so that rows sampled ahead would be within their bound: the gap
+        of weights that lack a tied one."""
+        trained = learner(
+            rollout=Reporting(ahead=1, offset=0.14),
+            correction=Truncated(),
+            optimizer=partial(torch.optim.AdamW, lr=1e-7),
+        )
+        about = (
+            r"train/sampler_logprob_gap is 0\.14 after iteration 2, beyond "
+            r"callbacks.guard.max_sampler_gap=0.1"
+        )
         with pytest.raises(UserError, match=about):
             train(trained, 4, callbacks=(Guard(tmp_path),))
 
     def test_old_weights_are_noticed_when_sampling_ahead(self, tmp_path: Path) -> None:
         trained = learner(rollout=Reporting(ahead=1, forgets=True), correction=Truncated())
-        with pytest.raises(UserError, match=r"train/sampler_logprob_gap is \S+ after iteration \d+, beyond .*max_sampler_gap=0.1"):
+        with pytest.raises(
+            UserError,
+            match=r"train/sampler_logprob_gap is \S+ after iteration \d+, beyond "
+            r".*max_sampler_gap=0.1",
+        ):
             train(trained, 40, callbacks=(Guard(tmp_path),))
 
-    def test_a_policy_that_moves_too_far_is_noticed_when_sampling_ahead(self, tmp_path: Path) -> None:
+    def test_a_policy_that_moves_too_far_is_noticed_when_sampling_ahead(
+        self, tmp_path: Path
+    ) -> None:
         trained = learner(rollout=Reporting(ahead=1, forgets=True), correction=Truncated())
-        with pytest.raises(UserError, match=r"beyond callbacks.guard.max_ahead_gap=0.5 for 3 iterations in a row: .* type rollout.ahead=0"):
+        with pytest.raises(
+            UserError,
+            match=r"beyond callbacks.guard.max_ahead_gap=0.5 for 3 iterations in a row: .* type "
+            r"rollout.ahead=0",
+        ):
             train(trained, 40, callbacks=(Guard(tmp_path, max_sampler_gap=None),))
 
     def test_the_real_loop_measures_it(self, tmp_path: Path) -> None:
@@ -111,10 +147,15 @@ class TestBounds:
 
         class Warm(Local):
             def generate(self, *args: Any, **options: Any) -> Any:
-                return [replace(r, behavior_logprobs=[2 * x for x in r.behavior_logprobs]) for r in super().generate(*args, **options)]
+                return [
+                    replace(r, behavior_logprobs=[2 * x for x in r.behavior_logprobs])
+                    for r in super().generate(*args, **options)
+                ]
 
         trained = learner(rollout=Warm(max_tokens=8))
-        with pytest.raises(UserError, match=r"after iteration 1, beyond callbacks.guard.max_sampler_gap=0.1"):
+        with pytest.raises(
+            UserError, match=r"after iteration 1, beyond callbacks.guard.max_sampler_gap=0.1"
+        ):
             train(trained, 4, callbacks=(Guard(tmp_path),))
         assert trained.iteration == 1
 
@@ -137,23 +178,31 @@ class TestBounds:
 
     @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
     @pytest.mark.parametrize("kind", ["mean", "maximum"])
-    def test_metrics_of_the_loop_that_are_not_finite_stop_it(self, tmp_path: Path, kind: str, value: float) -> None:
+    def test_metrics_of_the_loop_that_are_not_finite_stop_it(
+        self, tmp_path: Path, kind: str, value: float
+    ) -> None:
         """They reach the guard and the log as they are."""
 
         class Diverged(Extension):
             def before_iteration_end(self) -> None:
                 x, where = torch.tensor([value]), torch.tensor([True])
-                self.loop.meter.mean("train/kl_ref", x) if kind == "mean" else self.loop.meter.maximum("train/kl_ref", x, where)
+                self.loop.meter.mean(
+                    "train/kl_ref", x
+                ) if kind == "mean" else self.loop.meter.maximum("train/kl_ref", x, where)
 
         trained = learner()
         trained.add_extension(Diverged())
         with pytest.raises(
-            UserError, match=f"train/kl_ref is {value} after iteration 2, beyond callbacks.guard.max_kl=10 for 2 iterations"
+            UserError,
+            match=f"train/kl_ref is {value} after iteration 2, beyond callbacks.guard.max_kl=10 for "
+            "2 iterations",
         ):
             train(trained, 5, callbacks=(Guard(tmp_path, patience=2),))
         assert trained.iteration == 2
 
-    @pytest.mark.parametrize("invalid", [{"max_ratio": 0}, {"max_kl": -1}, {"patience": 0}, {"action": "raise"}])
+    @pytest.mark.parametrize(
+        "invalid", [{"max_ratio": 0}, {"max_kl": -1}, {"patience": 0}, {"action": "raise"}]
+    )
     def test_invalid_settings_are_rejected(self, invalid: dict[str, Any]) -> None:
         with pytest.raises(UserError, match=f"callbacks.guard.{next(iter(invalid))}="):
             Guard("x", **invalid)
@@ -161,9 +210,13 @@ class TestBounds:
 
 class TestNonfinite:
     def test_writes_the_rows_of_the_last_step(self, tmp_path: Path) -> None:
-        trained = poisoned(learner(batch=Batch(prompts=4, samples=4, token_budget=40, max_nonfinite=2)), 1, 2)
+        trained = poisoned(
+            learner(batch=Batch(prompts=4, samples=4, token_budget=40, max_nonfinite=2)), 1, 2
+        )
         path = tmp_path / "nonfinite/iteration_000003.pt"
-        with pytest.raises(UserError, match=rf"its rows are in {path}: torch.load\(PATH, weights_only=True\)$") as error:
+        with pytest.raises(
+            UserError, match=rf"its rows are in {path}: torch.load\(PATH, weights_only=True\)$"
+        ) as error:
             train(trained, 9, callbacks=(Guard(tmp_path / "nonfinite"),))
         assert "\n" not in str(error.value)
         report = torch.load(path, weights_only=True)
@@ -171,6 +224,8 @@ class TestNonfinite:
         rows = Experience(**report["shares"][0])
         assert len(rows) == 16
         assert len(report["losses"]) > 1, "several microbatches"
-        assert sorted(i for entry in report["losses"] for i in entry["rows"].tolist()) == list(range(16))
+        assert sorted(i for entry in report["losses"] for i in entry["rows"].tolist()) == list(
+            range(16)
+        )
         assert all(math.isnan(entry["loss"]) for entry in report["losses"])
         assert math.isnan(report["norms"]["policy"])

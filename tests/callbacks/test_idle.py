@@ -19,20 +19,36 @@ from tests.support.tiny_setup import fit, learner
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "flat groups": (
-        {"reward": lambda rs: Scores([1.0] * len(rs), correct=[True] * len(rs)), "sampling": Dynamic(), "max_draws": 1},
+        {
+            "reward": lambda rs: Scores([1.0] * len(rs), correct=[True] * len(rs)),
+            "sampling": Dynamic(),
+            "max_draws": 1,
+        },
         "every response is correct: type harder data (train/all_correct_fraction=1)",
     ),
     "all wrong, with a KL or entropy term": (
-        {"reward": lambda rs: Scores([0.0] * len(rs), correct=[False] * len(rs)), "entropy_coefficient": 0.1},
+        {
+            "reward": lambda rs: Scores([0.0] * len(rs), correct=[False] * len(rs)),
+            "entropy_coefficient": 0.1,
+        },
         "every response is wrong",
     ),
-    "flat groups that are trained on": ({"reward": lambda rs: [0.3] * len(rs)}, "train/flat_group_fraction=1"),
-    "one sample": ({"sampling": Dynamic(), "batch": Batch(prompts=4, samples=1), "max_draws": 1}, "type batch.samples=8 or more"),
+    "flat groups that are trained on": (
+        {"reward": lambda rs: [0.3] * len(rs)},
+        "train/flat_group_fraction=1",
+    ),
+    "one sample": (
+        {"sampling": Dynamic(), "batch": Batch(prompts=4, samples=1), "max_draws": 1},
+        "type batch.samples=8 or more",
+    ),
     "no score": (
         {"reward": lambda rs: [None] * len(rs)},
         "every response: check reward= and the data (train/unscored_fraction=1)",
     ),
-    "nothing selected": ({"sampling": BestOf(threshold=9.0), "max_draws": 1}, "sampling= selects no response"),
+    "nothing selected": (
+        {"sampling": BestOf(threshold=9.0), "max_draws": 1},
+        "sampling= selects no response",
+    ),
     "no preference": (
         {"kind": OnlineDPO, "preference": Sigmoid(), "judge": lambda prompt, first, second: 0.5},
         "all responses to a prompt score alike",
@@ -68,7 +84,9 @@ def test_warns_again_after_it_trained() -> None:
     for norm in norms:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            callback.on_iteration_end(rank, learner, {} if norm is None else {"train/grad_norm": norm})
+            callback.on_iteration_end(
+                rank, learner, {} if norm is None else {"train/grad_norm": norm}
+            )
         warned.append(len(caught))
     assert warned == [0, 1, 0, 0, 0, 1, 0, 0, 1]
     assert logged == [{"alert/idle": 2.0}] * 3

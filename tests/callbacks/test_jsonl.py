@@ -19,16 +19,37 @@ def test_writes_one_line_per_call(tmp_path: Path) -> None:
     path = tmp_path / "run" / "metrics.jsonl"
     log = JsonlLogger(path)
     log.log_metrics({"val/accuracy": 0.5}, step=0)
-    log.log_metrics({"train/b": torch.tensor(2.0), "optimizer_step": 4, "train/a": math.nan, "wall_s": 7.5, "train/c": -math.inf}, step=1)
+    log.log_metrics(
+        {
+            "train/b": torch.tensor(2.0),
+            "optimizer_step": 4,
+            "train/a": math.nan,
+            "wall_s": 7.5,
+            "train/c": -math.inf,
+        },
+        step=1,
+    )
     first, second = rows(path)
     assert first["wall_s"] >= 0
-    assert first == {"iteration": 0, "optimizer_step": None, "wall_s": first["wall_s"], "val/accuracy": 0.5}
+    assert first == {
+        "iteration": 0,
+        "optimizer_step": None,
+        "wall_s": first["wall_s"],
+        "val/accuracy": 0.5,
+    }
     assert list(second.items()) == [
-        ("iteration", 1), ("optimizer_step", 4), ("wall_s", 7.5), ("train/a", None), ("train/b", 2.0), ("train/c", None)
-    ]  # fmt: skip
+        ("iteration", 1),
+        ("optimizer_step", 4),
+        ("wall_s", 7.5),
+        ("train/a", None),
+        ("train/b", 2.0),
+        ("train/c", None),
+    ]
 
 
-def test_resuming_deletes_later_rows_and_continues_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_deletes_later_rows_and_continues_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "metrics.jsonl"
     log = JsonlLogger(path)
     for step in (0, 1, 2, 2, 3):
@@ -54,6 +75,8 @@ def test_full_disk_gives_a_one_line_error(tmp_path: Path) -> None:
     log = JsonlLogger(tmp_path / "metrics.jsonl")
     log.path = tmp_path / "full"
     log.path.symlink_to("/dev/full")
-    with pytest.raises(UserError, match=r"full: cannot write there \(No space left on device\): make room, or") as error:
+    with pytest.raises(
+        UserError, match=r"full: cannot write there \(No space left on device\): make room, or"
+    ) as error:
         log.log_metrics({"train/reward": 1.0}, step=1)
     assert "\n" not in str(error.value)

@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.filterwarnings(text) for text in FILTERS]
 
 
 class Scripted:
-    """Reward whose accuracy on held-out prompts, which it gets one response each, follows a list."""
+    """Reward whose accuracy on held-out prompts, which it gets one response each, follows a
+    list."""
 
     needs_group = False
 
@@ -40,8 +41,15 @@ class Scripted:
         return Scores([float(x) for x in correct], correct=correct)
 
 
-def train(accuracies: Sequence[float], iterations: int, *callbacks: L.Callback, **options: Any) -> tuple[Any, list[dict[str, Any]]]:
-    trained = learner(reward=Scripted(accuracies), validation=Validation(every=1), validation_prompts=list(SPLITS.val), batch=Batch(4, 4))
+def train(
+    accuracies: Sequence[float], iterations: int, *callbacks: L.Callback, **options: Any
+) -> tuple[Any, list[dict[str, Any]]]:
+    trained = learner(
+        reward=Scripted(accuracies),
+        validation=Validation(every=1),
+        validation_prompts=list(SPLITS.val),
+        batch=Batch(4, 4),
+    )
     return trained, fit(trained, iterations, callbacks=callbacks, **options)
 
 
@@ -67,24 +75,43 @@ class TestEarlyStopping:
     def test_ends_the_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         stopping = EarlyStopping("val/accuracy", patience=2, mode="max")
         run = RunDir(tmp_path)
-        trained, rows = train(self.ACCURACIES, 9, stopping, GracefulStop(), IterationCheckpoint(run.checkpoints), Summary(run, "dapo", {}))
+        trained, rows = train(
+            self.ACCURACIES,
+            9,
+            stopping,
+            GracefulStop(),
+            IterationCheckpoint(run.checkpoints),
+            Summary(run, "dapo", {}),
+        )
         assert trained.iteration == 4
-        assert [row["val/accuracy"] for row in rows if "val/accuracy" in row] == list(self.ACCURACIES[:5])
+        assert [row["val/accuracy"] for row in rows if "val/accuracy" in row] == list(
+            self.ACCURACIES[:5]
+        )
         summary = json.loads(run.summary.read_text())
         assert (summary["exit"], summary["iterations"]) == ("finished", 4)
         assert (run.export / "model.safetensors").is_file()
         assert read_iteration(run.checkpoints / "iteration_000004.ckpt") == 4
         out = capsys.readouterr().out
-        assert "dapo: 4 of 9 iterations, ended by EarlyStopping: Monitored metric val/accuracy did not improve in the last 2" in out
+        assert (
+            "dapo: 4 of 9 iterations, ended by EarlyStopping: Monitored metric val/accuracy "
+            "did not improve in the last 2" in out
+        )
 
     def test_training_metrics_can_be_monitored(self) -> None:
         trained, _ = train([0.0] * 9, 8, EarlyStopping("train/lr", patience=3, mode="max"))
         assert trained.iteration == 4
 
     def test_resumes_with_its_patience(self, tmp_path: Path) -> None:
-        train(self.ACCURACIES, 3, EarlyStopping("val/accuracy", patience=2, mode="max"), IterationCheckpoint(tmp_path))
+        train(
+            self.ACCURACIES,
+            3,
+            EarlyStopping("val/accuracy", patience=2, mode="max"),
+            IterationCheckpoint(tmp_path),
+        )
         stopping = EarlyStopping("val/accuracy", patience=2, mode="max")
-        trained, _ = train(self.ACCURACIES[4:], 9, stopping, resume=tmp_path / "iteration_000003.ckpt")
+        trained, _ = train(
+            self.ACCURACIES[4:], 9, stopping, resume=tmp_path / "iteration_000003.ckpt"
+        )
         assert trained.iteration == 4
 
     def test_infinite_metrics_end_the_run(self) -> None:
@@ -98,7 +125,9 @@ class TestEarlyStopping:
 
 def test_model_checkpoint_keeps_the_best(tmp_path: Path) -> None:
     best = ModelCheckpoint(tmp_path, "best", monitor="val/accuracy", mode="max")
-    trained, _ = train([0.0, 0.25, 0.75, 0.5, 0.25], 4, best, IterationCheckpoint(tmp_path / "checkpoints"))
+    trained, _ = train(
+        [0.0, 0.25, 0.75, 0.5, 0.25], 4, best, IterationCheckpoint(tmp_path / "checkpoints")
+    )
     assert trained.iteration == 4
     assert float(best.best_model_score or 0.0) == 0.75
     assert read_iteration(tmp_path / "best.ckpt") == 2

@@ -13,32 +13,54 @@ from tests.callbacks.stubs import Tiny, fit, notify, trainer
 
 
 def test_format_iteration() -> None:
-    metrics = {"train/reward": 0.4321, "train/accuracy": 0.375, "train/response_tokens": 6.12, "train/grad_norm": 0.81, "other": 1.0}
+    metrics = {
+        "train/reward": 0.4321,
+        "train/accuracy": 0.375,
+        "train/response_tokens": 6.12,
+        "train/grad_norm": 0.81,
+        "other": 1.0,
+    }
     metrics |= {"train/clip_fraction/low": 0.011, "train/clip_fraction/high": 0.02}
-    assert format_iteration(metrics, 1.23) == "reward 0.432  accuracy 0.375  tokens 6.1  clip low 0.01 high 0.02  grad 0.81  1.2 s"
+    assert (
+        format_iteration(metrics, 1.23)
+        == "reward 0.432  accuracy 0.375  tokens 6.1  clip low 0.01 high 0.02  grad 0.81  1.2 s"
+    )
 
 
 def test_iteration_without_a_step_is_labelled() -> None:
     line = format_iteration({"train/accuracy": 0.0, "train/skipped_steps": 1.0}, 1.0)
     assert line == "accuracy 0.000  no step: no learning signal  1.0 s"
-    assert "every response is unscored" in format_iteration({"train/skipped_steps": 1.0, "train/unscored_fraction": 1.0}, 1.0)
+    assert "every response is unscored" in format_iteration(
+        {"train/skipped_steps": 1.0, "train/unscored_fraction": 1.0}, 1.0
+    )
     assert "no step" not in format_iteration({"train/skipped_steps": 0.5}, 1.0)
 
 
 def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     fit(Tiny(), 2, [Progress()])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration")]
-    assert [line.split("  ")[::2] for line in lines] == [["iteration 1/2", "tokens 2.0"], ["iteration 2/2", "tokens 2.0"]]
+    assert [line.split("  ")[::2] for line in lines] == [
+        ["iteration 1/2", "tokens 2.0"],
+        ["iteration 2/2", "tokens 2.0"],
+    ]
 
 
 def test_validation_line(capsys: pytest.CaptureFixture[str]) -> None:
     stub, learner = trainer(), Tiny()
     stub.callbacks = [Progress()]
-    notify(stub, "on_validation_metrics", learner, {"val/accuracy": 0.5, "val/pass@4": 0.75, "val/response_tokens": 3}, [])
+    notify(
+        stub,
+        "on_validation_metrics",
+        learner,
+        {"val/accuracy": 0.5, "val/pass@4": 0.75, "val/response_tokens": 3},
+        [],
+    )
     assert capsys.readouterr().out == "iteration 0/100  val/accuracy 0.500  val/pass@4 0.750\n"
 
 
-def test_long_sampling_prints_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_sampling_prints_progress(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     start = time.monotonic()
     progress = Progress(patience_s=30)
     for seconds in (20, 31, 40):
@@ -47,7 +69,9 @@ def test_long_sampling_prints_progress(capsys: pytest.CaptureFixture[str], monke
     assert capsys.readouterr().out == "sampling 3/8 responses, 50 tokens\n"
 
 
-def test_long_phases_print_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_phases_print_progress(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     start, progress, learner = time.monotonic(), Progress(patience_s=30), Tiny()
     for seconds, phase in (
         (20, "reward"),
@@ -62,8 +86,16 @@ def test_long_phases_print_progress(capsys: pytest.CaptureFixture[str], monkeypa
         learner.timer.progress += 3
         monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: start + seconds)
         progress.show_phase(learner)
-    lines = ["grading, 11 s", "grading, 42 s", "updating, 0 s, 0 microbatches", "updating, 35 s, 3 microbatches"]
-    assert capsys.readouterr().out.splitlines() == [*(f"iteration 1: {line}" for line in lines), "iteration 0: validating, 0 s"]
+    lines = [
+        "grading, 11 s",
+        "grading, 42 s",
+        "updating, 0 s, 0 microbatches",
+        "updating, 35 s, 3 microbatches",
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        *(f"iteration 1: {line}" for line in lines),
+        "iteration 0: validating, 0 s",
+    ]
 
 
 def test_a_slow_reward_is_shown_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:

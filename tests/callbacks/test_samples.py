@@ -13,7 +13,10 @@ from tests.callbacks.stubs import Tiny, fit, notify, trainer
 
 def test_writes_one_row_per_response(tmp_path: Path) -> None:
     learner = fit(Tiny(), 4, [Samples(tmp_path / "samples", every=2, print_every=0)])
-    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == ["iteration_000002.jsonl", "iteration_000004.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
+        "iteration_000002.jsonl",
+        "iteration_000004.jsonl",
+    ]
     lines = (tmp_path / "samples/iteration_000004.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == learner.samples
 
@@ -22,11 +25,14 @@ def test_some_rows_are_printed_verbatim(tmp_path: Path, capsys: pytest.CaptureFi
     fit(Tiny(), 3, [Samples(tmp_path, shown=2, print_every=3)])
     out = capsys.readouterr().out
     assert out.count("iteration 3") == 2
-    assert [f"[bold]{i}" in out for i in range(4)] == [True, False, True, False]  # no markup, evenly spaced
+    # no markup, evenly spaced
+    assert [f"[bold]{i}" in out for i in range(4)] == [True, False, True, False]
     assert "reward 2" in out
 
 
-def test_zero_disables_writing_and_printing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_disables_writing_and_printing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fit(Tiny(), 2, [Samples(tmp_path / "samples", every=0, print_every=0)])
     assert not (tmp_path / "samples").exists()
     assert "response" not in capsys.readouterr().out
@@ -64,9 +70,19 @@ def test_files_after_the_resumed_iteration_are_deleted(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == kept
 
 
-@pytest.mark.parametrize("hostile", ["\x1b]0;title\x07", "\x1b[2J", "\x9b2J", "\u202e", "a\rb", "\u2028", "\ud800"])
-def test_control_characters_are_shown_as_escapes(hostile: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for row in ({"response": f"x{hostile}y"}, {"prompt": f"x{hostile}y"}, {"answer": f"x{hostile}y"}, {"id": hostile}, {hostile: "id"}):
+@pytest.mark.parametrize(
+    "hostile", ["\x1b]0;title\x07", "\x1b[2J", "\x9b2J", "\u202e", "a\rb", "\u2028", "\ud800"]
+)
+def test_control_characters_are_shown_as_escapes(
+    hostile: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for row in (
+        {"response": f"x{hostile}y"},
+        {"prompt": f"x{hostile}y"},
+        {"answer": f"x{hostile}y"},
+        {"id": hostile},
+        {hostile: "id"},
+    ):
         rich.get_console().print(panel(row, "title"))
         out = capsys.readouterr().out
         assert not set(out) & set("\x1b\x07\x9b\u202e\r\u2028\ud800")
@@ -79,5 +95,11 @@ def test_printable_changes_no_visible_text() -> None:
 
 
 def test_unusual_row_can_be_printed() -> None:
-    row = {"prompt": [{"role": "user", "content": "hi"}], "response": "", "answer": None, "tokens": [1, 2], "reward": None}
+    row = {
+        "prompt": [{"role": "user", "content": "hi"}],
+        "response": "",
+        "answer": None,
+        "tokens": [1, 2],
+        "reward": None,
+    }
     rich.get_console().print(panel(row, "title"))

@@ -35,7 +35,9 @@ class SendSignals(L.Callback):
     def __init__(self, when: int, *numbers: int) -> None:
         self.when, self.numbers = when, numbers
 
-    def on_train_batch_start(self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int
+    ) -> None:
         if learner.iteration + 1 == self.when:
             numbers, self.numbers = self.numbers, ()
             for number in numbers:
@@ -43,10 +45,14 @@ class SendSignals(L.Callback):
 
 
 class SendSignalDuringValidation(SendSignals):
-    def on_train_batch_start(self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int
+    ) -> None:
         pass
 
-    def on_validation_metrics(self, trainer: L.Trainer, learner: Any, metrics: Any, rows: Any) -> None:
+    def on_validation_metrics(
+        self, trainer: L.Trainer, learner: Any, metrics: Any, rows: Any
+    ) -> None:
         if learner.iteration == self.when and self.numbers:
             os.kill(os.getpid(), self.numbers[0])
 
@@ -62,9 +68,13 @@ class SendSignalDuringValidation(SendSignals):
         ((signal.SIGINT, signal.SIGTERM), 75),
     ],
 )
-def test_iteration_ends_and_is_saved(tmp_path: Path, numbers: tuple[int, ...], status: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_iteration_ends_and_is_saved(
+    tmp_path: Path, numbers: tuple[int, ...], status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     stop = GracefulStop()
-    trained = fit(Tiny(batches=2), 9, [IterationCheckpoint(tmp_path), stop, SendSignals(3, *numbers)])
+    trained = fit(
+        Tiny(batches=2), 9, [IterationCheckpoint(tmp_path), stop, SendSignals(3, *numbers)]
+    )
     assert (trained.iteration, stop.exit_status, stop.iteration_aborted) == (3, status, False)
     assert [path.name for path in tmp_path.iterdir()] == ["iteration_000003.ckpt"]
     assert "stopping after iteration 3" in capfd.readouterr().err
@@ -78,14 +88,19 @@ def test_without_a_signal_training_continues(tmp_path: Path) -> None:
 
 class TestDeadline:
     def test_iteration_that_would_not_end_is_aborted_at_once(self, tmp_path: Path) -> None:
-        """Expected from the durations of the latest iterations, without waiting for the deadline."""
+        """Expected from the durations of the latest iterations, without waiting for the
+        deadline."""
         stop, started = GracefulStop(grace_s=30), time.monotonic()
         sender = SendSignals(3, signal.SIGUSR1)
         sender.on_train_start = lambda *_: stop._durations_s.append(60.0)  # type: ignore[method-assign]
         trained = learner()
         with pytest.raises(DeadlineError, match="iteration 3 would not have ended within 30 s"):
             train(trained, 9, callbacks=(IterationCheckpoint(tmp_path, every=1), stop, sender))
-        assert (trained.iteration, stop.exit_status, stop.iteration_aborted) == (2, EX_TEMPFAIL, True)
+        assert (trained.iteration, stop.exit_status, stop.iteration_aborted) == (
+            2,
+            EX_TEMPFAIL,
+            True,
+        )
         assert time.monotonic() - started < 30
         assert "iteration_000002.ckpt" in {path.name for path in tmp_path.iterdir()}
 
@@ -103,7 +118,10 @@ class TestDeadline:
 
         trained, stop = learner(reward=reward), GracefulStop(grace_s=0.3)
         if slow_phase == "microbatches":
-            trained.optimize = lambda rows, plan: (time.sleep(0.5), list(trained.microbatches(rows)))
+            trained.optimize = lambda rows, plan: (
+                time.sleep(0.5),
+                list(trained.microbatches(rows)),
+            )
         with pytest.raises(DeadlineError):
             train(trained, 3, callbacks=(Slow(), stop, SendSignals(1, signal.SIGTERM)))
         assert trained.iteration == 0
@@ -111,7 +129,9 @@ class TestDeadline:
     @pytest.mark.parametrize("grace_s", [60.0, None])
     def test_iteration_ends_before_the_deadline(self, grace_s: float | None) -> None:
         stop = GracefulStop(grace_s)
-        trained = learner(reward=lambda responses: time.sleep(0.2) or [float(r.tokens[0] % 2) for r in responses])
+        trained = learner(
+            reward=lambda responses: time.sleep(0.2) or [float(r.tokens[0] % 2) for r in responses]
+        )
         train(trained, 3, callbacks=(stop, SendSignals(1, signal.SIGTERM)))
         assert (trained.iteration, stop.exit_status) == (1, 75)
 
@@ -131,9 +151,13 @@ def test_signal_of_another_rank_stops_this_one(monkeypatch: pytest.MonkeyPatch) 
     stop = GracefulStop()
 
     class SignalOfOtherRank(L.Callback):
-        def on_train_batch_start(self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
+        def on_train_batch_start(
+            self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int
+        ) -> None:
             if learner.iteration == 1:
-                monkeypatch.setattr(trainer.strategy, "reduce", lambda x, reduce_op: x + signal.SIGTERM)
+                monkeypatch.setattr(
+                    trainer.strategy, "reduce", lambda x, reduce_op: x + signal.SIGTERM
+                )
 
     assert fit(Tiny(), 9, [stop, SignalOfOtherRank()]).iteration == 2
     assert stop.exit_status == EX_TEMPFAIL
@@ -141,7 +165,9 @@ def test_signal_of_another_rank_stops_this_one(monkeypatch: pytest.MonkeyPatch) 
 
 def test_lightnings_requeueing_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = SLURMEnvironment()
-    trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer = L.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
     monkeypatch.setattr(trainer.strategy, "cluster_environment", environment, raising=False)
     GracefulStop().setup(trainer, None, "fit")
     assert not environment.auto_requeue

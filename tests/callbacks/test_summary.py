@@ -20,8 +20,15 @@ from tests.support import tiny_setup
 
 def learner(iteration: int = 2) -> Any:
     export = lambda folder: folder.mkdir()  # noqa: E731
-    counts = {"iteration": iteration, "max_iterations": 2, "optimizer_steps": 2, "response_tokens": 7}
-    return SimpleNamespace(name="dapo", **counts, export=export, device=torch.device("cpu"), stopped_by=None)
+    counts = {
+        "iteration": iteration,
+        "max_iterations": 2,
+        "optimizer_steps": 2,
+        "response_tokens": 7,
+    }
+    return SimpleNamespace(
+        name="dapo", **counts, export=export, device=torch.device("cpu"), stopped_by=None
+    )
 
 
 def write(tmp_path: Path, values: list[float], end: Any) -> dict[str, Any]:
@@ -46,7 +53,9 @@ def test_first_best_and_last(tmp_path: Path, values: list[float], best: float) -
 
 
 def test_dropped_prompts_are_counted(tmp_path: Path) -> None:
-    assert "dropped_prompts" not in write(tmp_path, [], lambda s: s.on_train_end(TRAINER, learner(1)))
+    assert "dropped_prompts" not in write(
+        tmp_path, [], lambda s: s.on_train_end(TRAINER, learner(1))
+    )
     (tmp_path / "other").mkdir()
     summary = Summary(RunDir(tmp_path / "other"), "dapo", {}, dropped_prompts=3)
     summary.on_train_end(TRAINER, learner(1))
@@ -54,18 +63,29 @@ def test_dropped_prompts_are_counted(tmp_path: Path) -> None:
 
 
 def test_warnings_that_hold_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    callbacks = [SimpleNamespace(finding="val/accuracy has collapsed"), SimpleNamespace(finding=None), object()]
+    callbacks = [
+        SimpleNamespace(finding="val/accuracy has collapsed"),
+        SimpleNamespace(finding=None),
+        object(),
+    ]
     trainer: Any = SimpleNamespace(is_global_zero=True, callbacks=callbacks)
     content = write(tmp_path, [], lambda s: s.on_train_end(trainer, learner()))
     assert content["warnings"] == ["val/accuracy has collapsed"]
     assert capsys.readouterr().err == "warning: val/accuracy has collapsed\n"
     callbacks.clear()
-    assert "warnings" not in write(tmp_path / "other", [], lambda s: s.on_train_end(trainer, learner()))
+    assert "warnings" not in write(
+        tmp_path / "other", [], lambda s: s.on_train_end(trainer, learner())
+    )
 
 
 def test_peak_memory_includes_the_last_checkpoint(tmp_path: Path) -> None:
     content = write(
-        tmp_path, [], lambda s: (s.on_iteration_end(TRAINER, None, {"perf/peak_memory_mb": 1.0}), s.on_train_end(TRAINER, learner()))
+        tmp_path,
+        [],
+        lambda s: (
+            s.on_iteration_end(TRAINER, None, {"perf/peak_memory_mb": 1.0}),
+            s.on_train_end(TRAINER, learner()),
+        ),
     )
     assert content["peak_memory_mb"] > 100
 
@@ -74,8 +94,13 @@ def test_interrupted_and_failed(tmp_path: Path) -> None:
     stop = GracefulStop()
     stop.signal = 15
     interrupted: Any = SimpleNamespace(is_global_zero=True, callbacks=[stop])
-    assert write(tmp_path, [], lambda s: s.on_train_end(interrupted, learner(1)))["exit"] == "interrupted"
-    failed = write(tmp_path, [], lambda s: s.on_exception(TRAINER, learner(1), OSError("disk\nfull")))
+    assert (
+        write(tmp_path, [], lambda s: s.on_train_end(interrupted, learner(1)))["exit"]
+        == "interrupted"
+    )
+    failed = write(
+        tmp_path, [], lambda s: s.on_exception(TRAINER, learner(1), OSError("disk\nfull"))
+    )
     assert failed["exit"] == "failed: OSError: disk full"
 
 
@@ -110,27 +135,48 @@ def test_wall_time_goes_on_after_resuming(tmp_path: Path, monkeypatch: pytest.Mo
 
     def train(iterations: int, resume: Path | None) -> list[dict[str, Any]]:
         log = JsonlLogger(run.metrics, -1 if resume is None else 2)
-        callbacks = (Ticking(), Summary(run, "dapo", {}), IterationCheckpoint(run.checkpoints, every=1))
+        callbacks = (
+            Ticking(),
+            Summary(run, "dapo", {}),
+            IterationCheckpoint(run.checkpoints, every=1),
+        )
         fit_with(tiny_setup.learner(), iterations, callbacks, log, resume)
         clock.now += 500.0  # between the two processes
         return [json.loads(line) for line in run.metrics.read_text().splitlines()]
 
     assert [row["wall_s"] for row in train(2, None)] == [0.0, 10.0]
     assert json.loads(run.summary.read_text())["wall_s"] == 20.0
-    assert [row["wall_s"] for row in train(4, run.checkpoints / "iteration_000002.ckpt")] == [0.0, 10.0, 10.0, 20.0]
+    assert [row["wall_s"] for row in train(4, run.checkpoints / "iteration_000002.ckpt")] == [
+        0.0,
+        10.0,
+        10.0,
+        20.0,
+    ]
     assert json.loads(run.summary.read_text())["wall_s"] == 40.0
 
 
-def fit_with(learner: Any, iterations: int, callbacks: tuple[L.Callback, ...], log: Any, resume: Path | None) -> None:
-    trainer = trainers.build(max_iterations=iterations, callbacks=callbacks, loggers=[log], accelerator="cpu", devices=1)
-    trainer.fit(learner, datamodule=PromptModule(tiny_setup.SPLITS, learner.batch.prompts), ckpt_path=resume, weights_only=True)
+def fit_with(
+    learner: Any, iterations: int, callbacks: tuple[L.Callback, ...], log: Any, resume: Path | None
+) -> None:
+    trainer = trainers.build(
+        max_iterations=iterations, callbacks=callbacks, loggers=[log], accelerator="cpu", devices=1
+    )
+    trainer.fit(
+        learner,
+        datamodule=PromptModule(tiny_setup.SPLITS, learner.batch.prompts),
+        ckpt_path=resume,
+        weights_only=True,
+    )
 
 
 def test_last_line_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = Summary(RunDir(tmp_path), "reward_model", {})
     summary.on_validation_metrics(TRAINER, None, {"val/pair_accuracy": 0.71, "val/loss": 0.6}, [])
     summary.on_train_end(TRAINER, learner())
-    assert "reward_model: 2 iterations; val/pair_accuracy 0.710; the model is in" in capsys.readouterr().out
+    assert (
+        "reward_model: 2 iterations; val/pair_accuracy 0.710; the model is in"
+        in capsys.readouterr().out
+    )
     stuck = learner()
     stuck.optimizer_steps = 0
     summary.directory = RunDir(tmp_path / "again")
@@ -144,15 +190,22 @@ class TestFullDisk:
 
     def test_export(self, tmp_path: Path) -> None:
         def export(folder: Path) -> None:
-            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+            raise SafetensorError(
+                "Error while serializing: I/O error: No space left on device (os error 28)"
+            )
 
         full = learner()
         full.export = export
-        with pytest.raises(UserError, match=r"export: cannot write there \(.+\): make room, or choose another run_dir=") as error:
+        with pytest.raises(
+            UserError,
+            match=r"export: cannot write there \(.+\): make room, or choose another run_dir=",
+        ) as error:
             Summary(RunDir(tmp_path), "dapo", {}).on_train_end(TRAINER, full)
         assert "\n" not in str(error.value)
 
     def test_does_not_hide_the_first_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.warns(UserWarning, match=r"summary.json: cannot write there \(File exists\)"):
-            Summary(RunDir(tmp_path / "file"), "dapo", {}).on_exception(TRAINER, learner(1), ValueError("first"))
+            Summary(RunDir(tmp_path / "file"), "dapo", {}).on_exception(
+                TRAINER, learner(1), ValueError("first")
+            )

@@ -43,8 +43,15 @@ def shown(made: Plan, learner: Any, folder: Path, num_ranks: int = 1) -> str:
         (3, 4, "12 steps per iteration (epochs 3 x minibatches 4 of 32)"),
     ],
 )
-def test_optimizer_steps_are_those_of_all_epochs(epochs: int, minibatches: int, steps: str, tmp_path: Path) -> None:
-    batch = ("batch.prompts=16", "batch.samples=8", f"batch.epochs={epochs}", f"batch.minibatches={minibatches}")
+def test_optimizer_steps_are_those_of_all_epochs(
+    epochs: int, minibatches: int, steps: str, tmp_path: Path
+) -> None:
+    batch = (
+        "batch.prompts=16",
+        "batch.samples=8",
+        f"batch.epochs={epochs}",
+        f"batch.minibatches={minibatches}",
+    )
     text = table(tmp_path, "algo=grpo", *batch)
     assert steps in text
     assert ("the importance ratio is 1" in text) is (epochs * minibatches == 1)
@@ -61,17 +68,23 @@ def test_sizes_of_an_iteration(tmp_path: Path) -> None:
 
 def test_sampling_ahead_is_shown(tmp_path: Path) -> None:
     typed = ("rollout=vllm_server", "rollout.urls=[http://h]", "correction=truncated")
-    assert "the next one is sampled while this one is trained on" in table(tmp_path, *typed, "rollout.ahead=1")
+    assert "the next one is sampled while this one is trained on" in table(
+        tmp_path, *typed, "rollout.ahead=1"
+    )
     assert "the next one is sampled" not in table(tmp_path, *typed)
 
 
 def test_a_correction_is_explained(tmp_path: Path) -> None:
-    assert "correction truncated: the objective is weighted" in table(tmp_path, "correction=truncated")
+    assert "correction truncated: the objective is weighted" in table(
+        tmp_path, "correction=truncated"
+    )
     assert "correction none" not in table(tmp_path, "algo=dapo")
 
 
 def test_forwards(tmp_path: Path) -> None:
-    assert "forward prefixes that rows share, such as prompts, once; no padding" in table(tmp_path, "algo=dapo")
+    assert "forward prefixes that rows share, such as prompts, once; no padding" in table(
+        tmp_path, "algo=dapo"
+    )
     assert "forward equal" not in table(tmp_path, "algo=reward_model")
     assert "no padding; critic" not in table(tmp_path, "algo=ppo", "critic=separate")
 
@@ -79,12 +92,17 @@ def test_forwards(tmp_path: Path) -> None:
 def test_padded_forwards_have_a_reason(tmp_path: Path) -> None:
     made = plan("algo=ppo", "critic=separate", f"run_dir={tmp_path}")
     critic = {"critic": Separate(), "advantage": GAE()}
-    eager = learner(policy=Policy(llama(attn_implementation="eager"), character_tokenizer()), **critic)
+    eager = learner(
+        policy=Policy(llama(attn_implementation="eager"), character_tokenizer()), **critic
+    )
     text = shown(made, eager, tmp_path)
     assert "forward padded rows: this model's attention cannot share a prompt" in text
     assert "; critic:" not in text
     text = shown(made, learner(policy=mixture(), **critic), tmp_path)
-    assert "forward padded rows: routers of a mixture of experts are recorded row by row; critic: prefixes that rows share" in text
+    assert (
+        "forward padded rows: routers of a mixture of experts are recorded row by row; "
+        "critic: prefixes that rows share" in text
+    )
 
 
 def test_networks(tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ class Store(dict[str, str]):
 
 def make_stores(num: int = 3) -> list[HeartbeatStore]:
     store = Store()
-    stores = [HeartbeatStore(store, num, Heartbeat(rank, "here", os.getpid())) for rank in range(num)]
+    stores = [
+        HeartbeatStore(store, num, Heartbeat(rank, "here", os.getpid())) for rank in range(num)
+    ]
     for each in stores:
         each.publish()
     for each in stores:
@@ -65,7 +67,10 @@ class TestHeartbeatStore:
         third.publish()
         first.poll()
         monkeypatch.setattr(time, "monotonic", lambda: now + 70)
-        assert first.find_lost(60) == "rank 1 has sent no heartbeat for 70 s, last in phase start of iteration 1"
+        assert (
+            first.find_lost(60)
+            == "rank 1 has sent no heartbeat for 70 s, last in phase start of iteration 1"
+        )
 
     def test_failed_rank(self) -> None:
         first, second, _ = make_stores()
@@ -89,12 +94,18 @@ class TestHeartbeatStore:
         now = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: now + 20)
         assert first.find_hanging(30) is None
-        assert first.find_hanging(10) == ("no progress for 20 s: rank 1 in phase reward of iteration 3; the other ranks wait for it", [1])
+        assert first.find_hanging(10) == (
+            "no progress for 20 s: rank 1 in phase reward of iteration 3; the other ranks "
+            "wait for it",
+            [1],
+        )
         second.publish(forward_count=1)
         first.poll()
         assert first.find_hanging(10) is None
 
-    def test_a_rank_that_waits_for_the_others_does_not_hang(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_rank_that_waits_for_the_others_does_not_hang(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Its progress stands still for as long as one other rank makes some."""
         first, second, _ = make_stores()
         now = time.monotonic()
@@ -140,7 +151,8 @@ def test_timers_restart_after_a_suspension_of_this_process(monkeypatch: pytest.M
 
 @contextmanager
 def start(what: str) -> Iterator[Process]:
-    """Start a single rank in a process group of its own, wait until it is watched, and end it at last."""
+    """Start a single rank in a process group of its own, wait until it is watched, and end it at
+    last."""
     process = Process(["-m", "tests.callbacks.single_rank", what], stdin=True)
     try:
         process.wait_for("started\n")
@@ -153,7 +165,11 @@ def start(what: str) -> Iterator[Process]:
     ("what", "code", "message"),
     [
         ("sleep", 1, "rank 0 in phase reward of iteration 3; resume=auto"),
-        ("regex", -signal.SIGABRT, "native code holds the interpreter in rank 0, phase reward of iteration 3; resume=auto"),
+        (
+            "regex",
+            -signal.SIGABRT,
+            "native code holds the interpreter in rank 0, phase reward of iteration 3; resume=auto",
+        ),
         ("nothing", 0, ""),
         ("workers", 0, ""),
     ],
@@ -180,7 +196,8 @@ def test_a_debugger_that_waits_is_no_hang() -> None:
 
 
 def test_a_suspended_rank_goes_on() -> None:
-    """Suspended alone, as by SIGSTOP, and with its process group, as by Ctrl-Z or a scheduler, for longer than all limits."""
+    """Suspended alone, as by SIGSTOP, and with its process group, as by Ctrl-Z or a scheduler, for
+    longer than all limits."""
     with start("work") as process:
         for send, target in ((os.kill, process.pid), (os.killpg, process.pid)):
             send(target, signal.SIGSTOP)

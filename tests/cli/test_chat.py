@@ -27,7 +27,9 @@ def ask(monkeypatch: pytest.MonkeyPatch, text: str, *words: str) -> None:
 
 class TestSettings:
     def test_values(self) -> None:
-        assert parse_settings(["temperature=0", "max_tokens=8", "system=Be brief."]) == Settings(8, 0.0, system="Be brief.")
+        assert parse_settings(["temperature=0", "max_tokens=8", "system=Be brief."]) == Settings(
+            8, 0.0, system="Be brief."
+        )
 
     @pytest.mark.parametrize(
         ("word", "message"),
@@ -63,13 +65,17 @@ class TestLines:
         ask(monkeypatch, "1234+5678=\n", "temperature=0", "max_tokens=1")
         assert capsys.readouterr().err.endswith("[cut at max_tokens, 1 tokens]\n")
 
-    def test_a_line_beyond_the_context_ends_nothing(self, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def test_a_line_beyond_the_context_ends_nothing(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    ) -> None:
         ask(monkeypatch, f"{'1' * 5000}\n1+1=\n", "temperature=0")
         out, err = capsys.readouterr()
         assert re.fullmatch(r"<answer>-?\d+</answer>\n", out)
         assert "error: the conversation has 500" in err
 
-    def test_control_characters_of_an_error_are_escaped(self, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def test_control_characters_of_an_error_are_escaped(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    ) -> None:
         def refuse(self: Conversation, text: str) -> str:
             raise UserError("the template says \x1b[2J")
 
@@ -77,7 +83,9 @@ class TestLines:
         ask(monkeypatch, "1+1=\n")
         assert capsys.readouterr().err.endswith("error: the template says \\x1b[2J\n")
 
-    def test_ctrl_c_stops_an_answer_only(self, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def test_ctrl_c_stops_an_answer_only(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    ) -> None:
         answer, answers = Conversation.answer, []
 
         def interrupted(self: Conversation, text: str) -> str:

@@ -22,7 +22,14 @@ from rlmods.types import Prompt, Response, UserError
 from tests.support.processes import Process
 
 PROMPT = Prompt(id="0", text="?")
-SMALL = ("data.level=1", "num_prompts=12", "batch.samples=4", "batch.prompts=3", "rollout.max_tokens=3", "min_candidates=3")
+SMALL = (
+    "data.level=1",
+    "num_prompts=12",
+    "batch.samples=4",
+    "batch.prompts=3",
+    "rollout.max_tokens=3",
+    "min_candidates=3",
+)
 
 
 def responses_with(*texts):
@@ -50,9 +57,24 @@ def complete(model, tmp_path_factory):
 
 def test_long_prompts_are_left_out_and_counted(model, tmp_path):
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"prompt": "1" * length, "id": str(length)}) + "\n" for length in range(1, 9)))
-    typed = ["data=jsonl", f"data.train={rows}", "data.num_val=0", "data.answer=null", "data.id=id", "batch.samples=2", "min_candidates=1"]
-    summary = collect(model, [*typed, "data.max_prompt_tokens=5", f"out={tmp_path}/out.jsonl", "rollout.max_tokens=2"])
+    rows.write_text(
+        "".join(
+            json.dumps({"prompt": "1" * length, "id": str(length)}) + "\n" for length in range(1, 9)
+        )
+    )
+    typed = [
+        "data=jsonl",
+        f"data.train={rows}",
+        "data.num_val=0",
+        "data.answer=null",
+        "data.id=id",
+        "batch.samples=2",
+        "min_candidates=1",
+    ]
+    summary = collect(
+        model,
+        [*typed, "data.max_prompt_tokens=5", f"out={tmp_path}/out.jsonl", "rollout.max_tokens=2"],
+    )
     assert summary["long_prompts"] == 3
     assert summary["prompts"] == 5
 
@@ -68,7 +90,10 @@ class TestDeduplicate:
         texts = ["the sum of one and two is 3", "the sum of one and two is 4", "three"]
         assert len(deduplicate(responses_with(*texts), 1.0)[0]) == 3
         assert similarity(*texts[:2]) == 7 / 11
-        assert [r.text for r in deduplicate(responses_with(*texts), 7 / 11)[0]] == [texts[0], texts[2]]
+        assert [r.text for r in deduplicate(responses_with(*texts), 7 / 11)[0]] == [
+            texts[0],
+            texts[2],
+        ]
         assert len(deduplicate(responses_with(*texts), 7 / 11 + 1e-9)[0]) == 3
 
     def test_word_order_and_repetition_are_distinct(self):
@@ -102,17 +127,29 @@ class TestRows:
         rollout.sync(policy, iteration=0)
         assert rows
         for row in rows:
-            responses = rollout.generate([Prompt(id=row["id"], text=row["prompt"])], samples=4, iteration=0)
+            responses = rollout.generate(
+                [Prompt(id=row["id"], text=row["prompt"])], samples=4, iteration=0
+            )
             kept, dropped = deduplicate(responses, 1.0)
-            assert row["dropped"] == {reason: dropped[reason] for reason in ("empty", "duplicate", "near_duplicate")}
+            assert row["dropped"] == {
+                reason: dropped[reason] for reason in ("empty", "duplicate", "near_duplicate")
+            }
             for candidate, response in zip(row["candidates"], kept, strict=True):
-                assert candidate["logprob"] == pytest.approx(sum(response.behavior_logprobs), abs=1e-4)
+                assert candidate["logprob"] == pytest.approx(
+                    sum(response.behavior_logprobs), abs=1e-4
+                )
                 assert {k: v for k, v in candidate.items() if k != "logprob"} == {
-                    "text": response.text, "tokens": list(response.tokens), "num_tokens": len(response.tokens), "finish": response.finish,
-                }  # fmt: skip
+                    "text": response.text,
+                    "tokens": list(response.tokens),
+                    "num_tokens": len(response.tokens),
+                    "finish": response.finish,
+                }
             assert eval(row["prompt"][:-1]) == int(row["answer"])
             assert (row["model"], row["weights"]) == (model, fingerprint(policy))
-            assert row["sampling"] | {"samples": 4, "max_tokens": 3, "temperature": 1.0, "near": 1.0} == row["sampling"]
+            assert (
+                row["sampling"] | {"samples": 4, "max_tokens": 3, "temperature": 1.0, "near": 1.0}
+                == row["sampling"]
+            )
         assert {c["finish"] for row in rows for c in row["candidates"]} == {"stop", "length"}
 
     def test_with_too_few_candidates_are_dropped(self, complete):
@@ -126,7 +163,11 @@ class TestRows:
         summary = complete[2]
         kept, dropped = ([json.loads(line) for line in part.splitlines()] for part in complete[:2])
         lengths = [c["num_tokens"] for row in kept for c in row["candidates"]]
-        assert (summary["prompts"], summary["dropped_prompts"], summary["candidates"]) == (12, len(dropped), len(lengths))
+        assert (summary["prompts"], summary["dropped_prompts"], summary["candidates"]) == (
+            12,
+            len(dropped),
+            len(lengths),
+        )
         assert summary["mean_tokens"] == pytest.approx(sum(lengths) / len(lengths))
         reasons = sum(summary[r] for r in ("empty", "duplicate", "near_duplicate"))
         assert summary["empty"] > 0
@@ -137,13 +178,34 @@ class TestRows:
         policy.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}:"
         policy.export(tmp_path / "model")
         out = tmp_path / "rows.jsonl"
-        collect(str(tmp_path / "model"), ["data=stories", "num_prompts=1", "batch.samples=2", "rollout.max_tokens=4", f"out={out}"])
+        collect(
+            str(tmp_path / "model"),
+            [
+                "data=stories",
+                "num_prompts=1",
+                "batch.samples=2",
+                "rollout.max_tokens=4",
+                f"out={out}",
+            ],
+        )
         [row] = read_rows(out)
         assert [turn["role"] for turn in row["prompt"]] == ["user"]
 
     def test_source_of_a_mixture(self, model, tmp_path):
-        mixture = ("data=mixture", "+data@data.sources.easy=arithmetic", "+data@data.sources.hard=arithmetic", "data.sources.hard.level=2")
-        typed = [*mixture, "num_prompts=4", "batch.samples=2", "min_candidates=1", "rollout.max_tokens=2", f"out={tmp_path}/out.jsonl"]
+        mixture = (
+            "data=mixture",
+            "+data@data.sources.easy=arithmetic",
+            "+data@data.sources.hard=arithmetic",
+            "data.sources.hard.level=2",
+        )
+        typed = [
+            *mixture,
+            "num_prompts=4",
+            "batch.samples=2",
+            "min_candidates=1",
+            "rollout.max_tokens=2",
+            f"out={tmp_path}/out.jsonl",
+        ]
         collect(model, typed)
         kept = {row["id"]: row["source"] for row in read_rows(tmp_path / "out.jsonl")}
         assert kept
@@ -152,7 +214,9 @@ class TestRows:
 
     def test_policy_option_instead_of_a_model(self, tmp_path):
         options = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1")
-        summaries = [collect(None, [*SMALL, *options, f"out={tmp_path}/{i}.jsonl"]) for i in range(2)]
+        summaries = [
+            collect(None, [*SMALL, *options, f"out={tmp_path}/{i}.jsonl"]) for i in range(2)
+        ]
         assert summaries[0]["prompts"] == 12
         assert (tmp_path / "0.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
 
@@ -177,7 +241,10 @@ class TestInterruption:
         prompt_ids.append("no longer six, so that generate() runs")
         assert collect(model, [*SMALL, f"out={out}"]) == {**complete[2], "out": str(out)}
         assert len(prompt_ids) == len(set(prompt_ids)) == 13
-        assert (out.read_bytes(), out.with_name("rows.jsonl.dropped.jsonl").read_bytes()) == complete[:2]
+        assert (
+            out.read_bytes(),
+            out.with_name("rows.jsonl.dropped.jsonl").read_bytes(),
+        ) == complete[:2]
 
     def test_a_truncated_line_is_sampled_again(self, complete, model, tmp_path):
         out, kept = tmp_path / "rows.jsonl", complete[0]
@@ -193,7 +260,10 @@ class TestInterruption:
         out.write_bytes(complete[0])
         out.with_name("rows.jsonl.dropped.jsonl").write_bytes(complete[1])
         monkeypatch.setattr(Local, "generate", None)
-        assert collect(model, [*SMALL, f"out={out}", "rollout.batch_size=4"]) == {**complete[2], "out": str(out)}
+        assert collect(model, [*SMALL, f"out={out}", "rollout.batch_size=4"]) == {
+            **complete[2],
+            "out": str(out),
+        }
 
     def test_num_prompts_may_grow(self, complete, model, tmp_path):
         out = tmp_path / "rows.jsonl"
@@ -219,7 +289,9 @@ class TestInterruption:
         assert words in str(error.value)
         assert out.read_bytes() == complete[0]
 
-    def test_other_weights_in_the_same_directory_are_refused(self, complete, model, tmp_path, monkeypatch):
+    def test_other_weights_in_the_same_directory_are_refused(
+        self, complete, model, tmp_path, monkeypatch
+    ):
         out = tmp_path / "rows.jsonl"
         out.write_bytes(complete[0])
 
@@ -234,10 +306,14 @@ class TestInterruption:
         with pytest.raises(UserError, match=r"weights=\w+ \(now \w+\)"):
             collect(model, [*SMALL, f"out={out}"])
 
-    def test_another_prompt_with_the_same_id_is_refused(self, complete, model, tmp_path, monkeypatch):
+    def test_another_prompt_with_the_same_id_is_refused(
+        self, complete, model, tmp_path, monkeypatch
+    ):
         out = tmp_path / "rows.jsonl"
         out.write_bytes(complete[0])
-        monkeypatch.setattr(module, "_prompt_row", lambda p, real=module._prompt_row: real(replace(p, answer="7")))
+        monkeypatch.setattr(
+            module, "_prompt_row", lambda p, real=module._prompt_row: real(replace(p, answer="7"))
+        )
         with pytest.raises(UserError, match="has changed since its row was written"):
             collect(model, [*SMALL, f"out={out}"])
 
@@ -259,7 +335,14 @@ class TestMistakes:
     def test_are_refused_before_the_model_loads(self, typed, words, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "load", None)
         with pytest.raises(UserError) as error:
-            collect(str(tmp_path), [*[s for s in SMALL if s.split("=")[0] != typed.split("=")[0]], f"out={tmp_path}/rows.jsonl", typed])
+            collect(
+                str(tmp_path),
+                [
+                    *[s for s in SMALL if s.split("=")[0] != typed.split("=")[0]],
+                    f"out={tmp_path}/rows.jsonl",
+                    typed,
+                ],
+            )
         assert words in str(error.value)
         assert not list(tmp_path.iterdir())
 
@@ -267,7 +350,9 @@ class TestMistakes:
 class TestCommand:
     @pytest.mark.slow
     def test_prints_one_line(self, model, tmp_path):
-        process = Process(["-m", "rlmods.cli.collect", str(model), *SMALL, "out=a/rows.jsonl"], cwd=tmp_path)
+        process = Process(
+            ["-m", "rlmods.cli.collect", str(model), *SMALL, "out=a/rows.jsonl"], cwd=tmp_path
+        )
         stdout, stderr = process.communicate(timeout=120)
         assert process.returncode == 0, stderr
         assert json.loads(stdout)["prompts"] == 12
@@ -276,11 +361,17 @@ class TestCommand:
 
     def test_source_is_optional(self, tmp_path, monkeypatch):
         calls = []
-        monkeypatch.setattr(module, "collect", lambda source, overrides: calls.append((source, overrides)) or {})
+        monkeypatch.setattr(
+            module, "collect", lambda source, overrides: calls.append((source, overrides)) or {}
+        )
         (tmp_path / "lr=1").mkdir()
         for arguments in (["runs/a", "near=1"], ["policy=tiny", "near=1"], [f"{tmp_path}/lr=1"]):
             module.main(arguments)
-        assert calls == [("runs/a", ["near=1"]), (None, ["policy=tiny", "near=1"]), (f"{tmp_path}/lr=1", [])]
+        assert calls == [
+            ("runs/a", ["near=1"]),
+            (None, ["policy=tiny", "near=1"]),
+            (f"{tmp_path}/lr=1", []),
+        ]
 
     def test_user_errors_are_one_line(self):
         with pytest.raises(SystemExit, match=r"^error: near=3: must be above 0 and at most 1$"):
@@ -289,4 +380,6 @@ class TestCommand:
     def test_help_lists_all_settings(self, capsys):
         with pytest.raises(SystemExit):
             module.main(["--help"])
-        assert {f"{f.name}=" for f in fields(module.Settings)} <= set(re.findall(r"\w+=", capsys.readouterr().out))
+        assert {f"{f.name}=" for f in fields(module.Settings)} <= set(
+            re.findall(r"\w+=", capsys.readouterr().out)
+        )

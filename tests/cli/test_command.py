@@ -54,8 +54,15 @@ class TestCommand:
 
 class TestConfiguration:
     def test_composes_in_a_process_that_imports_nothing_else(self):
-        code = "from rlmods.cli.command import configuration; print(configuration([]).algo.max_draws)"
-        assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "10\n"
+        code = (
+            "from rlmods.cli.command import configuration; print(configuration([]).algo.max_draws)"
+        )
+        assert (
+            subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=True
+            ).stdout
+            == "10\n"
+        )
 
     @dataclass
     class Settings:
@@ -65,7 +72,12 @@ class TestConfiguration:
 
     def test_settings_are_keys(self):
         config = configuration(["count=3", "data.level=4"], settings=self.Settings)
-        assert (config.out, config.count, config.flag, config.data.level) == ("rows.jsonl", 3, True, 4)
+        assert (config.out, config.count, config.flag, config.data.level) == (
+            "rows.jsonl",
+            3,
+            True,
+            4,
+        )
         assert configuration([], settings=self.Settings).count is None
         with pytest.raises(UserError, match="nonsense"):
             configuration(["nonsense=3"], settings=self.Settings)
@@ -75,18 +87,33 @@ class TestConfiguration:
         OmegaConf.save(run, tmp_path / "config.yaml", resolve=False)
         from_run = {"saved": tmp_path / "config.yaml", "run_keys": ("data", "rollout", "seed")}
         config = configuration(["rollout.top_k=4"], **from_run)
-        assert (config.data._target_, config.rollout.max_tokens, config.rollout.top_k) == ("rlmods.data.Stories", 5, 4)
+        assert (config.data._target_, config.rollout.max_tokens, config.rollout.top_k) == (
+            "rlmods.data.Stories",
+            5,
+            4,
+        )
         assert (config.seed, config.batch.samples) == (9, 8)
         config = configuration(["data=arithmetic", "seed=2"], **from_run)
-        assert (config.data._target_, config.rollout.max_tokens, config.seed) == ("rlmods.data.Arithmetic", 5, 2)
+        assert (config.data._target_, config.rollout.max_tokens, config.seed) == (
+            "rlmods.data.Arithmetic",
+            5,
+            2,
+        )
 
 
 class TestFindPolicy:
     def test_overrides_apply_to_the_options_of_the_run(self, tmp_path):
         saved = tmp_path / "config.yaml"
         overrides = ["reward=math", "data=jsonl", "data.train=a.jsonl", "batch.prompts=3"]
-        OmegaConf.save(OmegaConf.masked_copy(configuration(overrides), ["reward", "data", "batch"]), saved)
-        more = ["data.train=b.jsonl", "~reward.terms.format", "+reward@reward.terms.mine.reward=accuracy", "++batch.samples=5"]
+        OmegaConf.save(
+            OmegaConf.masked_copy(configuration(overrides), ["reward", "data", "batch"]), saved
+        )
+        more = [
+            "data.train=b.jsonl",
+            "~reward.terms.format",
+            "+reward@reward.terms.mine.reward=accuracy",
+            "++batch.samples=5",
+        ]
         config = configuration(more, saved=saved, run_keys=("reward", "data", "batch"))
         assert (config.data._target_, config.data.train) == ("rlmods.data.Jsonl", "b.jsonl")
         assert (config.batch.prompts, config.batch.samples) == (3, 5)
@@ -125,7 +152,9 @@ class TestOutput:
         output.add({"id": "1"}, keep=False)
         assert output.rows.keys() == {"0", "1"}
         for reopened in (output, Output(path, self.PROVENANCE)):
-            assert reopened.kept == {"0": {"id": "0", "model": "m", "sampling": {"temperature": 1.0, "stop": ["x"]}}}
+            assert reopened.kept == {
+                "0": {"id": "0", "model": "m", "sampling": {"temperature": 1.0, "stop": ["x"]}}
+            }
             assert reopened.dropped.keys() == {"1"}
         assert [row["id"] for row in read_rows(path)] == ["0"]
         assert [row["id"] for row in read_rows(dropped_path(path))] == ["1"]
@@ -136,7 +165,10 @@ class TestOutput:
         Output(path, self.PROVENANCE).add({"id": "0"}, keep=keep)
         before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
         other = {**self.PROVENANCE, "sampling": {"temperature": 0.5, "stop": ["x"]}}
-        with pytest.raises(UserError, match=r"was written with sampling\.temperature=1\.0 \(now 0\.5\).*another out=FILE"):
+        with pytest.raises(
+            UserError,
+            match=r"was written with sampling\.temperature=1\.0 \(now 0\.5\).*another out=FILE",
+        ):
             Output(path, other)
         with pytest.raises(UserError, match=r"model=m \(now None\)"):
             Output(path, {"model": None})

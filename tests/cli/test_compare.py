@@ -35,9 +35,17 @@ time.sleep(60)
 """A stand-in for train.py, whose parent receives a signal while it waits."""
 
 
-def write(folder: Path, results: tuple[float, ...], ratio: str, first_seed: int = 1, **options: object) -> None:
+def write(
+    folder: Path, results: tuple[float, ...], ratio: str, first_seed: int = 1, **options: object
+) -> None:
     for seed, result in enumerate(results, first_seed):
-        write_run(folder / f"ratio={ratio},seed={seed}", [0.1, result], seed=seed, parts={"ratio": ratio}, **options)  # type: ignore[arg-type]
+        write_run(
+            folder / f"ratio={ratio},seed={seed}",
+            [0.1, result],
+            seed=seed,
+            parts={"ratio": ratio},
+            **options,
+        )  # type: ignore[arg-type]
 
 
 def groups(folder: Path) -> list[Group]:
@@ -49,7 +57,13 @@ class TestVerdict:
         write(tmp_path, A, "a")
         write(tmp_path, B, "b")
         [x] = compare(groups(tmp_path), "val/accuracy")
-        assert (x.better, x.baseline, x.name, x.seeds, x.unused) == (True, "ratio=a", "ratio=b", [1, 2, 3, 4], [])
+        assert (x.better, x.baseline, x.name, x.seeds, x.unused) == (
+            True,
+            "ratio=a",
+            "ratio=b",
+            [1, 2, 3, 4],
+            [],
+        )
         assert x.difference.mean == pytest.approx(0.1)
         assert 0.0 not in x.difference
         [y] = compare(groups(tmp_path), "val/accuracy", baseline="ratio=b")
@@ -70,7 +84,9 @@ class TestVerdict:
         write(tmp_path, (0.585, 0.605), "b")  # one more of 200 prompts, twice
         [x] = compare(groups(tmp_path), "val/accuracy")
         assert (x.better, x.p_value) == (None, 1.0)
-        assert "Equal differences show no spread of seeds: train both with more" in "\n".join(lines([x]))
+        assert "Equal differences show no spread of seeds: train both with more" in "\n".join(
+            lines([x])
+        )
 
     def test_not_decided(self, tmp_path: Path) -> None:
         write(tmp_path, A, "a")
@@ -108,15 +124,26 @@ class TestVerdict:
         write(tmp_path, B[:1], "b", 8, exit="interrupted")  # of a seed that is not compared
         write(tmp_path, B[:1], "b", 9, exit=None)
         [x] = compare(groups(tmp_path), "val/accuracy")
-        ends = ["ratio=a,seed=9 (interrupted, iteration 1)", "ratio=b,seed=9 (not finished, iteration 1)"]
+        ends = [
+            "ratio=a,seed=9 (interrupted, iteration 1)",
+            "ratio=b,seed=9 (not finished, iteration 1)",
+        ]
         assert x.unfinished == [f"{tmp_path}/{end}" for end in ends]
-        assert f"the last values so far are compared: {', '.join(x.unfinished)}" in "\n".join(lines([x]))
+        assert f"the last values so far are compared: {', '.join(x.unfinished)}" in "\n".join(
+            lines([x])
+        )
 
     def test_runs_that_end_at_different_iterations_are_named(self, tmp_path: Path) -> None:
         settings = {"trainer": {"max_iterations": 9}}
         write(tmp_path, A, "a", settings=settings)
         for seed in (1, 2, 8):
-            write_run(tmp_path / f"ratio=b{seed}", [0.1] * (1 + seed), seed=seed, parts={"ratio": "b"}, settings=settings)
+            write_run(
+                tmp_path / f"ratio=b{seed}",
+                [0.1] * (1 + seed),
+                seed=seed,
+                parts={"ratio": "b"},
+                settings=settings,
+            )
         [x] = compare(groups(tmp_path), "val/accuracy")
         assert x.different_iterations == ["seed=2: 1 and 2"]  # seed 8 is not compared
         assert "at different iterations: seed=2: 1 and 2" in "\n".join(lines([x]))
@@ -147,9 +174,12 @@ class TestRefusals:
             compare(groups(tmp_path), "val/accuracy")
 
     @pytest.mark.parametrize(
-        ("metric", "baseline", "match"), [("val/acuracy", None, "val/accuracy"), ("val/accuracy", "ratio=c", "ratio=a")]
+        ("metric", "baseline", "match"),
+        [("val/acuracy", None, "val/accuracy"), ("val/accuracy", "ratio=c", "ratio=a")],
     )
-    def test_a_misspelled_name(self, metric: str, baseline: str | None, match: str, tmp_path: Path) -> None:
+    def test_a_misspelled_name(
+        self, metric: str, baseline: str | None, match: str, tmp_path: Path
+    ) -> None:
         write(tmp_path, A, "a")
         write(tmp_path, B, "b")
         with pytest.raises(UserError, match=match):
@@ -158,7 +188,9 @@ class TestRefusals:
 
 class TestSequential:
     @staticmethod
-    def run(folder: Path, results: dict[str, list[float]]) -> tuple[object, list[int], list[tuple[str, int]]]:
+    def run(
+        folder: Path, results: dict[str, list[float]]
+    ) -> tuple[object, list[int], list[tuple[str, int]]]:
         write(folder, (results["a"][0],), "a")
         write(folder, (results["b"][0],), "b")
         trained = []
@@ -166,20 +198,31 @@ class TestSequential:
         def add(like: SavedRun, seed: int) -> SavedRun:
             name = like.parts["ratio"]
             trained.append((name, seed))
-            return SavedRun(write_run(folder / f"new/{name}{seed}", [results[name][seed - 1]], seed=seed, parts={"ratio": name}))
+            return SavedRun(
+                write_run(
+                    folder / f"new/{name}{seed}",
+                    [results[name][seed - 1]],
+                    seed=seed,
+                    parts={"ratio": name},
+                )
+            )
 
         a, b = groups(folder)
         interval, seeds = Sequential(SequentialTest(3, 6), "val/accuracy", 1, add)(a, b)
         return interval, seeds, trained
 
     def test_stops_as_soon_as_it_is_decided(self, tmp_path: Path) -> None:
-        interval, seeds, trained = self.run(tmp_path, {"a": [0.5] * 6, "b": [0.6, 0.601, 0.599, 0.6, 0.6, 0.6]})
+        interval, seeds, trained = self.run(
+            tmp_path, {"a": [0.5] * 6, "b": [0.6, 0.601, 0.599, 0.6, 0.6, 0.6]}
+        )
         assert seeds == [1, 2, 3]
         assert trained == [("a", 2), ("b", 2), ("a", 3), ("b", 3)]
         assert 0.0 not in interval  # type: ignore[operator]
 
     def test_ends_at_the_budget(self, tmp_path: Path) -> None:
-        interval, seeds, _ = self.run(tmp_path, {"a": [0.5] * 6, "b": [0.6, 0.4, 0.6, 0.4, 0.6, 0.4]})
+        interval, seeds, _ = self.run(
+            tmp_path, {"a": [0.5] * 6, "b": [0.6, 0.4, 0.6, 0.4, 0.6, 0.4]}
+        )
         assert seeds == [1, 2, 3, 4, 5, 6]
         assert 0.0 in interval  # type: ignore[operator]
 
@@ -210,9 +253,12 @@ class TestSequential:
 class TestTrain:
     @pytest.fixture
     def script(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """A stand-in for train.py, which writes its arguments and exits with the status in `status`."""
+        """A stand-in for train.py, which writes its arguments and exits with the status in
+        `status`."""
         monkeypatch.setattr(module, "FOLDER", tmp_path)
-        save = "import json, sys; from pathlib import Path; json.dump(sys.argv[1:], open('argv', 'w'))"
+        save = (
+            "import json, sys; from pathlib import Path; json.dump(sys.argv[1:], open('argv', 'w'))"
+        )
         code = f"{save}; print('it broke'); sys.exit(int(Path('status').read_text()))"
         (tmp_path / "train.py").write_text(code)
         monkeypatch.chdir(tmp_path)
@@ -226,7 +272,12 @@ class TestTrain:
     def test_the_same_command_with_another_seed(self, script: Path) -> None:
         run = train(self.like(script), 4)
         assert run.path == script / "sweep/algo=dapo,seed=4"
-        assert json.loads((script / "argv").read_text()) == ["algo=dapo", "seed=4", f"run_dir='{run.path}'", "resume=auto"]
+        assert json.loads((script / "argv").read_text()) == [
+            "algo=dapo",
+            "seed=4",
+            f"run_dir='{run.path}'",
+            "resume=auto",
+        ]
 
     def test_a_finished_run_is_kept(self, script: Path) -> None:
         like = self.like(script)
@@ -262,7 +313,14 @@ class TestTrain:
         assert [signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)] == handlers
 
     @pytest.mark.parametrize(
-        "override", ["--multirun", "hydra.run.dir=/", "+hydra.launcher=x", "+reward._target_=os.system", "run_name=${oc.env:KEY}"]
+        "override",
+        [
+            "--multirun",
+            "hydra.run.dir=/",
+            "+hydra.launcher=x",
+            "+reward._target_=os.system",
+            "run_name=${oc.env:KEY}",
+        ],
     )
     def test_commands_of_somebody_else(self, override: str, script: Path) -> None:
         with pytest.raises(UserError, match="train more seeds by hand"):
@@ -287,7 +345,9 @@ class TestTrain:
         ],
     )
     def test_settings_that_reach_further_need_trust(self, override: str, script: Path) -> None:
-        with pytest.raises(UserError, match="reaches beyond the process: if you trust it, type --trust"):
+        with pytest.raises(
+            UserError, match="reaches beyond the process: if you trust it, type --trust"
+        ):
             train(self.like(script, overrides=[override]), 4)
         assert not (script / "argv").exists()
         train(SavedRun(script / "sweep/a"), 4, trust=True)

@@ -13,8 +13,12 @@ from rlmods.cli.console import OTHER_RANKS_WAIT_S, plain_errors
 from rlmods.types import UserError
 
 
-@pytest.mark.parametrize(("rank", "waits"), [(None, []), ("0", []), ("", []), ("1", [OTHER_RANKS_WAIT_S])])
-def test_other_ranks_wait_before_they_print_a_mistake(rank: str | None, waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("rank", "waits"), [(None, []), ("0", []), ("", []), ("1", [OTHER_RANKS_WAIT_S])]
+)
+def test_other_ranks_wait_before_they_print_a_mistake(
+    rank: str | None, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     waited: list[float] = []
     monkeypatch.setattr(console.time, "sleep", waited.append)
     monkeypatch.delenv("RANK", raising=False)
@@ -39,7 +43,9 @@ class TestBrokenPipe:
         """Run an action with a stdout that nothing reads, and return the exit status and stderr."""
         command = [sys.executable, "-c", self.PROGRAM + action]
         buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered
+        ) as process:
             assert process.stdout is not None
             assert process.stderr is not None
             process.stdout.close()

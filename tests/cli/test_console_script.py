@@ -44,7 +44,9 @@ class TestCommands:
             (["compare", "/nowhere"], 1, "error: /nowhere"),
         ],
     )
-    def test_runs_the_command(self, arguments: list[str], status: int, message: str, monkeypatch, capsys) -> None:
+    def test_runs_the_command(
+        self, arguments: list[str], status: int, message: str, monkeypatch, capsys
+    ) -> None:
         monkeypatch.setattr(sys, "argv", ["rlmods", *arguments])
         with pytest.raises(SystemExit) as ended:
             script.main()
@@ -59,8 +61,13 @@ class TestFolders:
     def test_the_package_holds_the_options_of_the_repository(self) -> None:
         assert (Path(rlmods.__file__).parent / "conf").resolve() == CONF == ROOT / "conf"
 
-    def test_advice_of_an_installed_package(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        assert plugin.new("reward", "terse_one", tmp_path)["try"][1] == "python train.py reward=terse_one"
+    def test_advice_of_an_installed_package(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        assert (
+            plugin.new("reward", "terse_one", tmp_path)["try"][1]
+            == "python train.py reward=terse_one"
+        )
         monkeypatch.setattr(plugin, "CONF", tmp_path / "installed/conf")
         advice = plugin.new("reward", "terse_two", tmp_path)["try"]
         assert advice == [f"python -m pytest {tmp_path}/terse_two", "rlmods train reward=terse_two"]
@@ -68,26 +75,42 @@ class TestFolders:
 
 @pytest.mark.slow
 def test_wheel_holds_every_module_option_and_asset(tmp_path: Path) -> None:
-    setuptools = pytest.importorskip("setuptools", minversion="77", reason="building needs setuptools 77")
+    setuptools = pytest.importorskip(
+        "setuptools", minversion="77", reason="building needs setuptools 77"
+    )
     assert setuptools
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "rlmods", tmp_path / "rlmods", symlinks=True, ignore=ignored)
     shutil.copytree(ROOT / "conf", tmp_path / "conf")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
-    done = subprocess.run([sys.executable, "-c", BUILD, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     with zipfile.ZipFile(tmp_path / done.stdout.strip().splitlines()[-1]) as wheel:
         names = set(wheel.namelist())
         [entry_points] = [name for name in names if name.endswith("entry_points.txt")]
         assert "rlmods = rlmods.cli.__main__:main" in wheel.read(entry_points).decode()
     shipped = [path for path in (tmp_path / "rlmods").rglob("*") if path.is_file()]
     assert {str(path.relative_to(tmp_path)) for path in shipped} <= names
-    assert {f"rlmods/conf/{path.relative_to(ROOT / 'conf')}" for path in (ROOT / "conf").rglob("*.yaml")} <= names
+    assert {
+        f"rlmods/conf/{path.relative_to(ROOT / 'conf')}" for path in (ROOT / "conf").rglob("*.yaml")
+    } <= names
 
 
 def test_patterns_of_package_data_match_every_file() -> None:
     """What the wheel holds beside modules, checked without building it."""
-    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["rlmods"]
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "package-data"
+    ]["rlmods"]
     matched = {path for pattern in data for path in (ROOT / "rlmods").glob(pattern)}
-    files = {path for path in (ROOT / "rlmods").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    files = {
+        path
+        for path in (ROOT / "rlmods").rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
     assert files <= matched

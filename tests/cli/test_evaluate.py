@@ -14,7 +14,8 @@ from rlmods.types import Prompt, Response, UserError
 
 
 class Length:
-    """Reward model that scores the length of a text, and abstains on empty ones that are truncated."""
+    """Reward model that scores the length of a text, and abstains on empty ones that are
+    truncated."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -24,7 +25,9 @@ class Length:
 
 
 def prompt(candidates: list[str], ranks: list[int], **meta: Any) -> Prompt:
-    return Prompt(id=candidates[0], text="?", meta={"candidates": candidates, "ranks": ranks, **meta})
+    return Prompt(
+        id=candidates[0], text="?", meta={"candidates": candidates, "ranks": ranks, **meta}
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -34,23 +37,33 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestPairAccuracy:
     def test_fraction_of_pairs_in_order(self) -> None:
-        found = pair_accuracy("model", [prompt(["aa", "a"], [0, 1]), prompt(["a", "aa"], [0, 1]), prompt(["b", "a"], [0, 1])], 64)
+        found = pair_accuracy(
+            "model",
+            [prompt(["aa", "a"], [0, 1]), prompt(["a", "aa"], [0, 1]), prompt(["b", "a"], [0, 1])],
+            64,
+        )
         assert (found["prompts"], found["pairs"]) == (3, 3)
         assert found["val/pair_accuracy"] == pytest.approx((1 + 0 + 0.5) / 3)  # a tie counts half
         low, high = found["interval_95"]["val/pair_accuracy"]
         assert low <= 0.5 <= high
 
     def test_all_pairs_of_a_ranking_count_without_ties_of_ranks(self) -> None:
-        found = pair_accuracy("model", [prompt(["aaa", "aa", "a"], [0, 0, 1]), prompt(["aa", "a"], [0, 1])], 64)
+        found = pair_accuracy(
+            "model", [prompt(["aaa", "aa", "a"], [0, 0, 1]), prompt(["aa", "a"], [0, 1])], 64
+        )
         assert (found["pairs"], found["val/pair_accuracy"]) == (3, 1.0)
         assert found["interval_95"] == {}  # the prompts differ in their number of pairs
 
     def test_responses_without_a_score_are_left_out(self) -> None:
-        found = pair_accuracy("model", [prompt(["aa", "", "a"], [0, 1, 2], finished=[True, False, True])], 64)
+        found = pair_accuracy(
+            "model", [prompt(["aa", "", "a"], [0, 1, 2], finished=[True, False, True])], 64
+        )
         assert (found["pairs"], found["val/pair_accuracy"]) == (1, 1.0)
 
     def test_of_data_without_preferences(self) -> None:
-        with pytest.raises(UserError, match=r"the data has none: type data=preferences data\.train=FILE$"):
+        with pytest.raises(
+            UserError, match=r"the data has none: type data=preferences data\.train=FILE$"
+        ):
             pair_accuracy("model", [Prompt(id="a", text="?", answer="1")], 64)
 
 

@@ -20,14 +20,22 @@ PAGE = Path(__file__).parents[2] / "docs/first_hour.md"
 SCALE = 20
 """By which the iterations of the page are divided."""
 SMALL = (
-    "batch.prompts=2", "batch.samples=4", "policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=2", "rollout.max_tokens=6",
-    "validation.max_prompts=4", "validation.every=1",
-)  # fmt: skip
+    "batch.prompts=2",
+    "batch.samples=4",
+    "policy.pretrained=false",
+    "policy.hidden_size=32",
+    "policy.num_layers=2",
+    "rollout.max_tokens=6",
+    "validation.max_prompts=4",
+    "validation.every=1",
+)
 
 
 def blocks() -> Iterator[tuple[str, str]]:
     """Yield language and text of the blocks of the page, a command at a time."""
-    for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+    for language, text in re.findall(
+        r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    ):
         if language == "bash":
             yield from ((language, line) for line in text.replace("\\\n", " ").splitlines())
         else:
@@ -36,7 +44,9 @@ def blocks() -> Iterator[tuple[str, str]]:
 
 def smaller(command: str) -> list[str]:
     """Return the words of a command, with fewer iterations and a smaller policy."""
-    number = r"(?<=trainer\.max_iterations=)\d+|(?<=checkpoint\.every=)\d+|(?<=@)\d+|(?<=runs/first )\d+"
+    number = (
+        r"(?<=trainer\.max_iterations=)\d+|(?<=checkpoint\.every=)\d+|(?<=@)\d+|(?<=runs/first )\d+"
+    )
     words = shlex.split(re.sub(number, lambda match: str(int(match[0]) // SCALE), command))
     return [*words[1:], *(SMALL if words[1] == "train.py" else ())]
 
@@ -45,7 +55,11 @@ def smaller(command: str) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which everything on the page has been done."""
     folder = tmp_path_factory.mktemp("hour")
-    environment = dict(os.environ) | {"RLMODS_PLUGINS": str(folder / "plugins"), "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    environment = dict(os.environ) | {
+        "RLMODS_PLUGINS": str(folder / "plugins"),
+        "OMP_NUM_THREADS": "1",
+        "NO_COLOR": "1",
+    }
     (folder / "plugins").mkdir()
     outputs: dict[str, str] = {}
     for language, text in blocks():
@@ -73,7 +87,9 @@ def test_runs(folder: Path) -> None:
     assert summary(folder / "runs/first")["iterations"] == 3
     assert summary(folder / "runs/forked")["label"] == "grpo[advantage=rloo,fork=first@1]"
     assert len(list((folder / "runs/advantages").glob("*/summary.json"))) == 6
-    rows = [json.loads(line) for line in (folder / "runs/terse/metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (folder / "runs/terse/metrics.jsonl").read_text().splitlines()
+    ]
     assert any("train/reward/terse" in row for row in rows)
 
 

@@ -52,12 +52,22 @@ class TestSettings:
 
     def test_without_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "lm_eval", None)
-        with pytest.raises(UserError, match=r"^rlmods\.harness needs the package lm_eval; type pip install 'rlmods\[lm_eval\]'$"):
+        with pytest.raises(
+            UserError,
+            match=r"^rlmods\.harness needs the package lm_eval; type pip install "
+            r"'rlmods\[lm_eval\]'$",
+        ):
             evaluate("model", ["tasks=a"])
 
 
 def test_results_without_text_and_default_filter() -> None:
-    values = {"alias": "sums", "sample_len": 3, "acc,none": 0.5, "acc_stderr,none": "N/A", "exact_match,strict-match": 1}
+    values = {
+        "alias": "sums",
+        "sample_len": 3,
+        "acc,none": 0.5,
+        "acc_stderr,none": "N/A",
+        "exact_match,strict-match": 1,
+    }
     assert metrics(values) == {"acc": 0.5, "exact_match/strict-match": 1.0}
 
 
@@ -68,7 +78,9 @@ def test_what_the_harness_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         asked.update(options)
         return {"results": {"b": {"acc,none": 0.25}, "a": {"acc,none": 1.0}}}
 
-    manager = SimpleNamespace(match_tasks=lambda names: [name for name in names if name in ("a", "b")])
+    manager = SimpleNamespace(
+        match_tasks=lambda names: [name for name in names if name in ("a", "b")]
+    )
     modules = {"lm_eval": ModuleType("lm_eval"), "lm_eval.tasks": ModuleType("lm_eval.tasks")}
     vars(modules["lm_eval"])["simple_evaluate"] = simple_evaluate
     vars(modules["lm_eval.tasks"])["TaskManager"] = lambda include_path: manager
@@ -77,7 +89,12 @@ def test_what_the_harness_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     policy().export(tmp_path)
     found = evaluate(str(tmp_path), ["tasks=a, b", "limit=7", "fewshot=2", "chat=true"])
     assert found == {"model": str(tmp_path), "tasks": {"a": {"acc": 1.0}, "b": {"acc": 0.25}}}
-    assert (asked["tasks"], asked["limit"], asked["num_fewshot"], asked["apply_chat_template"]) == (["a", "b"], 7, 2, True)
+    assert (asked["tasks"], asked["limit"], asked["num_fewshot"], asked["apply_chat_template"]) == (
+        ["a", "b"],
+        7,
+        2,
+        True,
+    )
     assert asked["model_args"] == {"pretrained": str(tmp_path)}
     with pytest.raises(UserError, match=r"^tasks=c: no such task"):
         evaluate(str(tmp_path), ["tasks=a,c"])
@@ -86,7 +103,8 @@ def test_what_the_harness_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_task_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The share of prompts to which the greedy response, decoded by this package too, is the target."""
+    """The share of prompts to which the greedy response, decoded by this package too, is the
+    target."""
     pytest.importorskip("lm_eval")
     from rlmods.rollout import Local
     from rlmods.types import Prompt
@@ -97,7 +115,10 @@ def test_a_task_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     rollout = Local(max_tokens=4, temperature=0.0)
     rollout.sync(model, iteration=0)
     questions = [f"{i}+{i}=" for i in range(6)]
-    said = [x.text for x in rollout.generate([Prompt(id=q, text=q) for q in questions], samples=1, iteration=0)]
+    said = [
+        x.text
+        for x in rollout.generate([Prompt(id=q, text=q) for q in questions], samples=1, iteration=0)
+    ]
     targets = [text if i % 3 else "wrong" for i, text in enumerate(said)]
     rows = [{"question": q, "answer": target} for q, target in zip(questions, targets, strict=True)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -20,11 +20,21 @@ from tests.judge.server import TEMPLATE, in_turn, longer, serve
 from tests.judge.test_neural import saved
 
 CANDIDATES = [
-    ("0", "1+1=", "2", ["<answer>3</answer>", "<answer>2</answer>", "the answer is <answer>2</answer>"]),
+    (
+        "0",
+        "1+1=",
+        "2",
+        ["<answer>3</answer>", "<answer>2</answer>", "the answer is <answer>2</answer>"],
+    ),
     ("1", "2+2=", "4", ["<answer>4</answer>", "6", "<answer>5</answer>"]),
     ("2", "3+3=", "6", ["<answer>7</answer>", "<answer>8</answer>"]),
     ("3", "4+4=", None, ["<answer>8</answer>", "<answer>9</answer>"]),
-    ("4", [{"role": "user", "content": "5+5="}], "10", ["<answer>11</answer>", "<answer>10</answer>"]),
+    (
+        "4",
+        [{"role": "user", "content": "5+5="}],
+        "10",
+        ["<answer>11</answer>", "<answer>10</answer>"],
+    ),
 ]
 RANKS = {"0": [1, 0, 0], "1": [0, 1, 1], "2": [0, 0], "3": [None, None], "4": [1, 0]}
 
@@ -32,8 +42,21 @@ RANKS = {"0": [1, 0, 0], "1": [0, 1, 1], "2": [0, 0], "3": [None, None], "4": [1
 def candidates(path, rows=CANDIDATES):
     lines = []
     for key, prompt, answer, texts in rows:
-        listed = [{"text": text, "finish": "stop" if i else "length"} for i, text in enumerate(texts)]
-        lines.append(json.dumps({"id": key, "prompt": prompt, "answer": answer, "meta": {"level": 1}, "candidates": listed, "model": "m"}))
+        listed = [
+            {"text": text, "finish": "stop" if i else "length"} for i, text in enumerate(texts)
+        ]
+        lines.append(
+            json.dumps(
+                {
+                    "id": key,
+                    "prompt": prompt,
+                    "answer": answer,
+                    "meta": {"level": 1},
+                    "candidates": listed,
+                    "model": "m",
+                }
+            )
+        )
     path.write_text("".join(f"{line}\n" for line in lines))
     return str(path)
 
@@ -50,7 +73,14 @@ def small_calls(monkeypatch):
 
 
 def llm(server, *typed):
-    return ["judge=llm", f"judge.url={server.url}", "judge.model=m", f"judge.template='{TEMPLATE}'", "judge.backoff_s=0", *typed]
+    return [
+        "judge=llm",
+        f"judge.url={server.url}",
+        "judge.model=m",
+        f"judge.template='{TEMPLATE}'",
+        "judge.backoff_s=0",
+        *typed,
+    ]
 
 
 class TestRows:
@@ -58,83 +88,147 @@ class TestRows:
         summary = label(source, [f"out={tmp_path}/out.jsonl"])
         rows = read_rows(tmp_path / "out.jsonl")
         assert {row["id"]: row["ranks"] for row in rows} == RANKS
-        assert [row["verdicts"] for row in rows] == [[0.0, 0.0, 0.5], [1.0, 1.0, 0.5], [0.5], [None], [0.0]]
+        assert [row["verdicts"] for row in rows] == [
+            [0.0, 0.0, 0.5],
+            [1.0, 1.0, 0.5],
+            [0.5],
+            [None],
+            [0.0],
+        ]
         for row, original in zip(rows, read_rows(tmp_path / "candidates.jsonl"), strict=True):
             assert {key: row[key] for key in original} == original
             assert row["judge"] == {"_target_": "rlmods.judge.Rule", "reward": None, "tie": 0.0}
         assert summary == {
             "out": f"{tmp_path}/out.jsonl",
-            "rows": 5, "without_preference": 2, "dropped_rows": 0, "rejected_rows": 0, "pairs": 9, "ties": 3, "without_verdict": 1,
-        }  # fmt: skip
+            "rows": 5,
+            "without_preference": 2,
+            "dropped_rows": 0,
+            "rejected_rows": 0,
+            "pairs": 9,
+            "ties": 3,
+            "without_verdict": 1,
+        }
 
     def test_are_readable_as_preferences(self, source, tmp_path):
         label(source, [f"out={tmp_path}/out.jsonl"])
         with pytest.warns(UserWarning, match="2 of 5 rows prefer no candidate"):
             prompts = Preferences(train=f"{tmp_path}/out.jsonl", num_val=0)().train
         assert [p.meta["ranks"] for p in prompts] == [(1, 0, 0), (0, 1, 1), (1, 0)]
-        assert [p.meta["candidates"] for p in prompts] == [tuple(row[3]) for row in CANDIDATES if row[0] in "014"]
+        assert [p.meta["candidates"] for p in prompts] == [
+            tuple(row[3]) for row in CANDIDATES if row[0] in "014"
+        ]
         assert prompts[0].meta["finished"] == (False, True, True)
         assert [p.answer for p in prompts] == ["2", "4", "10"]
 
     def test_the_judge_receives_the_complete_prompt(self, source, tmp_path, monkeypatch):
         seen = {}
         real = Rule.compare
-        monkeypatch.setattr(Rule, "compare", lambda self, pairs: [seen.update({p.id: p}) for p, *_ in pairs] and real(self, pairs))
+        monkeypatch.setattr(
+            Rule,
+            "compare",
+            lambda self, pairs: [seen.update({p.id: p}) for p, *_ in pairs] and real(self, pairs),
+        )
         label(source, [f"out={tmp_path}/out.jsonl"])
-        assert (seen["0"].text, seen["0"].messages, seen["0"].answer, seen["0"].meta) == ("1+1=", None, "2", {"level": 1})
+        assert (seen["0"].text, seen["0"].messages, seen["0"].answer, seen["0"].meta) == (
+            "1+1=",
+            None,
+            "2",
+            {"level": 1},
+        )
         assert (seen["4"].text, seen["4"].messages) == (None, [{"role": "user", "content": "5+5="}])
 
     def test_the_judge_receives_the_source(self, source, tmp_path, monkeypatch):
         path = tmp_path / "mixed.jsonl"
-        path.write_text("".join(json.dumps(row | {"source": "sums"}) + "\n" for row in read_rows(tmp_path / "candidates.jsonl")))
+        path.write_text(
+            "".join(
+                json.dumps(row | {"source": "sums"}) + "\n"
+                for row in read_rows(tmp_path / "candidates.jsonl")
+            )
+        )
         seen = []
-        monkeypatch.setattr(Rule, "compare", lambda self, pairs: seen.extend(p.source for p, *_ in pairs) or [0.5] * len(pairs))
+        monkeypatch.setattr(
+            Rule,
+            "compare",
+            lambda self, pairs: seen.extend(p.source for p, *_ in pairs) or [0.5] * len(pairs),
+        )
         label(str(path), [f"out={tmp_path}/out.jsonl"])
         assert set(seen) == {"sums"}
 
     def test_rows_without_a_preference_are_dropped_if_not_keep_ties(self, source, tmp_path):
         typed = [f"out={tmp_path}/out.jsonl", "keep_ties=false"]
         summary = label(source, typed)
-        assert (summary["rows"], summary["dropped_rows"], summary["without_preference"], summary["pairs"]) == (5, 2, 2, 9)
+        assert (
+            summary["rows"],
+            summary["dropped_rows"],
+            summary["without_preference"],
+            summary["pairs"],
+        ) == (5, 2, 2, 9)
         assert [row["id"] for row in read_rows(tmp_path / "out.jsonl")] == ["0", "1", "4"]
         assert [row["id"] for row in read_rows(tmp_path / "out.jsonl.dropped.jsonl")] == ["2", "3"]
         assert label(source, typed) == summary
 
     def test_the_judge_is_told_which_candidates_are_truncated(self, source, tmp_path, monkeypatch):
         seen = []
-        monkeypatch.setattr(Rule, "compare", lambda self, pairs: seen.extend(pairs) or [0.5] * len(pairs))
+        monkeypatch.setattr(
+            Rule, "compare", lambda self, pairs: seen.extend(pairs) or [0.5] * len(pairs)
+        )
         label(source, [f"out={tmp_path}/out.jsonl"])
         finishes = {(x.text, x.finish) for _, first, second in seen for x in (first, second)}
-        assert finishes == {(text, "stop" if i else "length") for *_, texts in CANDIDATES for i, text in enumerate(texts)}
+        assert finishes == {
+            (text, "stop" if i else "length")
+            for *_, texts in CANDIDATES
+            for i, text in enumerate(texts)
+        }
         rows = read_rows(tmp_path / "out.jsonl")
-        assert all([c["finish"] for c in row["candidates"]] == ["length", *["stop"] * (len(row["candidates"]) - 1)] for row in rows)
+        assert all(
+            [c["finish"] for c in row["candidates"]]
+            == ["length", *["stop"] * (len(row["candidates"]) - 1)]
+            for row in rows
+        )
 
     def test_neural_judge(self, tmp_path):
         saved(tmp_path / "model")
         source = candidates(tmp_path / "candidates.jsonl", CANDIDATES[:3])
-        label(source, ["judge=neural", f"judge.model={tmp_path}/model", f"out={tmp_path}/out.jsonl"])
-        assert all(sorted(row["ranks"]) == list(range(len(row["candidates"]))) for row in read_rows(tmp_path / "out.jsonl"))
+        label(
+            source, ["judge=neural", f"judge.model={tmp_path}/model", f"out={tmp_path}/out.jsonl"]
+        )
+        assert all(
+            sorted(row["ranks"]) == list(range(len(row["candidates"])))
+            for row in read_rows(tmp_path / "out.jsonl")
+        )
 
     def test_rule_judge_with_another_reward(self, source, tmp_path):
         summary = label(source, ["+reward@judge.reward=format", f"out={tmp_path}/out.jsonl"])
-        assert {row["id"]: row["ranks"] for row in read_rows(tmp_path / "out.jsonl")}["1"] == [0, 1, 0]
+        assert {row["id"]: row["ranks"] for row in read_rows(tmp_path / "out.jsonl")}["1"] == [
+            0,
+            1,
+            0,
+        ]
         assert summary["without_verdict"] == 0
 
 
 class TestInterruption:
-    def test_only_the_truncated_line_and_missing_rows_are_judged_again(self, source, tmp_path, monkeypatch):
+    def test_only_the_truncated_line_and_missing_rows_are_judged_again(
+        self, source, tmp_path, monkeypatch
+    ):
         out, typed = tmp_path / "out.jsonl", [f"out={tmp_path}/out.jsonl"]
         summary, complete = label(source, typed), out.read_bytes()
         judged = []
         real = Rule.compare
-        monkeypatch.setattr(Rule, "compare", lambda self, pairs: judged.extend({p.id for p, *_ in pairs}) or real(self, pairs))
+        monkeypatch.setattr(
+            Rule,
+            "compare",
+            lambda self, pairs: judged.extend({p.id for p, *_ in pairs}) or real(self, pairs),
+        )
         ends = [i + 1 for i, byte in enumerate(complete) if byte == ord("\n")]
         for cut in [0, 1, ends[0] + 40, *ends[:2], ends[1] - 1, ends[3] - 2, ends[-1] - 2]:
             out.write_bytes(complete[:cut])
             judged.clear()
             assert label(source, typed) == summary
             assert out.read_bytes().rstrip() == complete.rstrip()
-            assert sorted(judged) == ["0", "1", "2", "3", "4"][sum(end - 1 <= cut for end in ends) :]
+            assert (
+                sorted(judged) == ["0", "1", "2", "3", "4"][sum(end - 1 <= cut for end in ends) :]
+            )
 
     def test_rows_are_written_as_they_are_judged(self, source, tmp_path, monkeypatch):
         out, calls = tmp_path / "out.jsonl", []
@@ -156,7 +250,10 @@ class TestInterruption:
     def test_replies_of_the_llm_are_not_requested_again(self, source, tmp_path):
         out, transcript = tmp_path / "out.jsonl", tmp_path / "out.jsonl.judge.jsonl"
         with serve(lambda body, n: (401, b"") if n == 14 else longer(body, n)) as server:
-            with pytest.raises(UserError, match=r"1 rows have questions without a reply \('3'\), the last because of: HTTP 401"):
+            with pytest.raises(
+                UserError,
+                match=r"1 rows have questions without a reply \('3'\), the last because of: HTTP 401",
+            ):
                 label(source, llm(server, f"out={out}", "judge.concurrency=1"))
             assert [row["id"] for row in read_rows(out)] == ["0", "1", "2", "4"]
             assert len(read_rows(transcript)) == 17
@@ -166,7 +263,16 @@ class TestInterruption:
             assert (summary["rows"], summary["ties"], summary["without_verdict"]) == (5, 0, 0)
             complete = sorted(out.read_bytes().splitlines())
             out.unlink()
-            again = label(source, llm(server, f"out={out}", "judge.retries=9", "judge.concurrency=1", "judge.timeout_s=9"))
+            again = label(
+                source,
+                llm(
+                    server,
+                    f"out={out}",
+                    "judge.retries=9",
+                    "judge.concurrency=1",
+                    "judge.timeout_s=9",
+                ),
+            )
             assert again == {**summary, "judge": {"cached": 18}}
             assert sorted(out.read_bytes().splitlines()) == complete
             assert label(source, llm(server, f"out={out}")).get("judge") is None
@@ -180,13 +286,21 @@ class TestInterruption:
 
     @pytest.mark.parametrize("status", [400, 413, 422])
     @pytest.mark.parametrize("number", [0, 1, 4])
-    def test_a_row_that_the_server_rejects_is_dropped_with_a_count(self, number, status, source, tmp_path):
+    def test_a_row_that_the_server_rejects_is_dropped_with_a_count(
+        self, number, status, source, tmp_path
+    ):
         out, question = tmp_path / "out.jsonl", CANDIDATES[number][3][-1]
-        with serve(lambda body, n: (status, b"too long") if question in unescape(str(body)) else longer(body, n)) as server:
+        with serve(
+            lambda body, n: (
+                (status, b"too long") if question in unescape(str(body)) else longer(body, n)
+            )
+        ) as server:
             typed = llm(server, f"out={out}", "judge.concurrency=1")
             summary = label(source, typed)
             assert (summary["rows"], summary["dropped_rows"], summary["rejected_rows"]) == (5, 1, 1)
-            assert [row["id"] for row in read_rows(out)] == [row[0] for row in CANDIDATES if row is not CANDIDATES[number]]
+            assert [row["id"] for row in read_rows(out)] == [
+                row[0] for row in CANDIDATES if row is not CANDIDATES[number]
+            ]
             [dropped] = read_rows(tmp_path / "out.jsonl.dropped.jsonl")
             assert (dropped["id"], dropped["rejected"][:8]) == (str(number), f"HTTP {status}")
             num_requests = len(server.bodies)
@@ -195,7 +309,9 @@ class TestInterruption:
 
     def test_only_rejected_rows_may_remain(self, source, tmp_path):
         replies = {"status": 500}
-        with serve(lambda body, n: (replies["status"], b"") if "5+5" in str(body) else longer(body, n)) as server:
+        with serve(
+            lambda body, n: (replies["status"], b"") if "5+5" in str(body) else longer(body, n)
+        ) as server:
             typed = llm(server, f"out={tmp_path}/out.jsonl", "judge.retries=0")
             with pytest.raises(UserError, match=r"\('4'\)"):
                 label(source, typed)
@@ -204,7 +320,10 @@ class TestInterruption:
             assert (summary["rows"], summary["rejected_rows"]) == (5, 1)
 
     def test_a_server_that_rejects_everything_is_an_error(self, source, tmp_path):
-        with serve(in_turn((400, b"no such parameter"))) as server, pytest.raises(UserError, match="HTTP 400, invalid request: change"):
+        with (
+            serve(in_turn((400, b"no such parameter"))) as server,
+            pytest.raises(UserError, match="HTTP 400, invalid request: change"),
+        ):
             label(source, llm(server, f"out={tmp_path}/out.jsonl"))
         assert not list(tmp_path.glob("out.jsonl*"))
 
@@ -229,7 +348,11 @@ class TestInterruption:
         label(source, typed)
         network = ScalarModel.load(tmp_path / "model")
         network.model.score.weight.data.add_(1.0)
-        network.export(tmp_path / "model" / "export" if (tmp_path / "model" / "export").is_dir() else tmp_path / "model")
+        network.export(
+            tmp_path / "model" / "export"
+            if (tmp_path / "model" / "export").is_dir()
+            else tmp_path / "model"
+        )
         with pytest.raises(UserError, match=r"was written with judge\.weights"):
             label(source, typed)
 
@@ -245,19 +368,33 @@ class TestKappa:
     def test_by_hand(self, source, tmp_path):
         for name, typed in (("a", []), ("b", ["+reward@judge.reward=format"])):
             label(source, [f"out={tmp_path}/{name}.jsonl", *typed])
-        # all pairs but the one without a gold answer; rule: 0 0 T | 1 1 T | T | 0, format: T T T | 1 T 0 | T | T
-        # p_o = 3/8; rule: 2 first, 3 ties, 3 second; format: 1 first, 6 ties, 1 second; p_e = (2 * 1 + 3 * 6 + 3 * 1) / 64 = 23/64
+        # all pairs but the one without a gold answer; rule: 0 0 T | 1 1 T | T | 0, format: T T T |
+        # 1 T 0 | T | T p_o = 3/8; rule: 2 first, 3 ties, 3 second; format: 1 first, 6 ties, 1
+        # second; p_e = (2 * 1 + 3 * 6 + 3 * 1) / 64 = 23/64
         result = kappa(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl")
-        assert result == {"rows": 5, "pairs": 8, "agreement": 3 / 8, "kappa": pytest.approx((24 - 23) / (64 - 23))}
+        assert result == {
+            "rows": 5,
+            "pairs": 8,
+            "agreement": 3 / 8,
+            "kappa": pytest.approx((24 - 23) / (64 - 23)),
+        }
 
     def test_dropped_rows_count(self, source, tmp_path):
         for name, typed in (("a", []), ("b", ["keep_ties=false"])):
             label(source, [f"out={tmp_path}/{name}.jsonl", *typed])
-        assert kappa(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl") == {"rows": 5, "pairs": 8, "agreement": 1.0, "kappa": 1.0}
+        assert kappa(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl") == {
+            "rows": 5,
+            "pairs": 8,
+            "agreement": 1.0,
+            "kappa": 1.0,
+        }
 
     def test_file_with_ranks_only(self, source, tmp_path):
         label(source, [f"out={tmp_path}/a.jsonl"])
-        rows = [{k: v for k, v in row.items() if k not in ("verdicts", "judge")} for row in read_rows(tmp_path / "a.jsonl")]
+        rows = [
+            {k: v for k, v in row.items() if k not in ("verdicts", "judge")}
+            for row in read_rows(tmp_path / "a.jsonl")
+        ]
         (tmp_path / "human.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[::-1]))
         assert kappa(f"{tmp_path}/a.jsonl", f"{tmp_path}/human.jsonl")["kappa"] == 1.0
 
@@ -277,12 +414,24 @@ GOOD = '{"id": "0", "prompt": "1+1=", "candidates": [{"text": "2"}, {"text": "3"
 MISTAKES = {
     "no rows": ("", [], "no such file, or no rows"),
     "no candidates": (GOOD + '{"id": "1", "prompt": "?"}\n', [], 'row 2 has no "candidates"'),
-    "candidates that are texts": ('{"id": "1", "prompt": "?", "candidates": ["a"]}\n', [], 'row 1 has no "candidates"'),
+    "candidates that are texts": (
+        '{"id": "1", "prompt": "?", "candidates": ["a"]}\n',
+        [],
+        'row 1 has no "candidates"',
+    ),
     "no id": ('{"prompt": "?", "candidates": []}\n', [], 'row 1 has no unique "id"'),
     "an id twice": (GOOD + GOOD, [], 'row 2 has no unique "id"'),
     "no prompt": ('{"id": "1", "candidates": []}\n', [], 'row 1 has no "prompt"'),
-    "a message without content": (GOOD.replace('"1+1="', '[{"role": "user"}]'), [], 'row 1: column "prompt" must list messages'),
-    "an answer that is a list": (GOOD.replace('"id"', '"answer": [1], "id"'), [], 'row 1 has an "answer" that is no text'),
+    "a message without content": (
+        GOOD.replace('"1+1="', '[{"role": "user"}]'),
+        [],
+        'row 1: column "prompt" must list messages',
+    ),
+    "an answer that is a list": (
+        GOOD.replace('"id"', '"answer": [1], "id"'),
+        [],
+        'row 1 has an "answer" that is no text',
+    ),
     "a broken line": ("{\n" + GOOD, [], "in.jsonl:1: broken JSON"),
     "no gold answers": (GOOD, [], "no row has one: type judge=neural or judge=llm"),
     "no model": (GOOD, ["judge=neural"], "judge.model=RUN_OR_DIRECTORY"),
@@ -322,51 +471,97 @@ class TestCommand:
     def test_help_lists_all_settings(self, capsys):
         with pytest.raises(SystemExit):
             module.main(["--help"])
-        assert {f"{f.name}=" for f in fields(module.Settings)} <= set(re.findall(r"\w+=", capsys.readouterr().out))
+        assert {f"{f.name}=" for f in fields(module.Settings)} <= set(
+            re.findall(r"\w+=", capsys.readouterr().out)
+        )
 
 
 def sampled(key, text, reward, correct, iteration=12, **more):
-    row = {"id": key, "prompt": f"{key}+1=", "answer": "2", "response": text, "finish": "stop", "reward": reward, "correct": correct}
+    row = {
+        "id": key,
+        "prompt": f"{key}+1=",
+        "answer": "2",
+        "response": text,
+        "finish": "stop",
+        "reward": reward,
+        "correct": correct,
+    }
     return row | {"iteration": iteration, "tokens": [1], **more}
 
 
 def hacked(run, alerts, responses):
     """A run with these alerts (kind, rows) and responses in iteration 12."""
     (run / "samples").mkdir(parents=True)
-    lines = [{"iteration": 12, "kind": kind, "words": "...", "figure": 0.5, "rows": rows} for kind, rows in alerts]
-    for file, rows in ((run / "hacking.jsonl", lines), (run / "samples/iteration_000012.jsonl", responses)):
+    lines = [
+        {"iteration": 12, "kind": kind, "words": "...", "figure": 0.5, "rows": rows}
+        for kind, rows in alerts
+    ]
+    for file, rows in (
+        (run / "hacking.jsonl", lines),
+        (run / "samples/iteration_000012.jsonl", responses),
+    ):
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(run)
 
 
 class TestOffenders:
-    WORDY, RIGHT, WRONG = sampled("1", "so long", 0.9, False), sampled("1", "<answer>2</answer>", 0.1, True), sampled("1", "no", 0.5, False)
+    WORDY, RIGHT, WRONG = (
+        sampled("1", "so long", 0.9, False),
+        sampled("1", "<answer>2</answer>", 0.1, True),
+        sampled("1", "no", 0.5, False),
+    )
 
     def test_are_below_a_response_with_a_higher_gold_score(self, tmp_path):
         other = sampled("2", "so long too", 0.8, False)
         rows = [self.WORDY, self.WRONG, self.RIGHT, other, sampled("1", "2", 0.3, True)]
-        run = hacked(tmp_path / "run", [("length", [self.WORDY, other, self.RIGHT]), ("gap", [self.WORDY])], rows)
+        run = hacked(
+            tmp_path / "run",
+            [("length", [self.WORDY, other, self.RIGHT]), ("gap", [self.WORDY])],
+            rows,
+        )
         summary = offenders(run, [f"out={tmp_path}/pairs.jsonl"])
         counts = {"alerts": 2, "offenders": 3, "pairs": 1, "without_better": 2}
-        assert summary == {"out": f"{tmp_path}/pairs.jsonl", **counts}, "the second alert points to the same response"
+        assert summary == {"out": f"{tmp_path}/pairs.jsonl", **counts}, (
+            "the second alert points to the same response"
+        )
         [pair] = read_rows(tmp_path / "pairs.jsonl")
-        assert [candidate["text"] for candidate in pair["candidates"]] == ["<answer>2</answer>", "so long"], "the one paid least"
+        assert [candidate["text"] for candidate in pair["candidates"]] == [
+            "<answer>2</answer>",
+            "so long",
+        ], "the one paid least"
         assert (pair["ranks"], pair["kind"], pair["iteration"]) == ([0, 1], "length", 12)
 
     def test_a_gold_term_takes_precedence_over_correctness(self, tmp_path):
-        rows = [self.WORDY | {"reward/gold": 0.3}, self.RIGHT | {"reward/gold": 0.2}, self.WRONG | {"reward/gold": 0.4}]
-        offenders(hacked(tmp_path / "run", [("gap", rows[:1])], rows), [f"out={tmp_path}/pairs.jsonl"])
-        assert [c["text"] for c in read_rows(tmp_path / "pairs.jsonl")[0]["candidates"]] == ["no", "so long"]
+        rows = [
+            self.WORDY | {"reward/gold": 0.3},
+            self.RIGHT | {"reward/gold": 0.2},
+            self.WRONG | {"reward/gold": 0.4},
+        ]
+        offenders(
+            hacked(tmp_path / "run", [("gap", rows[:1])], rows), [f"out={tmp_path}/pairs.jsonl"]
+        )
+        assert [c["text"] for c in read_rows(tmp_path / "pairs.jsonl")[0]["candidates"]] == [
+            "no",
+            "so long",
+        ]
 
     def test_are_preferences(self, tmp_path):
-        offenders(hacked(tmp_path / "run", [("gap", [self.WORDY])], [self.WORDY, self.RIGHT]), [f"out={tmp_path}/pairs.jsonl"])
+        offenders(
+            hacked(tmp_path / "run", [("gap", [self.WORDY])], [self.WORDY, self.RIGHT]),
+            [f"out={tmp_path}/pairs.jsonl"],
+        )
         [prompt] = Preferences(train=f"{tmp_path}/pairs.jsonl", num_val=0)().train
         assert (prompt.text, prompt.answer) == ("1+1=", "2")
-        assert (prompt.meta["candidates"], prompt.meta["ranks"]) == (("<answer>2</answer>", "so long"), (0, 1))
+        assert (prompt.meta["candidates"], prompt.meta["ranks"]) == (
+            ("<answer>2</answer>", "so long"),
+            (0, 1),
+        )
 
     def test_several_to_one_prompt_have_ids_of_their_own(self, tmp_path):
         rows = [self.WORDY, self.WRONG, self.RIGHT]
-        offenders(hacked(tmp_path / "run", [("gap", rows[:2])], rows), [f"out={tmp_path}/pairs.jsonl"])
+        offenders(
+            hacked(tmp_path / "run", [("gap", rows[:2])], rows), [f"out={tmp_path}/pairs.jsonl"]
+        )
         pairs = read_rows(tmp_path / "pairs.jsonl")
         assert {pair["candidates"][1]["text"] for pair in pairs} == {"so long", "no"}
         assert len({pair["id"] for pair in pairs}) == 2
@@ -376,7 +571,10 @@ class TestOffenders:
         [
             (["judge=rule"], "judge: no such setting of --offenders: type out=FILE"),
             (["out={run}/hacking.jsonl"], "hacking.jsonl exists: type another out=FILE"),
-            (["out={run}/pairs.jsonl"], "none of 1 offenders has a response to the same prompt with a higher gold score"),
+            (
+                ["out={run}/pairs.jsonl"],
+                "none of 1 offenders has a response to the same prompt with a higher gold score",
+            ),
         ],
     )
     def test_errors(self, typed, message, tmp_path):
@@ -386,5 +584,8 @@ class TestOffenders:
         assert "\n" not in str(error.value)
 
     def test_a_run_without_alerts(self, tmp_path):
-        with pytest.raises(UserError, match=r"hacking.jsonl: no such file, or no alerts in it; callbacks.hacking writes it"):
+        with pytest.raises(
+            UserError,
+            match=r"hacking.jsonl: no such file, or no alerts in it; callbacks.hacking writes it",
+        ):
             offenders(str(tmp_path), [f"out={tmp_path}/pairs.jsonl"])

@@ -1,4 +1,5 @@
-"""`python train.py` end to end: in its own process and working directory, checked by its output files."""
+"""`python train.py` end to end: in its own process and working directory, checked by its output
+files."""
 
 import json
 import os
@@ -23,18 +24,50 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
-    "batch.prompts=4", "batch.samples=4", "rollout.max_tokens=7", "trainer.max_iterations=2", "trainer.accelerator=cpu",
-    "validation.max_prompts=8", "validation.samples=2",
-)  # fmt: skip
-RANDOM = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=2", "data.level=1", "sampling=fixed")
+    "batch.prompts=4",
+    "batch.samples=4",
+    "rollout.max_tokens=7",
+    "trainer.max_iterations=2",
+    "trainer.accelerator=cpu",
+    "validation.max_prompts=8",
+    "validation.samples=2",
+)
+RANDOM = (
+    "policy.pretrained=false",
+    "policy.hidden_size=32",
+    "policy.num_layers=2",
+    "data.level=1",
+    "sampling=fixed",
+)
 
 METRICS = {
-    "train/reward", "train/reward/accuracy", "train/reward/format", "train/reward/overlong", "train/accuracy", "train/kl_ref",
-    "train/kl_old", "train/entropy", "train/clip_fraction/low", "train/clip_fraction/high", "train/ratio_max", "train/grad_norm",
-    "train/lr", "train/response_tokens", "train/truncated_fraction", "train/flat_group_fraction", "train/unique_fraction",
-    "train/sampler_logprob_gap", "reward/accuracy/timeouts", "reward/accuracy/errors", "time/rollout_s", "time/reward_s",
-    "time/score_s", "time/update_s", "perf/response_tokens_per_s", "perf/peak_memory_mb",
-}  # fmt: skip
+    "train/reward",
+    "train/reward/accuracy",
+    "train/reward/format",
+    "train/reward/overlong",
+    "train/accuracy",
+    "train/kl_ref",
+    "train/kl_old",
+    "train/entropy",
+    "train/clip_fraction/low",
+    "train/clip_fraction/high",
+    "train/ratio_max",
+    "train/grad_norm",
+    "train/lr",
+    "train/response_tokens",
+    "train/truncated_fraction",
+    "train/flat_group_fraction",
+    "train/unique_fraction",
+    "train/sampler_logprob_gap",
+    "reward/accuracy/timeouts",
+    "reward/accuracy/errors",
+    "time/rollout_s",
+    "time/reward_s",
+    "time/score_s",
+    "time/update_s",
+    "perf/response_tokens_per_s",
+    "perf/peak_memory_mb",
+}
 VALIDATION_METRICS = {"val/accuracy", "val/maj@2", "val/mean@2", "val/pass@2"}
 
 PLUGIN = """
@@ -52,12 +85,21 @@ class Straight:
     def __call__(self, log_ratio, advantages, mask):
         return SimpleNamespace(objective=log_ratio.exp() * advantages, clipped=mask & False)
 """
-OPTIONS = {"reward/even": "mine.Even", "advantage/plain": "mine.Plain", "ratio/straight": "mine.Straight"}
+OPTIONS = {
+    "reward/even": "mine.Even",
+    "advantage/plain": "mine.Plain",
+    "ratio/straight": "mine.Straight",
+}
 
 
-def start(folder: Path, *overrides: str, plugins: Path | None = None, small: bool = True) -> Process:
+def start(
+    folder: Path, *overrides: str, plugins: Path | None = None, small: bool = True
+) -> Process:
     """Start `python train.py` in `folder`, in a new process group."""
-    environment = {k: v for k, v in os.environ.items() if k != "RLMODS_PLUGINS"} | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    environment = {k: v for k, v in os.environ.items() if k != "RLMODS_PLUGINS"} | {
+        "OMP_NUM_THREADS": "1",
+        "NO_COLOR": "1",
+    }
     if plugins is not None:
         environment["RLMODS_PLUGINS"] = str(plugins)
     return Process(["train.py", *(SMALL if small else ()), *overrides], cwd=folder, env=environment)
@@ -75,7 +117,11 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def contents(folder: Path) -> dict[str, tuple[int, int]]:
     """Size and modification time of every file."""
-    return {str(p.relative_to(folder)): (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+    return {
+        str(p.relative_to(folder)): (p.stat().st_size, p.stat().st_mtime_ns)
+        for p in folder.rglob("*")
+        if p.is_file()
+    }
 
 
 def assert_refused(result: SimpleNamespace, *words: str) -> None:
@@ -95,18 +141,46 @@ def working_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(working_directory: Path) -> SimpleNamespace:
-    """A finished run of a real interpreter, with a relative run_dir, the defaults of `algo=dapo reward=math` and a reference policy."""
-    command = [sys.executable, str(ROOT / "train.py"), *SMALL, "algo=dapo", "reward=math", "kl=loss", "run_dir=run"]
-    environment = {k: v for k, v in os.environ.items() if k != "RLMODS_PLUGINS"} | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
-    result = subprocess.run(command, cwd=working_directory, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    """A finished run of a real interpreter, with a relative run_dir, the defaults of `algo=dapo
+    reward=math` and a reference policy."""
+    command = [
+        sys.executable,
+        str(ROOT / "train.py"),
+        *SMALL,
+        "algo=dapo",
+        "reward=math",
+        "kl=loss",
+        "run_dir=run",
+    ]
+    environment = {k: v for k, v in os.environ.items() if k != "RLMODS_PLUGINS"} | {
+        "OMP_NUM_THREADS": "1",
+        "NO_COLOR": "1",
+    }
+    result = subprocess.run(
+        command,
+        cwd=working_directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert (result.returncode, result.stderr) == (0, "")
-    return SimpleNamespace(out=result.stdout, path=working_directory / "run", overrides=("kl=loss", "run_dir=run"))
+    return SimpleNamespace(
+        out=result.stdout, path=working_directory / "run", overrides=("kl=loss", "run_dir=run")
+    )
 
 
 MIXTURE = (
-    "data=mixture", "+data@data.sources.sums=arithmetic", "+data@data.sources.digits=arithmetic", "data.sources.digits.level=1",
-    "reward=by_source", "+reward@reward.rewards.sums=math", "+reward@reward.rewards.digits=length", "+data.weights.sums=3",
-)  # fmt: skip
+    "data=mixture",
+    "+data@data.sources.sums=arithmetic",
+    "+data@data.sources.digits=arithmetic",
+    "data.sources.digits.level=1",
+    "reward=by_source",
+    "+reward@reward.rewards.sums=math",
+    "+reward@reward.rewards.digits=length",
+    "+data.weights.sums=3",
+)
 
 
 def test_lightning_callbacks_and_a_mixture_from_the_command_line(tmp_path: Path) -> None:
@@ -119,40 +193,78 @@ def test_lightning_callbacks_and_a_mixture_from_the_command_line(tmp_path: Path)
     }
     typed = [f"+callbacks.early_stopping.{key}={value}" for key, value in stopping.items()]
     policy = [text for text in RANDOM if not text.startswith("data.")]
-    result = train(tmp_path, *policy, *MIXTURE, *typed, "trainer.max_iterations=9", "validation.every=1", "run_dir=run")
+    result = train(
+        tmp_path,
+        *policy,
+        *MIXTURE,
+        *typed,
+        "trainer.max_iterations=9",
+        "validation.every=1",
+        "run_dir=run",
+    )
     assert (result.code, result.err) == (0, "")
-    assert "2 of 9 iterations, ended by EarlyStopping: Monitored metric val/accuracy did not improve in the last 1 records" in result.out
+    assert (
+        "2 of 9 iterations, ended by EarlyStopping: Monitored metric val/accuracy did not "
+        "improve in the last 1 records" in result.out
+    )
     assert "75% sums, 25% digits" in " ".join(result.out.split())
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert (summary["exit"], summary["iterations"]) == ("finished", 2)
     samples = rows(tmp_path / "run/samples/iteration_000001.jsonl")
     assert [sum(row["source"] == name for row in samples) for name in ("sums", "digits")] == [12, 4]
-    assert all((row["reward/sums/accuracy"] is None) == (row["source"] == "digits") for row in samples)
+    assert all(
+        (row["reward/sums/accuracy"] is None) == (row["source"] == "digits") for row in samples
+    )
     assert evaluate(str(tmp_path / "run"), ["validation.max_prompts=4"])["val/accuracy/sums"] == 0.0
 
 
 class TestRun:
     def test_writes_the_documented_files(self, finished):
-        for name in ("config.yaml", "versions.txt", "metrics.jsonl", "summary.json", "samples", "checkpoints", "export"):
+        for name in (
+            "config.yaml",
+            "versions.txt",
+            "metrics.jsonl",
+            "summary.json",
+            "samples",
+            "checkpoints",
+            "export",
+        ):
             assert (finished.path / name).exists()
         assert "torch " in (finished.path / "versions.txt").read_text()
         logged = OmegaConf.load(finished.path / "tensorboard/version_0/hparams.yaml")
         assert logged["label"] == "dapo[kl=loss]"
-        assert logged["batch.prompts"] == OmegaConf.load(finished.path / "config.yaml").batch.prompts
+        assert (
+            logged["batch.prompts"] == OmegaConf.load(finished.path / "config.yaml").batch.prompts
+        )
         assert OmegaConf.load(finished.path / "csv/version_0/hparams.yaml").label == "dapo[kl=loss]"
         assert "${" not in (finished.path / "config.yaml").read_text()
-        assert "\n  precision: 32-true\n" in (finished.path / "config.yaml").read_text()  # the choice of trainer.precision=auto
-        assert "auto: bfloat16 is for models of 50M parameters or more" in " ".join(finished.out.split())
-        assert [p.name for p in (finished.path / "checkpoints").iterdir()] == ["iteration_000002.ckpt"]
+        # the choice of trainer.precision=auto
+        assert "\n  precision: 32-true\n" in (finished.path / "config.yaml").read_text()
+        assert "auto: bfloat16 is for models of 50M parameters or more" in " ".join(
+            finished.out.split()
+        )
+        assert [p.name for p in (finished.path / "checkpoints").iterdir()] == [
+            "iteration_000002.ckpt"
+        ]
         assert {p.name for p in finished.path.parent.iterdir()} == {"run"}
 
     def test_evaluate_repeats_the_last_validation(self, finished):
-        validations = [row for row in rows(finished.path / "metrics.jsonl") if "val/accuracy" in row]
+        validations = [
+            row for row in rows(finished.path / "metrics.jsonl") if "val/accuracy" in row
+        ]
         metrics = evaluate(str(finished.path), [])
         assert metrics["val/accuracy"] == validations[-1]["val/accuracy"]
         assert metrics["prompts"] == 8
-        assert all(low <= metrics[name] <= high for name, (low, high) in metrics["interval_95"].items())
-        assert evaluate(str(finished.path), ["validation.max_prompts=3", "data.level=1", "validation.samples=2"])["prompts"] == 3
+        assert all(
+            low <= metrics[name] <= high for name, (low, high) in metrics["interval_95"].items()
+        )
+        assert (
+            evaluate(
+                str(finished.path),
+                ["validation.max_prompts=3", "data.level=1", "validation.samples=2"],
+            )["prompts"]
+            == 3
+        )
         with pytest.raises(UserError, match="no held-out prompts"):
             evaluate(str(finished.path), ["data.num_val=0"])
 
@@ -173,56 +285,98 @@ class TestRun:
             if "train/reward" not in row:
                 continue
             samples = rows(finished.path / f"samples/iteration_{row['iteration']:06d}.jsonl")
-            for name, column in {"train/reward": "reward", "train/accuracy": "correct", "train/reward/format": "reward/format"}.items():
-                assert row[name] == pytest.approx(sum(s[column] for s in samples) / len(samples), abs=1e-9)
-            assert row["train/response_tokens"] == pytest.approx(sum(len(s["tokens"]) for s in samples) / len(samples))
+            for name, column in {
+                "train/reward": "reward",
+                "train/accuracy": "correct",
+                "train/reward/format": "reward/format",
+            }.items():
+                assert row[name] == pytest.approx(
+                    sum(s[column] for s in samples) / len(samples), abs=1e-9
+                )
+            assert row["train/response_tokens"] == pytest.approx(
+                sum(len(s["tokens"]) for s in samples) / len(samples)
+            )
             assert len({s["reward"] for s in samples}) > 1
 
     def test_writes_a_summary(self, finished):
         summary = json.loads((finished.path / "summary.json").read_text())
-        keys = ["label", "algo", "parts", "iterations", "val/accuracy", "wall_s", "response_tokens", "peak_memory_mb", "exit"]
+        keys = [
+            "label",
+            "algo",
+            "parts",
+            "iterations",
+            "val/accuracy",
+            "wall_s",
+            "response_tokens",
+            "peak_memory_mb",
+            "exit",
+        ]
         assert list(summary) == [*keys, "seed", "overrides"]
         assert summary["seed"] == 1
         assert {"algo=dapo", "reward=math", "kl=loss"} <= set(summary["overrides"])
         assert list(summary["val/accuracy"]) == ["first", "best", "last"]
         values = (summary["algo"], summary["label"], summary["iterations"], summary["exit"])
         assert values == ("dapo", "dapo[kl=loss]", 2, "finished")
-        samples = [s for i in (1, 2) for s in rows(finished.path / f"samples/iteration_{i:06d}.jsonl")]
+        samples = [
+            s for i in (1, 2) for s in rows(finished.path / f"samples/iteration_{i:06d}.jsonl")
+        ]
         assert summary["response_tokens"] == sum(len(s["tokens"]) for s in samples)
 
     def test_exports_the_trained_model(self, finished):
         model = AutoModelForCausalLM.from_pretrained(finished.path / "export")
-        saved = torch.load(finished.path / "checkpoints/iteration_000002.ckpt", weights_only=True)["state_dict"]
+        saved = torch.load(finished.path / "checkpoints/iteration_000002.ckpt", weights_only=True)[
+            "state_dict"
+        ]
         for name, value in model.state_dict().items():
             assert torch.equal(value, saved[f"policy.model.{name}"])
 
     def test_is_never_overwritten_and_can_be_resumed(self, finished):
         before = contents(finished.path)
-        assert_refused(train(finished.path.parent, *finished.overrides), "already holds a run", "resume=auto")
+        assert_refused(
+            train(finished.path.parent, *finished.overrides), "already holds a run", "resume=auto"
+        )
         assert contents(finished.path) == before
         log_before = (finished.path / "metrics.jsonl").read_text()
-        result = train(finished.path.parent, *finished.overrides, "resume=auto", "trainer.max_iterations=3")
+        result = train(
+            finished.path.parent, *finished.overrides, "resume=auto", "trainer.max_iterations=3"
+        )
         assert (result.code, result.err) == (0, "")
         logged = (finished.path / "metrics.jsonl").read_text()
         assert logged.startswith(log_before)
-        assert [(r["iteration"], "train/reward" in r) for r in rows(finished.path / "metrics.jsonl")][-2:] == [(3, True), (3, False)]
+        assert [
+            (r["iteration"], "train/reward" in r) for r in rows(finished.path / "metrics.jsonl")
+        ][-2:] == [(3, True), (3, False)]
         assert len(logged.splitlines()) == len(log_before.splitlines()) + 2
         summary = json.loads((finished.path / "summary.json").read_text())
         assert (summary["iterations"], summary["exit"]) == (3, "finished")
-        prompt_ids = [{s["id"] for s in rows(finished.path / f"samples/iteration_{i:06d}.jsonl")} for i in (1, 2, 3)]
-        assert not prompt_ids[2] & (prompt_ids[0] | prompt_ids[1])  # no prompt repeats within an epoch
+        prompt_ids = [
+            {s["id"] for s in rows(finished.path / f"samples/iteration_{i:06d}.jsonl")}
+            for i in (1, 2, 3)
+        ]
+        # no prompt repeats within an epoch
+        assert not prompt_ids[2] & (prompt_ids[0] | prompt_ids[1])
 
 
 GOOD = json.dumps({"prompt": "1+1=", "answer": "2"})
 MISTAKES = {
     "broken JSON": (f"{GOOD}\n{{\n", (), ("data.jsonl:2", "broken JSON")),
-    "no answers": (json.dumps({"prompt": "1+1=", "reply": "2"}), (), ('no column "answer"', "data.answer=COLUMN")),
+    "no answers": (
+        json.dumps({"prompt": "1+1=", "reply": "2"}),
+        (),
+        ('no column "answer"', "data.answer=COLUMN"),
+    ),
     "no rows": ("", (), ("no rows", "data.train=FILE")),
     "a prompt beyond the context": (
-        json.dumps({"prompt": "1" * 300, "answer": "2"}), (), ("train-1", "context of 256", "rollout.max_tokens"),
+        json.dumps({"prompt": "1" * 300, "answer": "2"}),
+        (),
+        ("train-1", "context of 256", "rollout.max_tokens"),
     ),
-    "half a checkpoint": (GOOD, ("resume={folder}/half.ckpt",), ("half.ckpt", "cannot be read", "resume=PATH")),
-}  # fmt: skip
+    "half a checkpoint": (
+        GOOD,
+        ("resume={folder}/half.ckpt",),
+        ("half.ckpt", "cannot be read", "resume=PATH"),
+    ),
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -251,7 +405,11 @@ class TestPlugins:
     def test_options_are_listed_by_help(self, plugins, tmp_path):
         result = train(tmp_path, "--help", plugins=plugins, small=False)
         assert result.code == 0
-        groups = dict(line.strip().split(": ", 1) for line in reversed(result.out.splitlines()) if ": " in line)
+        groups = dict(
+            line.strip().split(": ", 1)
+            for line in reversed(result.out.splitlines())
+            if ": " in line
+        )
         assert {"dapo", "grpo", "sft"} <= set(groups["algo"].split(", "))
         for option in OPTIONS:
             group, name = option.split("/")
@@ -259,17 +417,25 @@ class TestPlugins:
 
     def test_train_and_are_labelled_as_ablation(self, plugins, tmp_path):
         swapped = [option.replace("/", "=") for option in OPTIONS]
-        result = train(tmp_path, *RANDOM, *swapped, "trainer.max_iterations=1", "run_dir=run", plugins=plugins)
+        result = train(
+            tmp_path, *RANDOM, *swapped, "trainer.max_iterations=1", "run_dir=run", plugins=plugins
+        )
         assert (result.code, result.err) == (0, "")
         summary = json.loads((tmp_path / "run/summary.json").read_text())
         assert summary["label"] == "dapo[sampling=fixed,advantage=plain,ratio=straight]"
         assert {k: summary["parts"][k] for k in ("reward", "advantage", "ratio")} == {
-            "reward": "even", "advantage": "plain", "ratio": "straight",
-        }  # fmt: skip
+            "reward": "even",
+            "advantage": "plain",
+            "ratio": "straight",
+        }
 
     def test_import_error(self, plugins, tmp_path):
         (plugins / "mine/mine.py").write_text("import no_such_package\n")
-        assert_refused(train(tmp_path, "reward=even", "run_dir=run", plugins=plugins), "mine.py:1", "no_such_package")
+        assert_refused(
+            train(tmp_path, "reward=even", "run_dir=run", plugins=plugins),
+            "mine.py:1",
+            "no_such_package",
+        )
         assert not (tmp_path / "run").exists()
 
 
@@ -300,16 +466,24 @@ def test_ctrl_c_ends_the_iteration_and_the_run_can_be_resumed(tmp_path):
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     done = summary["iterations"]
     assert (summary["exit"], rows(metrics)[-1]["iteration"]) == ("interrupted", done)
-    assert f"iteration_{done:06d}.ckpt" in {p.name for p in (tmp_path / "run/checkpoints").iterdir()}
+    assert f"iteration_{done:06d}.ckpt" in {
+        p.name for p in (tmp_path / "run/checkpoints").iterdir()
+    }
     result = train(tmp_path, *overrides, "resume=auto", f"trainer.max_iterations={done + 1}")
     assert (result.code, result.err) == (0, "")
-    assert [r["iteration"] for r in rows(metrics) if "train/reward" in r] == list(range(1, done + 2))
+    assert [r["iteration"] for r in rows(metrics) if "train/reward" in r] == list(
+        range(1, done + 2)
+    )
     assert json.loads((tmp_path / "run/summary.json").read_text())["exit"] == "finished"
 
 
 def test_sweep_with_one_run_dir_is_refused(tmp_path):
     result = train(tmp_path, "seed=1,2", "run_dir=here", "-m")
-    assert_refused(result, "run_dir=here is one directory for all members of the sweep", "type hydra.sweep.dir=here")
+    assert_refused(
+        result,
+        "run_dir=here is one directory for all members of the sweep",
+        "type hydra.sweep.dir=here",
+    )
     assert not (tmp_path / "here").exists()
 
 
@@ -345,5 +519,7 @@ with exit_on_interrupt():
 
 
 def test_ctrl_c_ends_imports_of_libraries_that_catch_it(tmp_path):
-    done = subprocess.run([sys.executable, "-c", SWALLOWED], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", SWALLOWED], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout, done.stderr) == (1, "raised\n", "interrupted\n")

@@ -35,7 +35,11 @@ class TestNew:
     def test_writes_a_test_that_passes(self, group: str, folder: Path) -> None:
         plugin.new(group, f"own_{group}", folder)
         environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        tests = Process(["-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", f"own_{group}"], cwd=folder, env=environment)
+        tests = Process(
+            ["-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", f"own_{group}"],
+            cwd=folder,
+            env=environment,
+        )
         out, err = tests.communicate(timeout=120)
         assert tests.returncode == 0, out + err
         assert "passed" in out
@@ -84,9 +88,15 @@ class TestRefusals:
         with pytest.raises(UserError, match="reward=other exists already"):
             plugin.new("reward", "other", folder)
 
-    @pytest.mark.parametrize("typed", [["new"], ["new", "reward"], ["new", "a", "b", "c", "d"], ["gnu"]])
-    def test_invalid_command_line(self, typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(SystemExit, match=r"error: type: python -m rlmods\.plugin new GROUP NAME"):
+    @pytest.mark.parametrize(
+        "typed", [["new"], ["new", "reward"], ["new", "a", "b", "c", "d"], ["gnu"]]
+    )
+    def test_invalid_command_line(
+        self, typed: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with pytest.raises(
+            SystemExit, match=r"error: type: python -m rlmods\.plugin new GROUP NAME"
+        ):
             plugin.main(typed)
 
 
@@ -94,7 +104,8 @@ def write_package(site: Path, name: str, options: dict[str, str]) -> None:
     """Write an installed package with an entry point for plugins."""
     (site / name).mkdir(parents=True)
     (site / name / "__init__.py").write_text(
-        "class Loud:\n    def __init__(self, volume):\n        self.volume = volume\n        1 / volume\n"
+        "class Loud:\n    def __init__(self, volume):\n        self.volume = volume\n        "
+        "1 / volume\n"
     )
     for path, text in options.items():
         (site / name / path).parent.mkdir(parents=True, exist_ok=True)
@@ -108,36 +119,55 @@ def write_package(site: Path, name: str, options: dict[str, str]) -> None:
 class TestInstalledPackages:
     LOUD = "_target_: loud_rewards.Loud\nvolume: 11\n"
 
-    def test_provide_options(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_provide_options(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         write_package(tmp_path / "site", "loud_rewards", {"conf/reward/loud.yaml": self.LOUD})
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
         plugins.register()
-        assert instantiate(configuration(["reward=loud", "reward.volume=3"]).reward, "reward").volume == 3
-        assert plugin.list_plugins()["loud"] == {"folder": str(tmp_path / "site/loud_rewards/conf"), "options": ["reward=loud"]}
+        assert (
+            instantiate(configuration(["reward=loud", "reward.volume=3"]).reward, "reward").volume
+            == 3
+        )
+        assert plugin.list_plugins()["loud"] == {
+            "folder": str(tmp_path / "site/loud_rewards/conf"),
+            "options": ["reward=loud"],
+        }
         with pytest.raises(UserError, match=r"loud_rewards/__init__\.py:4: ZeroDivisionError"):
             instantiate(configuration(["reward=loud", "reward.volume=0"]).reward, "reward")
 
-    def test_import_errors_are_one_line(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_import_errors_are_one_line(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         write_package(tmp_path / "site", "loud_rewards", {"conf/reward/loud.yaml": self.LOUD})
-        (tmp_path / "site/loud_rewards/__init__.py").write_text("raise ImportError('no such library')")
+        (tmp_path / "site/loud_rewards/__init__.py").write_text(
+            "raise ImportError('no such library')"
+        )
         info = tmp_path / "site/loud_rewards-1.0.dist-info/entry_points.txt"
         info.write_text("[rlmods.plugins]\nloud = loud_rewards.parts\n")
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
         plugins.register()
-        with pytest.raises(UserError, match=r"loud = loud_rewards\.parts cannot be imported \(ImportError: no such library\)"):
+        with pytest.raises(
+            UserError,
+            match=r"loud = loud_rewards\.parts cannot be imported \(ImportError: no such library\)",
+        ):
             configuration([])
         explained = plugins.explain_plugin_error(ValueError("another"))
         assert explained is not None
         assert "cannot be imported" in str(explained)
 
-    def test_without_options_are_an_error(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_options_are_an_error(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         write_package(tmp_path / "site", "loud_rewards", {})
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
         plugins.register()
         with pytest.raises(UserError, match="the package loud_rewards has no options"):
             configuration([])
 
-    def test_name_of_an_existing_option_is_refused(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_name_of_an_existing_option_is_refused(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         write_package(tmp_path / "site", "loud_rewards", {"conf/reward/math.yaml": self.LOUD})
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
         plugins.register()
@@ -148,8 +178,16 @@ class TestInstalledPackages:
 def test_a_new_reward_trains(folder: Path, tmp_path: Path) -> None:
     plugin.new("reward", "politeness", folder)
     typed = ["reward=politeness", "reward.word=e", "run_dir=run"]
-    small = ["trainer.max_iterations=1", "batch.prompts=2", "batch.samples=2", "sampling=fixed", "validation.max_prompts=2"]
-    process = Process(["train.py", *typed, *small], cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    small = [
+        "trainer.max_iterations=1",
+        "batch.prompts=2",
+        "batch.samples=2",
+        "sampling=fixed",
+        "validation.max_prompts=2",
+    ]
+    process = Process(
+        ["train.py", *typed, *small], cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     stdout, stderr = process.communicate(timeout=240)
     assert process.returncode == 0, stderr
     assert "reward=politeness" in stdout

@@ -63,11 +63,17 @@ class TestPush:
         assert list(calls) == ["whoami", "create_repo", "create_branch", "upload_folder"]
         assert calls["create_repo"] == (("me/model",), {"private": True, "exist_ok": True})
         _, upload = calls["upload_folder"]
-        assert (upload["folder_path"], upload["repo_id"], upload["revision"]) == (run / "export", "me/model", "v1")
+        assert (upload["folder_path"], upload["repo_id"], upload["revision"]) == (
+            run / "export",
+            "me/model",
+            "v1",
+        )
         sent = {
             path.name
             for path in huggingface_hub.utils.filter_repo_objects(
-                sorted((run / "export").iterdir()), allow_patterns=PATTERNS, key=lambda path: path.name
+                sorted((run / "export").iterdir()),
+                allow_patterns=PATTERNS,
+                key=lambda path: path.name,
             )
         }
         assert sent >= {"config.json", "model.safetensors", "tokenizer.json", "README.md"}
@@ -81,9 +87,16 @@ class TestPush:
         ("error", "message"),
         [
             (("whoami", LocalTokenNotFoundError("no token")), "type hf auth login"),
-            (("create_repo", refused(403)), r"the Hub refused the upload \(403: .*\): type hf auth login, with a token that may write"),
+            (
+                ("create_repo", refused(403)),
+                r"the Hub refused the upload \(403: .*\): type hf auth login, with a token "
+                r"that may write",
+            ),
             (("upload_folder", refused(500)), "try again later"),
-            (("whoami", HTTPError("no route")), r"the Hub cannot be reached \(no route\): check the network"),
+            (
+                ("whoami", HTTPError("no route")),
+                r"the Hub cannot be reached \(no route\): check the network",
+            ),
         ],
     )
     def test_errors_of_the_hub(self, api: Api, run: Path, error: Any, message: str) -> None:
@@ -103,7 +116,9 @@ class TestPush:
             ("me/model", ["branch=a b"], "branch=a b"),
         ],
     )
-    def test_mistakes(self, api: Api, run: Path, repository: str, words: list[str], message: str) -> None:
+    def test_mistakes(
+        self, api: Api, run: Path, repository: str, words: list[str], message: str
+    ) -> None:
         with pytest.raises(UserError, match=message):
             push(str(run), repository, words)
         assert api.calls == []
@@ -113,7 +128,9 @@ class TestPush:
         policy().export(tmp_path / "export")
         link = tmp_path / "export" / "vocab.txt"
         link.symlink_to(tmp_path / "secret")
-        with pytest.raises(UserError, match=r"vocab\.txt: links to .*secret, which would be uploaded"):
+        with pytest.raises(
+            UserError, match=r"vocab\.txt: links to .*secret, which would be uploaded"
+        ):
             push(str(tmp_path / "export"), "me/model")
         assert api.calls == []
         link.unlink()

@@ -1,4 +1,5 @@
-"""`python -m rlmods.redteam`: it finds planted holes, calls a strict reward clean, and reports both."""
+"""`python -m rlmods.redteam`: it finds planted holes, calls a strict reward clean, and reports
+both."""
 
 from __future__ import annotations
 
@@ -45,9 +46,23 @@ def evaluates(response: Response) -> float:
         tree = ast.parse(answer.strip(), mode="eval")
     except SyntaxError:
         return 0.0
-    values = {ast.BinOp, ast.UnaryOp, ast.Constant, ast.Expression, ast.Add, ast.Sub, ast.Mult, ast.USub, ast.UAdd}
+    values = {
+        ast.BinOp,
+        ast.UnaryOp,
+        ast.Constant,
+        ast.Expression,
+        ast.Add,
+        ast.Sub,
+        ast.Mult,
+        ast.USub,
+        ast.UAdd,
+    }
     safe = all(type(node) in values for node in ast.walk(tree))
-    return float(safe and eval(compile(tree, "", "eval"), {"__builtins__": {}}) == int(str(response.prompt.answer)))
+    return float(
+        safe
+        and eval(compile(tree, "", "eval"), {"__builtins__": {}})
+        == int(str(response.prompt.answer))
+    )
 
 
 def searches(response: Response) -> float:
@@ -56,7 +71,9 @@ def searches(response: Response) -> float:
 
 
 def likes_tags(response: Response) -> float:
-    return strict(response) + 0.5 * (response.text.startswith("<answer>") and len(stated(response.text).strip()) == 0)
+    return strict(response) + 0.5 * (
+        response.text.startswith("<answer>") and len(stated(response.text).strip()) == 0
+    )
 
 
 def likes_silence(response: Response) -> float:
@@ -102,13 +119,21 @@ class TestHoles:
         assert family in holes(each(reward))
 
     def test_silence_is_one_hole_only(self) -> None:
-        assert holes(each(likes_silence)) <= {"empty", "template only", "repeated", "special tokens"}
+        assert holes(each(likes_silence)) <= {
+            "empty",
+            "template only",
+            "repeated",
+            "special tokens",
+        }
 
     def test_a_hanging_call_is_ended_and_counted(self) -> None:
         start = time.monotonic()
         report = attack(each(hangs), PROMPTS, FEW)
         assert time.monotonic() - start < 20
-        assert [(tally.name, tally.late > 0) for tally in report.holes if tally.late] == [("repeated", True), ("longest", True)]
+        assert [(tally.name, tally.late > 0) for tally in report.holes if tally.late] == [
+            ("repeated", True),
+            ("longest", True),
+        ]
         assert "no result after 1.5 s" in report.holes[0].failed_example["failure"]
 
     def test_an_exception_is_reported_with_its_response(self) -> None:
@@ -121,12 +146,18 @@ class TestHoles:
         """The response that raises is not the paid one."""
 
         def grade(response: Response) -> float:
-            return 1 / (stated(response.text) != "nan") * strict(response) + (stated(response.text) == "1e308")
+            return 1 / (stated(response.text) != "nan") * strict(response) + (
+                stated(response.text) == "1e308"
+            )
 
         report = attack(each(grade), PROMPTS, Settings(num_prompts=1))
-        [line] = [line for line in show(report).splitlines() if line.startswith("boundary numbers: ")]
+        [line] = [
+            line for line in show(report).splitlines() if line.startswith("boundary numbers: ")
+        ]
         assert re.search(r"1 of \d+ paid, e\.g\. '<answer>1e308</answer>' .* gets 1, ", line)
-        assert re.search(r"; raised 1 times, e\.g\. '<answer>nan</answer>' .* ZeroDivisionError", line)
+        assert re.search(
+            r"; raised 1 times, e\.g\. '<answer>nan</answer>' .* ZeroDivisionError", line
+        )
 
     def test_exits_of_the_reward_are_caught(self) -> None:
         def exits(response: Response) -> float:
@@ -145,11 +176,18 @@ class TestHoles:
 
         attack(reward, PROMPTS, Settings(num_prompts=1), record=records.append)
         assert seen == records
-        assert next(record for record in seen if record.startswith("boundary numbers (17 responses, the first '<answer>0</answer>')"))
+        assert next(
+            record
+            for record in seen
+            if record.startswith("boundary numbers (17 responses, the first '<answer>0</answer>')")
+        )
 
     def test_correct_counts_as_paid_whatever_the_reward(self) -> None:
         def reward(responses: Sequence[Response]) -> Scores:
-            return Scores([strict(x) for x in responses], correct=[strict(x) > 0 or not x.text for x in responses])
+            return Scores(
+                [strict(x) for x in responses],
+                correct=[strict(x) > 0 or not x.text for x in responses],
+            )
 
         assert holes(reward) == {"empty"}
 
@@ -167,8 +205,19 @@ class TestHoles:
             needs_group = True
 
             def __call__(self, responses: Sequence[Response]) -> list[float]:
-                seen.update(len([y for y in responses if y.prompt.id == x.prompt.id]) % 2 for x in responses)
-                return [float(all(len(x.text) >= len(y.text) for y in responses if y.prompt.id == x.prompt.id)) for x in responses]
+                seen.update(
+                    len([y for y in responses if y.prompt.id == x.prompt.id]) % 2 for x in responses
+                )
+                return [
+                    float(
+                        all(
+                            len(x.text) >= len(y.text)
+                            for y in responses
+                            if y.prompt.id == x.prompt.id
+                        )
+                    )
+                    for x in responses
+                ]
 
         seen: set[int] = set()
         attack(Longer(), PROMPTS[:1], Settings(num_prompts=1))
@@ -187,19 +236,36 @@ class Runs:
     runs_code = True
 
     def __call__(self, responses: Sequence[Response]) -> list[float]:
-        return [float(str(x.prompt.answer)[:-1] in x.text and "<think>" not in x.text) for x in responses]
+        return [
+            float(str(x.prompt.answer)[:-1] in x.text and "<think>" not in x.text)
+            for x in responses
+        ]
 
 
 class TestPrograms:
     def test_words_about_a_right_program_are_no_hole(self) -> None:
-        """A program does not become wrong if it is denied, stands beside another one, or lacks its last character."""
+        """A program does not become wrong if it is denied, stands beside another one, or lacks its
+        last character."""
         assert holes(Runs(), CODE) == {"after the end"}
-        assert holes(lambda responses: Runs()(responses), CODE) == {"after the end", "hedge", "denied", "truncated"}
+        assert holes(lambda responses: Runs()(responses), CODE) == {
+            "after the end",
+            "hedge",
+            "denied",
+            "truncated",
+        }
         assert holes(WeightedSum({"code": {"reward": Runs()}}), CODE) == {"after the end"}
-        assert "denied" in holes(WeightedSum({"code": {"reward": Runs(), "weight": 0}, "text": {"reward": each(searches)}}), CODE)
+        assert "denied" in holes(
+            WeightedSum(
+                {"code": {"reward": Runs(), "weight": 0}, "text": {"reward": each(searches)}}
+            ),
+            CODE,
+        )
 
     def test_sources_are_told_apart(self) -> None:
-        mixed = [*(replace(prompt, source="code") for prompt in CODE), *(replace(prompt, source="sums") for prompt in PROMPTS[:2])]
+        mixed = [
+            *(replace(prompt, source="code") for prompt in CODE),
+            *(replace(prompt, source="sums") for prompt in PROMPTS[:2]),
+        ]
         report = attack(BySource({"code": Runs(), "sums": each(searches)}), mixed, FEW)
         denied = next(tally for tally in report.families if tally.name == "denied")
         assert (denied.paid, denied.tried) == (12 * len(FORMS), 12 * len(FORMS))
@@ -225,7 +291,9 @@ class TestReferences:
         """The constant answers 0, 1 and -1 are right for some prompts."""
         prompts = [Prompt(str(i), text=f"{i}-1=", answer=str(i - 1)) for i in range(4)]
         assert "boundary numbers" not in holes(each(strict), prompts)
-        assert "boundary numbers" in holes(each(lambda response: strict(response) or float(stated(response.text) == "0")), prompts)
+        assert "boundary numbers" in holes(
+            each(lambda response: strict(response) or float(stated(response.text) == "0")), prompts
+        )
 
     def test_data_without_answers_is_refused(self) -> None:
         with pytest.raises(UserError, match=r"data\.answer=COLUMN or data\.response=COLUMN"):
@@ -233,7 +301,10 @@ class TestReferences:
 
     def test_responses_stand_in_for_missing_answers(self) -> None:
         """As in data for code, where a good response is known and an answer is not."""
-        prompts = [Prompt(str(i), text="?", meta={"response": f"```python\nx = {i}\n```"}) for i in range(4)]
+        prompts = [
+            Prompt(str(i), text="?", meta={"response": f"```python\nx = {i}\n```"})
+            for i in range(4)
+        ]
 
         def paid(response: Response) -> float:
             return float(response.text == response.prompt.meta["response"])
@@ -241,7 +312,9 @@ class TestReferences:
         report = attack(each(paid), prompts, FEW)
         assert report.holes == []
         assert report.references[1].paid == 4
-        assert "programs" in holes(each(lambda response: max(paid(response), float("exit" in response.text))), prompts)
+        assert "programs" in holes(
+            each(lambda response: max(paid(response), float("exit" in response.text))), prompts
+        )
 
 
 def constant(value: float | None) -> Callable[[Sequence[Response]], list[float | None]]:
@@ -272,9 +345,15 @@ class TestUselessReferences:
             (constant(0.0), "right answers get no more than wrong ones for 6 of 6 prompts"),
             (constant(None), "right answer, any form: the reward abstained on 48 of 48"),
             (Format(), "right answers get no more than wrong ones for 6 of 6 prompts"),
-            (each(raises_on_right), "gold answer, data's own form: the reward raised 6 times, .* ZeroDivisionError"),
+            (
+                each(raises_on_right),
+                "gold answer, data's own form: the reward raised 6 times, .* ZeroDivisionError",
+            ),
             (abstains_on_right, "gold answer, data's own form: the reward abstained on 6 of 6"),
-            (each(lambda response: float(response.text == response.prompt.answer)), "data's own form: 6 of 6 are not paid"),
+            (
+                each(lambda response: float(response.text == response.prompt.answer)),
+                "data's own form: 6 of 6 are not paid",
+            ),
         ],
     )
     def test_are_a_problem(self, reward: Any, problem: str) -> None:
@@ -285,12 +364,19 @@ class TestUselessReferences:
         assert "no hole found" not in shown
 
     def test_one_prompt_whose_answer_is_never_paid_is_named(self) -> None:
-        report = attack(each(lambda x: strict(x) * (x.prompt.id != PROMPTS[0].id)), PROMPTS[:3], FEW)
-        assert [f"for 1 of 3 prompts (prompt {PROMPTS[0].id}: right 0, wrong 0)" in problem for problem in report.problems] == [True, False]
+        report = attack(
+            each(lambda x: strict(x) * (x.prompt.id != PROMPTS[0].id)), PROMPTS[:3], FEW
+        )
+        assert [
+            f"for 1 of 3 prompts (prompt {PROMPTS[0].id}: right 0, wrong 0)" in problem
+            for problem in report.problems
+        ] == [True, False]
         assert report.references[1].example["prompt"] == PROMPTS[0].id
 
     def test_late_references_stop_the_command(self) -> None:
-        with pytest.raises(UserError, match=r"\(right answer, any form\) took longer.*type call_timeout_s=15"):
+        with pytest.raises(
+            UserError, match=r"\(right answer, any form\) took longer.*type call_timeout_s=15"
+        ):
             attack(each(sleeps_on_right), PROMPTS, FEW)
 
     def test_abstentions_are_counted_apart_from_failures(self) -> None:
@@ -299,7 +385,10 @@ class TestUselessReferences:
 
         tallies = {tally.name: tally for tally in attack(reward, PROMPTS, FEW).families}
         assert tallies["empty"].abstained > 0
-        assert (tallies["special tokens"].abstained, len(tallies["special tokens"].raised)) == (0, 6)
+        assert (tallies["special tokens"].abstained, len(tallies["special tokens"].raised)) == (
+            0,
+            6,
+        )
 
 
 class TestAttacks:
@@ -314,7 +403,12 @@ class TestAttacks:
         assert {fill(form, "12+30") for form in FORMS.values()} <= texts
 
     def test_numbers_of_a_story_are_combined(self) -> None:
-        case = Case(Prompt("0", messages=[{"role": "user", "content": "Mia has 12 shells and finds 30 more."}]), "42")
+        case = Case(
+            Prompt(
+                "0", messages=[{"role": "user", "content": "Mia has 12 shells and finds 30 more."}]
+            ),
+            "42",
+        )
         assert {"12+30", "12-30", "12*30"} <= {x.answer for x in FAMILIES["echo"][0](case)}
 
     def test_without_a_gold_answer_the_other_families_remain(self) -> None:
@@ -324,12 +418,22 @@ class TestAttacks:
 
     def test_instructions_do_not_state_the_right_answer(self) -> None:
         """A grader that finds 10 in "Rating: 10/10" finds the gold, and obeys nothing."""
-        texts = {x.text for x in FAMILIES["instructions"][0](Case(Prompt("0", text="4+6="), "10", ("11",)))}
+        texts = {
+            x.text
+            for x in FAMILIES["instructions"][0](Case(Prompt("0", text="4+6="), "10", ("11",)))
+        }
         assert not any("10" in text for text in texts)
         assert any("Rating: 10/10" in x.text for x in FAMILIES["instructions"][0](CASE))
 
     def test_a_missing_bracket_or_percent_sign_is_not_truncation(self) -> None:
-        cut = [list(FAMILIES["truncated"][0](Case(Prompt("0", text="?"), gold, ("7",), forms=("ANSWER",)))) for gold in (r"25\%", "(1,2)")]
+        cut = [
+            list(
+                FAMILIES["truncated"][0](
+                    Case(Prompt("0", text="?"), gold, ("7",), forms=("ANSWER",))
+                )
+            )
+            for gold in (r"25\%", "(1,2)")
+        ]
         assert [{x.text for x in attacks} for attacks in cut] == [{""}, {"", "(1"}]
 
     def test_forms(self) -> None:
@@ -349,12 +453,28 @@ class TestAttacks:
 
 
 class TestCommand:
-    OVERRIDES = ("data=arithmetic", "data.num_train=8", "data.num_val=2", "batch.prompts=8", "num_prompts=3", "call_timeout_s=2")
+    OVERRIDES = (
+        "data=arithmetic",
+        "data.num_train=8",
+        "data.num_val=2",
+        "batch.prompts=8",
+        "num_prompts=3",
+        "call_timeout_s=2",
+    )
 
-    def test_report_and_exit_status_of_a_hole(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_report_and_exit_status_of_a_hole(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """A pattern that an empty response matches."""
         with pytest.raises(SystemExit) as stop:
-            main([*self.OVERRIDES, "reward=regex", "reward.pattern='^$'", f"out={tmp_path / 'report.json'}"])
+            main(
+                [
+                    *self.OVERRIDES,
+                    "reward=regex",
+                    "reward.pattern='^$'",
+                    f"out={tmp_path / 'report.json'}",
+                ]
+            )
         assert stop.value.code == 1
         out = capsys.readouterr().out
         assert re.search(r"^empty +\d+ +[1-9]", out, re.MULTILINE)
@@ -364,19 +484,27 @@ class TestCommand:
         assert {tally["name"] for tally in written["families"]} == set(FAMILIES)
         assert written["num_prompts"] == 3
 
-    def test_a_clean_reward_exits_normally(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_clean_reward_exits_normally(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(Accuracy, "__call__", lambda _, responses: each(strict)(responses))
         main([*self.OVERRIDES, "reward=accuracy"])
         assert "no hole found" in capsys.readouterr().out
 
     def test_a_small_file_needs_no_settings_of_training(self, tmp_path: Path) -> None:
         file = tmp_path / "few.jsonl"
-        file.write_text("\n".join(json.dumps({"prompt": f"{i}+{i}=", "answer": 2 * i}) for i in range(2)))
-        report, _ = redteam(["data=jsonl", f"data.train={file}", "reward=accuracy", "num_prompts=1"])
+        file.write_text(
+            "\n".join(json.dumps({"prompt": f"{i}+{i}=", "answer": 2 * i}) for i in range(2))
+        )
+        report, _ = redteam(
+            ["data=jsonl", f"data.train={file}", "reward=accuracy", "num_prompts=1"]
+        )
         assert report.num_prompts == 1
 
     @pytest.mark.parametrize("reward", ["format", "language", "repetition"])
-    def test_a_reward_that_does_not_depend_on_the_answer_is_not_called_clean(self, reward: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_reward_that_does_not_depend_on_the_answer_is_not_called_clean(
+        self, reward: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         with pytest.raises(SystemExit) as stop:
             main([*self.OVERRIDES, f"reward={reward}"])
         assert stop.value.code == 1
@@ -385,7 +513,13 @@ class TestCommand:
         assert "no hole found" not in out
 
     def test_control_characters_are_shown_as_escapes(self) -> None:
-        example = {"prompt": "a\nno hole found", "answer": "\x1b[2J4", "response": "\x9b2J\u202e", "reward": 1.0, "wrong_answer": 0.0}
+        example = {
+            "prompt": "a\nno hole found",
+            "answer": "\x1b[2J4",
+            "response": "\x9b2J\u202e",
+            "reward": 1.0,
+            "wrong_answer": 0.0,
+        }
         text = show(
             Report(
                 [Tally("gold answer, plain", 1, 1)],
@@ -427,16 +561,34 @@ class TestSupervised:
     @pytest.mark.parametrize(
         ("action", "status", "message"),
         [
-            ("os._exit(3)", 1, "error: the process ended with exit status 3 while it graded family \\x1b: ADVICE\n"),
-            ("os.kill(os.getpid(), 9)", 1, "error: the process ended with signal SIGKILL while it graded family \\x1b: ADVICE\n"),
+            (
+                "os._exit(3)",
+                1,
+                "error: the process ended with exit status 3 while it graded family \\x1b: "
+                "ADVICE\n",
+            ),
+            (
+                "os.kill(os.getpid(), 9)",
+                1,
+                "error: the process ended with signal SIGKILL while it graded family \\x1b: "
+                "ADVICE\n",
+            ),
             ("sys.exit(4)", 4, ""),
             ("sys.exit('error: x')", 1, "error: x\n"),
             ("pass", 0, ""),
         ],
     )
-    def test_the_end_is_reported(self, action: str, status: int, message: str, tmp_path: Path) -> None:
-        code = f"def action(record):\n record('before')\n record('family \\x1b')\n print('graded')\n sys.stdout.flush()\n {action}\n"
-        code = f"import os, sys\nfrom rlmods.cli.supervised import supervised\n{code}supervised(action, 'ADVICE')"
+    def test_the_end_is_reported(
+        self, action: str, status: int, message: str, tmp_path: Path
+    ) -> None:
+        code = (
+            "def action(record):\n record('before')\n record('family \\x1b')\n print('graded')\n "
+            f"sys.stdout.flush()\n {action}\n"
+        )
+        code = (
+            "import os, sys\nfrom rlmods.cli.supervised import "
+            f"supervised\n{code}supervised(action, 'ADVICE')"
+        )
         script = tmp_path / "command.py"
         script.write_text(code)
         process = Process([str(script)])
@@ -448,14 +600,24 @@ def test_terms_that_do_not_depend_on_the_answer_pay_nothing() -> None:
     """A small format term is within the tolerance; a large one is a hole."""
 
     def reward(weight: float) -> WeightedSum:
-        return WeightedSum({"accuracy": {"reward": each(strict)}, "format": {"reward": Format(), "weight": weight}})
+        return WeightedSum(
+            {"accuracy": {"reward": each(strict)}, "format": {"reward": Format(), "weight": weight}}
+        )
 
     assert attack(reward(1.0), PROMPTS, FEW).holes == []
 
 
 def test_an_attack_that_is_the_data_s_own_response_is_not_hostile() -> None:
-    prompts = [Prompt("0", text="0", answer="zero", meta={"response": "0"}), Prompt("1", text="1", answer="one", meta={"response": "1"})]
-    assert holes(each(lambda response: float(response.text == response.prompt.meta["response"])), prompts) == set()
+    prompts = [
+        Prompt("0", text="0", answer="zero", meta={"response": "0"}),
+        Prompt("1", text="1", answer="one", meta={"response": "1"}),
+    ]
+    assert (
+        holes(
+            each(lambda response: float(response.text == response.prompt.meta["response"])), prompts
+        )
+        == set()
+    )
 
 
 def test_records_are_hashable() -> None:

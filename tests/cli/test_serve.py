@@ -18,7 +18,11 @@ from tests.support import tiny_setup
 
 
 def pairs(given: list[str]) -> dict[str, str]:
-    return {name: value for name, value in zip(given, [*given[1:], ""], strict=True) if name.startswith("--")}
+    return {
+        name: value
+        for name, value in zip(given, [*given[1:], ""], strict=True)
+        if name.startswith("--")
+    }
 
 
 @pytest.fixture
@@ -30,29 +34,62 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         folder = Path(pairs(sys.argv)["--model"])
         config = json.loads((folder / "config.json").read_text())
         files = {path.name for path in folder.iterdir()}
-        found.append({"arguments": sys.argv[1:], "config": config, "files": files, "environment": dict(os.environ), "folder": folder})
+        found.append(
+            {
+                "arguments": sys.argv[1:],
+                "config": config,
+                "files": files,
+                "environment": dict(os.environ),
+                "folder": folder,
+            }
+        )
 
     vllm: Any = ModuleType("vllm")
     vllm.ModelRegistry = SimpleNamespace(get_supported_archs=lambda: {"LlamaForCausalLM"})
     entry: Any = ModuleType("vllm.entrypoints.launchers.api_server.entry")
     entry.main = run
-    parents = ("vllm.entrypoints", "vllm.entrypoints.launchers", "vllm.entrypoints.launchers.api_server")
-    for name, module in {"vllm": vllm, **{name: ModuleType(name) for name in parents}, entry.__name__: entry}.items():
+    parents = (
+        "vllm.entrypoints",
+        "vllm.entrypoints.launchers",
+        "vllm.entrypoints.launchers.api_server",
+    )
+    for name, module in {
+        "vllm": vllm,
+        **{name: ModuleType(name) for name in parents},
+        entry.__name__: entry,
+    }.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(sys, "argv", ["serve"])
-    for name in (*serve.ENVIRONMENT, "VLLM_LOGGING_LEVEL", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_ENABLE_V1_MULTIPROCESSING"):
+    for name in (
+        *serve.ENVIRONMENT,
+        "VLLM_LOGGING_LEVEL",
+        "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_ENABLE_V1_MULTIPROCESSING",
+    ):
         monkeypatch.setenv(name, "")  # restored after the test, also if it was not set
         monkeypatch.delenv(name)
     return found
 
 
 def test_the_policy_of_the_run_is_served(started: list[dict[str, Any]]) -> None:
-    arguments = ["policy=tiny", "policy.pretrained=false", "policy.hidden_size=64", "port=8123", "--", "--max-num-seqs", "8"]
+    arguments = [
+        "policy=tiny",
+        "policy.pretrained=false",
+        "policy.hidden_size=64",
+        "port=8123",
+        "--",
+        "--max-num-seqs",
+        "8",
+    ]
     assert serve.serve(arguments) == "stopped"
     [found] = started
     assert found["config"]["hidden_size"] == 64
     assert found["files"] >= {"config.json", "model.safetensors", "tokenizer.json"}
-    assert pairs(found["arguments"]).items() >= {("--port", "8123"), ("--max-num-seqs", "8"), ("--host", "127.0.0.1")}
+    assert pairs(found["arguments"]).items() >= {
+        ("--port", "8123"),
+        ("--max-num-seqs", "8"),
+        ("--host", "127.0.0.1"),
+    }
     assert found["environment"]["VLLM_SERVER_DEV_MODE"] == "1"
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in found["environment"]
     assert not found["folder"].exists()
@@ -60,9 +97,24 @@ def test_the_policy_of_the_run_is_served(started: list[dict[str, Any]]) -> None:
 
 def test_flags_are_those_that_the_trainer_needs(tmp_path: Path) -> None:
     policy = tiny_setup.policy()
-    given = pairs(flags(Settings(tensor_parallel=4, dtype="bfloat16", max_length=100, cache_gib=0.5), policy, tmp_path))
-    expected = {"--logprobs-mode": "processed_logprobs", "--generation-config": "vllm", "--tensor-parallel-size": "4"}
-    expected |= {"--dtype": "bfloat16", "--max-model-len": "100", "--kv-cache-memory-bytes": str(2**29), "--model": str(tmp_path)}
+    given = pairs(
+        flags(
+            Settings(tensor_parallel=4, dtype="bfloat16", max_length=100, cache_gib=0.5),
+            policy,
+            tmp_path,
+        )
+    )
+    expected = {
+        "--logprobs-mode": "processed_logprobs",
+        "--generation-config": "vllm",
+        "--tensor-parallel-size": "4",
+    }
+    expected |= {
+        "--dtype": "bfloat16",
+        "--max-model-len": "100",
+        "--kv-cache-memory-bytes": str(2**29),
+        "--model": str(tmp_path),
+    }
     assert expected.items() <= given.items()
     assert "--enable-scale-out" in given
     plain = pairs(flags(Settings(), policy, tmp_path))
@@ -87,5 +139,7 @@ def test_invalid_settings_are_refused(arguments: list[str], message: str) -> Non
 
 def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(UserError, match=r"vLLM cannot be imported .*: pip install 'rlmods\[vllm\]'"):
+    with pytest.raises(
+        UserError, match=r"vLLM cannot be imported .*: pip install 'rlmods\[vllm\]'"
+    ):
         serve.serve(["policy=tiny"])

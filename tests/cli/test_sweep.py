@@ -1,4 +1,5 @@
-"""Sweeps: names of directories, checks before the first member, and members that fail or are finished."""
+"""Sweeps: names of directories, checks before the first member, and members that fail or are
+finished."""
 
 from __future__ import annotations
 
@@ -42,11 +43,24 @@ class Flaky:
 
 class TestNames:
     def test_are_the_sorted_overrides(self) -> None:
-        assert member_name(["seed=1", "ratio=symmetric"]) == member_name(["ratio=symmetric", "seed=1"]) == "ratio=symmetric,seed=1"
+        assert (
+            member_name(["seed=1", "ratio=symmetric"])
+            == member_name(["ratio=symmetric", "seed=1"])
+            == "ratio=symmetric,seed=1"
+        )
         assert member_name([]) == "default"
 
     @pytest.mark.parametrize(
-        "overrides", [["policy.name=/a/b"], ["policy.name=../../b"], ["a='x y'"], ["a=$(b)"], ["a=ü"], ["x=" + "y" * 300], [".a=1"]]
+        "overrides",
+        [
+            ["policy.name=/a/b"],
+            ["policy.name=../../b"],
+            ["a='x y'"],
+            ["a=$(b)"],
+            ["a=ü"],
+            ["x=" + "y" * 300],
+            [".a=1"],
+        ],
     )
     def test_are_those_of_one_folder(self, overrides: list[str], tmp_path: Path) -> None:
         name = member_name(overrides)
@@ -82,10 +96,17 @@ class TestSummaries:
     @pytest.mark.parametrize(
         "text",
         [
-            "", "[1]", "{", "\xff", '{"exit": ["finished"], "val/accuracy": 1}', '{"val/accuracy": {"best": "1"}}', "[" * 10_000,
-            f'{{"val/accuracy": {{"best": 1{"0" * 400}}}}}', '{"iterations": "\\u001b[2J\\n", "exit": "\\n"}',
+            "",
+            "[1]",
+            "{",
+            "\xff",
+            '{"exit": ["finished"], "val/accuracy": 1}',
+            '{"val/accuracy": {"best": "1"}}',
+            "[" * 10_000,
+            f'{{"val/accuracy": {{"best": 1{"0" * 400}}}}}',
+            '{"iterations": "\\u001b[2J\\n", "exit": "\\n"}',
         ],
-    )  # fmt: skip
+    )
     def test_that_cannot_be_read_are_those_of_no_run(self, text: str, tmp_path: Path) -> None:
         (tmp_path / "summary.json").write_text(text)
         assert not is_finished(tmp_path)
@@ -98,7 +119,10 @@ class TestSummaries:
         runs = [
             write(tmp_path / "seed=1", exit="finished", iterations=9, **accuracy(0.25, 0.75, 0.5)),
             write(
-                tmp_path / "seed=10", exit="failed: \x1b[2J", iterations=3, **{"val/accuracy": {"first": None, "best": None, "last": None}}
+                tmp_path / "seed=10",
+                exit="failed: \x1b[2J",
+                iterations=3,
+                **{"val/accuracy": {"first": None, "best": None, "last": None}},
             ),
             tmp_path / "seed=11",
         ]
@@ -110,10 +134,25 @@ class TestSummaries:
 
     def test_lines_of_cut_names_say_which_member_it_is(self, tmp_path: Path) -> None:
         common = ["algo=grpo", f"data.train={'x' * 120}"]
-        choices = [["advantage=rloo", "seed=1"], ["advantage=group_norm\x1b", "seed=1"], ["advantage=group_norm", "seed=10"]]
-        runs = [write(tmp_path / member_name([*common, *x]), exit="finished", overrides=[*common, *x]) for x in choices]
-        unknown = [write(tmp_path / f"{member_name([*common, 'seed=3'])}", exit="failed", overrides="no list"), tmp_path / "seed=4"]
-        lines = [line.removeprefix("  ").removeprefix(run.name).strip() for line, run in zip(member_lines(runs), runs, strict=True)]
+        choices = [
+            ["advantage=rloo", "seed=1"],
+            ["advantage=group_norm\x1b", "seed=1"],
+            ["advantage=group_norm", "seed=10"],
+        ]
+        runs = [
+            write(tmp_path / member_name([*common, *x]), exit="finished", overrides=[*common, *x])
+            for x in choices
+        ]
+        unknown = [
+            write(
+                tmp_path / f"{member_name([*common, 'seed=3'])}", exit="failed", overrides="no list"
+            ),
+            tmp_path / "seed=4",
+        ]
+        lines = [
+            line.removeprefix("  ").removeprefix(run.name).strip()
+            for line, run in zip(member_lines(runs), runs, strict=True)
+        ]
         assert lines == [
             "advantage=rloo seed=1            finished, 0 iterations",
             "advantage=group_norm\\x1b seed=1  finished, 0 iterations",
@@ -125,34 +164,54 @@ class TestSummaries:
 class TestMember:
     @pytest.fixture(autouse=True)
     def launcher(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-        launcher = SimpleNamespace(_target_="hydra._internal.core_plugins.basic_launcher.BasicLauncher")
+        launcher = SimpleNamespace(
+            _target_="hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+        )
         monkeypatch.setattr(HydraConfig, "get", lambda: SimpleNamespace(launcher=launcher))
         return launcher
 
     @staticmethod
     def config(folder: Path, **settings: Any) -> DictConfig:
-        return OmegaConf.create({"run_dir": str(folder), "resume": None, "seed": 1, "trainer": {"precision": "auto"}, **settings})
+        return OmegaConf.create(
+            {
+                "run_dir": str(folder),
+                "resume": None,
+                "seed": 1,
+                "trainer": {"precision": "auto"},
+                **settings,
+            }
+        )
 
-    def test_a_finished_one_does_not_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_finished_one_does_not_run(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         folder = write(tmp_path / "a", exit="finished", **{"val/accuracy": {"best": 0.75}})
         assert run_member(self.config(folder), check, lambda: pytest.fail("trained")) == 0.75
         assert "finished already" in capsys.readouterr().out
 
-    def test_a_finished_one_with_other_settings_is_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_finished_one_with_other_settings_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         folder = write(tmp_path / "a", exit="finished", **{"val/accuracy": {"best": 0.75}})
         with pytest.raises(MemberError, match="was started with seed=1 \\(now 2\\)"):
             run_member(self.config(folder, seed=2), check, lambda: pytest.fail("trained"))
         assert "finished already" not in capsys.readouterr().out
 
-    def test_a_finished_fork_keeps_its_origin_and_precision(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_finished_fork_keeps_its_origin_and_precision(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.chdir(tmp_path)
         folder = write(tmp_path / "a", exit="finished")
-        (folder / "config.yaml").write_text(f"seed: 1\nfork: {tmp_path}/b@6\nrun_dir: {folder}\ntrainer:\n  precision: bf16-mixed\n")
+        (folder / "config.yaml").write_text(
+            f"seed: 1\nfork: {tmp_path}/b@6\nrun_dir: {folder}\ntrainer:\n  precision: bf16-mixed\n"
+        )
         run_member(self.config(Path("a"), fork="b@6"), check, lambda: pytest.fail("trained"))
 
     @pytest.mark.parametrize("exit", ["interrupted", "failed: x"])
     @pytest.mark.parametrize(("resume", "expected"), [(None, "auto"), ("a.ckpt", "a.ckpt")])
-    def test_others_resume(self, exit: str, resume: str | None, expected: str, tmp_path: Path) -> None:
+    def test_others_resume(
+        self, exit: str, resume: str | None, expected: str, tmp_path: Path
+    ) -> None:
         config = self.config(write(tmp_path / "a", exit=exit), resume=resume)
         run_member(config, check, lambda: 0)
         assert config.resume == expected
@@ -162,8 +221,12 @@ class TestMember:
         run_member(config, check, lambda: 0)
         assert config.resume is None
 
-    @pytest.mark.parametrize("error", [UserError("no \x1bsuch file"), RuntimeError("no \x1bsuch file")])
-    def test_a_failure_is_printed_and_named(self, error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @pytest.mark.parametrize(
+        "error", [UserError("no \x1bsuch file"), RuntimeError("no \x1bsuch file")]
+    )
+    def test_a_failure_is_printed_and_named(
+        self, error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         def fail() -> int:
             raise error
 
@@ -179,7 +242,9 @@ class TestMember:
             run_member(self.config(tmp_path / "a"), check, lambda: 75)
         assert stop.value.code == 75
 
-    def test_a_signal_ends_one_of_many_processes(self, launcher: SimpleNamespace, tmp_path: Path) -> None:
+    def test_a_signal_ends_one_of_many_processes(
+        self, launcher: SimpleNamespace, tmp_path: Path
+    ) -> None:
         launcher._target_ = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
         with pytest.raises(MemberError, match="was interrupted"):
             run_member(self.config(tmp_path / "a"), check, lambda: 75)
@@ -203,30 +268,56 @@ class TestCommand:
         assert "error: member " in result.err
         assert not list(tmp_path.glob("runs/sweep/*/config.yaml"))
 
-    def test_a_failure_stops_no_other_and_the_same_command_runs_the_rest(self, plugins: Path, tmp_path: Path) -> None:
+    def test_a_failure_stops_no_other_and_the_same_command_runs_the_rest(
+        self, plugins: Path, tmp_path: Path
+    ) -> None:
         file = tmp_path / "fail"
         file.touch()
         fails = f"reward.file={tmp_path}/none,{file}"
-        command = (*RANDOM, "trainer.max_iterations=1", "reward=flaky", fails, "seed=1,2", "hydra.sweep.dir=grid", "-m")
+        command = (
+            *RANDOM,
+            "trainer.max_iterations=1",
+            "reward=flaky",
+            fails,
+            "seed=1,2",
+            "hydra.sweep.dir=grid",
+            "-m",
+        )
         first = train(tmp_path, *command, plugins=plugins)
         assert first.code == 1
         assert first.err.count("RuntimeError: no reward today") >= 2
-        summaries = {path: json.loads(path.read_text()) for path in tmp_path.glob("grid/*/summary.json")}
-        assert sorted(x["exit"].split(":")[0] for x in summaries.values()) == ["failed", "failed", "finished", "finished"]
+        summaries = {
+            path: json.loads(path.read_text()) for path in tmp_path.glob("grid/*/summary.json")
+        }
+        assert sorted(x["exit"].split(":")[0] for x in summaries.values()) == [
+            "failed",
+            "failed",
+            "finished",
+            "finished",
+        ]
         assert first.out.count("finished, 1 iterations") == 2
         file.unlink()
-        times = {path: path.stat().st_mtime_ns for path, x in summaries.items() if x["exit"] == "finished"}
+        times = {
+            path: path.stat().st_mtime_ns
+            for path, x in summaries.items()
+            if x["exit"] == "finished"
+        }
         second = train(tmp_path, *command, plugins=plugins)
         assert (second.code, second.err) == (0, "")
         assert second.out.count("finished already") == 2
         assert all(path.stat().st_mtime_ns == time for path, time in times.items())
-        assert {json.loads(path.read_text())["exit"] for path in tmp_path.glob("grid/*/summary.json")} == {"finished"}
+        assert {
+            json.loads(path.read_text())["exit"] for path in tmp_path.glob("grid/*/summary.json")
+        } == {"finished"}
 
     def test_ctrl_c_saves_and_the_same_command_goes_on(self, tmp_path: Path) -> None:
         command = (*RANDOM, "trainer.max_iterations=40", "seed=1,2", "-m")
         process = start(tmp_path, *command)
         deadline = time.monotonic() + 120
-        while not any('"iteration": 1,' in path.read_text() for path in tmp_path.glob("runs/sweep/*/metrics.jsonl")):
+        while not any(
+            '"iteration": 1,' in path.read_text()
+            for path in tmp_path.glob("runs/sweep/*/metrics.jsonl")
+        ):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -240,15 +331,27 @@ class TestCommand:
         result = train(tmp_path, *command)
         assert result.code == 0, result.err
         assert "resumed from iteration" in result.out
-        summaries = [json.loads(path.read_text()) for path in tmp_path.glob("runs/sweep/*/summary.json")]
+        summaries = [
+            json.loads(path.read_text()) for path in tmp_path.glob("runs/sweep/*/summary.json")
+        ]
         assert [(x["exit"], x["iterations"]) for x in summaries] == [("finished", 40)] * 2
 
     def test_members_in_several_processes(self, tmp_path: Path) -> None:
         pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs the extra sweep")
         grid = ("trainer.max_iterations=1", "seed=1,2", "-m")
-        command = [sys.executable, str(ROOT / "train.py"), "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", *SMALL, *RANDOM, *grid]
+        command = [
+            sys.executable,
+            str(ROOT / "train.py"),
+            "hydra/launcher=joblib",
+            "hydra.launcher.n_jobs=2",
+            *SMALL,
+            *RANDOM,
+            *grid,
+        ]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        result = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
         assert result.returncode == 0, result.stderr
         assert result.stdout.count("finished, 1 iterations") == 2
         assert train(tmp_path, *RANDOM, *grid).out.count("finished already") == 2

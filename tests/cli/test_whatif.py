@@ -22,11 +22,24 @@ from tests.run.test_directory import files
 
 SAMPLES = 4
 OVERRIDES = [
-    "algo=dapo", "sampling=fixed", "data.num_train=16", "data.num_val=2", "batch.prompts=4", f"batch.samples={SAMPLES}",
-    "batch.minibatches=2", "rollout.max_tokens=8", "optimizer.lr=0.0003", "ratio.low=0.01", "ratio.high=0.01",
-    "trainer.accelerator=cpu", "trainer.max_iterations=2",
-    "callbacks.checkpoint.every=1", "callbacks.samples.print_every=0", "~logger.tensorboard", "~logger.csv",
-]  # fmt: skip
+    "algo=dapo",
+    "sampling=fixed",
+    "data.num_train=16",
+    "data.num_val=2",
+    "batch.prompts=4",
+    f"batch.samples={SAMPLES}",
+    "batch.minibatches=2",
+    "rollout.max_tokens=8",
+    "optimizer.lr=0.0003",
+    "ratio.low=0.01",
+    "ratio.high=0.01",
+    "trainer.accelerator=cpu",
+    "trainer.max_iterations=2",
+    "callbacks.checkpoint.every=1",
+    "callbacks.samples.print_every=0",
+    "~logger.tensorboard",
+    "~logger.csv",
+]
 
 
 @dataclass
@@ -69,7 +82,11 @@ def gradients(recorder: Recorder, run: Path) -> list[torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def compared(run: Path, gradients: list[torch.Tensor]) -> dict[str, Any]:
-    typed = ["ratio.low=0.01,0.5", "ratio.high=0.01,5.0", "advantage=group_norm,group_mean,branch_soft,gae"]
+    typed = [
+        "ratio.low=0.01,0.5",
+        "ratio.high=0.01,5.0",
+        "advantage=group_norm,group_mean,branch_soft,gae",
+    ]
     return whatif(run, 2, typed)
 
 
@@ -81,7 +98,9 @@ def row(result: dict[str, Any], low: float, high: float, advantage: str) -> dict
 
 class TestComparison:
     @pytest.mark.parametrize("step", [1, 2])
-    def test_the_gradient_of_the_run_is_reproduced(self, step: int, run: Path, gradients: list[torch.Tensor], recorder: Recorder) -> None:
+    def test_the_gradient_of_the_run_is_reproduced(
+        self, step: int, run: Path, gradients: list[torch.Tensor], recorder: Recorder
+    ) -> None:
         recorder.gradients.clear()
         result = whatif(run, 2, [], step)
         before = files(run)
@@ -89,7 +108,11 @@ class TestComparison:
         assert expected.norm() > 1e-3
         assert float((own - expected).norm() / expected.norm()) < 1e-6
         assert result["rows"][0]["grad_norm"] == pytest.approx(float(expected.norm()), rel=1e-6)
-        assert (result["num_equal_responses"], result["num_responses"], result["repeated_from"]) == (16, 16, 1)
+        assert (
+            result["num_equal_responses"],
+            result["num_responses"],
+            result["repeated_from"],
+        ) == (16, 16, 1)
         assert result["grad_norm"]["repeated"] == result["grad_norm"]["run"]
         assert files(run) == before
 
@@ -108,13 +131,17 @@ class TestComparison:
             assert (x["clipped_low"] + x["clipped_high"] > 0) == (low == 0.01)
 
     def test_credit_is_that_of_the_estimator(self, run: Path, compared: dict[str, Any]) -> None:
-        logged = [x["reward"] for i in (1, 2) for x in read_rows(run / f"samples/iteration_{i:06d}.jsonl")]
+        logged = [
+            x["reward"] for i in (1, 2) for x in read_rows(run / f"samples/iteration_{i:06d}.jsonl")
+        ]
         credit = row(compared, 0.5, 5.0, "group_mean")["credit"]
         assert len(credit) == len(compared["responses"]) == 8
         for response, runs in zip(compared["responses"], credit, strict=True):
             first = response["group"] * SAMPLES
             group = logged[first : first + SAMPLES]
-            assert [value for *_, value in runs] == pytest.approx([group[response["response"]] - sum(group) / SAMPLES])
+            assert [value for *_, value in runs] == pytest.approx(
+                [group[response["response"]] - sum(group) / SAMPLES]
+            )
 
     def test_refused_combinations_have_a_reason(self, compared: dict[str, Any]) -> None:
         assert "needs a critic" in row(compared, 0.5, 5.0, "gae")["reason"]
@@ -122,15 +149,30 @@ class TestComparison:
 
 
 def test_parts_on_the_command_line_make_a_table_and_a_file(run: Path, tmp_path: Path) -> None:
-    text = _action([str(run), "1", "aggregation=sequence_mean", "ratio=none,sequence", "step=2", "--json", str(tmp_path / "o.json")])
+    text = _action(
+        [
+            str(run),
+            "1",
+            "aggregation=sequence_mean",
+            "ratio=none,sequence",
+            "step=2",
+            "--json",
+            str(tmp_path / "o.json"),
+        ]
+    )
     assert "16 of 16 responses are those of the sample log" in text
     assert "repeated from iteration 0" in text
     saved = json.loads((tmp_path / "o.json").read_text())
-    assert [x["overrides"] for x in saved["rows"]] == [[], *(["aggregation=sequence_mean", f"ratio={x}"] for x in ("none", "sequence"))]
+    assert [x["overrides"] for x in saved["rows"]] == [
+        [],
+        *(["aggregation=sequence_mean", f"ratio={x}"] for x in ("none", "sequence")),
+    ]
     assert "this is not" not in text
 
 
-def test_no_cosine_to_a_gradient_that_the_run_does_not_have(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cosine_to_a_gradient_that_the_run_does_not_have(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     step, steps = GradientOnly.step, []
 
     def first_is_not_finite(self: GradientOnly) -> None:
@@ -165,16 +207,22 @@ def test_what_reaches_beyond_the_process_is_typed(run: Path, tmp_path: Path) -> 
     config = OmegaConf.load(run / "config.yaml")
     OmegaConf.update(config, "trainer.default_root_dir", str(tmp_path / "there"), force_add=True)
     OmegaConf.save(config, tmp_path / "config.yaml")
-    with pytest.raises(UserError, match=r"if you trust this run, type trainer\.default_root_dir=") as error:
+    with pytest.raises(
+        UserError, match=r"if you trust this run, type trainer\.default_root_dir="
+    ) as error:
         whatif(tmp_path, 1, ["ratio=sequence"])
     confirmed = str(error.value).split(" type ")[1]
     result = whatif(tmp_path, 1, ["ratio=sequence", confirmed])
     assert [x["overrides"] for x in result["rows"]] == [[], ["ratio=sequence"]]
 
 
-def test_iterations_after_a_resume_have_the_settings_of_the_resumed_run(run: Path, tmp_path: Path) -> None:
+def test_iterations_after_a_resume_have_the_settings_of_the_resumed_run(
+    run: Path, tmp_path: Path
+) -> None:
     (tmp_path / "config.yaml").write_text(saved := (run / "config.yaml").read_text())
-    (tmp_path / "config.resumed_000002.yaml").write_text(saved.replace("max_iterations: 2", "max_iterations: 3"))
+    (tmp_path / "config.resumed_000002.yaml").write_text(
+        saved.replace("max_iterations: 2", "max_iterations: 3")
+    )
     with pytest.raises(UserError, match="the run has iterations 1 to 3"):
         whatif(tmp_path, 4, [])
     with pytest.raises(UserError, match="ratio=nothing"):
@@ -184,8 +232,15 @@ def test_iterations_after_a_resume_have_the_settings_of_the_resumed_run(run: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["2", "kl=penalty"], "kl cannot be compared on the responses of a run, only ratio, advantage"),
-        (["2", "kl=penalty"], r"to go on training with it, type python train\.py \.\.\. fork=RUN@ITERATION kl=penalty"),
+        (
+            ["2", "kl=penalty"],
+            "kl cannot be compared on the responses of a run, only ratio, advantage",
+        ),
+        (
+            ["2", "kl=penalty"],
+            r"to go on training with it, type python train\.py \.\.\. fork=RUN@ITERATION "
+            r"kl=penalty",
+        ),
         (["2", "ratoi=symmetric"], r"^ratoi=symmetric: no such group; did you mean ratio\?$"),
         (["2", "ratio=nothing"], "ratio"),
         (["2", f"ratio.high=range(1,{MAX_COMBINATIONS + 2})"], "more than 1000 combinations"),

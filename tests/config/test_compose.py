@@ -34,7 +34,11 @@ from tests.support.tiny_setup import extension
 
 CONF = Path(__file__).parents[2] / "conf"
 ALGORITHMS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
-OPTIONS = [f"{path.parent.name}={path.stem}" for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name != "algo"]
+OPTIONS = [
+    f"{path.parent.name}={path.stem}"
+    for path in sorted(CONF.glob("*/*.yaml"))
+    if path.parent.name != "algo"
+]
 KINDS = ["dapo", "ppo", "sft", "dpo", "reward_model", "process_reward_model"]
 """Algorithms that use different groups."""
 THOROUGH = os.environ.get("RLMODS_THOROUGH") == "1"
@@ -47,7 +51,8 @@ def plan(*typed: str) -> Plan:
     name.register()
     small = (
         []
-        if {"data=jsonl", "data=preferences", "data=mixture", "experiment=tiny_mixture"} & set(typed)
+        if {"data=jsonl", "data=preferences", "data=mixture", "experiment=tiny_mixture"}
+        & set(typed)
         else [s for s in SMALL if s.split("=")[0] not in " ".join(typed)]
     )
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -72,8 +77,9 @@ def algorithm(algo: str) -> type[Learner]:
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    """Yield each option with a kind of algorithm that uses its group, and the first option of a group with each kind that refuses it.
-    An experiment chooses its algorithm. With RLMODS_THOROUGH=1: each option with every kind that uses its group."""
+    """Yield each option with a kind of algorithm that uses its group, and the first option of a
+    group with each kind that refuses it. An experiment chooses its algorithm. With
+    RLMODS_THOROUGH=1: each option with every kind that uses its group."""
     refused: set[tuple[str, str]] = set()
     for index, option in enumerate(OPTIONS):
         group = option.split("=")[0]
@@ -81,7 +87,9 @@ def cases() -> Iterator[tuple[str, str]]:
             yield option, KINDS[0]
             continue
         kinds = KINDS[index % len(KINDS) :] + KINDS[: index % len(KINDS)]
-        users = [algo for algo in kinds if group not in compose.PARTS or group in algorithm(algo).groups]
+        users = [
+            algo for algo in kinds if group not in compose.PARTS or group in algorithm(algo).groups
+        ]
         for algo in users if THOROUGH else users[:1]:
             yield option, algo
         for algo in kinds:
@@ -112,9 +120,15 @@ class TestEveryOption:
         assert made.choices["algo"] == algo
         assert {group: made.choices[group] for group in recipe(algo)} == recipe(algo)
 
-    @pytest.mark.parametrize("option", ["router=replay", "router=frozen", "router=two_stage", "router.aux_coefficient=0.01"])
+    @pytest.mark.parametrize(
+        "option",
+        ["router=replay", "router=frozen", "router=two_stage", "router.aux_coefficient=0.01"],
+    )
     def test_a_router_needs_a_mixture_of_experts(self, option: str) -> None:
-        about = r"^router= needs a mixture of experts, and LlamaForCausalLM .*: type router=free without router\.\*$"
+        about = (
+            r"^router= needs a mixture of experts, and LlamaForCausalLM .*: type router=free "
+            r"without router\.\*$"
+        )
         with pytest.raises(UserError, match=about):
             plan(option, "policy.pretrained=false", "policy.hidden_size=32").learner()
 
@@ -125,16 +139,31 @@ class TestEveryOption:
         trainer = made.trainer([], [])
         assert trainer.max_iterations == 7
         assert len(trainer.loggers) == {"default": 2, "none": 0}.get(logger, 1)
-        assert {type(c).__name__ for c in trainer.callbacks} >= {"Progress", "Samples", "IterationCheckpoint"}
+        assert {type(c).__name__ for c in trainer.callbacks} >= {
+            "Progress",
+            "Samples",
+            "IterationCheckpoint",
+        }
 
     def test_several_loggers_are_a_list(self, tmp_path: Path) -> None:
-        made = plan("logger=[csv,tensorboard]", f"run_dir={tmp_path}", "trainer.accelerator=cpu", "trainer.precision=32-true")
-        assert [type(logger).__name__ for logger in made.trainer([], []).loggers] == ["CSVLogger", "TensorBoard"]
+        made = plan(
+            "logger=[csv,tensorboard]",
+            f"run_dir={tmp_path}",
+            "trainer.accelerator=cpu",
+            "trainer.precision=32-true",
+        )
+        assert [type(logger).__name__ for logger in made.trainer([], []).loggers] == [
+            "CSVLogger",
+            "TensorBoard",
+        ]
 
     @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
     def test_a_logger_without_its_package(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(UserError, match=rf"^logger={name} needs the package {name}; type pip install 'rlmods\[{name}\]'$"):
+        with pytest.raises(
+            UserError,
+            match=rf"^logger={name} needs the package {name}; type pip install 'rlmods\[{name}\]'$",
+        ):
             plan(f"logger=[csv,{name}]")
 
     def test_a_logger_that_does_not_exist(self) -> None:
@@ -143,7 +172,13 @@ class TestEveryOption:
 
     @pytest.mark.parametrize("algo", ALGORITHMS)
     def test_a_learner_comes_out(self, algo: str, tmp_path: Path) -> None:
-        learner = plan(*alone(algo, tmp_path), "policy.pretrained=false", "policy.hidden_size=32", "optimizer.lr=0.5", "seed=4").learner()
+        learner = plan(
+            *alone(algo, tmp_path),
+            "policy.pretrained=false",
+            "policy.hidden_size=32",
+            "optimizer.lr=0.5",
+            "seed=4",
+        ).learner()
         assert type(learner) is algorithm(algo)
         assert learner.seed == 4
         assert learner.rollout is None or learner.rollout.seed == 4
@@ -154,7 +189,10 @@ class TestEveryOption:
 def alone(algo: str, folder: Path) -> list[str]:
     """What to type to get it, and nothing more."""
     needed = {
-        "iterative_grpo": lambda: ["reward=neural", f"reward.terms.neural.reward.model={models.save(folder / 'rm')}"],
+        "iterative_grpo": lambda: [
+            "reward=neural",
+            f"reward.terms.neural.reward.model={models.save(folder / 'rm')}",
+        ],
         "distill": lambda: ["+policy@teacher.policy=tiny"],
         "gkd": lambda: ["+policy@teacher.policy=tiny"],
     }
@@ -170,7 +208,10 @@ class TestLabel:
             (("reward=accuracy",), "dapo"),
             (("reward.terms.format.weight=0.2",), "dapo[reward.terms.format.weight=0.2]"),
             (("~reward.terms.overlong",), "dapo[~reward.terms.overlong]"),
-            (("+reward@reward.terms.mine.reward=brevity",), "dapo[reward.terms.mine.reward=brevity]"),
+            (
+                ("+reward@reward.terms.mine.reward=brevity",),
+                "dapo[reward.terms.mine.reward=brevity]",
+            ),
             (
                 ("+reward@reward.terms.mine.reward=length", "+reward.terms.mine.weight=0.5"),
                 "dapo[reward.terms.mine.reward=length,reward.terms.mine.weight=0.5]",
@@ -178,17 +219,32 @@ class TestLabel:
             (("reward=regex", "reward.pattern=a"), "dapo"),
             (("ratio=symmetric",), "dapo[ratio=symmetric]"),
             (("ratio.high=0.3",), "dapo[ratio.high=0.3]"),
-            (("ratio=symmetric", "ratio.low=0.1", "kl=loss"), "dapo[kl=loss,ratio=symmetric,ratio.low=0.1]"),
-            (("batch.prompts=16", "optimizer.lr=1e-3", "rollout.temperature=0.9", "seed=3"), "dapo"),
+            (
+                ("ratio=symmetric", "ratio.low=0.1", "kl=loss"),
+                "dapo[kl=loss,ratio=symmetric,ratio.low=0.1]",
+            ),
+            (
+                ("batch.prompts=16", "optimizer.lr=1e-3", "rollout.temperature=0.9", "seed=3"),
+                "dapo",
+            ),
             (("algo=grpo",), "grpo"),
             (("algo.ptx_rows=${batch.prompts}",), "dapo"),
             (("algo=grpo", "algo.normalize_reward=true"), "grpo[algo.normalize_reward=true]"),
-            (("algo=ppo", "algo.ptx_coefficient=0.1", "algo.max_draws=3"), "ppo[algo.ptx_coefficient=0.1]"),
+            (
+                ("algo=ppo", "algo.ptx_coefficient=0.1", "algo.max_draws=3"),
+                "ppo[algo.ptx_coefficient=0.1]",
+            ),
             (("algo=grpo", "kl=none"), "grpo[kl=none]"),
             (("algo=sft", "optimizer.lr=1"), "sft"),
-            (("algo=grpo", "reference=model", "reference.name=a/b"), "grpo[reference=model,reference.name=a/b]"),
+            (
+                ("algo=grpo", "reference=model", "reference.name=a/b"),
+                "grpo[reference=model,reference.name=a/b]",
+            ),
             (("algo=distill", "teacher.name=a/b"), "distill"),
-            (("algo=grpo", "router=replay", "router.every=2"), "grpo[router=replay,router.every=2]"),
+            (
+                ("algo=grpo", "router=replay", "router.every=2"),
+                "grpo[router=replay,router.every=2]",
+            ),
             (("algo=grpo", "algo.entropy_coefficient=0.1"), "grpo[algo.entropy_coefficient=0.1]"),
             (("algo=grpo", "algo.target_entropy=0.5"), "grpo[algo.target_entropy=0.5]"),
             (("algo=grpo", "algo.target_kl=0.5"), "grpo[algo.target_kl=0.5]"),
@@ -201,7 +257,10 @@ class TestLabel:
             (("algo=reward_model", "algo.centre=0.01"), "reward_model[algo.centre=0.01]"),
             (("correction=none",), "dapo"),
             (("correction=truncated",), "dapo[correction=truncated]"),
-            (("algo=ppo", "correction=masked", "correction.low=0.0"), "ppo[correction=masked,correction.low=0.0]"),
+            (
+                ("algo=ppo", "correction=masked", "correction.low=0.0"),
+                "ppo[correction=masked,correction.low=0.0]",
+            ),
         ],
     )
     def test_names_what_departs_from_the_paper(self, typed: tuple[str, ...], label: str) -> None:
@@ -214,7 +273,14 @@ PAPERS = {
     "reinforce": ("fixed", "ema", "none", "reward", "none", "token_mean"),
     "rloo": ("fixed", "rloo", "none", "reward", "none", "token_mean"),
     "reinforce_pp": ("fixed", "reinforce_pp", "none", "reward", "symmetric", "token_mean"),
-    "reinforce_pp_baseline": ("fixed", "reinforce_pp_baseline", "none", "k2", "symmetric", "token_mean"),
+    "reinforce_pp_baseline": (
+        "fixed",
+        "reinforce_pp_baseline",
+        "none",
+        "k2",
+        "symmetric",
+        "token_mean",
+    ),
     "remax": ("fixed", "greedy", "none", "reward", "none", "token_mean"),
     "grpo": ("fixed", "group_norm", "none", "loss", "symmetric", "sequence_mean"),
     "iterative_grpo": ("fixed", "group_norm", "none", "loss", "symmetric", "sequence_mean"),
@@ -233,13 +299,30 @@ class TestRecipe:
     @pytest.mark.parametrize("algo", PAPERS)
     def test_parts_are_those_of_the_paper(self, algo: str, tmp_path: Path) -> None:
         choices = plan(*alone(algo, tmp_path)).choices
-        assert tuple(choices[group] for group in ("sampling", "advantage", "critic", "kl", "ratio", "aggregation")) == PAPERS[algo]
+        assert (
+            tuple(
+                choices[group]
+                for group in ("sampling", "advantage", "critic", "kl", "ratio", "aggregation")
+            )
+            == PAPERS[algo]
+        )
 
     @pytest.mark.parametrize("algo", PAPERS)
     def test_optimizer_steps_of_an_iteration(self, algo: str, tmp_path: Path) -> None:
         """At least 64 responses in a step, so fewer than the 16 of DAPO and CISPO."""
         batch = plan(*alone(algo, tmp_path)).batch
-        several = ("ppo", "ppo_kl", "reinforce_pp", "reinforce_pp_baseline", "dapo", "gspo", "sapo", "cispo", "gmpo", "rft")
+        several = (
+            "ppo",
+            "ppo_kl",
+            "reinforce_pp",
+            "reinforce_pp_baseline",
+            "dapo",
+            "gspo",
+            "sapo",
+            "cispo",
+            "gmpo",
+            "rft",
+        )
         assert batch.epochs * batch.minibatches == (4 if algo in several else 1)
 
     @pytest.mark.parametrize("order", [1, -1])
@@ -250,11 +333,22 @@ class TestRecipe:
         assert type(made.parts["aggregation"]).__name__ == "SequenceMean"
 
     def test_values_reach_the_parts(self) -> None:
-        made = plan("ratio.low=0.11", "rollout.max_tokens=9", "aggregation=fixed_length", "reward.terms.format.weight=0.5")
+        made = plan(
+            "ratio.low=0.11",
+            "rollout.max_tokens=9",
+            "aggregation=fixed_length",
+            "reward.terms.format.weight=0.5",
+        )
         assert made.parts["ratio"].low == 0.11
         assert made.parts["rollout"].max_tokens == made.parts["aggregation"].length == 9
         assert made.config.reward.terms.overlong.reward.max_length == 9
-        made = plan("data=long_sums", "environment=tools", "environment.max_tokens=90", "rollout.max_tokens=9", "aggregation=fixed_length")
+        made = plan(
+            "data=long_sums",
+            "environment=tools",
+            "environment.max_tokens=90",
+            "rollout.max_tokens=9",
+            "aggregation=fixed_length",
+        )
         assert made.parts["aggregation"].length == 90
 
     def test_a_term_can_be_dropped(self) -> None:
@@ -293,145 +387,311 @@ class FirstStep:
 
 PROCESS = ("reward=process", "reward.terms.process.reward.model=an/other")
 BY_SOURCE = (
-    "data=mixture", "+data@data.sources.a=arithmetic", "reward=by_source", "+reward@reward.rewards.a=process",
+    "data=mixture",
+    "+data@data.sources.a=arithmetic",
+    "reward=by_source",
+    "+reward@reward.rewards.a=process",
     "reward.rewards.a.terms.process.reward.model=an/other",
-)  # fmt: skip
+)
 NEURAL = "reward.terms.neural.reward"
 
 AHEAD = ("rollout=vllm_server", "rollout.urls=[http://h]", "rollout.ahead=1")
 GAME = ("data=hidden_number", "reward=environment", "environment=guess_number")
 RULES = {
     "protocols": [
-        (("environment=guess_number", "environment._target_=types.SimpleNamespace"), "SimpleNamespace has no start"),
-        (("ratio=none", "ratio._target_=types.SimpleNamespace"), "ratio=none: SimpleNamespace has no __call__"),
-        (("rollout._target_=types.SimpleNamespace",), "rollout=local: SimpleNamespace has no generate and no sync"),
-        (("kl=none", "kl._target_=rlmods.ratio.Unclipped"), "kl=none: Unclipped has no coefficient"),
-        (("kl=none", "kl._target_=tests.config.test_compose.OldController"), "rename adapt of OldController to on_iteration_end"),
+        (
+            ("environment=guess_number", "environment._target_=types.SimpleNamespace"),
+            "SimpleNamespace has no start",
+        ),
+        (
+            ("ratio=none", "ratio._target_=types.SimpleNamespace"),
+            "ratio=none: SimpleNamespace has no __call__",
+        ),
+        (
+            ("rollout._target_=types.SimpleNamespace",),
+            "rollout=local: SimpleNamespace has no generate and no sync",
+        ),
+        (
+            ("kl=none", "kl._target_=rlmods.ratio.Unclipped"),
+            "kl=none: Unclipped has no coefficient",
+        ),
+        (
+            ("kl=none", "kl._target_=tests.config.test_compose.OldController"),
+            "rename adapt of OldController to on_iteration_end",
+        ),
     ],
     "branching": [
-        (("branching=entropy",), "branching=entropy: responses branch after the result of a tool, and environment=single_turn has none"),
+        (
+            ("branching=entropy",),
+            "branching=entropy: responses branch after the result of a tool, and "
+            "environment=single_turn has none",
+        ),
     ],
     "several_turns": [
-        (("algo=online_dpo", *GAME), "algo=online_dpo trains on responses of one turn, but environment=guess_number has several: type env"),
-        (("algo=online_dpo", "environment=tools"), "but environment=tools has several: type environment=single_turn"),
+        (
+            ("algo=online_dpo", *GAME),
+            "algo=online_dpo trains on responses of one turn, but environment=guess_number "
+            "has several: type env",
+        ),
+        (
+            ("algo=online_dpo", "environment=tools"),
+            "but environment=tools has several: type environment=single_turn",
+        ),
     ],
     "turn_rewards": [
         (
             ("reward=environment",),
-            "reward reads the rewards of an environment, and environment=single_turn gives none: type environment=gu",
+            "reward reads the rewards of an environment, and environment=single_turn gives "
+            "none: type environment=gu",
         ),
         (
             ("algo=grpo", "advantage=process", *PROCESS, "environment=tools"),
-            "reward.terms.process.reward rewards single tokens of a response, whose observations in environment=tools are not sampled",
+            "reward.terms.process.reward rewards single tokens of a response, whose "
+            "observations in environment=tools are not sampled",
         ),
     ],
     "group_size": [
-        (("algo=grpo", "batch.samples=1"), "advantage=group_norm compares responses to one prompt, but batch.samples=1: type batch."),
-        (("sampling=dynamic", "advantage=rloo", "batch.samples=1"), "advantage=rloo compares"),
-        (("algo=ppo", "sampling=dynamic", "batch.samples=1"), "but batch.samples=1: type sampling=fixed, or batch.samples=8"),
-        (("algo=remax", "sampling=dynamic", "batch.samples=1"), "sampling=dynamic compares responses to one prompt"),
-        (("algo=reinforce_pp", "sampling=dynamic", "batch.samples=1"), "sampling=dynamic compares responses to one prompt"),
         (
-            ("algo=ppo", "sampling=fixed", "reward=preference", "+judge@reward.judge=rule", "batch.samples=1"),
+            ("algo=grpo", "batch.samples=1"),
+            "advantage=group_norm compares responses to one prompt, but batch.samples=1: "
+            "type batch.",
+        ),
+        (("sampling=dynamic", "advantage=rloo", "batch.samples=1"), "advantage=rloo compares"),
+        (
+            ("algo=ppo", "sampling=dynamic", "batch.samples=1"),
+            "but batch.samples=1: type sampling=fixed, or batch.samples=8",
+        ),
+        (
+            ("algo=remax", "sampling=dynamic", "batch.samples=1"),
+            "sampling=dynamic compares responses to one prompt",
+        ),
+        (
+            ("algo=reinforce_pp", "sampling=dynamic", "batch.samples=1"),
+            "sampling=dynamic compares responses to one prompt",
+        ),
+        (
+            (
+                "algo=ppo",
+                "sampling=fixed",
+                "reward=preference",
+                "+judge@reward.judge=rule",
+                "batch.samples=1",
+            ),
             "reward=preference compares responses to one prompt",
         ),
-        (("algo=online_dpo", "batch.samples=1"), "a judge compares responses to one prompt, but batch.samples=1: type batch.samples=4"),
+        (
+            ("algo=online_dpo", "batch.samples=1"),
+            "a judge compares responses to one prompt, but batch.samples=1: type batch.samples=4",
+        ),
     ],
     "critic": [
         (("advantage=gae",), "advantage=gae needs a critic: type critic=separate"),
         (("critic=shared",), "critic=shared would be trained but not used: type critic=none"),
     ],
     "steps": [
-        (("algo=grpo", "advantage=process"), "advantage=process needs a reward for each step, but reward=math returns one per response"),
-        (("algo=grpo", *PROCESS), "pay for the number of steps: type reward.terms.process.reward.aggregate=min, or advantage=process"),
+        (
+            ("algo=grpo", "advantage=process"),
+            "advantage=process needs a reward for each step, but reward=math returns one per "
+            "response",
+        ),
+        (
+            ("algo=grpo", *PROCESS),
+            "pay for the number of steps: type reward.terms.process.reward.aggregate=min, or "
+            "advantage=process",
+        ),
         (("algo=ppo", *PROCESS), "advantage=gae_whitened would add them up"),
-        (("algo=rloo", *PROCESS, "reward.terms.gold.weight=1.0"), "advantage=rloo would add them up"),
+        (
+            ("algo=rloo", *PROCESS, "reward.terms.gold.weight=1.0"),
+            "advantage=rloo would add them up",
+        ),
         (
             (
                 *("algo=grpo", "advantage=process", *PROCESS),
-                *(f"+reward.terms.rm.reward.{x}" for x in ("_target_=rlmods.reward.Neural", "model=an/other", "spread=uniform")),
+                *(
+                    f"+reward.terms.rm.reward.{x}"
+                    for x in ("_target_=rlmods.reward.Neural", "model=an/other", "spread=uniform")
+                ),
             ),
             "every token of a spread reward as a step: type reward.terms.rm.reward.spread=last",
         ),
         (
             ("algo=grpo", "advantage=process_outcome", *PROCESS),
-            "but reward=process only has rewards of steps: type reward.terms.gold.weight=1, or advantage=process",
+            "but reward=process only has rewards of steps: type reward.terms.gold.weight=1, "
+            "or advantage=process",
         ),
-        (("algo=grpo", *BY_SOURCE), "type reward.rewards.a.terms.process.reward.aggregate=min, or advantage=process"),
-        (("algo=grpo", "advantage=process_outcome", *BY_SOURCE), "type reward.rewards.a.terms.gold.weight=1, or advantage=process"),
+        (
+            ("algo=grpo", *BY_SOURCE),
+            "type reward.rewards.a.terms.process.reward.aggregate=min, or advantage=process",
+        ),
+        (
+            ("algo=grpo", "advantage=process_outcome", *BY_SOURCE),
+            "type reward.rewards.a.terms.gold.weight=1, or advantage=process",
+        ),
     ],
     "kl_in_reward": [
         (
             ("algo=rloo", *PROCESS, "advantage._target_=tests.config.test_compose.FirstStep"),
-            "uses only the rewards of steps, so a KL in the reward would have no effect: type kl=loss, or kl=none",
+            "uses only the rewards of steps, so a KL in the reward would have no effect: "
+            "type kl=loss, or kl=none",
         ),
-        (("algo=rloo", "advantage=gdpo"), "only the rewards of terms, so a KL in the reward would have no effect: type kl=loss"),
-        (("algo=rft", "kl=reward"), "advantage=accept reads correctness only, so a KL in the reward would have no effect: type kl=loss"),
+        (
+            ("algo=rloo", "advantage=gdpo"),
+            "only the rewards of terms, so a KL in the reward would have no effect: type kl=loss",
+        ),
+        (
+            ("algo=rft", "kl=reward"),
+            "advantage=accept reads correctness only, so a KL in the reward would have no "
+            "effect: type kl=loss",
+        ),
         (("algo=rft", "kl=ramp", "kl.coefficient=0.0"), "advantage=accept reads correctness only"),
     ],
     "kl_estimator": [
         (
             ("algo=grpo", "kl.estimator=k1"),
-            "kl.estimator=k1 in the loss is 0, whatever the reference: type kl.estimator=k2, or kl.where=reward",
+            "kl.estimator=k1 in the loss is 0, whatever the reference: type kl.estimator=k2, "
+            "or kl.where=reward",
         ),
         (("algo=grpo", "kl=adaptive", "kl.where=loss"), "type kl.estimator=k2, or kl.where=reward"),
-        (("algo=ppo", "kl.estimator=k2"), "not kl.estimator=k2: type kl.estimator=k1, or kl.where=loss"),
-        (("algo=ppo", "kl=ramp", "kl.estimator=k3"), "not kl.estimator=k3: type kl.estimator=k1, or kl.where=loss"),
+        (
+            ("algo=ppo", "kl.estimator=k2"),
+            "not kl.estimator=k2: type kl.estimator=k1, or kl.where=loss",
+        ),
+        (
+            ("algo=ppo", "kl=ramp", "kl.estimator=k3"),
+            "not kl.estimator=k3: type kl.estimator=k1, or kl.where=loss",
+        ),
     ],
     "token_credit": [
         (
             ("algo=ppo", "ratio=sequence"),
-            "those of advantage=gae_whitened differ by token: type ratio=sequence_token, or advantage=group_norm",
+            "those of advantage=gae_whitened differ by token: type ratio=sequence_token, or "
+            "advantage=group_norm",
         ),
         (("algo=ppo", "ratio=geometric_mean"), "ratio=geometric_mean has one ratio per response"),
-        (("algo=gspo", *PROCESS, "advantage=process"), "those of advantage=process differ by token: type ratio=sequence_token"),
-        (("algo=gspo", "advantage=branch_hard"), "those of advantage=branch_hard differ by token: type ratio=sequence_token"),
-        (("algo=gspo", "advantage=tree"), "those of advantage=tree differ by token: type ratio=sequence_token"),
-        (("algo=gspo", "kl=reward"), "those of advantage=group_norm differ by token with kl=reward: type ratio=sequence_token, or kl=loss"),
+        (
+            ("algo=gspo", *PROCESS, "advantage=process"),
+            "those of advantage=process differ by token: type ratio=sequence_token",
+        ),
+        (
+            ("algo=gspo", "advantage=branch_hard"),
+            "those of advantage=branch_hard differ by token: type ratio=sequence_token",
+        ),
+        (
+            ("algo=gspo", "advantage=tree"),
+            "those of advantage=tree differ by token: type ratio=sequence_token",
+        ),
+        (
+            ("algo=gspo", "kl=reward"),
+            "those of advantage=group_norm differ by token with kl=reward: type "
+            "ratio=sequence_token, or kl=loss",
+        ),
         (("algo=gmpo", "kl=adaptive"), "differ by token with kl=adaptive"),
-        (("algo=reinforce_pp", "ratio=sequence"), "those of advantage=reinforce_pp differ by token with kl=reward"),
+        (
+            ("algo=reinforce_pp", "ratio=sequence"),
+            "those of advantage=reinforce_pp differ by token with kl=reward",
+        ),
         (
             ("algo=reinforce_pp", "ratio=sequence", "kl=none", "advantage.gamma=0.9"),
             "those of advantage=reinforce_pp differ by token: type",
         ),
-        (("algo=distill", "teacher.name=a/b", "ratio=sequence"), "the teacher grades each token: type ratio=sequence_token"),
-        (("algo=remax", "ratio=sequence"), "those of advantage=greedy differ by token with kl=reward"),
+        (
+            ("algo=distill", "teacher.name=a/b", "ratio=sequence"),
+            "the teacher grades each token: type ratio=sequence_token",
+        ),
+        (
+            ("algo=remax", "ratio=sequence"),
+            "those of advantage=greedy differ by token with kl=reward",
+        ),
     ],
     "selected_rows": [
-        (("algo=reinforce_pp", "sampling=best_of"), "subtracts the mean of those kept: type advantage=accept, or sampling=fixed"),
-        (("algo=ppo", "sampling=best_of"), "advantage=gae_whitened subtracts the mean of those kept"),
+        (
+            ("algo=reinforce_pp", "sampling=best_of"),
+            "subtracts the mean of those kept: type advantage=accept, or sampling=fixed",
+        ),
+        (
+            ("algo=ppo", "sampling=best_of"),
+            "advantage=gae_whitened subtracts the mean of those kept",
+        ),
     ],
     "greedy_baseline": [
         (
             ("algo=remax", "batch.samples=2", "reward=preference", "+judge@reward.judge=rule"),
-            "compares responses to one prompt, but advantage=greedy has a single greedy one as baseline: type advantage=rloo",
+            "compares responses to one prompt, but advantage=greedy has a single greedy one "
+            "as baseline: type advantage=rloo",
         ),
     ],
     "preferences": [
-        (("algo=online_dpo", "algo.reference=precomputed"), "but they are sampled: type algo.reference=live"),
-        (("algo=online_dpo", "preference=simpo", "algo.reference_every=5"), "preference=simpo has none: drop it"),
-        (("algo=dpo", "preference=simpo", "algo.kl_coefficient=0.1"), "needs a reference, but preference=simpo has none: drop it"),
-        (("algo=dpo", "algo.kl_coefficient=0.1", "algo.reference=precomputed"), "in every step: type algo.reference=live"),
-        (("algo=dpo", "preference=orpo", "algo.reference=precomputed"), "preference=orpo has none: drop it"),
-        (("algo=dpo", "preference=kto", "batch.minibatches=32"), "other prompts of the optimizer step: type batch.minibatches=1"),
-        (("algo=dpo", "data.num_candidates=1"), "no row of the data prefers one to another: type preference=kto"),
-        (("algo=reward_model", "data.num_candidates=1"), "no row of the data prefers one to another: type data.train=FILE with pairs"),
-        (("algo=reward_model", "ranking.margin=true"), "the data has no margin: type ranking.margin=false"),
+        (
+            ("algo=online_dpo", "algo.reference=precomputed"),
+            "but they are sampled: type algo.reference=live",
+        ),
+        (
+            ("algo=online_dpo", "preference=simpo", "algo.reference_every=5"),
+            "preference=simpo has none: drop it",
+        ),
+        (
+            ("algo=dpo", "preference=simpo", "algo.kl_coefficient=0.1"),
+            "needs a reference, but preference=simpo has none: drop it",
+        ),
+        (
+            ("algo=dpo", "algo.kl_coefficient=0.1", "algo.reference=precomputed"),
+            "in every step: type algo.reference=live",
+        ),
+        (
+            ("algo=dpo", "preference=orpo", "algo.reference=precomputed"),
+            "preference=orpo has none: drop it",
+        ),
+        (
+            ("algo=dpo", "preference=kto", "batch.minibatches=32"),
+            "other prompts of the optimizer step: type batch.minibatches=1",
+        ),
+        (
+            ("algo=dpo", "data.num_candidates=1"),
+            "no row of the data prefers one to another: type preference=kto",
+        ),
+        (
+            ("algo=reward_model", "data.num_candidates=1"),
+            "no row of the data prefers one to another: type data.train=FILE with pairs",
+        ),
+        (
+            ("algo=reward_model", "ranking.margin=true"),
+            "the data has no margin: type ranking.margin=false",
+        ),
         (("algo=reward_model", "data.num_val=0"), "there are none: type algo.zero_mean=false"),
     ],
     "teacher": [
-        (("algo=grpo", "advantage=none"), "advantage=none ignores rewards, so nothing is learned: type advantage=group_norm"),
+        (
+            ("algo=grpo", "advantage=none"),
+            "advantage=none ignores rewards, so nothing is learned: type advantage=group_norm",
+        ),
         (
             ("algo=gkd", "teacher=server", "teacher.url=http://h/v1", "teacher.model=m"),
-            "algo=gkd needs whole distributions, which teacher=server does not return: type teacher=local",
+            "algo=gkd needs whole distributions, which teacher=server does not return: type "
+            "teacher=local",
         ),
-        (("algo=gkd", "teacher.name=a/model", "batch.samples=2"), "algo=gkd takes one response to each prompt: type batch.samples=1"),
         (
-            ("algo=distill", "teacher=server", "teacher.url=http://h/v1", "teacher.model=m", "rollout.temperature=0.7"),
+            ("algo=gkd", "teacher.name=a/model", "batch.samples=2"),
+            "algo=gkd takes one response to each prompt: type batch.samples=1",
+        ),
+        (
+            (
+                "algo=distill",
+                "teacher=server",
+                "teacher.url=http://h/v1",
+                "teacher.model=m",
+                "rollout.temperature=0.7",
+            ),
             "teacher=server returns log-probabilities of temperature 1: type rollout.temperature=1",
         ),
         (
-            ("algo=distill", "teacher=self", "teacher.demonstration=answer", "kl=loss", "algo.reference_every=2", "adapter=lora"),
+            (
+                "algo=distill",
+                "teacher=self",
+                "teacher.demonstration=answer",
+                "kl=loss",
+                "algo.reference_every=2",
+                "adapter=lora",
+            ),
             "would be one adapter: type teacher.weights=current, or drop algo.reference_every",
         ),
     ],
@@ -442,90 +702,204 @@ RULES = {
         ),
     ],
     "reference": [
-        (("reference=model", "reference.name=a/model"), "reference=model has no effect, because kl=none needs no reference: drop it"),
-        (("algo=dpo", "preference=simpo", "reference=model", "reference.name=a/model"), "because preference=simpo needs no reference"),
-        (("algo.reference_every=2",), "algo.reference_every updates the reference, but kl=none has none: type kl=loss, or drop it"),
-    ],
-    "rounds": [
-        (("algo=iterative_grpo",), "algo=iterative_grpo trains the reward model in rounds: type reward=neural reward.terms.neural"),
         (
-            ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "algo.reference_every=null"),
-            "algo=iterative_grpo needs the number of iterations per round: type algo.reference_every=20",
+            ("reference=model", "reference.name=a/model"),
+            "reference=model has no effect, because kl=none needs no reference: drop it",
         ),
         (
-            ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "ranking.margin=true"),
+            ("algo=dpo", "preference=simpo", "reference=model", "reference.name=a/model"),
+            "because preference=simpo needs no reference",
+        ),
+        (
+            ("algo.reference_every=2",),
+            "algo.reference_every updates the reference, but kl=none has none: type kl=loss, "
+            "or drop it",
+        ),
+    ],
+    "rounds": [
+        (
+            ("algo=iterative_grpo",),
+            "algo=iterative_grpo trains the reward model in rounds: type reward=neural "
+            "reward.terms.neural",
+        ),
+        (
+            (
+                "algo=iterative_grpo",
+                "reward=neural",
+                "reward.terms.neural.reward.model=an/other",
+                "algo.reference_every=null",
+            ),
+            "algo=iterative_grpo needs the number of iterations per round: type "
+            "algo.reference_every=20",
+        ),
+        (
+            (
+                "algo=iterative_grpo",
+                "reward=neural",
+                "reward.terms.neural.reward.model=an/other",
+                "ranking.margin=true",
+            ),
             "but a judge returns no margins: type ranking.margin=false",
         ),
         (
-            ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "algo.refresh_prompts=999"),
+            (
+                "algo=iterative_grpo",
+                "reward=neural",
+                "reward.terms.neural.reward.model=an/other",
+                "algo.refresh_prompts=999",
+            ),
             "but a round has 640 prompts: type algo.refresh_prompts=640",
         ),
         (
-            ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "trainer.max_iterations=7"),
-            "algo.reference_every=20 is longer than the run, trainer.max_iterations=7: type algo.reference_every=7",
+            (
+                "algo=iterative_grpo",
+                "reward=neural",
+                "reward.terms.neural.reward.model=an/other",
+                "trainer.max_iterations=7",
+            ),
+            "algo.reference_every=20 is longer than the run, trainer.max_iterations=7: type "
+            "algo.reference_every=7",
         ),
     ],
     "reward_scaling": [
-        (("algo=rft", "algo.normalize_reward=true"), "advantage=accept reads correctness only: drop them"),
-        (("algo=rft", "algo.clip_reward=0.4"), "advantage=accept reads correctness only: drop them"),
         (
-            ("algo=ppo", "reward=neural", f"{NEURAL}.model=an/other", f"{NEURAL}.spread=uniform", "algo.clip_reward=1"),
+            ("algo=rft", "algo.normalize_reward=true"),
+            "advantage=accept reads correctness only: drop them",
+        ),
+        (
+            ("algo=rft", "algo.clip_reward=0.4"),
+            "advantage=accept reads correctness only: drop them",
+        ),
+        (
+            (
+                "algo=ppo",
+                "reward=neural",
+                f"{NEURAL}.model=an/other",
+                f"{NEURAL}.spread=uniform",
+                "algo.clip_reward=1",
+            ),
             "but this reward is spread over tokens: drop them",
         ),
-        (("algo=grpo", "advantage=gdpo", "algo.clip_reward=1"), "but advantage=gdpo reads its terms: drop them"),
-        (("algo=grpo", "advantage=max_rl", "algo.normalize_reward=true"), "advantage=max_rl needs rewards of at least 0: drop it"),
         (
-            ("algo=grpo", "advantage=process", "reward=process", "reward.terms.process.reward.model=an/other", "algo.clip_reward=1"),
+            ("algo=grpo", "advantage=gdpo", "algo.clip_reward=1"),
+            "but advantage=gdpo reads its terms: drop them",
+        ),
+        (
+            ("algo=grpo", "advantage=max_rl", "algo.normalize_reward=true"),
+            "advantage=max_rl needs rewards of at least 0: drop it",
+        ),
+        (
+            (
+                "algo=grpo",
+                "advantage=process",
+                "reward=process",
+                "reward.terms.process.reward.model=an/other",
+                "algo.clip_reward=1",
+            ),
             "scale one reward per response",
         ),
     ],
     "minibatches": [
-        (("batch.minibatches=3",), "batch.minibatches=3 does not divide the 256 rows of an iteration: type one of 1, 2, 4, 8"),
+        (
+            ("batch.minibatches=3",),
+            "batch.minibatches=3 does not divide the 256 rows of an iteration: type one of "
+            "1, 2, 4, 8",
+        ),
         (("algo=sft", "batch.minibatches=64"), "does not divide the 32 rows"),
     ],
-    "prompts": [(("batch.prompts=257",), "batch.prompts=257, but the data has 256 prompts: type batch.prompts=256")],
+    "prompts": [
+        (
+            ("batch.prompts=257",),
+            "batch.prompts=257, but the data has 256 prompts: type batch.prompts=256",
+        )
+    ],
     "router": [
         (("router=frozen", "adapter=lora"), "the adapter freezes the routers: type router.every=1"),
         (
             ("router=two_stage", "trainer.max_iterations=3"),
-            "router.every=4, but trainer.max_iterations=3: routers would never be updated: type router.every=3",
+            "router.every=4, but trainer.max_iterations=3: routers would never be updated: "
+            "type router.every=3",
         ),
     ],
     "quantization": [
-        (("policy=hf", "policy.quantization=nf4"), "needs frozen weights: type adapter=lora, or policy.quantization=null"),
-        (("algo=reward_model", "policy=hf", "policy.quantization=int8"), "needs frozen weights: type policy.quantization=null"),
-        (("algo=ppo", "policy=hf", "policy.quantization=nf4", "adapter=lora"), "critic=separate trains a full-precision copy"),
+        (
+            ("policy=hf", "policy.quantization=nf4"),
+            "needs frozen weights: type adapter=lora, or policy.quantization=null",
+        ),
+        (
+            ("algo=reward_model", "policy=hf", "policy.quantization=int8"),
+            "needs frozen weights: type policy.quantization=null",
+        ),
+        (
+            ("algo=ppo", "policy=hf", "policy.quantization=nf4", "adapter=lora"),
+            "critic=separate trains a full-precision copy",
+        ),
     ],
     "schedule": [
-        (("algo=sft", "schedule=kl_adaptive"), "which algo=sft does not have: type schedule=constant"),
-        (("algo=grpo", "schedule=kl_adaptive", "batch.minibatches=1"), "0 with one optimizer step an iteration: type batch.minibatches=4"),
+        (
+            ("algo=sft", "schedule=kl_adaptive"),
+            "which algo=sft does not have: type schedule=constant",
+        ),
+        (
+            ("algo=grpo", "schedule=kl_adaptive", "batch.minibatches=1"),
+            "0 with one optimizer step an iteration: type batch.minibatches=4",
+        ),
     ],
     "master_weights": [
         (
             ("policy=hf", "policy.dtype=bfloat16"),
-            "loses most updates at the usual learning rates: type policy.dtype=float32 trainer.precision=",
+            "loses most updates at the usual learning rates: type policy.dtype=float32 "
+            "trainer.precision=",
         ),
-        (("policy=smollm2", "policy.dtype=bfloat16", "algo=ppo"), "trainer.precision=bf16-mixed, or adapter=lora"),
-        (("policy=smollm2", "policy.dtype=bfloat16", "algo=reward_model"), "type policy.dtype=float32 trainer.precision=bf16-mixed"),
-        (("policy=hf", "policy.dtype=float16", "algo=process_reward_model"), "policy.dtype=float16 would train float16 weights"),
+        (
+            ("policy=smollm2", "policy.dtype=bfloat16", "algo=ppo"),
+            "trainer.precision=bf16-mixed, or adapter=lora",
+        ),
+        (
+            ("policy=smollm2", "policy.dtype=bfloat16", "algo=reward_model"),
+            "type policy.dtype=float32 trainer.precision=bf16-mixed",
+        ),
+        (
+            ("policy=hf", "policy.dtype=float16", "algo=process_reward_model"),
+            "policy.dtype=float16 would train float16 weights",
+        ),
     ],
-    "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=auto, trainer.precision=32-true or trainer.precision=bf16")],
+    "precision": [
+        (
+            ("trainer.precision=bf16-true",),
+            "type trainer.precision=auto, trainer.precision=32-true or trainer.precision=bf16",
+        )
+    ],
     "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],
     "ahead": [
         ((*AHEAD, "algo=online_dpo"), "which algo=online_dpo does not do: type rollout.ahead=0"),
-        ((*AHEAD, "algo=remax", "correction=truncated"), "advantage=greedy samples again to grade a batch, while"),
-        ((*AHEAD, "correction=masked", "algo.retire_unsolved=3"), "before these are graded: type rollout.ahead=0, or drop them"),
+        (
+            (*AHEAD, "algo=remax", "correction=truncated"),
+            "advantage=greedy samples again to grade a batch, while",
+        ),
+        (
+            (*AHEAD, "correction=masked", "algo.retire_unsolved=3"),
+            "before these are graded: type rollout.ahead=0, or drop them",
+        ),
     ],
     "truncation": [
-        (("rollout.top_p=0.9",), "type rollout.top_p=1 rollout.top_k=0, or correction=truncated (validation"),
-        (("rollout.top_k=5",), "type rollout.top_p=1 rollout.top_k=0, or correction=truncated (validation"),
+        (
+            ("rollout.top_p=0.9",),
+            "type rollout.top_p=1 rollout.top_k=0, or correction=truncated (validation",
+        ),
+        (
+            ("rollout.top_k=5",),
+            "type rollout.top_p=1 rollout.top_k=0, or correction=truncated (validation",
+        ),
         (("algo=rft", "rollout.top_k=5"), "type rollout.top_p=1 rollout.top_k=0 (validation"),
     ],
 }
 
 
 class TestRules:
-    @pytest.mark.parametrize(("typed", "says"), [case for cases in RULES.values() for case in cases])
+    @pytest.mark.parametrize(
+        ("typed", "says"), [case for cases in RULES.values() for case in cases]
+    )
     def test_message(self, typed: tuple[str, ...], says: str) -> None:
         assert says in refused(*typed)
 
@@ -551,7 +925,12 @@ class TestRules:
             ("algo=grpo", *PROCESS, "reward.terms.process.reward.aggregate=mean"),
             ("algo=grpo", *PROCESS, "advantage=process", "kl=reward"),
             ("algo=ppo", *PROCESS, "reward.terms.process.reward.aggregate=last"),
-            ("algo=grpo", "reward=process", "reward.terms.process.weight=0.0", "reward.terms.gold.weight=1.0"),
+            (
+                "algo=grpo",
+                "reward=process",
+                "reward.terms.process.weight=0.0",
+                "reward.terms.gold.weight=1.0",
+            ),
             ("algo=gspo", "kl=loss"),
             ("algo=gspo", "kl=reward", "kl.coefficient=0.0"),
             ("algo=gspo", "advantage=branch_soft"),
@@ -578,32 +957,77 @@ class TestRules:
 
     @pytest.mark.parametrize("algo", ["rft", "sft", "dpo", "online_dpo", "gkd"])
     def test_only_policy_gradients_have_a_correction(self, algo: str) -> None:
-        assert refused(f"algo={algo}", "correction=truncated").startswith(f"algo={algo} does not use correction: drop correction=truncated")
+        assert refused(f"algo={algo}", "correction=truncated").startswith(
+            f"algo={algo} does not use correction: drop correction=truncated"
+        )
 
     def test_bounds_of_a_correction_are_checked_by_name(self) -> None:
-        assert refused("correction=truncated", "correction.high=0.5") == "correction.high=0.5: must be at least 1"
-        assert refused("correction=masked", "correction.low=2.0") == "correction.low=2.0: must be between 0 and 1"
+        assert (
+            refused("correction=truncated", "correction.high=0.5")
+            == "correction.high=0.5: must be at least 1"
+        )
+        assert (
+            refused("correction=masked", "correction.low=2.0")
+            == "correction.low=2.0: must be between 0 and 1"
+        )
 
     def test_graded(self, tmp_path: Path) -> None:
         file = tmp_path / "code.jsonl"
-        rows = [{"prompt": str(i), "answer": None, "tests": ["assert f(1)"] if i != 7 else "[]"} for i in range(40)]
+        rows = [
+            {"prompt": str(i), "answer": None, "tests": ["assert f(1)"] if i != 7 else "[]"}
+            for i in range(40)
+        ]
         file.write_text("\n".join(map(json.dumps, rows)))
-        data = ("reward=code", "data=jsonl", f"data.train={file}", "data.answer=null", "data.num_val=0", "validation.every=null")
-        assert f"responses to prompt train-8 ({file}:8): there are no unit tests; correct the row" in refused(*data)
-        file.write_text("\n".join(json.dumps(row | {"tests": "def check(candidate):\n    assert candidate(1)"}) for row in rows))
-        assert "add the column entry_point, or type reward.entry_point=COLUMN; correct the row" in refused(*data)
+        data = (
+            "reward=code",
+            "data=jsonl",
+            f"data.train={file}",
+            "data.answer=null",
+            "data.num_val=0",
+            "validation.every=null",
+        )
+        assert (
+            f"responses to prompt train-8 ({file}:8): there are no unit tests; correct the row"
+            in refused(*data)
+        )
+        file.write_text(
+            "\n".join(
+                json.dumps(row | {"tests": "def check(candidate):\n    assert candidate(1)"})
+                for row in rows
+            )
+        )
+        assert (
+            "add the column entry_point, or type reward.entry_point=COLUMN; correct the row"
+            in refused(*data)
+        )
         term = ("reward=weighted_sum", "+reward@reward.terms.c.reward=code", *data[1:])
         assert "type reward.terms.c.reward.entry_point=COLUMN" in refused(*term)
 
     def test_tests_in_another_column(self, tmp_path: Path) -> None:
         file = tmp_path / "code.jsonl"
-        rows = [{"prompt": str(i), "test_list": ["assert f(1) == 1"], "kind": "code"} for i in range(8)]
+        rows = [
+            {"prompt": str(i), "test_list": ["assert f(1) == 1"], "kind": "code"} for i in range(8)
+        ]
         file.write_text("\n".join(map(json.dumps, rows)))
-        data = ("data=jsonl", f"data.train={file}", "data.answer=null", "data.num_val=0", "validation.every=null", "batch.prompts=8")
+        data = (
+            "data=jsonl",
+            f"data.train={file}",
+            "data.answer=null",
+            "data.num_val=0",
+            "validation.every=null",
+            "batch.prompts=8",
+        )
         message = "no row has this column, so nothing is graded: type {0}.tests=COLUMN (of {1})"
-        assert refused(*data, "reward=code") == "reward.tests=tests: " + message.format("reward", "kind, test_list")
+        assert refused(*data, "reward=code") == "reward.tests=tests: " + message.format(
+            "reward", "kind, test_list"
+        )
         assert plan(*data, "reward=code", "reward.tests=test_list").parts
-        by_source = (*data, "data.source=kind", "reward=by_source", "+reward@reward.rewards.code=code")
+        by_source = (
+            *data,
+            "data.source=kind",
+            "reward=by_source",
+            "+reward@reward.rewards.code=code",
+        )
         assert refused(*by_source).endswith(message.format("reward.rewards.code", "test_list"))
 
     def test_answers(self, tmp_path: Path) -> None:
@@ -616,9 +1040,18 @@ class TestRules:
         assert message.startswith("judge=rule needs gold answers")
 
     def test_sources(self, tmp_path: Path) -> None:
-        data = ("data=mixture", "+data@data.sources.sums=arithmetic", "+data@data.sources.words=stories", "data.sources.words.chat=false")
+        data = (
+            "data=mixture",
+            "+data@data.sources.sums=arithmetic",
+            "+data@data.sources.words=stories",
+            "data.sources.words.chat=false",
+        )
         made = plan(
-            *data, "reward=by_source", "+reward@reward.rewards.sums=math", "+reward@reward.rewards.words=accuracy", "+data.weights.sums=3"
+            *data,
+            "reward=by_source",
+            "+reward@reward.rewards.sums=math",
+            "+reward@reward.rewards.words=accuracy",
+            "+data.weights.sums=3",
         )
         assert list(made.parts["reward"].rewards) == ["sums", "words"]
         assert made.splits.weights == {"sums": 3.0, "words": 1.0}
@@ -626,29 +1059,56 @@ class TestRules:
         one = (*data, "reward=by_source", "+reward@reward.rewards.sums=math")
         assert "no reward for the source 'words'" in refused(*one)
         assert "type +reward@reward.rewards.words=OPTION" in refused(*one)
-        assert "prompt arithmetic-2-train" in (message := refused("reward=by_source", "+reward@reward.rewards.sums=math"))
+        assert "prompt arithmetic-2-train" in (
+            message := refused("reward=by_source", "+reward@reward.rewards.sums=math")
+        )
         assert message.endswith("type data=mixture, or data.source=COLUMN")
         three = (*one, "+reward@reward.rewards.words=length", "+reward@reward.rewards.word=length")
-        assert refused(*three) == "reward.rewards.word grades nothing, the sources of the data are sums, words: drop it"
+        assert (
+            refused(*three)
+            == "reward.rewards.word grades nothing, the sources of the data are sums, words: "
+            "drop it"
+        )
         same = ("data=mixture", "+data@data.sources.format=arithmetic")
         assert refused(*same).startswith("the source format has the name of a term of the reward")
         assert plan(*same, "reward=accuracy").splits.train[0].source == "format"
 
-    def test_an_answer_is_needed_where_the_reward_of_the_row_needs_one(self, tmp_path: Path) -> None:
+    def test_an_answer_is_needed_where_the_reward_of_the_row_needs_one(
+        self, tmp_path: Path
+    ) -> None:
         file = tmp_path / "rows.jsonl"
         rows = [{"prompt": f"{i}+1", "answer": i + 1, "kind": "sums"} for i in range(4)]
         rows += [{"prompt": f"say {i}", "answer": None, "kind": "talk"} for i in range(4)]
         file.write_text("\n".join(map(json.dumps, rows)))
-        data = ("data=jsonl", f"data.train={file}", "data.num_val=0", "data.source=kind", "batch.prompts=4")
-        graded = ("reward=by_source", "+reward@reward.rewards.sums=accuracy", "+reward@reward.rewards.talk=format")
+        data = (
+            "data=jsonl",
+            f"data.train={file}",
+            "data.num_val=0",
+            "data.source=kind",
+            "batch.prompts=4",
+        )
+        graded = (
+            "reward=by_source",
+            "+reward@reward.rewards.sums=accuracy",
+            "+reward@reward.rewards.talk=format",
+        )
         assert plan(*data, *graded).splits.train[4].answer is None
-        assert "prompt train-5 has none: type data.answer=COLUMN" in refused(*data, "reward=accuracy")
-        swapped = (*graded[:1], "+reward@reward.rewards.sums=format", "+reward@reward.rewards.talk=accuracy")
+        assert "prompt train-5 has none: type data.answer=COLUMN" in refused(
+            *data, "reward=accuracy"
+        )
+        swapped = (
+            *graded[:1],
+            "+reward@reward.rewards.sums=format",
+            "+reward@reward.rewards.talk=accuracy",
+        )
         assert "prompt train-5 has none" in refused(*data, *swapped)
 
     def test_responses(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"
-        file.write_text('{"prompt": "1+1", "answer": "2", "said": "2"}\n{"prompt": "1+2", "answer": "3", "said": "3"}\n')
+        file.write_text(
+            '{"prompt": "1+1", "answer": "2", "said": "2"}\n{"prompt": "1+2", "answer": "3", '
+            '"said": "3"}\n'
+        )
         few = ("algo=sft", "data=jsonl", f"data.train={file}", "data.num_val=1", "batch.prompts=1")
         message = refused(*few)
         assert "algo=sft trains on responses" in message
@@ -659,13 +1119,30 @@ class TestRules:
 
     @pytest.mark.parametrize("algo", ["dapo", "ppo", "sft", "dpo"])
     def test_a_frozen_base_may_be_bfloat16(self, algo: str) -> None:
-        assert plan(f"algo={algo}", "policy=hf", "policy.dtype=bfloat16", "adapter=lora").choices["adapter"] == "lora"
-        assert plan(f"algo={algo}", "policy=hf", "policy.dtype=float32").choices["adapter"] == "none"
+        assert (
+            plan(f"algo={algo}", "policy=hf", "policy.dtype=bfloat16", "adapter=lora").choices[
+                "adapter"
+            ]
+            == "lora"
+        )
+        assert (
+            plan(f"algo={algo}", "policy=hf", "policy.dtype=float32").choices["adapter"] == "none"
+        )
 
     def test_responses_of_a_mixture(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"
-        file.write_text('{"prompt": "1+1", "answer": "2", "said": "2"}\n{"prompt": "1+2", "answer": "3", "said": "3"}\n')
-        few = ("algo=gkd", "teacher.name=a/b", "data=jsonl", f"data.train={file}", "data.num_val=1", "batch.prompts=1")
+        file.write_text(
+            '{"prompt": "1+1", "answer": "2", "said": "2"}\n{"prompt": "1+2", "answer": "3", '
+            '"said": "3"}\n'
+        )
+        few = (
+            "algo=gkd",
+            "teacher.name=a/b",
+            "data=jsonl",
+            f"data.train={file}",
+            "data.num_val=1",
+            "batch.prompts=1",
+        )
         assert "algo=gkd trains on responses" in (message := refused(*few))
         assert message.endswith("type data.response=COLUMN, or algo.on_policy_fraction=1")
         assert plan(*few, "algo.on_policy_fraction=1.0").label == "gkd[algo.on_policy_fraction=1.0]"
@@ -675,25 +1152,47 @@ class TestRules:
     def test_a_teacher_is_needed(self, algo: str) -> None:
         assert refused(f"algo={algo}").startswith("teacher=local needs a model: type teacher.name=")
         assert refused(f"algo={algo}", "teacher=self").endswith("type teacher.demonstration=COLUMN")
-        assert refused("algo=grpo", "teacher.name=a/b") == "algo=grpo does not use teacher: drop teacher.name=a/b, or choose another algo="
+        assert (
+            refused("algo=grpo", "teacher.name=a/b")
+            == "algo=grpo does not use teacher: drop teacher.name=a/b, or choose another algo="
+        )
 
     def test_a_verdict_is_enough_for_kto(self) -> None:
-        assert plan("algo=dpo", "preference=kto", "data.num_candidates=1").choices["preference"] == "kto"
+        assert (
+            plan("algo=dpo", "preference=kto", "data.num_candidates=1").choices["preference"]
+            == "kto"
+        )
 
     def test_ptx(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"
-        file.write_text('{"prompt": "1+1", "answer": "2", "said": "2"}\n{"prompt": "1+2", "answer": "3", "said": "3"}\n')
+        file.write_text(
+            '{"prompt": "1+1", "answer": "2", "said": "2"}\n{"prompt": "1+2", "answer": "3", '
+            '"said": "3"}\n'
+        )
         stream = ("data@ptx=jsonl", f"ptx.train={file}")
         assert "type algo.ptx_coefficient=0.1" in refused(*stream)
-        assert "algo.ptx_coefficient needs responses" in refused("algo.ptx_coefficient=0.1", *stream)
+        assert "algo.ptx_coefficient needs responses" in refused(
+            "algo.ptx_coefficient=0.1", *stream
+        )
         assert len(plan("algo.ptx_coefficient=0.1", *stream, "ptx.response=said").splits.ptx) == 2
         assert len(plan("algo.ptx_coefficient=0.1").splits.ptx) == 256
         same = tmp_path / "same.jsonl"
-        lines = [json.dumps({"prompt": f"say {i}", "answer": str(i), "said": str(i)}) for i in range(300)]
+        lines = [
+            json.dumps({"prompt": f"say {i}", "answer": str(i), "said": str(i)}) for i in range(300)
+        ]
         same.write_text("\n".join(lines))
-        with pytest.warns(UserWarning, match="ptx: 200 of its 300 rows are held out by data= and left out of the supervised loss"):
+        with pytest.warns(
+            UserWarning,
+            match="ptx: 200 of its 300 rows are held out by data= and left out of the supervised "
+            "loss",
+        ):
             both = plan(
-                "data=jsonl", f"data.train={same}", "algo.ptx_coefficient=0.1", "data@ptx=jsonl", f"ptx.train={same}", "ptx.response=said"
+                "data=jsonl",
+                f"data.train={same}",
+                "algo.ptx_coefficient=0.1",
+                "data@ptx=jsonl",
+                f"ptx.train={same}",
+                "ptx.response=said",
             )
         assert not {row.text for row in both.splits.ptx} & {row.text for row in both.splits.val}
         assert "type ptx.prompt=" in refused("algo.ptx_coefficient=0.1", *stream, "ptx.prompt=nope")
@@ -702,57 +1201,123 @@ class TestRules:
     def test_ptx_from_a_mixture(self, tmp_path: Path) -> None:
         files = {source: tmp_path / f"{source}.jsonl" for source in ("few", "many")}
         for source, count in (("few", 3), ("many", 30)):
-            files[source].write_text("\n".join(json.dumps({"prompt": f"{source} {i}", "said": str(i)}) for i in range(count)))
-        mixture = ["data@ptx=mixture", "algo.ptx_coefficient=0.1", "algo.ptx_rows=8", "+ptx.weights.few=3"]
+            files[source].write_text(
+                "\n".join(
+                    json.dumps({"prompt": f"{source} {i}", "said": str(i)}) for i in range(count)
+                )
+            )
+        mixture = [
+            "data@ptx=mixture",
+            "algo.ptx_coefficient=0.1",
+            "algo.ptx_rows=8",
+            "+ptx.weights.few=3",
+        ]
         for source, file in files.items():
             key = f"ptx.sources.{source}"
-            mixture += [f"+data@{key}=jsonl", f"{key}.train={file}", f"{key}.response=said", f"{key}.answer=null"]
-        made = plan(*mixture, "policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1")
+            mixture += [
+                f"+data@{key}=jsonl",
+                f"{key}.train={file}",
+                f"{key}.response=said",
+                f"{key}.answer=null",
+            ]
+        made = plan(
+            *mixture, "policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1"
+        )
         assert made.splits.ptx_weights == {"few": 3.0, "many": 1.0}
         assert len(made.splits.ptx) == 33  # none is held out for validation
         stream = extension(made.learner(), PTX)
         assert stream.weights == made.splits.ptx_weights
         assert stream.prompts == made.splits.ptx
         both = ("data=mixture", "+data@data.sources.sums=arithmetic", "+data.weights.sums=2")
-        assert plan(*both, "algo.ptx_coefficient=0.1", "reward=accuracy").splits.ptx_weights == {"sums": 2.0}
+        assert plan(*both, "algo.ptx_coefficient=0.1", "reward=accuracy").splits.ptx_weights == {
+            "sums": 2.0
+        }
         assert len(plan(*mixture, "ptx.sources.many.num_val=10").splits.ptx) == 23
-        data = ("data=jsonl", f"data.train={files['many']}", "data.answer=null", "reward=length", "batch.prompts=1")
+        data = (
+            "data=jsonl",
+            f"data.train={files['many']}",
+            "data.answer=null",
+            "reward=length",
+            "batch.prompts=1",
+        )
         with pytest.warns(UserWarning, match="ptx: 3 of its 33 rows are held out"):
-            assert "all rows of the source few are held out by data=" in refused(*data, f"data.val={files['few']}", *mixture)
-        single = ("algo.ptx_coefficient=0.1", "data@ptx=jsonl", f"ptx.train={files['few']}", "ptx.response=said", "ptx.answer=null")
+            assert "all rows of the source few are held out by data=" in refused(
+                *data, f"data.val={files['few']}", *mixture
+            )
+        single = (
+            "algo.ptx_coefficient=0.1",
+            "data@ptx=jsonl",
+            f"ptx.train={files['few']}",
+            "ptx.response=said",
+            "ptx.answer=null",
+        )
         with pytest.warns(UserWarning, match="ptx: 3 of its 3 rows are held out"):
-            assert "all rows are held out by data=" in refused(*data, f"data.val={files['few']}", *single)
+            assert "all rows are held out by data=" in refused(
+                *data, f"data.val={files['few']}", *single
+            )
 
-    @pytest.mark.parametrize("typed", ["ratio=symmetric", "ratio.low=0.1", "kl=none", "sampling=fixed"])
+    @pytest.mark.parametrize(
+        "typed", ["ratio=symmetric", "ratio.low=0.1", "kl=none", "sampling=fixed"]
+    )
     def test_a_group_that_the_algorithm_does_not_use(self, typed: str) -> None:
         group = typed.split("=")[0].split(".")[0]
-        assert refused("algo=sft", typed) == f"algo=sft does not use {group}: drop {typed}, or choose another algo="
+        assert (
+            refused("algo=sft", typed)
+            == f"algo=sft does not use {group}: drop {typed}, or choose another algo="
+        )
 
     def test_the_judge_of_a_reward_is_named_by_its_key(self) -> None:
         typed = ("reward=preference", "judge=llm", "judge.url=http://h/v1")
-        says = "algo=dapo does not use judge, but reward=preference has one of its own: type +judge@reward.judge=llm "
+        says = (
+            "algo=dapo does not use judge, but reward=preference has one of its own: type "
+            "+judge@reward.judge=llm "
+        )
         assert refused(*typed) == f"{says}reward.judge.url=http://h/v1"
-        assert refused("judge=llm") == "algo=dapo does not use judge: drop judge=llm, or choose another algo="
+        assert (
+            refused("judge=llm")
+            == "algo=dapo does not use judge: drop judge=llm, or choose another algo="
+        )
         own = ("reward=preference", "+judge@reward.judge=llm")
         assert refused(*own).endswith("type reward.judge.url=http://HOST/v1")
         own = (*own, "reward.judge.url=http://h/v1")
         assert refused(*own).endswith("type reward.judge.model=NAME")
-        assert refused(*own, "reward.judge.model=m", "reward.judge.retries=-1").startswith("reward.judge.retries=-1: ")
+        assert refused(*own, "reward.judge.model=m", "reward.judge.retries=-1").startswith(
+            "reward.judge.retries=-1: "
+        )
         assert refused("algo=online_dpo", "judge=llm").startswith("judge.url=None")
         [term] = plan(*own, "reward.judge.model=m").parts["reward"].terms.values()
         assert term["reward"].judge.key == "reward.judge"
-        nested = ("reward=weighted_sum", "+reward@reward.terms.a.reward=rating", "+judge@reward.terms.a.reward.judge=llm")
-        nested = (*nested, "reward.terms.a.reward.judge.url=http://h/v1", "reward.terms.a.reward.judge.model=m")
-        assert plan(*nested).parts["reward"].terms["a"]["reward"].judge.key == "reward.terms.a.reward.judge"
+        nested = (
+            "reward=weighted_sum",
+            "+reward@reward.terms.a.reward=rating",
+            "+judge@reward.terms.a.reward.judge=llm",
+        )
+        nested = (
+            *nested,
+            "reward.terms.a.reward.judge.url=http://h/v1",
+            "reward.terms.a.reward.judge.model=m",
+        )
+        assert (
+            plan(*nested).parts["reward"].terms["a"]["reward"].judge.key
+            == "reward.terms.a.reward.judge"
+        )
 
     def test_a_time_limit_needs_a_term(self) -> None:
-        assert "type reward=weighted_sum +reward@reward.terms.NAME.reward=OPTION +reward.terms.NAME.timeout_s=5" in refused(
-            "reward=length", "+reward.timeout_s=5"
+        assert (
+            "type reward=weighted_sum +reward@reward.terms.NAME.reward=OPTION "
+            "+reward.terms.NAME.timeout_s=5" in refused("reward=length", "+reward.timeout_s=5")
         )
         assert "timeout_s=5" not in refused("reward=length", "+reward.nonsense=5")
-        term = ("reward=weighted_sum", "+reward@reward.terms.mine.reward=length", "+reward.terms.mine.timeout_s=5")
+        term = (
+            "reward=weighted_sum",
+            "+reward@reward.terms.mine.reward=length",
+            "+reward.terms.mine.timeout_s=5",
+        )
         assert plan(*term).parts["reward"].terms["mine"]["timeout_s"] == 5
-        assert refused("reward=weighted_sum") == "WeightedSum: reward.terms is empty: type +reward@reward.terms.accuracy.reward=accuracy"
+        assert (
+            refused("reward=weighted_sum") == "WeightedSum: reward.terms is empty: type "
+            "+reward@reward.terms.accuracy.reward=accuracy"
+        )
 
     def test_validation_may_sample_from_less(self) -> None:
         assert plan("validation.samples=4", "validation.temperature=0.5").validation.samples == 4
@@ -778,7 +1343,10 @@ class TestUnknownKeys:
         ("typed", "says"),
         [
             ("+algo.max_draw=3", "unknown key algo.max_draw: known keys are .*max_draws"),
-            ("+optimizer.learning_rate=1", "unknown key optimizer.learning_rate: known keys are .*lr"),
+            (
+                "+optimizer.learning_rate=1",
+                "unknown key optimizer.learning_rate: known keys are .*lr",
+            ),
             ("+schedule.warm=1", "unknown key 'warm'; known keys are warmup"),
             ("+policy.widht=1", "unknown key 'widht'; known keys are pretrained"),
         ],
@@ -789,7 +1357,11 @@ class TestUnknownKeys:
         assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize(
-        ("typed", "says"), [("+trainer.max_iteration=3", "max_iteration"), ("+callbacks.progress.patience=1", "patience")]
+        ("typed", "says"),
+        [
+            ("+trainer.max_iteration=3", "max_iteration"),
+            ("+callbacks.progress.patience=1", "patience"),
+        ],
     )
     def test_of_what_is_made_with_the_trainer(self, typed: str, says: str, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=says) as error:
@@ -798,7 +1370,14 @@ class TestUnknownKeys:
 
     @pytest.mark.parametrize(
         "typed",
-        ["batch.samples=0", "batch.max_norm=0", "ratio.low=-1.0", "rollout.temperature=-1", "batch.prompts=many", "validation.every=2.5"],
+        [
+            "batch.samples=0",
+            "batch.max_norm=0",
+            "ratio.low=-1.0",
+            "rollout.temperature=-1",
+            "batch.prompts=many",
+            "validation.every=2.5",
+        ],
     )
     def test_bad_values_name_their_key(self, typed: str) -> None:
         group, key = typed.split("=")[0].split(".")
@@ -833,8 +1412,14 @@ class TestBeforeAnythingIsWritten:
             ("algo.max_draws=0", "algo.max_draws=0: must be"),
             ("algo.fallback=wait", "algo.fallback=wait: must be one of train, skip, error"),
             ("algo.surplus=burn", "algo.surplus=burn: must be one of keep, drop"),
-            ("algo=dpo algo.reference=none", "algo.reference=none: must be one of live, precomputed"),
-            ("algo=reward_model algo.pooling=eos", "algo.pooling=eos: must be one of last, mean, sum, weighted_sum, max, min"),
+            (
+                "algo=dpo algo.reference=none",
+                "algo.reference=none: must be one of live, precomputed",
+            ),
+            (
+                "algo=reward_model algo.pooling=eos",
+                "algo.pooling=eos: must be one of last, mean, sum, weighted_sum, max, min",
+            ),
             ("algo.max_draws=many", "algo.max_draws=many: must be"),
             ("validation.every=0", "validation.every=0: must be"),
             ("validation.samples=-2", "validation.samples=-2: must be"),
@@ -844,7 +1429,11 @@ class TestBeforeAnythingIsWritten:
         ],
     )
     def test_message(self, typed: str, says: str) -> None:
-        target = plan if not typed.startswith("schedule") else lambda t: compose.instantiate(plan(t).config.schedule, "schedule")
+        target = (
+            plan
+            if not typed.startswith("schedule")
+            else lambda t: compose.instantiate(plan(t).config.schedule, "schedule")
+        )
         with pytest.raises(UserError) as error:
             target(*typed.split())
         assert says in str(error.value)
@@ -855,21 +1444,43 @@ class TestBeforeAnythingIsWritten:
 
 
 class TestLongPrompts:
-    RANDOM = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1", "reward=format", "data=jsonl", "data.answer=null")
+    RANDOM = (
+        "policy.pretrained=false",
+        "policy.hidden_size=32",
+        "policy.num_layers=1",
+        "reward=format",
+        "data=jsonl",
+        "data.answer=null",
+    )
 
     def made(self, folder: Path, *typed: str) -> Plan:
         file = folder / "rows.jsonl"
-        file.write_text("\n".join(json.dumps({"prompt": "7" * (i + 1), "said": "8", "id": str(i)}) for i in range(20)))
-        return plan(*self.RANDOM, f"data.train={file}", "data.num_val=4", "data.id=id", "batch.prompts=2", *typed)
+        file.write_text(
+            "\n".join(
+                json.dumps({"prompt": "7" * (i + 1), "said": "8", "id": str(i)}) for i in range(20)
+            )
+        )
+        return plan(
+            *self.RANDOM,
+            f"data.train={file}",
+            "data.num_val=4",
+            "data.id=id",
+            "batch.prompts=2",
+            *typed,
+        )
 
-    def test_are_left_out_and_counted(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_are_left_out_and_counted(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         made = self.made(tmp_path, "data.max_prompt_tokens=12", f"run_dir={tmp_path}/run")
         learner = made.learner()
         everything = (*made.splits.train, *made.splits.val)
         long = {p.id for p in everything if len(p.text or "") > 12}
         assert made.long_prompts == long
         assert len(long) == 8
-        assert {p.id for p in made.data().splits.train} | {p.id for p in learner.splits.val} == {p.id for p in everything} - long
+        assert {p.id for p in made.data().splits.train} | {p.id for p in learner.splits.val} == {
+            p.id for p in everything
+        } - long
         show_plan(made, learner, RunDir(tmp_path / "run"))
         shown = " ".join(capsys.readouterr().out.split())
         assert f"{len(made.kept.train)} training prompts" in shown
@@ -879,7 +1490,10 @@ class TestLongPrompts:
         made = self.made(tmp_path)
         made.learner()
         assert not made.long_prompts
-        assert (list(made.kept.train), list(made.kept.val)) == (list(made.splits.train), list(made.splits.val))
+        assert (list(made.kept.train), list(made.kept.val)) == (
+            list(made.splits.train),
+            list(made.splits.val),
+        )
 
     @pytest.mark.parametrize(
         ("limit", "about"),
@@ -895,10 +1509,20 @@ class TestLongPrompts:
 
     def test_rows_of_the_supervised_loss_have_their_own_limit(self, tmp_path: Path) -> None:
         file = tmp_path / "ptx.jsonl"
-        file.write_text("\n".join(json.dumps({"prompt": "9" * (i + 1), "said": "8"}) for i in range(9)))
-        ptx = ("algo.ptx_coefficient=0.1", "data@ptx=jsonl", f"ptx.train={file}", "ptx.response=said", "ptx.answer=null")
+        file.write_text(
+            "\n".join(json.dumps({"prompt": "9" * (i + 1), "said": "8"}) for i in range(9))
+        )
+        ptx = (
+            "algo.ptx_coefficient=0.1",
+            "data@ptx=jsonl",
+            f"ptx.train={file}",
+            "ptx.response=said",
+            "ptx.answer=null",
+        )
         made = self.made(tmp_path, *ptx, "ptx.max_prompt_tokens=6")
-        with pytest.warns(UserWarning, match="ptx: 3 of its 9 rows have longer prompts and are left out"):
+        with pytest.warns(
+            UserWarning, match="ptx: 3 of its 9 rows have longer prompts and are left out"
+        ):
             learner = made.learner()
         assert len(extension(learner, PTX).prompts) == 6
 
@@ -917,14 +1541,22 @@ class TestFit:
     def test_prompt_and_answer_have_to_fit(self) -> None:
         prompts = [Prompt(id="short", text="1"), Prompt(id="long", text="1" * 11)]
         check_context(self.policy(), prompts, 5)
-        with pytest.raises(UserError, match=r"prompt long has 11 tokens; .*context of 16: .* smaller rollout\.max_tokens"):
+        with pytest.raises(
+            UserError,
+            match=r"prompt long has 11 tokens; .*context of 16: .* smaller rollout\.max_tokens",
+        ):
             check_context(self.policy(), prompts, 6)
         with pytest.raises(
-            UserError, match=r"type data\.max_prompt_tokens=10 to leave out 1 of 2 prompts, or a smaller rollout\.max_tokens"
+            UserError,
+            match=r"type data\.max_prompt_tokens=10 to leave out 1 of 2 prompts, or a smaller "
+            r"rollout\.max_tokens",
         ):
             check_context(self.policy(), prompts, 6, filters=True)
-        with pytest.raises(UserError, match=r"shorten the prompt or type a smaller rollout\.max_tokens"):
-            check_context(self.policy(), prompts[1:], 6, filters=True)  # it would leave out every prompt
+        with pytest.raises(
+            UserError, match=r"shorten the prompt or type a smaller rollout\.max_tokens"
+        ):
+            # it would leave out every prompt
+            check_context(self.policy(), prompts[1:], 6, filters=True)
 
     def test_an_empty_prompt(self) -> None:
         with pytest.raises(UserError, match="prompt nothing is empty"):
@@ -933,15 +1565,25 @@ class TestFit:
     def test_what_an_environment_adds_counts(self) -> None:
         policy, prompt = self.policy(), Prompt(id="short", text="1")
         check_context(policy, [prompt], 12, num_added=3)
-        with pytest.raises(UserError, match=r"prompt short has 4 tokens; .*: shorten the prompt or type a smaller environment\.max_tokens"):
+        with pytest.raises(
+            UserError,
+            match=r"prompt short has 4 tokens; .*: shorten the prompt or type a smaller "
+            r"environment\.max_tokens",
+        ):
             check_context(policy, [prompt], 13, "environment.max_tokens", num_added=3)
         rollout = MultiTurn(Local(), Described())
         assert num_added_tokens(policy, rollout, [prompt, prompt]) == 4
-        assert num_added_tokens(policy, rollout, []) == num_added_tokens(policy, Local(), [prompt]) == 0
+        assert (
+            num_added_tokens(policy, rollout, [])
+            == num_added_tokens(policy, Local(), [prompt])
+            == 0
+        )
 
     def test_held_out_prompts_count(self) -> None:
         made = plan("policy.pretrained=false", "policy.hidden_size=32", "policy.context_length=20")
-        with pytest.raises(UserError, match=r"rollout\.max_tokens=16 that exceeds the model's context of 20"):
+        with pytest.raises(
+            UserError, match=r"rollout\.max_tokens=16 that exceeds the model's context of 20"
+        ):
             made.learner()
         OmegaConf.update(made.config, "policy.context_length", 32)
         assert made.learner().policy.context_length == 32

@@ -7,7 +7,8 @@ from rlmods.types import UserError
 from tests.config.test_compose import plan
 
 MISTAKES = {
-    "optimizer.lrr=1": r"optimizer\.lrr: no such setting \(\+optimizer\.lrr=\.\.\. passes one .*\); did you mean optimizer\.lr",
+    "optimizer.lrr=1": r"optimizer\.lrr: no such setting \(\+optimizer\.lrr=\.\.\. passes one .*\); did you "
+    r"mean optimizer\.lr",
     "policy.name=x": "policy.name: a setting of policy=hf or policy=random, which is not selected",
     "rollout.ahead=1": "rollout.ahead: a setting of rollout=vllm_server, which is not selected",
     "algo.beta=1": "algo.beta: no such setting; did you mean",
@@ -16,7 +17,8 @@ MISTAKES = {
     "advanatge=gae": r"advanatge: no such setting; did you mean advantage\?",
     "zzz=1": "zzz: no such setting; choose from seed, run_dir, resume, fork, batch,",
     "algo=grpp": "algo=grpp: no such option; did you mean grpo",
-    "advantage=ppo": "advantage=ppo: no such option; choose from accept, branch_hard, branch_soft, ema, gae,",
+    "advantage=ppo": "advantage=ppo: no such option; choose from accept, branch_hard, branch_soft, ema, "
+    "gae,",
     "reward=[math,x]": "reward=x: no such option; choose from accuracy, by_source, code, ",
     "ptx.train=x": "no option of ptx is selected: type data@ptx=OPTION",
     "reward=null": "not null: drop it, or type GROUP=OPTION",
@@ -38,7 +40,9 @@ def test_message_is_one_line_with_a_suggestion(override: str) -> None:
 
 
 def test_a_setting_of_earlier_versions_is_not_added() -> None:
-    with pytest.raises(UserError, match=r"^algo\.pack_length: no such setting any more: .*; drop it$"):
+    with pytest.raises(
+        UserError, match=r"^algo\.pack_length: no such setting any more: .*; drop it$"
+    ):
         plan("algo=sft", "+algo.pack_length=64")
 
 

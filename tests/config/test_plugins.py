@@ -30,9 +30,15 @@ main()
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Path]:
     """An application with one group, `reward`, which has one option, and one plugin, `shout`."""
-    write(tmp_path / "conf/train.yaml", "defaults: [{reward: builtin}, _self_]\nhydra: {run: {dir: .}, output_subdir: null}")
+    write(
+        tmp_path / "conf/train.yaml",
+        "defaults: [{reward: builtin}, _self_]\nhydra: {run: {dir: .}, output_subdir: null}",
+    )
     write(tmp_path / "conf/reward/builtin.yaml", "_target_: builtins.dict")
-    write(tmp_path / "plugins/shout/shout.py", "class Shout:\n    def __init__(self, volume):\n        self.volume = volume\n")
+    write(
+        tmp_path / "plugins/shout/shout.py",
+        "class Shout:\n    def __init__(self, volume):\n        self.volume = volume\n",
+    )
     write(tmp_path / "plugins/shout/reward/loud.yaml", "_target_: shout.Shout\nvolume: 11")
     path, modules, folder = list(sys.path), set(sys.modules), plugins.PluginFolders.folders
     yield tmp_path
@@ -58,11 +64,19 @@ def test_an_option_of_a_plugin_can_be_selected(tree: Path) -> None:
     assert (type(reward).__name__, reward.volume) == ("Shout", 12)
 
 
-def test_help_lists_options_of_plugins_from_any_directory(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_help_lists_options_of_plugins_from_any_directory(
+    tree: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     write(tree / "app.py", APP)
     env = {**os.environ, "RLMODS_PLUGINS": str(tree / "plugins"), "PYTHONPATH": str(ROOT)}
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    run = subprocess.run([sys.executable, tree / "app.py", "--help"], cwd=elsewhere, env=env, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, tree / "app.py", "--help"],
+        cwd=elsewhere,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
     assert "reward: brevity, builtin, loud" in run.stdout, run.stderr
 
 
@@ -95,7 +109,9 @@ def test_other_files_and_folders_are_ignored(tree: Path) -> None:
     assert compose_with_plugins(tree).reward._target_ == "builtins.dict"
 
 
-def test_a_missing_folder_is_an_error_only_if_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_folder_is_an_error_only_if_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RLMODS_PLUGINS", str(tmp_path / "none"))
     monkeypatch.setattr(plugins.PluginFolders, "folders", (tmp_path,))
     with pytest.raises(UserError, match="no plugin folder"):
@@ -105,12 +121,16 @@ def test_a_missing_folder_is_an_error_only_if_configured(tmp_path: Path, monkeyp
     plugins.register()
 
 
-def test_folders_of_the_environment_are_added_to_those_of_the_repository(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_the_environment_are_added_to_those_of_the_repository(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tree / "more/whisper/whisper.py", "class Whisper: pass\n")
     write(tree / "more/whisper/reward/soft.yaml", "_target_: whisper.Whisper")
     monkeypatch.setattr(plugins, "FOLDER", tree / "plugins")
     (tree / "none of them").mkdir()
-    monkeypatch.setenv("RLMODS_PLUGINS", os.pathsep.join([str(tree / "more"), str(tree / "none of them"), ""]))
+    monkeypatch.setenv(
+        "RLMODS_PLUGINS", os.pathsep.join([str(tree / "more"), str(tree / "none of them"), ""])
+    )
     plugins.register()
     assert [source.name for source in plugins.sources()] == ["shout", "whisper"]
     with initialize_config_dir(str(tree / "conf"), version_base="1.3"):
@@ -121,12 +141,23 @@ def test_folders_of_the_environment_are_added_to_those_of_the_repository(tree: P
 @pytest.mark.parametrize(
     ("code", "line", "message"),
     [
-        ("x = 1\nimport no_such_package\n", 2, "ModuleNotFoundError: No module named 'no_such_package'"),
+        (
+            "x = 1\nimport no_such_package\n",
+            2,
+            "ModuleNotFoundError: No module named 'no_such_package'",
+        ),
         ("x = (\n", 1, "SyntaxError"),
-        ("def helper():\n    raise ValueError('two\\nlines')\n\ndef Shout(volume):\n    helper()\n", 2, "ValueError: two lines"),
+        (
+            "def helper():\n    raise ValueError('two\\nlines')\n\ndef Shout(volume):\n    "
+            "helper()\n",
+            2,
+            "ValueError: two lines",
+        ),
     ],
 )
-def test_an_error_inside_a_plugin_names_its_file_and_line(tree: Path, code: str, line: int, message: str) -> None:
+def test_an_error_inside_a_plugin_names_its_file_and_line(
+    tree: Path, code: str, line: int, message: str
+) -> None:
     write(tree / "plugins/shout/shout.py", code)
     config = compose_with_plugins(tree, "reward=loud")
     with pytest.raises(Exception, match="shout") as error:

@@ -20,7 +20,13 @@ from rlmods.types import UserError
 from tests.config.test_compose import plan
 
 GAME = ("data=hidden_number", "reward=environment", "environment=guess_number")
-TIMED = (GAME[0], GAME[2], "reward=math", "+reward@reward.terms.game.reward=environment", "+reward.terms.game.timeout_s=5")
+TIMED = (
+    GAME[0],
+    GAME[2],
+    "reward=math",
+    "+reward@reward.terms.game.reward=environment",
+    "+reward.terms.game.timeout_s=5",
+)
 
 
 class TestRules:
@@ -36,14 +42,35 @@ class TestRules:
     @pytest.mark.parametrize(
         ("typed", "message"),
         [
-            (("reward=environment",), r"environment=single_turn gives none: type environment=guess_number"),
-            (TIMED, r"this reward reads the turns of a response, which workers do not get: drop timeout_s"),
-            ((*GAME, "algo=online_dpo"), r"algo=online_dpo trains on responses of one turn, .*: type environment=single_turn"),
+            (
+                ("reward=environment",),
+                r"environment=single_turn gives none: type environment=guess_number",
+            ),
+            (
+                TIMED,
+                r"this reward reads the turns of a response, which workers do not get: drop "
+                r"timeout_s",
+            ),
+            (
+                (*GAME, "algo=online_dpo"),
+                r"algo=online_dpo trains on responses of one turn, .*: type "
+                r"environment=single_turn",
+            ),
             (("environment=tools", "environment.tools=[search]"), r"search needs documents"),
             ((*GAME, "environment.max_turns=0"), r"environment\.max_turns=0: must be at least 1"),
-            (("branching=entropy",), r"branching=entropy: .* environment=single_turn has none: type environment=tools"),
-            ((*GAME, "branching=entropy"), r"branching\.num_initial=8 leaves none of batch\.samples=8 .*: type branching\.num_initial=4"),
-            ((*GAME, "branching=entropy", "rollout=vllm"), r"rollout=vllm does not return the entropies .*: type rollout=local"),
+            (
+                ("branching=entropy",),
+                r"branching=entropy: .* environment=single_turn has none: type environment=tools",
+            ),
+            (
+                (*GAME, "branching=entropy"),
+                r"branching\.num_initial=8 leaves none of batch\.samples=8 .*: type "
+                r"branching\.num_initial=4",
+            ),
+            (
+                (*GAME, "branching=entropy", "rollout=vllm"),
+                r"rollout=vllm does not return the entropies .*: type rollout=local",
+            ),
         ],
     )
     def test_say_what_to_type(self, typed: tuple[str, ...], message: str) -> None:
@@ -52,23 +79,55 @@ class TestRules:
         assert "\n" not in str(error.value)
 
     def test_the_limit_of_several_turns_is_named(self) -> None:
-        with pytest.raises(UserError, match=r"environment\.max_tokens=512 that exceeds .* type a smaller environment\.max_tokens"):
-            plan("algo=arpo", "environment.max_tokens=512", "policy.pretrained=false", "policy.hidden_size=32").learner()
+        with pytest.raises(
+            UserError,
+            match=r"environment\.max_tokens=512 that exceeds .* type a smaller "
+            r"environment\.max_tokens",
+        ):
+            plan(
+                "algo=arpo",
+                "environment.max_tokens=512",
+                "policy.pretrained=false",
+                "policy.hidden_size=32",
+            ).learner()
 
     def test_prompts_must_begin_an_episode(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"
-        file.write_text("".join(f'{{"prompt": "Guess {i}:", "answer": "four"}}\n' for i in range(40)))
-        typed = ("data=jsonl", f"data.train={file}", "data.prompt=prompt", "data.answer=answer", "data.num_val=4")
-        with pytest.raises(UserError, match=r"environment=guess_number cannot begin with prompt .*: its answer 'four' is no whole number"):
+        file.write_text(
+            "".join(f'{{"prompt": "Guess {i}:", "answer": "four"}}\n' for i in range(40))
+        )
+        typed = (
+            "data=jsonl",
+            f"data.train={file}",
+            "data.prompt=prompt",
+            "data.answer=answer",
+            "data.num_val=4",
+        )
+        with pytest.raises(
+            UserError,
+            match=r"environment=guess_number cannot begin with prompt .*: its answer 'four' is no "
+            r"whole number",
+        ):
             plan("environment=guess_number", "reward=environment", *typed)
 
     def test_so_must_those_of_named_sets(self) -> None:
-        with pytest.raises(UserError, match=r"environment=guess_number cannot begin with prompt .*: its answer '.*' is no whole number"):
+        with pytest.raises(
+            UserError,
+            match=r"environment=guess_number cannot begin with prompt .*: its answer '.*' is no "
+            r"whole number",
+        ):
             plan(*GAME, "+data@validation.data.other=hidden_thing")
 
     def test_so_must_those_of_an_evaluation(self) -> None:
-        for typed in (["data=hidden_thing"], ["data=hidden_number", "+data@validation.data.other=hidden_thing"]):
-            with pytest.raises(UserError, match=r"environment: no episode begins with prompt .*: its answer '.*' is no whole number"):
+        for typed in (
+            ["data=hidden_thing"],
+            ["data=hidden_number", "+data@validation.data.other=hidden_thing"],
+        ):
+            with pytest.raises(
+                UserError,
+                match=r"environment: no episode begins with prompt .*: its answer '.*' is no whole "
+                r"number",
+            ):
                 evaluate(str(WEIGHTS), [*typed, "environment=guess_number", "reward=environment"])
 
     def test_arpo_branches(self) -> None:
@@ -77,9 +136,14 @@ class TestRules:
         assert rollout.branching == Entropy()
         assert plan(*GAME).parts["rollout"].branching is None
 
-    def test_episodes_that_cannot_be_copied_do_not_branch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_episodes_that_cannot_be_copied_do_not_branch(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(GuessNumber, "copies", False, raising=False)
-        with pytest.raises(UserError, match=r"episodes of environment=guess_number cannot be copied, .*: type branching=none"):
+        with pytest.raises(
+            UserError,
+            match=r"episodes of environment=guess_number cannot be copied, .*: type branching=none",
+        ):
             plan("algo=arpo", *GAME)
 
     def test_sft_is_validated_in_an_environment(self) -> None:
@@ -91,7 +155,9 @@ def own_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plugin with a function, which imports another one."""
     folder = tmp_path / "plugins/received_tools"
     folder.mkdir(parents=True)
-    (folder / "received_tools.py").write_text("from shutil import rmtree\ndef own(text: str) -> str: return text\n")
+    (folder / "received_tools.py").write_text(
+        "from shutil import rmtree\ndef own(text: str) -> str: return text\n"
+    )
     monkeypatch.setattr(plugins.PluginFolders, "folders", plugins.PluginFolders.folders)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "received_tools", raising=False)
@@ -105,27 +171,51 @@ class TestReceived:
         return path
 
     def test_functions_of_others_are_not_called(self, tmp_path: Path) -> None:
-        path = self.settings(tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [calculator, os.system]\n")
-        with pytest.raises(UserError, match=r"environment\.tools\.1=os\.system is no function of your plugins, and is not executed"):
+        path = self.settings(
+            tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [calculator, os.system]\n"
+        )
+        with pytest.raises(
+            UserError,
+            match=r"environment\.tools\.1=os\.system is no function of your plugins, and is not "
+            r"executed",
+        ):
             read_received(path, ("environment", "seed"))
 
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ("tools: {os.system: 1}", r"environment\.tools is not a list of names: type environment=OPTION"),
+            (
+                "tools: {os.system: 1}",
+                r"environment\.tools is not a list of names: type environment=OPTION",
+            ),
             ("tools: ${rollout.stop}", r"environment\.tools is not a list of names"),
             ("tools: [[os.system]]", r"environment\.tools is not a list of names"),
-            ("tools: ['${rollout.stop.0}']", r"environment\.tools\.0=\$\{rollout\.stop\.0\} is no function of your plugins"),
-            ("tools: [brevity.os.system]", r"environment\.tools\.0=brevity\.os\.system is no function of your plugins"),
-            ("tools: [received_tools.rmtree]", r"environment\.tools\.0=received_tools\.rmtree is no function of your plugins"),
+            (
+                "tools: ['${rollout.stop.0}']",
+                r"environment\.tools\.0=\$\{rollout\.stop\.0\} is no function of your plugins",
+            ),
+            (
+                "tools: [brevity.os.system]",
+                r"environment\.tools\.0=brevity\.os\.system is no function of your plugins",
+            ),
+            (
+                "tools: [received_tools.rmtree]",
+                r"environment\.tools\.0=received_tools\.rmtree is no function of your plugins",
+            ),
             (
                 "format: {_target_: rlmods.environment.Tools, tools: [os.system]}",
                 r"environment\.format\.tools\.0=os\.system is no function",
             ),
-            ("documents: /etc/passwd", r"environment\.documents=/etc/passwd shows this file .* type environment\.documents=/etc/passwd"),
+            (
+                "documents: /etc/passwd",
+                r"environment\.documents=/etc/passwd shows this file .* type "
+                r"environment\.documents=/etc/passwd",
+            ),
         ],
     )
-    def test_other_spellings_are_refused(self, settings: str, message: str, own_plugin: None, tmp_path: Path) -> None:
+    def test_other_spellings_are_refused(
+        self, settings: str, message: str, own_plugin: None, tmp_path: Path
+    ) -> None:
         path = tmp_path / "config.yaml"
         config = OmegaConf.masked_copy(configuration(["environment=tools"]), list(RUN_KEYS))
         config.rollout.stop = ["os.system"]
@@ -134,17 +224,29 @@ class TestReceived:
         with pytest.raises(UserError, match=message) as error:
             configuration([], saved=path, run_keys=RUN_KEYS)
         assert "\n" not in str(error.value)
-        assert configuration(["environment=tools"], saved=path, run_keys=RUN_KEYS).environment.tools == ["calculator"]
+        assert configuration(
+            ["environment=tools"], saved=path, run_keys=RUN_KEYS
+        ).environment.tools == ["calculator"]
         if settings.startswith("tools: ["):
-            assert configuration(["environment.tools=[search]"], saved=path, run_keys=RUN_KEYS).environment.tools == ["search"]
+            assert configuration(
+                ["environment.tools=[search]"], saved=path, run_keys=RUN_KEYS
+            ).environment.tools == ["search"]
 
     def test_functions_of_own_plugins_are_fine(self, own_plugin: None, tmp_path: Path) -> None:
-        path = self.settings(tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [received_tools.own]\n")
-        assert read_received(path, ("environment", "seed"))["environment"]["tools"] == ["received_tools.own"]
+        path = self.settings(
+            tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [received_tools.own]\n"
+        )
+        assert read_received(path, ("environment", "seed"))["environment"]["tools"] == [
+            "received_tools.own"
+        ]
 
     def test_built_in_tools_are_fine(self, tmp_path: Path) -> None:
-        path = self.settings(tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [calculator]\n")
-        assert read_received(path, ("environment", "seed"))["environment"]["tools"] == ["calculator"]
+        path = self.settings(
+            tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [calculator]\n"
+        )
+        assert read_received(path, ("environment", "seed"))["environment"]["tools"] == [
+            "calculator"
+        ]
 
     def test_runs_without_an_environment_are_fine(self, tmp_path: Path) -> None:
         (tmp_path / "config.yaml").write_text("seed: 1\n")

@@ -11,7 +11,11 @@ from rlmods.reward import WeightedSum
 from rlmods.types import UserError
 from tests.config.test_compose import plan
 
-HARD = ("+data@validation.data.hard=arithmetic", "validation.data.hard.level=3", "validation.data.hard.num_val=3")
+HARD = (
+    "+data@validation.data.hard=arithmetic",
+    "validation.data.hard.level=3",
+    "validation.data.hard.num_val=3",
+)
 TINY = ("policy.pretrained=false", "policy.hidden_size=32")
 
 
@@ -31,8 +35,16 @@ class TestReward:
     @pytest.mark.parametrize(
         ("typed", "message"),
         [
-            ("validation.reward=accuracy", r"^validation\.reward=accuracy: is no reward: type reward@validation\.reward=OPTION$"),
-            ("reward@validation.reward=regex", r"^reward@validation\.reward=regex needs a pattern: type 'validation\.reward\.pattern="),
+            (
+                "validation.reward=accuracy",
+                r"^validation\.reward=accuracy: is no reward: type "
+                r"reward@validation\.reward=OPTION$",
+            ),
+            (
+                "reward@validation.reward=regex",
+                r"^reward@validation\.reward=regex needs a pattern: type "
+                r"'validation\.reward\.pattern=",
+            ),
         ],
     )
     def test_mistakes(self, typed: str, message: str) -> None:
@@ -42,14 +54,31 @@ class TestReward:
     def test_of_prompts_without_answers(self, tmp_path: Path) -> None:
         path = tmp_path / "rows.jsonl"
         path.write_text("".join(f'{{"question": "{i}+1="}}\n' for i in range(40)))
-        rows = ("data=jsonl", f"data.train={path}", "data.prompt=question", "data.num_val=8", "data.answer=null")
-        message = r"^reward@validation\.reward=accuracy needs gold answers, but prompt .* has none: type data\.answer=COLUMN"
+        rows = (
+            "data=jsonl",
+            f"data.train={path}",
+            "data.prompt=question",
+            "data.num_val=8",
+            "data.answer=null",
+        )
+        message = (
+            r"^reward@validation\.reward=accuracy needs gold answers, but prompt .* has none: "
+            r"type data\.answer=COLUMN"
+        )
         with pytest.raises(UserError, match=message):
             plan(*rows, "reward=format", "reward@validation.reward=accuracy")
 
     def test_of_an_algorithm_that_grades_nothing(self) -> None:
-        experiment = ("algo=reward_model", "data.wrong_fraction=0.5", "reward@validation.reward=accuracy")
-        with pytest.raises(UserError, match=r"^algo=reward_model grades no responses: drop validation\.reward and validation\.data$"):
+        experiment = (
+            "algo=reward_model",
+            "data.wrong_fraction=0.5",
+            "reward@validation.reward=accuracy",
+        )
+        with pytest.raises(
+            UserError,
+            match=r"^algo=reward_model grades no responses: drop validation\.reward and "
+            r"validation\.data$",
+        ):
             plan(*experiment)
 
 
@@ -65,10 +94,20 @@ class TestData:
     @pytest.mark.parametrize(
         ("typed", "message"),
         [
-            ("+data@validation.data=arithmetic", r"has no name: type \+data@validation\.data\.NAME=OPTION"),
-            ("+data@validation.data.accuracy=arithmetic", r"^validation\.data\.accuracy: type another name"),
+            (
+                "+data@validation.data=arithmetic",
+                r"has no name: type \+data@validation\.data\.NAME=OPTION",
+            ),
+            (
+                "+data@validation.data.accuracy=arithmetic",
+                r"^validation\.data\.accuracy: type another name",
+            ),
             ("validation.data=hard", r"^validation\.data=hard: must be named sets"),
-            ("+validation.data.hard=arithmetic", r"^validation\.data\.hard: is no data set: type \+data@validation\.data\.hard=OPTION"),
+            (
+                "+validation.data.hard=arithmetic",
+                r"^validation\.data\.hard: is no data set: type "
+                r"\+data@validation\.data\.hard=OPTION",
+            ),
         ],
     )
     def test_mistakes(self, typed: str, message: str) -> None:
@@ -76,7 +115,11 @@ class TestData:
             plan(typed)
 
     def test_a_set_without_held_out_prompts(self) -> None:
-        with pytest.raises(UserError, match=r"^validation\.data\.hard: no held-out prompts: type validation\.data\.hard\.num_val=200$"):
+        with pytest.raises(
+            UserError,
+            match=r"^validation\.data\.hard: no held-out prompts: type "
+            r"validation\.data\.hard\.num_val=200$",
+        ):
             plan(*HARD, "validation.data.hard.num_val=0")
 
     def test_errors_name_the_settings_of_the_set(self) -> None:
@@ -86,12 +129,21 @@ class TestData:
     def test_a_set_that_the_reward_cannot_grade(self, tmp_path: Path) -> None:
         path = tmp_path / "rows.jsonl"
         path.write_text("".join(f'{{"question": "{i}+1="}}\n' for i in range(40)))
-        rows = [f"validation.data.x.{key}" for key in (f"train={path}", "prompt=question", "num_val=8", "answer=null")]
-        with pytest.raises(UserError, match=r"^reward=math needs gold answers, .*: type validation\.data\.x\.answer=COLUMN"):
+        rows = [
+            f"validation.data.x.{key}"
+            for key in (f"train={path}", "prompt=question", "num_val=8", "answer=null")
+        ]
+        with pytest.raises(
+            UserError,
+            match=r"^reward=math needs gold answers, .*: type validation\.data\.x\.answer=COLUMN",
+        ):
             plan("+data@validation.data.x=jsonl", *rows)
 
     def test_a_set_whose_responses_do_not_fit_the_context(self) -> None:
-        with pytest.raises(UserError, match=r"validation\.max_tokens=100000 .* type a smaller validation\.max_tokens"):
+        with pytest.raises(
+            UserError,
+            match=r"validation\.max_tokens=100000 .* type a smaller validation\.max_tokens",
+        ):
             plan(*HARD, *TINY, "validation.max_tokens=100000").learner()
 
     def test_the_learner_has_the_sets(self) -> None:
@@ -99,8 +151,13 @@ class TestData:
 
     def test_long_prompts_are_left_out(self, tmp_path: Path) -> None:
         path = tmp_path / "rows.jsonl"
-        path.write_text("".join(f'{{"question": "{i * i}+1=", "answer": "1"}}\n' for i in range(40)))
-        rows = [f"validation.data.x.{key}" for key in (f"train={path}", "prompt=question", "num_val=20", "max_prompt_tokens=5")]
+        path.write_text(
+            "".join(f'{{"question": "{i * i}+1=", "answer": "1"}}\n' for i in range(40))
+        )
+        rows = [
+            f"validation.data.x.{key}"
+            for key in (f"train={path}", "prompt=question", "num_val=20", "max_prompt_tokens=5")
+        ]
         made = plan("+data@validation.data.x=jsonl", *rows, *TINY)
         named = made.learner().validation.data["x"]
         assert 0 < len(named) < 20
@@ -108,5 +165,14 @@ class TestData:
 
 
 def test_accuracies_of_sets_are_printed() -> None:
-    metrics = {"val/accuracy": 0.5, "val/hard/accuracy": 0.25, "val/reward/accuracy": 1.0, "val/hard/reward": 2.0, "val/hard/pass@4": 0.75}
-    assert format_validation(metrics) == "val/accuracy 0.500  val/hard/accuracy 0.250  val/hard/pass@4 0.750"
+    metrics = {
+        "val/accuracy": 0.5,
+        "val/hard/accuracy": 0.25,
+        "val/reward/accuracy": 1.0,
+        "val/hard/reward": 2.0,
+        "val/hard/pass@4": 0.75,
+    }
+    assert (
+        format_validation(metrics)
+        == "val/accuracy 0.500  val/hard/accuracy 0.250  val/hard/pass@4 0.750"
+    )

@@ -14,26 +14,36 @@ def test_equals_the_loop(b: Batch, level: str, low: float, high: float) -> None:
     behavior = b.values - b.log_ratio
     found = Masked(low, high, level)(b.values, behavior, b.mask)  # type: ignore[arg-type]
     expected, outside = correction(b.values, behavior, b.mask, level, low, high, masks=True)
-    torch.testing.assert_close(torch.where(b.mask, found.weights, 0.0), dense(expected, b.mask.shape))
+    torch.testing.assert_close(
+        torch.where(b.mask, found.weights, 0.0), dense(expected, b.mask.shape)
+    )
     assert {tuple(x) for x in found.outside.nonzero().tolist()} == outside
 
 
 def test_by_token_is_icepop() -> None:
     ratio = torch.tensor([[0.49, 0.51, 1.0, 4.9, 5.1]], dtype=torch.float64)
     found = Masked()(ratio.log(), torch.zeros_like(ratio), torch.ones(1, 5, dtype=torch.bool))
-    torch.testing.assert_close(found.weights, torch.tensor([[0.0, 0.51, 1.0, 4.9, 0.0]], dtype=torch.float64))
+    torch.testing.assert_close(
+        found.weights, torch.tensor([[0.0, 0.51, 1.0, 4.9, 0.0]], dtype=torch.float64)
+    )
 
 
 def test_by_response_masks_whole_responses() -> None:
     """MIS: the product of a response's ratios, with an upper bound alone."""
     ratio = torch.tensor([[1.9, 1.9, 0.1], [1.9, 1.0, 1.2], [0.01, 0.1, 1.0]], dtype=torch.float64)
-    found = Masked(low=0.0, high=2.0, level="sequence")(ratio.log(), torch.zeros_like(ratio), torch.ones(3, 3, dtype=torch.bool))
+    found = Masked(low=0.0, high=2.0, level="sequence")(
+        ratio.log(), torch.zeros_like(ratio), torch.ones(3, 3, dtype=torch.bool)
+    )
     expected = torch.tensor([0.361, 0.0, 0.001], dtype=torch.float64)
     torch.testing.assert_close(found.weights, expected[:, None].expand(3, 3))
     assert found.outside.tolist() == [[False] * 3, [True] * 3, [False] * 3]
 
 
-@pytest.mark.parametrize("bad", [{"low": -0.1}, {"low": 1.1}, {"high": 0.9}, {"high": float("nan")}, {"level": "response"}])
+@pytest.mark.parametrize(
+    "bad",
+    [{"low": -0.1}, {"low": 1.1}, {"high": 0.9}, {"high": float("nan")}, {"level": "response"}],
+)
 def test_invalid_fields_are_refused_by_name(bad: dict) -> None:
-    with pytest.raises((ValueError, TypeError), match=next(iter(bad))):  # TypeError where types are checked at run time
+    # TypeError where types are checked at run time
+    with pytest.raises((ValueError, TypeError), match=next(iter(bad))):
         Masked(**bad)

@@ -32,7 +32,8 @@ SHIFTED = Shifted(max_tokens=8, even=0.5, odd=-0.3)
 
 
 def off_policy(**change: Any) -> tuple[Any, Experience]:
-    """Return a learner whose policy has moved since the rows were sampled, by a sampler that disagrees with it, and the rows."""
+    """Return a learner whose policy has moved since the rows were sampled, by a sampler that
+    disagrees with it, and the rows."""
     made = learner(**{"rollout": replace(SHIFTED)} | change)
     rows = collected(made)
     torch.manual_seed(1)
@@ -59,17 +60,29 @@ class TestGradient:
 
     @pytest.mark.parametrize("aggregation", [TokenMean(), SequenceMean()])
     def test_is_that_of_the_weighted_objective(self, kind: Any, aggregation: Any) -> None:
-        """Each token's ratio times its advantage, weighted by the loop of the papers; the denominators count every token."""
+        """Each token's ratio times its advantage, weighted by the loop of the papers; the
+        denominators count every token."""
         made, rows = off_policy(correction=kind, ratio=Unclipped(), aggregation=aggregation)
         found = gradients(made, rows)
         low = getattr(kind, "low", 0.0)
         field, outside = correction(
-            rows.old_logprobs, rows.behavior_logprobs, rows.mask, kind.level, low, kind.high, isinstance(kind, Masked)
+            rows.old_logprobs,
+            rows.behavior_logprobs,
+            rows.mask,
+            kind.level,
+            low,
+            kind.high,
+            isinstance(kind, Masked),
         )
         assert 0 < len(outside) < len(field)
         made.policy.zero_grad()
-        ratio = torch.where(rows.mask, made.policy(rows.tokens, rows.mask).logprobs - rows.old_logprobs, 0.0).exp()
-        objective = dense(field, rows.mask.shape) * torch.where(rows.mask, ratio * rows.advantages, 0.0).double()
+        ratio = torch.where(
+            rows.mask, made.policy(rows.tokens, rows.mask).logprobs - rows.old_logprobs, 0.0
+        ).exp()
+        objective = (
+            dense(field, rows.mask.shape)
+            * torch.where(rows.mask, ratio * rows.advantages, 0.0).double()
+        )
         if isinstance(aggregation, TokenMean):
             (-objective.sum() / rows.mask.sum()).backward()
         else:
@@ -84,22 +97,38 @@ class TestGradient:
             made.microbatches.token_budget = budget
             close(gradients(made, rows), expected)
         columns = {name: x for name, x in rows.tensors().items() if x is not None}
-        wide = {name: torch.nn.functional.pad(x, (0, 20)) if x.ndim == 2 else x for name, x in columns.items()}
+        wide = {
+            name: torch.nn.functional.pad(x, (0, 20)) if x.ndim == 2 else x
+            for name, x in columns.items()
+        }
         close(gradients(made, Experience(**wide)), expected)
-        close(gradients(made, rows.select(torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)))), expected)
+        close(
+            gradients(
+                made,
+                rows.select(torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))),
+            ),
+            expected,
+        )
 
     @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e6])
     def test_does_not_depend_on_masked_slots(self, kind: Any, garbage: float) -> None:
         made, rows = off_policy(correction=kind)
         columns = ("old_logprobs", "behavior_logprobs", "advantages", "rewards")
-        poisoned = replace(rows, **{name: getattr(rows, name).masked_fill(~rows.mask, garbage) for name in columns})
+        poisoned = replace(
+            rows, **{name: getattr(rows, name).masked_fill(~rows.mask, garbage) for name in columns}
+        )
         assert torch.equal(gradients(made, poisoned), gradients(made, rows))
 
     def test_in_the_first_minibatch_has_the_new_logprobs_as_old_ones(self, kind: Any) -> None:
         """They are equal there, and not computed before."""
         made = learner(correction=kind, rollout=replace(SHIFTED))
         rows = collected(made)
-        close(gradients(made, replace(rows, old_logprobs=torch.full_like(rows.old_logprobs, math.nan))), gradients(made, rows))
+        close(
+            gradients(
+                made, replace(rows, old_logprobs=torch.full_like(rows.old_logprobs, math.nan))
+            ),
+            gradients(made, rows),
+        )
 
 
 def test_masked_responses_stay_in_the_denominators() -> None:
@@ -113,17 +142,26 @@ def test_masked_responses_stay_in_the_denominators() -> None:
 
 def test_kl_and_entropy_are_not_weighted() -> None:
     """With every weight 0, they are what is left."""
-    made, rows = off_policy(correction=Masked(), kl=Penalty("k3", 0.5, "loss"), entropy_coefficient=0.3)
+    made, rows = off_policy(
+        correction=Masked(), kl=Penalty("k3", 0.5, "loss"), entropy_coefficient=0.3
+    )
     with torch.no_grad():
         for p in made.reference.policy.parameters():
             p.mul_(1.2)
-    rows = made.scorer.add_ref_logprobs(replace(rows, behavior_logprobs=rows.old_logprobs - 5.0), made.reference.policy)
-    close(gradients(made, rows), unweighted(made, replace(rows, advantages=torch.zeros_like(rows.advantages))))
+    rows = made.scorer.add_ref_logprobs(
+        replace(rows, behavior_logprobs=rows.old_logprobs - 5.0), made.reference.policy
+    )
+    close(
+        gradients(made, rows),
+        unweighted(made, replace(rows, advantages=torch.zeros_like(rows.advantages))),
+    )
 
 
 class TestRun:
     def run(self, iterations: int = 2, **change: Any) -> list[dict[str, Any]]:
-        return fit(learner(**{"batch": Batch(prompts=4, samples=4, minibatches=2)} | change), iterations)
+        return fit(
+            learner(**{"batch": Batch(prompts=4, samples=4, minibatches=2)} | change), iterations
+        )
 
     def test_without_a_correction_nothing_is_logged(self) -> None:
         assert not any("correction" in name for row in self.run() for name in row)
@@ -134,23 +172,33 @@ class TestRun:
             assert row["train/correction_ess"] == pytest.approx(1.0, abs=1e-4)
             assert row["train/correction_truncated"] == row["train/correction_masked"] == 0
 
-    @pytest.mark.parametrize("change", [{"replay_fraction": 0.5}, {"batch": Batch(prompts=4, samples=4, epochs=3, minibatches=2)}])
-    def test_compares_the_sampler_with_the_policy_that_sampled(self, change: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "change",
+        [{"replay_fraction": 0.5}, {"batch": Batch(prompts=4, samples=4, epochs=3, minibatches=2)}],
+    )
+    def test_compares_the_sampler_with_the_policy_that_sampled(
+        self, change: dict[str, Any]
+    ) -> None:
         """And not with the current one, whose distance from it is in the ratio."""
-        rows = self.run(4, correction=Truncated(), optimizer=partial(torch.optim.SGD, lr=0.5), **change)
+        rows = self.run(
+            4, correction=Truncated(), optimizer=partial(torch.optim.SGD, lr=0.5), **change
+        )
         assert max(row["train/ratio_max"] for row in rows) > 1.05
         for row in rows:
             assert row["train/correction_mean"] == pytest.approx(1.0, abs=1e-4)
             assert row["train/correction_ess"] == pytest.approx(1.0, abs=1e-4)
 
     def test_of_nucleus_sampling_is_weighted_by_the_mass_of_the_nucleus(self) -> None:
-        """Where the sampler divides by the mass it kept, at least `top_p`, the trainer's probability is lower by this factor."""
+        """Where the sampler divides by the mass it kept, at least `top_p`, the trainer's
+        probability is lower by this factor."""
         rows = self.run(correction=Truncated(), rollout=Local(max_tokens=8, top_p=0.8))
         for row in rows:
             assert 0.8 <= row["train/correction_mean"] < 0.99
             assert 0.9 < row["train/correction_ess"] <= 1.0
             assert row["train/correction_truncated"] == 0
-            assert row["train/sampler_logprob_gap"] == pytest.approx(-math.log(row["train/correction_mean"]), abs=0.02)
+            assert row["train/sampler_logprob_gap"] == pytest.approx(
+                -math.log(row["train/correction_mean"]), abs=0.02
+            )
             assert row["train/grad_norm"] > 0
 
     def test_reports_what_is_truncated_and_masked(self) -> None:
@@ -158,7 +206,10 @@ class TestRun:
         for row in self.run(correction=Truncated(), rollout=far, batch=Batch(prompts=4, samples=4)):
             share = row["train/correction_truncated"]
             assert 0 < share < 1
-            mean, squares = 2 * share + math.exp(-2) * (1 - share), 4 * share + math.exp(-4) * (1 - share)
+            mean, squares = (
+                2 * share + math.exp(-2) * (1 - share),
+                4 * share + math.exp(-4) * (1 - share),
+            )
             assert row["train/correction_mean"] == pytest.approx(mean, rel=1e-3)
             assert row["train/correction_ess"] == pytest.approx(mean**2 / squares, rel=1e-3)
             assert row["train/correction_masked"] == 0
@@ -172,10 +223,16 @@ class TestRun:
     def test_with_every_token_masked_learns_nothing(self) -> None:
         rows = self.run(correction=Masked(), rollout=Shifted(max_tokens=8, even=3.0, odd=3.0))
         for row in rows:
-            assert (row["train/correction_masked"], row["train/correction_ess"], row["train/grad_norm"]) == (1, 0, 0)
+            assert (
+                row["train/correction_masked"],
+                row["train/correction_ess"],
+                row["train/grad_norm"],
+            ) == (1, 0, 0)
 
     @pytest.mark.parametrize("kind", [Truncated(), Masked(0.5, 2.0), Truncated(level="sequence")])
     def test_learns_from_truncated_distributions(self, kind: Any) -> None:
         batch, rollout = Batch(prompts=8, samples=8, minibatches=2), Local(max_tokens=8, top_p=0.8)
-        rows = fit(learner(batch=batch, rollout=rollout, correction=kind, ratio=Clipped(0.2, 0.28)), 15)
+        rows = fit(
+            learner(batch=batch, rollout=rollout, correction=kind, ratio=Clipped(0.2, 0.28)), 15
+        )
         assert rows[-1]["train/reward"] > rows[0]["train/reward"] + 0.15

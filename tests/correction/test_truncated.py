@@ -14,7 +14,9 @@ def test_equals_the_loop(b: Batch, level: str, high: float) -> None:
     behavior = b.values - b.log_ratio
     found = Truncated(high, level)(b.values, behavior, b.mask)  # type: ignore[arg-type]
     expected, outside = correction(b.values, behavior, b.mask, level, 0.0, high, masks=False)
-    torch.testing.assert_close(torch.where(b.mask, found.weights, 0.0), dense(expected, b.mask.shape))
+    torch.testing.assert_close(
+        torch.where(b.mask, found.weights, 0.0), dense(expected, b.mask.shape)
+    )
     assert {tuple(x) for x in found.outside.nonzero().tolist()} == outside
 
 
@@ -27,12 +29,15 @@ def test_bounds_from_above_only() -> None:
 
 def test_a_higher_bound_never_lowers_a_weight() -> None:
     b = batch(8, 7, seed=3)
-    low, high = (Truncated(bound)(b.log_ratio, torch.zeros_like(b.values), b.mask) for bound in (1.1, 1.5))
+    low, high = (
+        Truncated(bound)(b.log_ratio, torch.zeros_like(b.values), b.mask) for bound in (1.1, 1.5)
+    )
     assert (high.weights >= low.weights).all()
     assert low.outside.sum() > high.outside.sum() > 0
 
 
 @pytest.mark.parametrize("bad", [{"high": 0.9}, {"high": float("nan")}, {"level": "response"}])
 def test_invalid_fields_are_refused_by_name(bad: dict) -> None:
-    with pytest.raises((ValueError, TypeError), match=next(iter(bad))):  # TypeError where types are checked at run time
+    # TypeError where types are checked at run time
+    with pytest.raises((ValueError, TypeError), match=next(iter(bad))):
         Truncated(**bad)

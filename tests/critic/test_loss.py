@@ -21,7 +21,9 @@ def test_equals_reference_values():
         pytest.skip("no golden values available")
     golden, mask = GOLDEN["value_loss"], torch.tensor(GOLDEN["mask"])
     new = torch.tensor(golden["new_values"], dtype=torch.float64).requires_grad_()
-    returns = GAE(1.0, 0.95)(read("rewards"), mask, torch.tensor(GOLDEN["group"]), read("values")).returns
+    returns = GAE(1.0, 0.95)(
+        read("rewards"), mask, torch.tensor(GOLDEN["group"]), read("values")
+    ).returns
     per_token, _ = value_loss(new, read("values"), returns, mask, golden["clip"])
     loss = TokenMean()(per_token, mask, Totals(mask.sum(), mask.any(1).sum()))
     close(loss, golden["loss"])
@@ -31,14 +33,18 @@ def test_equals_reference_values():
 @pytest.mark.parametrize(
     ("value", "old", "target", "loss", "slope", "clipped"),
     [
-        (0.5, 0.0, 1.0, 0.5 * 0.8**2, 0.0, True),  # moved towards the target beyond the clip: no gradient
+        # moved towards the target beyond the clip: no gradient
+        (0.5, 0.0, 1.0, 0.5 * 0.8**2, 0.0, True),
         (0.1, 0.0, 1.0, 0.5 * 0.9**2, -0.9, False),  # within the clip
-        (-0.5, 0.0, 1.0, 0.5 * 1.5**2, -1.5, False),  # moved away: the unclipped term is larger, and has a gradient
+        # moved away: the unclipped term is larger, and has a gradient
+        (-0.5, 0.0, 1.0, 0.5 * 1.5**2, -1.5, False),
     ],
 )
 def test_loss_and_gradient_by_hand(value, old, target, loss, slope, clipped):
     v = torch.tensor([[value]], requires_grad=True)
-    per_token, is_clipped = value_loss(v, torch.tensor([[old]]), torch.tensor([[target]]), torch.tensor([[True]]), 0.2)
+    per_token, is_clipped = value_loss(
+        v, torch.tensor([[old]]), torch.tensor([[target]]), torch.tensor([[True]]), 0.2
+    )
     per_token.sum().backward()
     assert per_token.item() == pytest.approx(loss)
     assert v.grad.item() == pytest.approx(slope)
@@ -47,7 +53,9 @@ def test_loss_and_gradient_by_hand(value, old, target, loss, slope, clipped):
 
 def test_without_clipping_it_is_the_square():
     v = torch.tensor([[3.0]])
-    per_token, is_clipped = value_loss(v, torch.zeros(1, 1), torch.ones(1, 1), torch.tensor([[True]]), None)
+    per_token, is_clipped = value_loss(
+        v, torch.zeros(1, 1), torch.ones(1, 1), torch.tensor([[True]]), None
+    )
     assert (per_token.item(), is_clipped.item()) == (2.0, False)
 
 
@@ -79,7 +87,9 @@ class TestClipRange:
 
     @pytest.mark.parametrize("value", [0.0, 0.1, -3.0])
     def test_equal_returns_are_not_clipped(self, value):
-        assert clip_range(torch.full((4, 5), value), torch.ones(4, 5, dtype=torch.bool), 0.5) is None
+        assert (
+            clip_range(torch.full((4, 5), value), torch.ones(4, 5, dtype=torch.bool), 0.5) is None
+        )
 
     def test_without_clip_or_tokens(self):
         b = batch(6, 7, seed=2)
@@ -89,7 +99,11 @@ class TestClipRange:
     def test_is_over_all_ranks(self, monkeypatch):
         b = batch(6, 7, seed=2)
         halves = [b.select(torch.arange(3)), b.select(torch.arange(3, 6))]
-        found = on_ranks(monkeypatch, critic_loss, *[lambda h=h: clip_range(h.rewards, h.mask, 0.5) for h in halves])
+        found = on_ranks(
+            monkeypatch,
+            critic_loss,
+            *[lambda h=h: clip_range(h.rewards, h.mask, 0.5) for h in halves],
+        )
         assert found == pytest.approx([clip_range_alone(b)] * 2)
 
 

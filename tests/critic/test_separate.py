@@ -50,7 +50,8 @@ def outcome(network, tokens, mask, packs):
 
 
 class TestPacking:
-    """The trunk computes equal prompts once and no padding, as that of the policy (`tests/policy/test_packing.py`)."""
+    """The trunk computes equal prompts once and no padding, as that of the policy
+    (`tests/policy/test_packing.py`)."""
 
     @pytest.mark.parametrize("name", MODELS)
     def test_equals_padded_rows_in_value_and_gradient(self, name):
@@ -63,7 +64,9 @@ class TestPacking:
 
     def test_a_prompt_is_computed_once(self):
         network, seen = Separate()(small_policy()), []
-        network.scalar.model.model.layers[0].mlp.register_forward_hook(lambda module, args, output: seen.append(args[0].shape[:-1].numel()))
+        network.scalar.model.model.layers[0].mlp.register_forward_hook(
+            lambda module, args, output: seen.append(args[0].shape[:-1].numel())
+        )
         network(*RAGGED)
         assert seen == [len(Packing.of(*RAGGED))]
         assert seen[0] < 0.5 * RAGGED[0].numel()
@@ -72,7 +75,12 @@ class TestPacking:
         network = random_head(Separate()(small_policy(PADDED["a sliding window"]())))
         assert not network.packs
         scores = network.scalar(RAGGED[0])
-        torch.testing.assert_close(network(*RAGGED)[:, 1:], scores[:, :-1].masked_fill(~RAGGED[1][:, 1:], 0.0), rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            network(*RAGGED)[:, 1:],
+            scores[:, :-1].masked_fill(~RAGGED[1][:, 1:], 0.0),
+            rtol=0,
+            atol=1e-6,
+        )
 
     def test_rows_without_a_scored_token_have_a_gradient_of_zeros(self):
         """A rank without rows takes part in the reduction of gradients."""
@@ -86,7 +94,9 @@ class TestPacking:
     def test_with_gradient_checkpointing(self):
         expected = outcome(random_head(Separate()(small_policy())), *RAGGED, True)
         network, forwards = random_head(Separate()(small_policy(gradient_checkpointing=True))), []
-        network.scalar.model.model.layers[0].mlp.register_forward_pre_hook(lambda module, args: forwards.append(args))
+        network.scalar.model.model.layers[0].mlp.register_forward_pre_hook(
+            lambda module, args: forwards.append(args)
+        )
         assert network.needs_train_mode
         network.train()
         for x, y in zip(outcome(network, *RAGGED, True), expected, strict=True):
@@ -99,7 +109,10 @@ class TestInitialisation:
         initial = policy()
         network, rows = Separate()(initial), collected(learner())
         assert (network(rows.tokens, rows.mask) == 0).all()
-        assert torch.equal(network.scalar.model.model.layers[0].mlp.up_proj.weight, initial.model.model.layers[0].mlp.up_proj.weight)
+        assert torch.equal(
+            network.scalar.model.model.layers[0].mlp.up_proj.weight,
+            initial.model.model.layers[0].mlp.up_proj.weight,
+        )
         network.scalar.model.model.layers[0].mlp.up_proj.weight.data.zero_()
         assert initial.model.model.layers[0].mlp.up_proj.weight.norm() > 0
 
@@ -116,19 +129,25 @@ class TestInitialisation:
         reward_model.metadata.update({"pooling": "last", "offset": 0.75})
         reward_model.export(tmp_path / "export")
         network, rows = Separate(init=str(tmp_path))(policy(seed=1)), collected(learner())
-        torch.testing.assert_close(network.scalar(rows.tokens), reward_model(rows.tokens) - 0.75, rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            network.scalar(rows.tokens), reward_model(rows.tokens) - 0.75, rtol=0, atol=1e-6
+        )
         assert network.scalar.model.score.bias.requires_grad
         if bias:  # a head that has a bias already
             network.scalar.metadata["offset"] = -2.0
             network.scalar.fold_offset()
-            torch.testing.assert_close(network.scalar(rows.tokens), reward_model(rows.tokens) + 1.25, rtol=0, atol=1e-6)
+            torch.testing.assert_close(
+                network.scalar(rows.tokens), reward_model(rows.tokens) + 1.25, rtol=0, atol=1e-6
+            )
 
     @pytest.mark.parametrize("pooling", ["mean", "sum", "max", "min"])
     def test_rejects_a_score_over_several_tokens(self, tmp_path, pooling):
         reward_model = Separate()(policy()).scalar
         reward_model.metadata["pooling"] = pooling
         reward_model.export(tmp_path)
-        with pytest.raises(UserError, match=rf"critic\.init=.*the {pooling} over tokens.*: type critic.init=null"):
+        with pytest.raises(
+            UserError, match=rf"critic\.init=.*the {pooling} over tokens.*: type critic.init=null"
+        ):
             Separate(init=str(tmp_path))(policy())
 
     def test_rejects_another_vocabulary(self, tmp_path):
@@ -136,7 +155,9 @@ class TestInitialisation:
         other.tokenizer.add_tokens(["new"])
         other.model.resize_token_embeddings(len(other.tokenizer))
         ScalarModel.from_policy(other).export(tmp_path)
-        with pytest.raises(UserError, match=r"critic\.init=.* has another tokenizer.*critic\.init=null"):
+        with pytest.raises(
+            UserError, match=r"critic\.init=.* has another tokenizer.*critic\.init=null"
+        ):
             Separate(init=str(tmp_path))(policy())
 
     def test_rejects_a_language_model(self, tmp_path):

@@ -16,9 +16,15 @@ LEVELS = range(1, 6)
 
 
 @settings(max_examples=25, deadline=None)
-@given(levels=st.tuples(st.sampled_from(LEVELS), st.sampled_from(LEVELS)), seeds=st.tuples(st.integers(0, 99), st.integers(0, 99)))
+@given(
+    levels=st.tuples(st.sampled_from(LEVELS), st.sampled_from(LEVELS)),
+    seeds=st.tuples(st.integers(0, 99), st.integers(0, 99)),
+)
 def test_train_and_val_share_no_question_at_any_seed_and_level(levels, seeds):
-    one, other = (Arithmetic(level=level, seed=seed, num_train=300)() for level, seed in zip(levels, seeds, strict=True))
+    one, other = (
+        Arithmetic(level=level, seed=seed, num_train=300)()
+        for level, seed in zip(levels, seeds, strict=True)
+    )
     assert not {p.text for p in one.train} & {p.text for p in other.val}
     ids = [p.id for p in (*one.train, *one.val)]
     assert len(set(ids)) == len(ids)
@@ -27,18 +33,28 @@ def test_train_and_val_share_no_question_at_any_seed_and_level(levels, seeds):
 @pytest.mark.parametrize("level", LEVELS)
 def test_questions_answers_and_responses(level):
     splits = Arithmetic(level=level, operations="+-*", num_train=400)()
-    shape = {4: r"\d\d\*[2-9]", 5: r"\(\d{1,2}[-+*]\d{1,2}\)\*[2-9]"}.get(level, rf"\d{{1,{level}}}[-+*]\d{{1,{level}}}")
+    shape = {4: r"\d\d\*[2-9]", 5: r"\(\d{1,2}[-+*]\d{1,2}\)\*[2-9]"}.get(
+        level, rf"\d{{1,{level}}}[-+*]\d{{1,{level}}}"
+    )
     for prompt in (*splits.train, *splits.val):
         question = prompt.text.removesuffix("=")
         assert re.fullmatch(shape, question)
         assert prompt.answer == str(eval(question))
-        assert (prompt.meta["level"], prompt.meta["response"]) == (level, f"<answer>{prompt.answer}</answer>")
-        assert prompt.id in (f"arithmetic-{level}-train-{question}", f"arithmetic-{level}-val-{question}")
+        assert (prompt.meta["level"], prompt.meta["response"]) == (
+            level,
+            f"<answer>{prompt.answer}</answer>",
+        )
+        assert prompt.id in (
+            f"arithmetic-{level}-train-{question}",
+            f"arithmetic-{level}-val-{question}",
+        )
 
 
 def test_a_small_level_yields_all_of_its_questions():
     splits = Arithmetic(level=1)()
-    assert {p.text for p in (*splits.train, *splits.val)} == {f"{a}{op}{b}=" for a in range(10) for op in "+-" for b in range(10)}
+    assert {p.text for p in (*splits.train, *splits.val)} == {
+        f"{a}{op}{b}=" for a in range(10) for op in "+-" for b in range(10)
+    }
     assert len(splits.val) > 20
 
 
@@ -54,7 +70,9 @@ def test_data_depends_on_the_seed_and_smaller_sizes_are_prefixes():
 @pytest.mark.parametrize("share", [0.0, 0.35, 1.0])
 def test_wrong_fraction_is_exact_and_changes_only_train_responses(share):
     splits, clean = Arithmetic(num_train=1000, wrong_fraction=share)(), Arithmetic(num_train=1000)()
-    wrong_prompts = [p for p in splits.train if p.meta["response"] != f"<answer>{p.answer}</answer>"]
+    wrong_prompts = [
+        p for p in splits.train if p.meta["response"] != f"<answer>{p.answer}</answer>"
+    ]
     assert len(wrong_prompts) == round(share * 1000)
     assert [p.answer for p in splits.train] == [p.answer for p in clean.train]
     assert splits.val == clean.val
@@ -62,18 +80,24 @@ def test_wrong_fraction_is_exact_and_changes_only_train_responses(share):
     for prompt in wrong_prompts:
         wrong_answer = re.fullmatch(r"<answer>(-?\d+)</answer>", prompt.meta["response"])[1]
         is_near = abs(int(wrong_answer) - int(prompt.answer)) in (1, 10)
-        assert is_near or sorted(wrong_answer.lstrip("-").zfill(9)) == sorted(prompt.answer.lstrip("-").zfill(9))
+        assert is_near or sorted(wrong_answer.lstrip("-").zfill(9)) == sorted(
+            prompt.answer.lstrip("-").zfill(9)
+        )
 
 
 def test_responses_are_those_of_the_shipped_weights():
-    responses = [p.meta["response"] for p in Arithmetic(num_train=100_000, wrong_fraction=0.35)().train]
+    responses = [
+        p.meta["response"] for p in Arithmetic(num_train=100_000, wrong_fraction=0.35)().train
+    ]
     assert hashlib.sha256("".join(responses).encode()).hexdigest()[:16] == "f9ba22a55e2aff26"
 
 
 @pytest.mark.parametrize("num_candidates", [2, 5, 9])
 @pytest.mark.parametrize("level", LEVELS)
 def test_one_candidate_is_correct_and_others_are_ranked_by_distance(level, num_candidates):
-    splits = Arithmetic(level=level, operations="+-*", num_train=300, num_val=100, num_candidates=num_candidates)()
+    splits = Arithmetic(
+        level=level, operations="+-*", num_train=300, num_val=100, num_candidates=num_candidates
+    )()
     for prompt in (*splits.train, *splits.val):
         candidates, ranks = prompt.meta["candidates"], prompt.meta["ranks"]
         assert len(set(candidates)) == len(candidates) == len(ranks) == num_candidates
@@ -85,14 +109,20 @@ def test_one_candidate_is_correct_and_others_are_ranked_by_distance(level, num_c
 
 @pytest.mark.parametrize("num_candidates", [2, 4])
 def test_position_of_the_best_candidate_is_uniform(num_candidates):
-    best = Counter(p.meta["ranks"].index(0) for p in Arithmetic(num_train=4000, num_candidates=num_candidates)().train)
+    best = Counter(
+        p.meta["ranks"].index(0)
+        for p in Arithmetic(num_train=4000, num_candidates=num_candidates)().train
+    )
     assert len(best) == num_candidates
     assert all(n == pytest.approx(4000 / num_candidates, rel=0.1) for n in best.values())
 
 
 def test_single_candidates_are_correct_half_of_the_time():
     prompts = Arithmetic(num_train=4000, num_candidates=1)().train
-    assert all(prompt.meta["ranks"] == (0 if verify(prompt.meta["candidates"][0], prompt.answer) else 1,) for prompt in prompts)
+    assert all(
+        prompt.meta["ranks"] == (0 if verify(prompt.meta["candidates"][0], prompt.answer) else 1,)
+        for prompt in prompts
+    )
     assert sum(prompt.meta["ranks"][0] for prompt in prompts) == pytest.approx(2000, rel=0.1)
 
 
@@ -106,9 +136,16 @@ def test_candidates_and_steps_do_not_depend_on_other_settings():
         splits = Arithmetic(num_train=200, **fields)()
         return [[p.meta[name] for name in names] for p in (*splits.train, *splits.val)]
 
-    assert columns("candidates", "ranks") == columns("candidates", "ranks", wrong_fraction=0.5, wrong_steps=1.0)
-    assert columns("steps", "step_labels", "response") == columns("steps", "step_labels", "response", num_candidates=4)
-    one, other = ({p.text: p.meta["candidates"] for p in Arithmetic(level=1, seed=seed)().train} for seed in (0, 1))
+    assert columns("candidates", "ranks") == columns(
+        "candidates", "ranks", wrong_fraction=0.5, wrong_steps=1.0
+    )
+    assert columns("steps", "step_labels", "response") == columns(
+        "steps", "step_labels", "response", num_candidates=4
+    )
+    one, other = (
+        {p.text: p.meta["candidates"] for p in Arithmetic(level=1, seed=seed)().train}
+        for seed in (0, 1)
+    )
     assert set(one) == set(other)
     assert one != other
 
@@ -116,7 +153,9 @@ def test_candidates_and_steps_do_not_depend_on_other_settings():
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("level", LEVELS)
 def test_wrong_steps_and_their_labels(level, share):
-    splits = Arithmetic(level=level, operations="+-*", num_train=1000, num_val=100, wrong_steps=share)()
+    splits = Arithmetic(
+        level=level, operations="+-*", num_train=1000, num_val=100, wrong_steps=share
+    )()
     num_wrong = 0
     for prompt in (*splits.train, *splits.val):
         steps, labels = prompt.meta["steps"], prompt.meta["step_labels"]
@@ -132,13 +171,18 @@ def test_the_embedded_model_can_encode_all_solutions():
     for level in LEVELS:
         for prompt in Arithmetic(level=level, operations="+-*", num_train=500)().train:
             solution = "".join(prompt.meta["steps"])
-            longest = max(longest, len(policy.encode(prompt)) + len(ids := policy.encode_response(solution)))
+            longest = max(
+                longest, len(policy.encode(prompt)) + len(ids := policy.encode_response(solution))
+            )
             assert policy.decode(ids) == solution
     assert longest <= policy.context_length
 
 
 def test_chat_and_templates():
-    fields = {"template": "What is {question}?", "response": "<think></think><answer>{answer}</answer>"}
+    fields = {
+        "template": "What is {question}?",
+        "response": "<think></think><answer>{answer}</answer>",
+    }
     prompt = Arithmetic(num_train=1, chat=True, **fields)().train[0]
     assert prompt.text is None
     assert re.fullmatch(r"What is \d+[-+]\d+\?", prompt.messages[0]["content"])
@@ -154,7 +198,10 @@ def test_chat_and_templates():
         ({"num_train": 0}, "data.num_train=0: must be a whole number of at least 1"),
         ({"num_val": -1}, "data.num_val=-1"),
         ({"wrong_fraction": 1.5}, "data.wrong_fraction=1.5: must lie between 0 and 1"),
-        ({"template": "{prompt}="}, r"data.template: no \{prompt\} to fill in; there are: question"),
+        (
+            {"template": "{prompt}="},
+            r"data.template: no \{prompt\} to fill in; there are: question",
+        ),
         ({"response": "\\boxed{}"}, "data.response=.*write a literal brace twice"),
         ({"response": "{question} is easy"}, r"data.response=.*must state the \{answer\}"),
         ({"num_candidates": 0}, "data.num_candidates=0: must be a whole number from 1 to 9"),

@@ -10,7 +10,10 @@ datasets = pytest.importorskip("datasets")
 
 
 def row(i, gold=None):
-    return {"question": f"Ann has {i} and buys 1. How many?", "answer": f"{i}+1=<<{i}+1={i + 1}>>{i + 1}\n#### {gold or i + 1}"}
+    return {
+        "question": f"Ann has {i} and buys 1. How many?",
+        "answer": f"{i}+1=<<{i}+1={i + 1}>>{i + 1}\n#### {gold or i + 1}",
+    }
 
 
 def write(path, n, first=0):
@@ -38,7 +41,9 @@ def test_folder_with_train_and_test_files(tmp_path):
 def test_parquet_files_in_a_configuration_subfolder(tmp_path):
     for split, n in (("train", 5), ("test", 2)):
         (tmp_path / "main").mkdir(exist_ok=True)
-        datasets.Dataset.from_list([row(i) for i in range(n)]).to_parquet(tmp_path / "main" / f"{split}-00000-of-00001.parquet")
+        datasets.Dataset.from_list([row(i) for i in range(n)]).to_parquet(
+            tmp_path / "main" / f"{split}-00000-of-00001.parquet"
+        )
     splits = GSM8K(str(tmp_path), chat=False, instruction="")()
     assert (len(splits.train), len(splits.val)) == (5, 2)
     assert splits.train[0].text == row(0)["question"]
@@ -68,19 +73,33 @@ def test_errors(tmp_path, monkeypatch):
         raise ConnectionError("Couldn't reach the Hub\nmore")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(UserError, match=r"openai/gsm8k: cannot be loaded \(Couldn't reach the Hub\); type data.path=FILE_OR_FOLDER"):
+    with pytest.raises(
+        UserError,
+        match=r"openai/gsm8k: cannot be loaded \(Couldn't reach the Hub\); type "
+        r"data.path=FILE_OR_FOLDER",
+    ):
         GSM8K()()
-    with pytest.raises(UserError, match=r"no train\*.jsonl or train\*.parquet there; type data.path="):
+    with pytest.raises(
+        UserError, match=r"no train\*.jsonl or train\*.parquet there; type data.path="
+    ):
         GSM8K(str(tmp_path / "nowhere"))()
     (tmp_path / "a.jsonl").write_text('{"question": "q", "answer": "7"}\n')
-    with pytest.raises(UserError, match=r'a.jsonl \(train row 1\): column "answer" has no "#### NUMBER"; type data=jsonl'):
+    with pytest.raises(
+        UserError,
+        match=r'a.jsonl \(train row 1\): column "answer" has no "#### NUMBER"; type data=jsonl',
+    ):
         GSM8K(str(tmp_path / "a.jsonl"))()
     (tmp_path / "b.jsonl").write_text('{"problem": "q", "answer": "7"}\n')
-    with pytest.raises(UserError, match='no column "question"; columns: problem, answer; type data=jsonl'):
+    with pytest.raises(
+        UserError, match='no column "question"; columns: problem, answer; type data=jsonl'
+    ):
         GSM8K(str(tmp_path / "b.jsonl"))()
     (tmp_path / "c.parquet").write_text("no")
     with pytest.raises(UserError, match=r"c.parquet: cannot be read as parquet"):
         GSM8K(str(tmp_path / "c.parquet"))()
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"data=gsm8k needs the package datasets; type pip install 'rlmods\[gsm8k\]'"):
+    with pytest.raises(
+        UserError,
+        match=r"data=gsm8k needs the package datasets; type pip install 'rlmods\[gsm8k\]'",
+    ):
         GSM8K()()

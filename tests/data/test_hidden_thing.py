@@ -33,7 +33,9 @@ def test_the_seed_changes_the_order() -> None:
 
 def test_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "things.json").write_text('{"tea": ["hot"], "ice": []}')
-    [prompt] = HiddenThing(file=str(tmp_path / "things.json"), num_train=1, num_val=0, chat=True)().train
+    [prompt] = HiddenThing(
+        file=str(tmp_path / "things.json"), num_train=1, num_val=0, chat=True
+    )().train
     assert prompt.messages == [{"role": "user", "content": "One of tea ice. Ask: hot\n"}]
     assert prompt.meta["things"] == {"tea": ["hot"], "ice": []}
 

@@ -49,10 +49,15 @@ def test_splits_of_a_folder(tmp_path):
 def test_folder_written_by_save_to_disk(tmp_path):
     one, both = str(tmp_path / "one"), str(tmp_path / "both")
     datasets.Dataset.from_list(ROWS).save_to_disk(one)
-    datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS[:2]), test=datasets.Dataset.from_list(ROWS[2:])).save_to_disk(both)
+    datasets.DatasetDict(
+        train=datasets.Dataset.from_list(ROWS[:2]), test=datasets.Dataset.from_list(ROWS[2:])
+    ).save_to_disk(both)
     assert questions(Preferences(one, num_val=0)()) == (["q0", "q1", "q2", "q3"], [])
     assert questions(Preferences(both, val=both)()) == (["q0", "q1"], ["q2", "q3"])
-    with pytest.raises(UserError, match=r"both:validation: cannot be loaded \(.*validation.*\); type data.train=FILE"):
+    with pytest.raises(
+        UserError,
+        match=r"both:validation: cannot be loaded \(.*validation.*\); type data.train=FILE",
+    ):
         Preferences(f"{both}:validation", num_val=0)()
 
 
@@ -64,21 +69,33 @@ def test_names_on_the_hub(monkeypatch):
         return datasets.Dataset.from_list(ROWS[:3] if "train" in split else ROWS[3:])
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    for train, val in (("org/name", "org/name"), ("org/name:train_prefs", "org/name:test_prefs"), ("org/name:default:train", "org/name")):
+    for train, val in (
+        ("org/name", "org/name"),
+        ("org/name:train_prefs", "org/name:test_prefs"),
+        ("org/name:default:train", "org/name"),
+    ):
         assert questions(Preferences(train, val=val)()) == (["q0", "q1", "q2"], ["q3"])
     assert calls == [
-        ("org/name", "train"), ("org/name", "test"),
-        ("org/name", "train_prefs"), ("org/name", "test_prefs"),
-        ("org/name", "default", "train"), ("org/name", "test"),
-    ]  # fmt: skip
+        ("org/name", "train"),
+        ("org/name", "test"),
+        ("org/name", "train_prefs"),
+        ("org/name", "test_prefs"),
+        ("org/name", "default", "train"),
+        ("org/name", "test"),
+    ]
 
 
 def test_errors_name_the_row(tmp_path, monkeypatch):
     path = str(tmp_path / "a.parquet")
     datasets.Dataset.from_list([*ROWS, {**ROWS[0], "rejected": None}]).to_parquet(path)
-    with pytest.raises(UserError, match=r'a.parquet \(train row 5\): column "rejected" must hold text, found null'):
+    with pytest.raises(
+        UserError, match=r'a.parquet \(train row 5\): column "rejected" must hold text, found null'
+    ):
         Preferences(path)()
-    with pytest.raises(UserError, match=r"nowhere.csv: cannot be read \(No such file or directory\); type data.train=FILE"):
+    with pytest.raises(
+        UserError,
+        match=r"nowhere.csv: cannot be read \(No such file or directory\); type data.train=FILE",
+    ):
         Preferences(str(tmp_path / "nowhere.csv"))()
     (tmp_path / "b.parquet").write_text("no")
     (tmp_path / "empty").mkdir()
@@ -87,11 +104,17 @@ def test_errors_name_the_row(tmp_path, monkeypatch):
         raise ConnectionError("Couldn't reach the Hub\nmore")
 
     for source in (tmp_path / "b.parquet", tmp_path / "empty"):
-        with pytest.raises(UserError, match=rf"{source.name}: cannot be loaded \(.*\); type data.train=FILE, data.train=FOLDER") as error:
+        with pytest.raises(
+            UserError,
+            match=rf"{source.name}: cannot be loaded \(.*\); type data.train=FILE, data.train=FOLDER",
+        ) as error:
             Jsonl(str(source))()
         assert "\n" not in str(error.value)
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(UserError, match=r"org/name: cannot be loaded \(Couldn't reach the Hub\); type data.train=FILE"):
+    with pytest.raises(
+        UserError,
+        match=r"org/name: cannot be loaded \(Couldn't reach the Hub\); type data.train=FILE",
+    ):
         Jsonl("org/name")()
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"org/name needs the package datasets; type pip install"):

@@ -15,7 +15,10 @@ USER, ASSISTANT = {"role": "user", "content": "2+2?"}, {"role": "assistant", "co
 @pytest.fixture
 def write(tmp_path):
     def write(*rows, name="data.jsonl"):
-        (tmp_path / name).write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8")
+        (tmp_path / name).write_text(
+            "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows),
+            encoding="utf-8",
+        )
         return str(tmp_path / name)
 
     return write
@@ -26,7 +29,11 @@ def rows(n, **more):
 
 
 def test_rows_become_prompts_and_no_column_is_lost(write):
-    path = write({"q": "1+1", "gold": 2, "hint": "small", "tags": ["a"]}, "", {"q": "é\u2028", "gold": "x", "hint": None, "tags": []})
+    path = write(
+        {"q": "1+1", "gold": 2, "hint": "small", "tags": ["a"]},
+        "",
+        {"q": "é\u2028", "gold": "x", "hint": None, "tags": []},
+    )
     splits = Jsonl(path, prompt="q", answer="gold", num_val=0)()
     assert list(splits.train) == [
         Prompt(id="train-1", text="1+1", answer="2", meta={"hint": "small", "tags": ["a"]}),
@@ -37,21 +44,45 @@ def test_rows_become_prompts_and_no_column_is_lost(write):
 
 def test_template_system_chat_response_and_id(write):
     path = write({"prompt": "1{+}1", "answer": None, "unit": "kg", "good": "two", "key": 7})
-    fields = {"answer": None, "response": "good", "id": "key", "num_val": 0, "chat": True, "system": "Be brief."}
-    (prompt,) = Jsonl(path, template="{prompt} in {unit}\nPut the answer in \\boxed{{}}.", **fields)().train
-    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1{+}1 in kg\nPut the answer in \\boxed{}."}]
-    assert prompt == Prompt(id="7", messages=expected, answer=None, meta={"answer": None, "unit": "kg", "response": "two"})
+    fields = {
+        "answer": None,
+        "response": "good",
+        "id": "key",
+        "num_val": 0,
+        "chat": True,
+        "system": "Be brief.",
+    }
+    (prompt,) = Jsonl(
+        path, template="{prompt} in {unit}\nPut the answer in \\boxed{{}}.", **fields
+    )().train
+    expected = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "1{+}1 in kg\nPut the answer in \\boxed{}."},
+    ]
+    assert prompt == Prompt(
+        id="7",
+        messages=expected,
+        answer=None,
+        meta={"answer": None, "unit": "kg", "response": "two"},
+    )
 
 
 def test_chat_messages(write):
     system = {"role": "system", "content": "Own."}
-    path = write({"prompt": [system, USER], "answer": "4"}, {"prompt": [USER, ASSISTANT], "answer": "4"})
+    path = write(
+        {"prompt": [system, USER], "answer": "4"}, {"prompt": [USER, ASSISTANT], "answer": "4"}
+    )
     first, second = Jsonl(path, num_val=0, system="Ours.", template="{prompt}!")().train
     assert first.messages == [system, {"role": "user", "content": "2+2?!"}]
-    assert second.messages == [{"role": "system", "content": "Ours."}, {"role": "user", "content": "2+2?!"}]
+    assert second.messages == [
+        {"role": "system", "content": "Ours."},
+        {"role": "user", "content": "2+2?!"},
+    ]
     assert second.meta == {"response": "It is 4."}
     conversation = write({"turns": [USER, ASSISTANT]})
-    assert Jsonl(conversation, messages="turns", answer=None, num_val=0)().train[0].messages == [USER]
+    assert Jsonl(conversation, messages="turns", answer=None, num_val=0)().train[0].messages == [
+        USER
+    ]
 
 
 def test_held_out_rows_are_reproducible_and_not_in_train(write):
@@ -64,7 +95,11 @@ def test_held_out_rows_are_reproducible_and_not_in_train(write):
 
 
 @settings(max_examples=50, deadline=None)
-@given(texts=st.lists(st.sampled_from("abcdefghij"), min_size=1, max_size=15), num_val=st.integers(0, 5), seed=st.integers(0, 9))
+@given(
+    texts=st.lists(st.sampled_from("abcdefghij"), min_size=1, max_size=15),
+    num_val=st.integers(0, 5),
+    seed=st.integers(0, 9),
+)
 def test_all_rows_of_a_question_are_in_one_split(texts, num_val, seed):
     prompts = [Prompt(id=str(i), text=t) for i, t in enumerate(texts)]
     try:
@@ -88,12 +123,28 @@ def test_separate_val_file(write):
 
 GOOD = {"prompt": "q", "answer": "a"}
 CASES = [
-    ([{"prompt": "q", "gold_answer": "a"}], {}, r'1: no column "answer"; columns: prompt, gold_answer; type data.answer=gold_answer'),
-    ([{"question": "q", "answer": "a"}], {}, r'1: no column "prompt"; columns: question, answer; type data.prompt=COLUMN'),
-    ([GOOD, {"prompt": "q"}], {}, r'2: no column "answer"; columns: prompt; .*or data.answer=null if there is none'),
+    (
+        [{"prompt": "q", "gold_answer": "a"}],
+        {},
+        r'1: no column "answer"; columns: prompt, gold_answer; type data.answer=gold_answer',
+    ),
+    (
+        [{"question": "q", "answer": "a"}],
+        {},
+        r'1: no column "prompt"; columns: question, answer; type data.prompt=COLUMN',
+    ),
+    (
+        [GOOD, {"prompt": "q"}],
+        {},
+        r'2: no column "answer"; columns: prompt; .*or data.answer=null if there is none',
+    ),
     ([GOOD], {"response": "answers"}, r'no column "answers".*type data.response=answer'),
     ([GOOD], {"messages": "prompts"}, r'no column "prompts".*type data.messages=prompt'),
-    ([GOOD], {"messages": "prompt"}, r"must hold a list of messages, found a string; type data.prompt=prompt"),
+    (
+        [GOOD],
+        {"messages": "prompt"},
+        r"must hold a list of messages, found a string; type data.prompt=prompt",
+    ),
     ([GOOD, {"prompt": "q", "answer": "  "}], {}, r'2: column "answer" is empty'),
     ([{"prompt": "q", "answer": []}], {}, r'1: column "answer" must hold text, found a list'),
     ([{"prompt": "q", "answer": True}], {}, r"found true/false"),
@@ -107,27 +158,76 @@ CASES = [
     ([GOOD, '{"prompt": "q"'], {}, r"2: broken JSON .*one whole object per line"),
     (["[", "]"], {}, r"1: broken JSON"),
     ([GOOD, '{"prompt": "q", "answer": NaN}'], {}, r"2: broken JSON \(NaN is no number"),
-    (['{"prompt": "q", "answer": "a", "other": [-Infinity]}'], {}, r"1: broken JSON \(-Infinity is no number"),
+    (
+        ['{"prompt": "q", "answer": "a", "other": [-Infinity]}'],
+        {},
+        r"1: broken JSON \(-Infinity is no number",
+    ),
     (['{"prompt": "q", "answer": 1e999}'], {}, r"1: broken JSON \(1e999 is too large for a number"),
-    (['{"prompt": "q", "answer": "a", "other": [-1e999]}'], {}, r"1: broken JSON \(-1e999 is too large for a number"),
+    (
+        ['{"prompt": "q", "answer": "a", "other": [-1e999]}'],
+        {},
+        r"1: broken JSON \(-1e999 is too large for a number",
+    ),
     (['{"prompt": "q", "answer": ' + "9" * 5000 + "}"], {}, r"1: broken JSON"),
     (["[" * 100_000], {}, r"1: broken JSON"),
-    ([{"prompt": [{"role": "im_end", "content": "x"}], "answer": "a"}], {}, r"1: .*the role 'im_end' is not one of system, dev"),
-    ([{"prompt": [{"role": "gpt", "content": "x"}], "answer": "a"}], {}, r"the role 'gpt' is not .*; write 'assistant' in its place"),
-    ([{"prompt": [{"role": "human", "content": "x"}], "answer": "a"}], {}, r"the role 'human' is not .*; write 'user' in its place"),
+    (
+        [{"prompt": [{"role": "im_end", "content": "x"}], "answer": "a"}],
+        {},
+        r"1: .*the role 'im_end' is not one of system, dev",
+    ),
+    (
+        [{"prompt": [{"role": "gpt", "content": "x"}], "answer": "a"}],
+        {},
+        r"the role 'gpt' is not .*; write 'assistant' in its place",
+    ),
+    (
+        [{"prompt": [{"role": "human", "content": "x"}], "answer": "a"}],
+        {},
+        r"the role 'human' is not .*; write 'user' in its place",
+    ),
     (["[1]"], {}, r"1: must be one object with named columns per line, found a list"),
     ([], {}, r"the file has no rows; type data.train=FILE"),
-    ([{**GOOD, "k": "x"}, {**GOOD, "k": "x"}], {"id": "k"}, r'2: column "k": "x" is the id of an earlier line too; type data.id=COLUMN'),
-    ([GOOD], {"template": "{question}"}, r"data.template: no \{question\} to fill in; there are: prompt, answer"),
-    ([GOOD], {"template": "{prompt:>300000000}"}, r"data.template=.*a placeholder is the name of a column only"),
-    ([GOOD], {"template": "{prompt!r}"}, r"data.template=.*a placeholder is the name of a column only"),
-    ([GOOD], {"template": "{prompt.__class__}"}, r"data.template: no \{prompt.__class__\} to fill in; there are: prompt"),
+    (
+        [{**GOOD, "k": "x"}, {**GOOD, "k": "x"}],
+        {"id": "k"},
+        r'2: column "k": "x" is the id of an earlier line too; type data.id=COLUMN',
+    ),
+    (
+        [GOOD],
+        {"template": "{question}"},
+        r"data.template: no \{question\} to fill in; there are: prompt, answer",
+    ),
+    (
+        [GOOD],
+        {"template": "{prompt:>300000000}"},
+        r"data.template=.*a placeholder is the name of a column only",
+    ),
+    (
+        [GOOD],
+        {"template": "{prompt!r}"},
+        r"data.template=.*a placeholder is the name of a column only",
+    ),
+    (
+        [GOOD],
+        {"template": "{prompt.__class__}"},
+        r"data.template: no \{prompt.__class__\} to fill in; there are: prompt",
+    ),
     ([GOOD], {"template": "{prompt[0]}"}, r"data.template: no \{prompt\[0\]\} to fill in"),
     ([GOOD], {"template": "{prompt"}, r"data.template=.*write a literal brace twice"),
     ([GOOD], {"template": "{prompt} \\boxed{}"}, r"data.template=.*write a literal brace twice"),
     ([GOOD], {"system": "Be brief."}, r"data.system is a chat message.*type data.chat=true"),
-    ([GOOD, GOOD], {"num_val": 1}, r"cannot hold out data.num_val=1 of 2 rows with 1 different questions; type data.num_val=0"),
-    (rows(3), {"num_val": 200}, r"cannot hold out data.num_val=200 of 3 rows with 3 different questions; type data.num_val=1"),
+    (
+        [GOOD, GOOD],
+        {"num_val": 1},
+        r"cannot hold out data.num_val=1 of 2 rows with 1 different questions; type data.num_val=0",
+    ),
+    (
+        rows(3),
+        {"num_val": 200},
+        r"cannot hold out data.num_val=200 of 3 rows with 3 different questions; type "
+        r"data.num_val=1",
+    ),
     ([GOOD], {"num_val": -1}, r"data.num_val=-1: must be a whole number of at least 0"),
 ]
 
@@ -142,7 +242,9 @@ def test_errors(write, lines, fields, message):
 
 
 def test_an_infinite_answer_of_another_format(monkeypatch):
-    monkeypatch.setattr("rlmods.data.jsonl.load_rows", lambda *_: [{"prompt": "q", "answer": float("inf")}])
+    monkeypatch.setattr(
+        "rlmods.data.jsonl.load_rows", lambda *_: [{"prompt": "q", "answer": float("inf")}]
+    )
     with pytest.raises(UserError, match=r'column "answer" must hold finite numbers, found inf'):
         Jsonl("file.parquet", num_val=0)()
 
@@ -150,7 +252,10 @@ def test_an_infinite_answer_of_another_format(monkeypatch):
 def test_files_that_cannot_be_read(tmp_path, write):
     with pytest.raises(UserError, match=r"data=jsonl needs a file; type data\.train=FILE"):
         Jsonl()()
-    with pytest.raises(UserError, match=r"nowhere.jsonl: cannot be read \(No such file or directory\); type data.train=FILE"):
+    with pytest.raises(
+        UserError,
+        match=r"nowhere.jsonl: cannot be read \(No such file or directory\); type data.train=FILE",
+    ):
         Jsonl(str(tmp_path / "nowhere.jsonl"))()
     (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "q", "answer": "a"}\n{"prompt": "\xe9"}\n')
     with pytest.raises(UserError, match=r"latin\.jsonl:2: not UTF-8 text"):
@@ -161,14 +266,32 @@ def test_files_that_cannot_be_read(tmp_path, write):
 
 PIECES = st.sampled_from(
     [
-        b'{"prompt": "q", "answer": "a"}', b'{"prompt": ', b'"q"',
-        b"[", b"]", b"{", b"}", b"\n", b"NaN", b"1e999", b"\\ud800", b"\xff", b",",
-        b"null", b'{"role": "user", "content": "x"}', b'"answer":', b"9" * 5000, b"\x00", b"true",
+        b'{"prompt": "q", "answer": "a"}',
+        b'{"prompt": ',
+        b'"q"',
+        b"[",
+        b"]",
+        b"{",
+        b"}",
+        b"\n",
+        b"NaN",
+        b"1e999",
+        b"\\ud800",
+        b"\xff",
+        b",",
+        b"null",
+        b'{"role": "user", "content": "x"}',
+        b'"answer":',
+        b"9" * 5000,
+        b"\x00",
+        b"true",
     ]
-)  # fmt: skip
+)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(content=st.lists(PIECES, max_size=12).map(b"".join))
 def test_any_file_is_prompts_or_a_one_line_error(content, tmp_path):
     path = tmp_path / "any.jsonl"

@@ -22,7 +22,12 @@ def stream(loader, batches):
     return [[p.id for p in batch] for batch in islice(chain.from_iterable(repeat(loader)), batches)]
 
 
-sizes = {"n": st.integers(1, 13), "batch": st.integers(1, 5), "world": st.integers(1, 3), "seed": st.integers(0, 5)}
+sizes = {
+    "n": st.integers(1, 13),
+    "batch": st.integers(1, 5),
+    "world": st.integers(1, 3),
+    "seed": st.integers(0, 5),
+}
 
 
 @settings(max_examples=60, deadline=None)
@@ -38,16 +43,23 @@ def test_every_pass_holds_every_prompt_once(n, batch, world, seed, passes):
 @given(**sizes, batches=st.integers(1, 12))
 def test_ranks_split_the_global_batch(n, batch, world, seed, batches):
     global_batches = stream(PromptLoader(prompts(n), batch * world, seed), batches)
-    ranks = [stream(PromptLoader(prompts(n), batch * world, seed, rank, world), batches) for rank in range(world)]
+    ranks = [
+        stream(PromptLoader(prompts(n), batch * world, seed, rank, world), batches)
+        for rank in range(world)
+    ]
     assert all(len(part) == batch for rank in ranks for part in rank)
-    assert global_batches == [list(chain.from_iterable(parts)) for parts in zip(*ranks, strict=True)]
+    assert global_batches == [
+        list(chain.from_iterable(parts)) for parts in zip(*ranks, strict=True)
+    ]
 
 
 @settings(max_examples=60, deadline=None)
 @given(**sizes, batches=st.integers(1, 12))
 def test_the_next_batch_is_known_before(n, batch, world, seed, batches):
     """Also across passes and epochs; asking changes nothing."""
-    loader, plain = (PromptLoader(prompts(n), batch * world, seed, world - 1, world) for _ in range(2))
+    loader, plain = (
+        PromptLoader(prompts(n), batch * world, seed, world - 1, world) for _ in range(2)
+    )
     iterator = chain.from_iterable(repeat(loader))
     for expected in islice(chain.from_iterable(repeat(plain)), batches):
         state = loader.state_dict()
@@ -59,12 +71,16 @@ def test_the_next_batch_is_known_before(n, batch, world, seed, batches):
 
 @settings(max_examples=60, deadline=None)
 @given(**sizes, before=st.integers(0, 9), world_after=st.integers(1, 3))
-def test_a_state_resumes_at_the_next_batch_on_any_number_of_ranks(n, batch, world, seed, before, world_after):
+def test_a_state_resumes_at_the_next_batch_on_any_number_of_ranks(
+    n, batch, world, seed, before, world_after
+):
     size = batch * world * world_after
     uninterrupted = stream(PromptLoader(prompts(n), size, seed), before + 5)
     interrupted = PromptLoader(prompts(n), size, seed, world - 1, world)
     stream(interrupted, before)
-    resumed = [PromptLoader(prompts(n), size, seed, rank, world_after) for rank in range(world_after)]
+    resumed = [
+        PromptLoader(prompts(n), size, seed, rank, world_after) for rank in range(world_after)
+    ]
     for loader in resumed:
         loader.load_state_dict(interrupted.state_dict())
     parts = zip(*(stream(loader, 5) for loader in resumed), strict=True)
@@ -75,7 +91,9 @@ def test_resuming_with_another_batch_size_continues_at_the_next_prompt():
     first, second = PromptLoader(prompts(7), 3), PromptLoader(prompts(7), 4)
     batches_seen = stream(first, 3)
     second.load_state_dict(first.state_dict())
-    assert list(chain.from_iterable(batches_seen + stream(second, 3))) == list(chain.from_iterable(stream(PromptLoader(prompts(7), 3), 7)))
+    assert list(chain.from_iterable(batches_seen + stream(second, 3))) == list(
+        chain.from_iterable(stream(PromptLoader(prompts(7), 3), 7))
+    )
 
 
 def test_passes_and_seeds_differ_and_are_reproducible():
@@ -105,7 +123,11 @@ def test_errors():
     state = PromptLoader(prompts(7), 3).state_dict()
     changed = [*prompts(6), Prompt(id="6", text="6!")]
     for other in (prompts(8), changed):
-        with pytest.raises(UserError, match=f"data changed between save and resume .7 prompts then, {len(other)} now.*resume=null"):
+        with pytest.raises(
+            UserError,
+            match=f"data changed between save and resume .7 prompts then, {len(other)} "
+            "now.*resume=null",
+        ):
             PromptLoader(other, 3).load_state_dict(state)
     with pytest.raises(UserError, match="seed changed between save and resume; type seed=0"):
         PromptLoader(prompts(7), 3, seed=1).load_state_dict(state)
@@ -116,7 +138,8 @@ def test_errors():
 
 
 class Recorder(L.LightningModule):
-    """Module that records the ids passed to `training_step`, and may write a checkpoint inside one."""
+    """Module that records the ids passed to `training_step`, and may write a checkpoint inside
+    one."""
 
     def __init__(self, save_in=None, path=None):
         super().__init__()
@@ -150,14 +173,29 @@ class Stop(Callback):
 def fit(batches, *, n=7, max_steps=-1, resume=None, save_in=None, save_at=None, path=None):
     module = Recorder(save_in, path)
     trainer = L.Trainer(
-        max_epochs=-1, max_steps=max_steps, use_distributed_sampler=False, callbacks=[Stop(batches, save_at, path)], accelerator="cpu",
-        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(module, datamodule=PromptModule(Splits(prompts(n), ()), batch_size=3, seed=4), ckpt_path=resume)
+        max_epochs=-1,
+        max_steps=max_steps,
+        use_distributed_sampler=False,
+        callbacks=[Stop(batches, save_at, path)],
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(
+        module,
+        datamodule=PromptModule(Splits(prompts(n), ()), batch_size=3, seed=4),
+        ckpt_path=resume,
+    )
     return module.batches_seen
 
 
-LIGHTNING_WARNINGS = ["ignore:.*does not have many workers", "ignore:.*LeafSpec.*", "ignore:.*isinstance.treespec.*"]
+LIGHTNING_WARNINGS = [
+    "ignore:.*does not have many workers",
+    "ignore:.*LeafSpec.*",
+    "ignore:.*isinstance.treespec.*",
+]
 pytestmark = [pytest.mark.filterwarnings(w) for w in LIGHTNING_WARNINGS]
 
 
@@ -165,7 +203,8 @@ pytestmark = [pytest.mark.filterwarnings(w) for w in LIGHTNING_WARNINGS]
 @pytest.mark.parametrize("at", range(1, 8))
 @pytest.mark.parametrize("stop", ["should_stop", "max_steps"])
 def test_lightning_resumes_without_repeating_or_skipping(tmp_path, save_point, at, stop):
-    """7 prompts in batches of 3 give epochs of 3 batches: batches 4 to 6 are in epoch 2, and batches 3 and 6 end an epoch."""
+    """7 prompts in batches of 3 give epochs of 3 batches: batches 4 to 6 are in epoch 2, and
+    batches 3 and 6 end an epoch."""
     total, path = 14, tmp_path / "stopped.ckpt"
     uninterrupted = fit(total)
     assert uninterrupted == stream(PromptLoader(prompts(7), 3, seed=4), total)
@@ -195,7 +234,12 @@ def test_module_gets_its_ranks_from_the_strategy():
 def test_time_is_the_number_of_the_pass() -> None:
     """Repeated occurrences of a prompt get different ids, without communication between ranks."""
     loader = PromptLoader(prompts(5), batch_size=4)
-    assert [[prompt.time for prompt in batch] for batch in (*loader, *loader)] == [[0, 0, 0, 0], [0, 1, 1, 1], [1, 1, 2, 2], [2, 2, 2, 3]]
+    assert [[prompt.time for prompt in batch] for batch in (*loader, *loader)] == [
+        [0, 0, 0, 0],
+        [0, 1, 1, 1],
+        [1, 1, 2, 2],
+        [2, 2, 2, 3],
+    ]
 
 
 @pytest.mark.parametrize("column", ["response", "candidates", "steps"])

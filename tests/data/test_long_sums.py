@@ -29,7 +29,9 @@ def test_demonstrations_call_or_answer_wrongly_and_copy_results() -> None:
         question, _, rest = (prompt.text or "").partition("=")
         response = prompt.meta["response"]
         if rest:
-            assert rest == f"<calculator>{question}</calculator>\n<result>{prompt.answer}</result>\n"
+            assert (
+                rest == f"<calculator>{question}</calculator>\n<result>{prompt.answer}</result>\n"
+            )
             assert response == f"<answer>{prompt.answer}</answer>"
             kinds["result"] += 1
         elif "<calculator>" in response:

@@ -9,7 +9,12 @@ from rlmods.data.mistakes import MAX_CANDIDATES, mistakes, ranked_candidates
 
 @pytest.mark.parametrize(
     ("answer", "wrong"),
-    [(57, [56, 58, 47, 67, 75]), (-132, [-133, -131, -142, -122, -123]), (4, [3, 5, -6, 14]), (33, [32, 34, 23, 43])],
+    [
+        (57, [56, 58, 47, 67, 75]),
+        (-132, [-133, -131, -142, -122, -123]),
+        (4, [3, 5, -6, 14]),
+        (33, [32, 34, 23, 43]),
+    ],
 )
 def test_off_by_one_off_by_ten_or_swapped(answer, wrong):
     assert mistakes(answer) == wrong

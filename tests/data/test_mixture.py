@@ -25,7 +25,14 @@ def part(num_train: int, num_val: int = 2) -> Callable[[], Splits]:
     return lambda: Splits(rows[num_val:], rows[:num_val])
 
 
-def stream(splits: Splits, batch_size: int, num_batches: int, rank: int = 0, world_size: int = 1, seed: int = 0) -> list[list[Prompt]]:
+def stream(
+    splits: Splits,
+    batch_size: int,
+    num_batches: int,
+    rank: int = 0,
+    world_size: int = 1,
+    seed: int = 0,
+) -> list[list[Prompt]]:
     loader = PromptLoader(splits.train, batch_size, seed, rank, world_size, splits.weights)
     return list(islice(chain.from_iterable(repeat(loader)), num_batches))
 
@@ -57,14 +64,27 @@ class TestInterleaving:
     def test_every_stretch_has_the_shares(self, start: int) -> None:
         interleaving = Interleaving({"a": 5.0, "b": 2.0, "c": 1.0})
         counts = Counter(interleaving(position)[0] for position in range(start, start + 80))
-        assert all(abs(counts[name] - 80 * share) <= 1 for name, share in interleaving.shares.items())
+        assert all(
+            abs(counts[name] - 80 * share) <= 1 for name, share in interleaving.shares.items()
+        )
 
 
 class TestSplits:
     def test_ids_are_unique_and_sources_are_named(self) -> None:
         splits = Mixture({"x": part(5), "y": part(3)}, {"y": 2.0})()
-        assert [prompt.id for prompt in splits.train] == ["x/2", "y/2", "x/3", "y/3", "x/4", "y/4", "x/5", "x/6"]
-        assert all(prompt.id.startswith(f"{prompt.source}/") for prompt in (*splits.train, *splits.val))
+        assert [prompt.id for prompt in splits.train] == [
+            "x/2",
+            "y/2",
+            "x/3",
+            "y/3",
+            "x/4",
+            "y/4",
+            "x/5",
+            "x/6",
+        ]
+        assert all(
+            prompt.id.startswith(f"{prompt.source}/") for prompt in (*splits.train, *splits.val)
+        )
         assert splits.weights == {"x": 1.0, "y": 2.0}
 
     def test_first_prompts_are_of_all_sources(self) -> None:
@@ -75,14 +95,35 @@ class TestSplits:
         ("mixture", "message"),
         [
             (Mixture(), r"data=mixture needs data sets; type \+data@data.sources.NAME=OPTION"),
-            (Mixture({"x": part(3)}, {"y": 1.0}), r"data.weights.y: no such data set; choose from x"),
-            (Mixture({"x": part(3)}, {"x": 0.0}), r"data.weights.x=0.0: must be above 0; .*type ~data.sources.x"),
+            (
+                Mixture({"x": part(3)}, {"y": 1.0}),
+                r"data.weights.y: no such data set; choose from x",
+            ),
+            (
+                Mixture({"x": part(3)}, {"x": 0.0}),
+                r"data.weights.x=0.0: must be above 0; .*type ~data.sources.x",
+            ),
             (Mixture({"x": part(3)}, {"x": True}), r"data.weights.x=True: must be above 0"),
-            (Mixture({"x": Arithmetic(level=9)}), r"data.sources.x: data.sources.x.level=9: choose from 1, 2, 3, 4, 5"),
-            (Mixture({"x": Jsonl()}), r"data.sources.x: data=jsonl needs a file; type data.sources.x.train=FILE"),
-            (Mixture({"x": part(3), "y": Jsonl("y.jsonl", max_prompt_tokens=9)}), r"data.sources.y.max_prompt_tokens is not read"),
-            (Mixture({"x": Mixture({"y": part(3)})}), r"data.sources.x: a mixture cannot be part of a mixture"),
-            (Mixture({"x": "arithmetic"}), r"data.sources.x: is no data set; type \+data@data.sources.x=OPTION"),  # type: ignore[dict-item]
+            (
+                Mixture({"x": Arithmetic(level=9)}),
+                r"data.sources.x: data.sources.x.level=9: choose from 1, 2, 3, 4, 5",
+            ),
+            (
+                Mixture({"x": Jsonl()}),
+                r"data.sources.x: data=jsonl needs a file; type data.sources.x.train=FILE",
+            ),
+            (
+                Mixture({"x": part(3), "y": Jsonl("y.jsonl", max_prompt_tokens=9)}),
+                r"data.sources.y.max_prompt_tokens is not read",
+            ),
+            (
+                Mixture({"x": Mixture({"y": part(3)})}),
+                r"data.sources.x: a mixture cannot be part of a mixture",
+            ),
+            (
+                Mixture({"x": "arithmetic"}),
+                r"data.sources.x: is no data set; type \+data@data.sources.x=OPTION",
+            ),  # type: ignore[dict-item]
         ],
     )
     def test_errors(self, mixture: Mixture, message: str) -> None:
@@ -96,7 +137,10 @@ class TestStream:
 
     def test_every_batch_has_the_shares_and_every_pass_all_prompts(self) -> None:
         batches = stream(self.SPLITS, 8, 14)
-        assert all(Counter(prompt.source for prompt in batch) == {"x": 4, "y": 2, "z": 2} for batch in batches)
+        assert all(
+            Counter(prompt.source for prompt in batch) == {"x": 4, "y": 2, "z": 2}
+            for batch in batches
+        )
         flat = list(chain.from_iterable(batches))
         for source, size in (("x", 7), ("y", 4)):
             own = [prompt for prompt in flat if prompt.source == source]
@@ -106,7 +150,10 @@ class TestStream:
                 assert {prompt.time for prompt in one} == {number}
 
     def test_depends_on_the_seed_only(self) -> None:
-        ids = [[[prompt.id for prompt in batch] for batch in stream(self.SPLITS, 6, 9, seed=seed)] for seed in (0, 0, 1)]
+        ids = [
+            [[prompt.id for prompt in batch] for batch in stream(self.SPLITS, 6, 9, seed=seed)]
+            for seed in (0, 0, 1)
+        ]
         assert ids[0] == ids[1] != ids[2]
 
     def test_ranks_split_the_batches(self) -> None:
@@ -115,7 +162,9 @@ class TestStream:
 
     @pytest.mark.parametrize("before", [0, 1, 5])
     def test_resumes_at_the_next_prompt(self, before: int) -> None:
-        first, second = (PromptLoader(self.SPLITS.train, 6, 3, weights=self.SPLITS.weights) for _ in range(2))
+        first, second = (
+            PromptLoader(self.SPLITS.train, 6, 3, weights=self.SPLITS.weights) for _ in range(2)
+        )
         straight = list(islice(chain.from_iterable(repeat(first)), before))
         second.load_state_dict(first.state_dict())
         resumed = list(islice(chain.from_iterable(repeat(second)), 5))
@@ -124,7 +173,9 @@ class TestStream:
     def test_other_weights_are_other_data(self) -> None:
         state = PromptLoader(self.SPLITS.train, 6, weights=self.SPLITS.weights).state_dict()
         with pytest.raises(UserError, match="the data changed between save and resume"):
-            PromptLoader(self.SPLITS.train, 6, weights={"x": 1.0, "y": 1.0, "z": 1.0}).load_state_dict(state)
+            PromptLoader(
+                self.SPLITS.train, 6, weights={"x": 1.0, "y": 1.0, "z": 1.0}
+            ).load_state_dict(state)
 
 
 class TestSourceColumn:
@@ -134,10 +185,17 @@ class TestSourceColumn:
 
     def test_of_a_file(self, tmp_path: Path) -> None:
         file = self.write(
-            tmp_path / "x.jsonl", {"prompt": "1+1=", "answer": 2, "kind": "sums"}, {"prompt": "Hi", "answer": None, "kind": "talk"}
+            tmp_path / "x.jsonl",
+            {"prompt": "1+1=", "answer": 2, "kind": "sums"},
+            {"prompt": "Hi", "answer": None, "kind": "talk"},
         )
         first, second = Jsonl(file, source="kind", num_val=0)().train
-        assert (first.source, first.answer, second.source, second.answer) == ("sums", "2", "talk", None)
+        assert (first.source, first.answer, second.source, second.answer) == (
+            "sums",
+            "2",
+            "talk",
+            None,
+        )
         assert first.meta == {}
 
     def test_a_row_without_one(self, tmp_path: Path) -> None:
@@ -156,4 +214,6 @@ def test_a_stream_of_one_source_is_not_changed_by_a_weight() -> None:
     """Passes are those of the single data set, apart from the names."""
     splits = Mixture({"x": part(6)}, {"x": 0.3})()
     batches = stream(splits, 4, 6)
-    assert [prompt.time for prompt in chain.from_iterable(batches)] == [number // 6 for number in islice(count(), 24)]
+    assert [prompt.time for prompt in chain.from_iterable(batches)] == [
+        number // 6 for number in islice(count(), 24)
+    ]

@@ -17,7 +17,9 @@ def test_option_lists_all_fields_with_their_defaults(path):
     part = get_class(option.pop("_target_"))
     option.pop("_convert_", None)
     assert part.__module__ == f"rlmods.data.{path.stem}"
-    assert option == {f.name: f.default if f.default is not MISSING else f.default_factory() for f in fields(part)}
+    assert option == {
+        f.name: f.default if f.default is not MISSING else f.default_factory() for f in fields(part)
+    }
 
 
 def test_hydra_builds_the_default():

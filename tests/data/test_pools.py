@@ -23,7 +23,8 @@ def prompts(number: int, source: str | None = None) -> list[Prompt]:
 
 
 def outcome(prompt: Prompt) -> int:
-    """Correct responses of four: a third of the prompts is always solved, a third never, a third changes with the pass."""
+    """Correct responses of four: a third of the prompts is always solved, a third never, a third
+    changes with the pass."""
     number = int(prompt.id.rpartition("-")[2])
     return (SAMPLES, 0, (prompt.time + number) % 3)[number % 3]
 
@@ -31,10 +32,20 @@ def outcome(prompt: Prompt) -> int:
 class Run:
     """Loaders of all ranks in lockstep, with pools that all ranks update alike."""
 
-    def __init__(self, rows: list[Prompt], batch_size: int, world_size: int = 1, weights: Any = None, **options: Any) -> None:
+    def __init__(
+        self,
+        rows: list[Prompt],
+        batch_size: int,
+        world_size: int = 1,
+        weights: Any = None,
+        **options: Any,
+    ) -> None:
         options = {"solved_after": 2, "unsolved_after": 2, "bring_back": 0.25} | options
         self.pools = [DifficultyPools(**options) for _ in range(world_size)]
-        self.loaders = [PromptLoader(rows, batch_size, 5, rank, world_size, weights, self.pools[rank]) for rank in range(world_size)]
+        self.loaders = [
+            PromptLoader(rows, batch_size, 5, rank, world_size, weights, self.pools[rank])
+            for rank in range(world_size)
+        ]
         self.batches = [chain.from_iterable(repeat(loader)) for loader in self.loaders]
 
     def step(self, outcome: Callable[[Prompt], int] = outcome) -> list[Prompt]:
@@ -64,11 +75,21 @@ class TestUpdate:
         pools = DifficultyPools(solved_after=2, unsolved_after=3, bring_back=0.0)
         solved = [(4, False), (2, False), (4, False), (4, True), (4, True)]
         unsolved = [(0, False), (0, False), (0, True), (1, False), (0, False), (0, False)]
-        for num_correct, retired in [*solved, *unsolved, (4, False), (0, False), (4, False), (4, True)]:
+        for num_correct, retired in [
+            *solved,
+            *unsolved,
+            (4, False),
+            (0, False),
+            (4, False),
+            (4, True),
+        ]:
             pools.update("a", num_correct, 4)
             assert ("a" in pools.retired) == retired
 
-    @pytest.mark.parametrize(("options", "retired"), [((1, None), ["right"]), ((None, 1), ["wrong"]), ((1, 1), ["right", "wrong"])])
+    @pytest.mark.parametrize(
+        ("options", "retired"),
+        [((1, None), ["right"]), ((None, 1), ["wrong"]), ((1, 1), ["right", "wrong"])],
+    )
     def test_null_never_retires(self, options: tuple[Any, Any], retired: list[str]) -> None:
         pools = DifficultyPools(*options, bring_back=0.0)
         pools.update("right", 4, 4)
@@ -97,7 +118,10 @@ class TestPass:
         assert pools.num_brought_back == back
 
     def test_which_ones_depends_on_the_seed(self) -> None:
-        found = [self.pools(10, 0.5).begin_pass([str(i) for i in range(20)], seed, 1) for seed in ("0-1", "0-1", "0-2")]
+        found = [
+            self.pools(10, 0.5).begin_pass([str(i) for i in range(20)], seed, 1)
+            for seed in ("0-1", "0-1", "0-2")
+        ]
         assert found[0] == found[1] != found[2]
 
     def test_one_that_was_brought_back_is_retired_again_after_one_more(self) -> None:
@@ -110,7 +134,9 @@ class TestPass:
 
     def test_enough_prompts_stay(self) -> None:
         pools = self.pools(10, 0.0)
-        assert pools.begin_pass([str(i) for i in range(10)], "0-1", 4) == {str(i) for i in range(4, 10)}, "the earliest come back"
+        assert pools.begin_pass([str(i) for i in range(10)], "0-1", 4) == {
+            str(i) for i in range(4, 10)
+        }, "the earliest come back"
 
     def test_others_are_not_touched(self) -> None:
         pools = self.pools(10, 1.0)
@@ -142,7 +168,9 @@ class TestStream:
 
     @settings(max_examples=25, deadline=None)
     @given(st.integers(5, 20), st.integers(1, 3), st.integers(1, 3), st.integers(0, 12))
-    def test_ranks_are_one_and_resuming_changes_nothing(self, number: int, batch: int, world_size: int, before: int) -> None:
+    def test_ranks_are_one_and_resuming_changes_nothing(
+        self, number: int, batch: int, world_size: int, before: int
+    ) -> None:
         size = batch * world_size
         straight, ranks = Run(prompts(number), size), Run(prompts(number), size, world_size)
         expected = [straight.step() for _ in range(before + 8)]
@@ -160,5 +188,9 @@ class TestStream:
         run = Run(rows, 6, weights={"x": 2.0, "y": 1.0}, bring_back=0.0)
         batches = [run.step() for _ in range(20)]
         assert all(sum(prompt.source == "x" for prompt in batch) == 4 for batch in batches)
-        found = passes([[prompt for prompt in chain.from_iterable(batches) if prompt.source == "x"]])
-        assert [len(found[number]) for number in (0, 1, 2)] == [8, 8, 4], "two are unstable, and a batch needs four"
+        found = passes(
+            [[prompt for prompt in chain.from_iterable(batches) if prompt.source == "x"]]
+        )
+        assert [len(found[number]) for number in (0, 1, 2)] == [8, 8, 4], (
+            "two are unstable, and a batch needs four"
+        )

@@ -28,20 +28,31 @@ def read(tmp_path):
 
 
 def annotations(candidates, ranks, finished=None, **more):
-    return {"candidates": candidates, "ranks": ranks, "finished": finished or (True,) * len(ranks), **more}
+    return {
+        "candidates": candidates,
+        "ranks": ranks,
+        "finished": finished or (True,) * len(ranks),
+        **more,
+    }
 
 
 class TestPairs:
     def test_chosen_is_first_and_the_response(self, read):
         (prompt,) = read({**PAIR, "source": "x", "answer": 4})
         assert prompt == Prompt(
-            id="train-1", text="2+2?", answer="4", meta={"source": "x", **annotations(("4", "5"), (0, 1), response="4")}
+            id="train-1",
+            text="2+2?",
+            answer="4",
+            meta={"source": "x", **annotations(("4", "5"), (0, 1), response="4")},
         )
 
     def test_renamed_columns_and_margin(self, read):
         row = {"q": "2+2?", "good": "4", "bad": "5", "by": 2, "chosen": 7}
         (prompt,) = read(row, prompt="q", chosen="good", rejected="bad", margin="by")
-        assert prompt.meta == {"chosen": 7, **annotations(("4", "5"), (0, 1), margin=2.0, response="4")}
+        assert prompt.meta == {
+            "chosen": 7,
+            **annotations(("4", "5"), (0, 1), margin=2.0, response="4"),
+        }
 
     def test_response_column_is_the_response(self, read):
         (prompt,) = read({**PAIR, "response": "It is 4."})
@@ -56,13 +67,25 @@ class TestPairs:
         elif prompt_column is not None:
             row["prompt"] = context if prompt_column == "same" else prompt_column
         (prompt,) = read(row)
-        assert prompt == Prompt(id="train-1", messages=context, meta=annotations(("4", "5"), (0, 1), response="4"))
+        assert prompt == Prompt(
+            id="train-1", messages=context, meta=annotations(("4", "5"), (0, 1), response="4")
+        )
 
     def test_transcripts(self, read):
         dialogue = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: 2+2?\n\nAssistant:"
         row = {"chosen": f"{dialogue} 4", "rejected": f"{dialogue} 5"}
-        assert read(row) == [Prompt(id="train-1", text=dialogue, meta=annotations((" 4", " 5"), (0, 1), response=" 4"))]
-        assert read(row, chat=True) == [Prompt(id="train-1", messages=[*HELLO, USER], meta=annotations(("4", "5"), (0, 1), response="4"))]
+        assert read(row) == [
+            Prompt(
+                id="train-1", text=dialogue, meta=annotations((" 4", " 5"), (0, 1), response=" 4")
+            )
+        ]
+        assert read(row, chat=True) == [
+            Prompt(
+                id="train-1",
+                messages=[*HELLO, USER],
+                meta=annotations(("4", "5"), (0, 1), response="4"),
+            )
+        ]
         opened = {key: f"Be brief.{text}" for key, text in row.items()}
         assert read(opened, chat=True)[0].messages == [SYSTEM, *HELLO, USER]
 
@@ -89,10 +112,22 @@ class TestRankings:
         assert prompt.meta["candidates"] == ("4", "5", "22")
         assert prompt.meta["response"] == ("4", "5", "22")[ranks.index(0)]
 
-    @given(scores=st.lists(st.integers(-3, 3) | st.floats(-3, 3), min_size=2, max_size=6).filter(lambda x: len(set(x)) > 1))
+    @given(
+        scores=st.lists(st.integers(-3, 3) | st.floats(-3, 3), min_size=2, max_size=6).filter(
+            lambda x: len(set(x)) > 1
+        )
+    )
     def test_higher_scores_are_lower_ranks(self, tmp_path_factory, scores):
         path = tmp_path_factory.mktemp("data") / "data.jsonl"
-        path.write_text(json.dumps({"prompt": "q", "candidates": [f"c{i}" for i in range(len(scores))], "scores": scores}))
+        path.write_text(
+            json.dumps(
+                {
+                    "prompt": "q",
+                    "candidates": [f"c{i}" for i in range(len(scores))],
+                    "scores": scores,
+                }
+            )
+        )
         ranks = Preferences(str(path), num_val=0)().train[0].meta["ranks"]
         for x, i in zip(scores, ranks, strict=True):
             for y, j in zip(scores, ranks, strict=True):
@@ -104,23 +139,65 @@ class TestRankings:
             return {"text": text, "finish": finish, "logprob": -1.5, "tokens": 3}
 
         rows = [
-            {"prompt": "a", "id": "x-1", "answer": "4", "candidates": [candidate("4"), candidate("22", "length")], "ranks": [0, 1]},
-            {"prompt": [USER], "id": "x-2", "answer": None, "candidates": [candidate(t) for t in "123"], "ranks": [1, None, 0]},
-            {"prompt": "c", "id": "x-3", "candidates": [candidate("4", "length"), candidate("4!"), candidate("5")], "ranks": [0, 0, 1]},
-            {"prompt": "d", "id": "x-4", "candidates": [candidate("4", "length"), candidate("5")], "ranks": [0, 1]},
+            {
+                "prompt": "a",
+                "id": "x-1",
+                "answer": "4",
+                "candidates": [candidate("4"), candidate("22", "length")],
+                "ranks": [0, 1],
+            },
+            {
+                "prompt": [USER],
+                "id": "x-2",
+                "answer": None,
+                "candidates": [candidate(t) for t in "123"],
+                "ranks": [1, None, 0],
+            },
+            {
+                "prompt": "c",
+                "id": "x-3",
+                "candidates": [candidate("4", "length"), candidate("4!"), candidate("5")],
+                "ranks": [0, 0, 1],
+            },
+            {
+                "prompt": "d",
+                "id": "x-4",
+                "candidates": [candidate("4", "length"), candidate("5")],
+                "ranks": [0, 1],
+            },
         ]
         first, second, third, fourth = read(*rows, id="id")
-        assert first == Prompt(id="x-1", text="a", answer="4", meta=annotations(("4", "22"), (0, 1), (True, False), response="4"))
-        assert second == Prompt(id="x-2", messages=[USER], meta={"answer": None, **annotations(("1", "3"), (1, 0), response="3")})
-        assert third.meta == annotations(("4", "4!", "5"), (0, 0, 1), (False, True, True), response="4!")
+        assert first == Prompt(
+            id="x-1",
+            text="a",
+            answer="4",
+            meta=annotations(("4", "22"), (0, 1), (True, False), response="4"),
+        )
+        assert second == Prompt(
+            id="x-2",
+            messages=[USER],
+            meta={"answer": None, **annotations(("1", "3"), (1, 0), response="3")},
+        )
+        assert third.meta == annotations(
+            ("4", "4!", "5"), (0, 0, 1), (False, True, True), response="4!"
+        )
         assert fourth.meta == annotations(("4", "5"), (0, 1), (False, True))
 
     def test_rows_without_a_preference_are_counted_and_left_out(self, read):
         def row(candidates, ranks):
             return {"prompt": "q", "candidates": candidates, "ranks": ranks}
 
-        flat = [row(["a", "b"], [1, 1]), row(["a", "b"], None), row(["a", "b"], [0, None]), row(["a"], [0]), row([], [])]
-        with pytest.warns(UserWarning, match=r"data.jsonl: 5 of 6 rows prefer no candidate to another and are left out"):
+        flat = [
+            row(["a", "b"], [1, 1]),
+            row(["a", "b"], None),
+            row(["a", "b"], [0, None]),
+            row(["a"], [0]),
+            row([], []),
+        ]
+        with pytest.warns(
+            UserWarning,
+            match=r"data.jsonl: 5 of 6 rows prefer no candidate to another and are left out",
+        ):
             assert [p.id for p in read(*flat, row(["a", "b"], [0, 1]))] == ["train-6"]
         with pytest.raises(UserError, match="no row prefers a candidate to another"):
             read(*flat)
@@ -134,11 +211,17 @@ class TestLabels:
     @pytest.mark.parametrize(("label", "rank"), [(True, 0), (1, 0), (1.0, 0), (False, 1), (0, 1)])
     def test_desirable_is_rank_0_and_the_response(self, read, label, rank):
         (prompt,) = read({**VERDICT, "label": label})
-        assert prompt.meta == annotations(("4",), (rank,), **({"response": "4"} if rank == 0 else {}))
+        assert prompt.meta == annotations(
+            ("4",), (rank,), **({"response": "4"} if rank == 0 else {})
+        )
 
     def test_chat(self, read):
-        (prompt,) = read({"prompt": [USER], "completion": [GOOD], "label": True}, response="completion")
-        assert prompt == Prompt(id="train-1", messages=[USER], meta=annotations(("4",), (0,), response="4"))
+        (prompt,) = read(
+            {"prompt": [USER], "completion": [GOOD], "label": True}, response="completion"
+        )
+        assert prompt == Prompt(
+            id="train-1", messages=[USER], meta=annotations(("4",), (0,), response="4")
+        )
 
 
 class TestSteps:
@@ -155,7 +238,11 @@ class TestSteps:
 
     def test_with_pairs_or_a_response(self, read):
         (prompt,) = read({**PAIR, **STEPS})
-        assert prompt.meta == {**annotations(("4", "5"), (0, 1), response="4"), "steps": ("2+2=4\n", "so 4"), "step_labels": (1.0, 0.0)}
+        assert prompt.meta == {
+            **annotations(("4", "5"), (0, 1), response="4"),
+            "steps": ("2+2=4\n", "so 4"),
+            "step_labels": (1.0, 0.0),
+        }
         (prompt,) = read({**STEPS, "response": "4"})
         assert prompt.meta["response"] == "4"
 
@@ -166,53 +253,174 @@ def without(row, *names):
 
 TURNS = [USER, GOOD]
 CASES = [
-    ([PAIR, without(PAIR, "rejected")], {}, r'2: no column "rejected"; columns: prompt, chosen; type data.rejected='),
-    ([{"prompt": "q", "chosen": "a", "rejected_one": "b"}], {}, r'1: no column "rejected"; .*; type data.rejected=rejected_one'),
-    ([{"question": "q", "chosen": "a", "rejected": "b"}], {}, r'1: no column "prompt"; columns: question, .*; type data.prompt=COLUMN'),
-    ([{"turns": "q", "chosen": "a", "rejected": "b"}], {"messages": "turn"}, r'1: no column "turn"; .*; type data.messages=turns'),
-    ([{"question": "q", "candidates": [{"text": "a"}, {"text": "b"}]}], {}, r'1: no column "prompt"; .*; type data.prompt='),
-    ([{"prompt": "q", "response": "a"}], {}, r"1: no preferences in the columns prompt, response; type data.chosen=.*or data=jsonl"),
-    ([{"question": "q", "good": "a", "bad": "b"}], {}, r"1: no preferences in the columns question, good, bad; type data.chosen=COLUMN"),
-    ([{"prompt": "q", "candidates": ["a", "b"], "rank": [1, 0]}], {"ranks": "rnk"}, r'1: no column "rnk"; .*type data.ranks=rank'),
+    (
+        [PAIR, without(PAIR, "rejected")],
+        {},
+        r'2: no column "rejected"; columns: prompt, chosen; type data.rejected=',
+    ),
+    (
+        [{"prompt": "q", "chosen": "a", "rejected_one": "b"}],
+        {},
+        r'1: no column "rejected"; .*; type data.rejected=rejected_one',
+    ),
+    (
+        [{"question": "q", "chosen": "a", "rejected": "b"}],
+        {},
+        r'1: no column "prompt"; columns: question, .*; type data.prompt=COLUMN',
+    ),
+    (
+        [{"turns": "q", "chosen": "a", "rejected": "b"}],
+        {"messages": "turn"},
+        r'1: no column "turn"; .*; type data.messages=turns',
+    ),
+    (
+        [{"question": "q", "candidates": [{"text": "a"}, {"text": "b"}]}],
+        {},
+        r'1: no column "prompt"; .*; type data.prompt=',
+    ),
+    (
+        [{"prompt": "q", "response": "a"}],
+        {},
+        r"1: no preferences in the columns prompt, response; type data.chosen=.*or data=jsonl",
+    ),
+    (
+        [{"question": "q", "good": "a", "bad": "b"}],
+        {},
+        r"1: no preferences in the columns question, good, bad; type data.chosen=COLUMN",
+    ),
+    (
+        [{"prompt": "q", "candidates": ["a", "b"], "rank": [1, 0]}],
+        {"ranks": "rnk"},
+        r'1: no column "rnk"; .*type data.ranks=rank',
+    ),
     ([PAIR], {"margin": "margn"}, r'1: no column "margn"; columns: .*; type data.margin='),
     ([PAIR, {**PAIR, "chosen": " "}], {}, r'2: column "chosen" is empty'),
     ([PAIR, {**PAIR, "rejected": 5}], {}, r'2: column "rejected" must hold text, found a number'),
-    ([PAIR, {**PAIR, "rejected": "4"}], {}, r'2: column "rejected" repeats a response at another rank'),
+    (
+        [PAIR, {**PAIR, "rejected": "4"}],
+        {},
+        r'2: column "rejected" repeats a response at another rank',
+    ),
     ([{**PAIR, "margin": "big"}], {}, r'1: column "margin" must hold numbers, found a string'),
     ([{**PAIR, "margin": True}], {}, r'1: column "margin" must hold numbers, found true/false'),
     ([{**PAIR, "margin": float("nan")}], {}, r"1: broken JSON \(NaN is no number\)"),
-    ([{**PAIR, "margin": 1}, PAIR], {}, r'2: column "margin" is in this row or in the first, but not in both'),
-    ([RANKING, {**RANKING, "ranks": [0, 1, 2]}], {}, r'2: column "ranks" is in this row or in the first'),
+    (
+        [{**PAIR, "margin": 1}, PAIR],
+        {},
+        r'2: column "margin" is in this row or in the first, but not in both',
+    ),
+    (
+        [RANKING, {**RANKING, "ranks": [0, 1, 2]}],
+        {},
+        r'2: column "ranks" is in this row or in the first',
+    ),
     ([PAIR, RANKING], {}, r"2: column .* is in this row or in the first"),
-    ([{"chosen": TURNS, "rejected": [SYSTEM, USER, BAD]}], {}, r'1: column "rejected": the prompt differs from that of the first response'),
-    ([{"prompt": [SYSTEM, USER], "chosen": TURNS, "rejected": TURNS}], {}, r'1: column "prompt" differs from .* in column "chosen"'),
-    ([{"chosen": [USER], "rejected": TURNS}], {}, r'1: column "chosen" must end with an assistant turn, found the role user'),
-    ([{"chosen": [*TURNS, GOOD], "rejected": [*TURNS, BAD]}], {}, r'1: column "chosen": the prompt must end with a user turn'),
+    (
+        [{"chosen": TURNS, "rejected": [SYSTEM, USER, BAD]}],
+        {},
+        r'1: column "rejected": the prompt differs from that of the first response',
+    ),
+    (
+        [{"prompt": [SYSTEM, USER], "chosen": TURNS, "rejected": TURNS}],
+        {},
+        r'1: column "prompt" differs from .* in column "chosen"',
+    ),
+    (
+        [{"chosen": [USER], "rejected": TURNS}],
+        {},
+        r'1: column "chosen" must end with an assistant turn, found the role user',
+    ),
+    (
+        [{"chosen": [*TURNS, GOOD], "rejected": [*TURNS, BAD]}],
+        {},
+        r'1: column "chosen": the prompt must end with a user turn',
+    ),
     ([{**PAIR, "prompt": TURNS}], {}, r'1: column "prompt": the prompt must end with a user turn'),
     ([{"prompt": "q", "chosen": [], "rejected": TURNS}], {}, r'1: column "chosen" is empty'),
-    ([{"prompt": "q", "chosen": ["4"], "rejected": ["5"]}], {}, r'1: column "chosen" must list messages such as'),
+    (
+        [{"prompt": "q", "chosen": ["4"], "rejected": ["5"]}],
+        {},
+        r'1: column "chosen" must list messages such as',
+    ),
     ([{**PAIR, "prompt": " "}], {}, r'1: column "prompt" is empty'),
-    ([{"chosen": "\n\nHuman: q\n\nAssistant:", "rejected": "x"}], {}, r'1: column "chosen" is empty'),
-    ([{"chosen": "\n\nHuman: q\n\nAssistant: a\n\nHuman: b", "rejected": "x"}], {}, r"transcripts such as .*, the reply last"),
-    ([{**RANKING, "candidates": "4"}], {}, r'1: column "candidates" must hold a list, found a string'),
+    (
+        [{"chosen": "\n\nHuman: q\n\nAssistant:", "rejected": "x"}],
+        {},
+        r'1: column "chosen" is empty',
+    ),
+    (
+        [{"chosen": "\n\nHuman: q\n\nAssistant: a\n\nHuman: b", "rejected": "x"}],
+        {},
+        r"transcripts such as .*, the reply last",
+    ),
+    (
+        [{**RANKING, "candidates": "4"}],
+        {},
+        r'1: column "candidates" must hold a list, found a string',
+    ),
     ([{**RANKING, "candidates": ["4", ""]}], {}, r'1: column "candidates" is empty'),
-    ([{**RANKING, "candidates": ["4", None]}], {}, r'1: column "candidates" must hold text, found null'),
-    ([{**RANKING, "candidates": ["4", "5", "4"]}], {}, r'1: column "candidates" repeats a response at another rank'),
-    ([{**RANKING, "candidates": [{"txt": "4"}, "5"]}], {}, r'1: column "candidates" must hold texts, or objects with "text"; found .* txt'),
-    ([RANKING | {"ranks": [0, 1]}], {}, r'1: column "ranks" has 2 entries, and column "candidates" has 3'),
+    (
+        [{**RANKING, "candidates": ["4", None]}],
+        {},
+        r'1: column "candidates" must hold text, found null',
+    ),
+    (
+        [{**RANKING, "candidates": ["4", "5", "4"]}],
+        {},
+        r'1: column "candidates" repeats a response at another rank',
+    ),
+    (
+        [{**RANKING, "candidates": [{"txt": "4"}, "5"]}],
+        {},
+        r'1: column "candidates" must hold texts, or objects with "text"; found .* txt',
+    ),
+    (
+        [RANKING | {"ranks": [0, 1]}],
+        {},
+        r'1: column "ranks" has 2 entries, and column "candidates" has 3',
+    ),
     ([RANKING | {"ranks": 0}], {}, r'1: column "ranks" must hold a list, found a number'),
-    ([RANKING | {"ranks": [0, "1", 2]}], {}, r'1: column "ranks" must hold numbers, found a string'),
-    ([RANKING | {"ranks": [0, True, 2]}], {}, r'1: column "ranks" must hold numbers, found true/false'),
+    (
+        [RANKING | {"ranks": [0, "1", 2]}],
+        {},
+        r'1: column "ranks" must hold numbers, found a string',
+    ),
+    (
+        [RANKING | {"ranks": [0, True, 2]}],
+        {},
+        r'1: column "ranks" must hold numbers, found true/false',
+    ),
     ([RANKING | {"scores": [0, float("inf"), 2]}], {}, r"1: broken JSON \(Infinity is no number\)"),
-    ([VERDICT, without(VERDICT, "response")], {}, r'2: no column "response"; columns: prompt, label; type data.response='),
-    ([VERDICT, VERDICT | {"label": 2}], {}, r'2: column "label" must hold true or false, or 1 or 0; found 2'),
+    (
+        [VERDICT, without(VERDICT, "response")],
+        {},
+        r'2: no column "response"; columns: prompt, label; type data.response=',
+    ),
+    (
+        [VERDICT, VERDICT | {"label": 2}],
+        {},
+        r'2: column "label" must hold true or false, or 1 or 0; found 2',
+    ),
     ([VERDICT | {"label": "yes"}], {}, r"found 'yes'"),
     ([VERDICT | {"label": None}], {}, r"found null"),
     ([VERDICT | {"label": float("nan")}], {}, r"NaN is no number"),
     ([VERDICT | {"response": ""}], {}, r'1: column "response" is empty'),
-    ([STEPS, without(STEPS, "step_labels")], {}, r'2: no column "step_labels"; columns: prompt, steps; type data.step_labels='),
-    ([STEPS | {"step_labels": [1]}], {}, r'1: column "step_labels" has 1 entries, and column "steps" has 2'),
-    ([STEPS | {"step_labels": [1, 2]}], {}, r'1: column "step_labels" must hold numbers from 0 to 1, true or false, "\+" or "-"; found 2'),
+    (
+        [STEPS, without(STEPS, "step_labels")],
+        {},
+        r'2: no column "step_labels"; columns: prompt, steps; type data.step_labels=',
+    ),
+    (
+        [STEPS | {"step_labels": [1]}],
+        {},
+        r'1: column "step_labels" has 1 entries, and column "steps" has 2',
+    ),
+    (
+        [STEPS | {"step_labels": [1, 2]}],
+        {},
+        r'1: column "step_labels" must hold numbers from 0 to 1, true or false, "\+" or "-"; '
+        r"found 2",
+    ),
     ([STEPS | {"step_labels": [1, None]}], {}, r'"step_labels" must .*; found null'),
     ([STEPS | {"step_labels": [1, float("nan")]}], {}, r"NaN is no number"),
     ([STEPS | {"steps": ["a", 3]}], {}, r'1: column "steps" must hold text, found a number'),
@@ -232,12 +440,17 @@ class TestErrors:
         assert "data.jsonl" in str(error.value)
 
     def test_missing_file(self):
-        with pytest.raises(UserError, match=r"data=preferences needs a file; type data\.train=FILE"):
+        with pytest.raises(
+            UserError, match=r"data=preferences needs a file; type data\.train=FILE"
+        ):
             Preferences()()
 
     def test_skip_invalid_leaves_out_invalid_rows(self, read):
         bad = [PAIR | {"rejected": "4"}, PAIR | {"chosen": ""}]
-        with pytest.warns(UserWarning, match=r'data.jsonl: 2 rows cannot .*the first: .*data.jsonl:1: column "rejected" repeats'):
+        with pytest.warns(
+            UserWarning,
+            match=r'data.jsonl: 2 rows cannot .*the first: .*data.jsonl:1: column "rejected" repeats',
+        ):
             assert [p.id for p in read(*bad, PAIR, skip_invalid=True)] == ["train-3"]
         with pytest.raises(UserError, match=r'1: column "rejected" repeats'):
             read(*bad, skip_invalid=True)
@@ -251,12 +464,20 @@ def test_held_out_rows_keep_their_annotations(tmp_path):
     path.write_text("".join(json.dumps({**PAIR, "prompt": f"q{i}"}) + "\n" for i in range(9)))
     splits = Preferences(str(path), num_val=3)()
     assert (len(splits.train), len(splits.val)) == (6, 3)
-    assert all(p.meta == annotations(("4", "5"), (0, 1), response="4") for p in (*splits.train, *splits.val))
+    assert all(
+        p.meta == annotations(("4", "5"), (0, 1), response="4")
+        for p in (*splits.train, *splits.val)
+    )
 
 
 def test_unranked_candidates_are_refused(read):
     """Candidates written by `collect` are in the order of sampling, which is not a ranking."""
-    row = {"prompt": "2+2=", "candidates": [{"text": text, "logprob": -1.0, "finish": "stop"} for text in "45"]}
-    with pytest.raises(UserError, match=r"candidates are not ranked: type python -m rlmods\.label FILE"):
+    row = {
+        "prompt": "2+2=",
+        "candidates": [{"text": text, "logprob": -1.0, "finish": "stop"} for text in "45"],
+    }
+    with pytest.raises(
+        UserError, match=r"candidates are not ranked: type python -m rlmods\.label FILE"
+    ):
         read(row)
     assert read({**row, "ranks": [0, 1]})[0].meta["candidates"] == ("4", "5")

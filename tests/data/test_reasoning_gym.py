@@ -27,12 +27,19 @@ def test_a_small_task_is_deduplicated_across_the_splits():
     splits = ReasoningGym(num_train=120, num_val=40, options=SMALL)()
     assert len(questions(splits.train)) == 120
     assert not questions(splits.train) & questions(splits.val)
-    assert questions(ReasoningGym(num_train=20, num_val=40, options=SMALL)().val) == questions(splits.val)
+    assert questions(ReasoningGym(num_train=20, num_val=40, options=SMALL)().val) == questions(
+        splits.val
+    )
 
 
 def test_nearby_seeds_share_no_question():
-    one, two = (ReasoningGym(num_train=300, num_val=50, seed=seed, options={"min_digits": 4})() for seed in (0, 1))
-    assert not (questions(one.train) | questions(one.val)) & (questions(two.train) | questions(two.val))
+    one, two = (
+        ReasoningGym(num_train=300, num_val=50, seed=seed, options={"min_digits": 4})()
+        for seed in (0, 1)
+    )
+    assert not (questions(one.train) | questions(one.val)) & (
+        questions(two.train) | questions(two.val)
+    )
 
 
 def test_meta_holds_the_arguments_of_the_scorer():
@@ -40,7 +47,10 @@ def test_meta_holds_the_arguments_of_the_scorer():
     score = reasoning_gym.get_score_answer_fn(prompt.meta["task"])
     assert score(prompt.answer, prompt.meta["entry"]) == 1.0
     assert score("1", prompt.meta["entry"]) < 1.0
-    assert prompt.messages[0]["content"] == f"{prompt.meta['entry']['question']}\n\n{ReasoningGym.instruction}"
+    assert (
+        prompt.messages[0]["content"]
+        == f"{prompt.meta['entry']['question']}\n\n{ReasoningGym.instruction}"
+    )
     assert prompt.meta["response"] == f"<answer>{prompt.answer}</answer>"
 
 
@@ -55,11 +65,15 @@ def test_task_without_a_single_answer():
     ("fields", "message"),
     [
         ({"task": "chainsum"}, "data.task=chainsum: did you mean chain_sum"),
-        ({"options": {"min_term": 2}}, "data.options=.*min_term.*: not valid for data.task=chain_sum"),
+        (
+            {"options": {"min_term": 2}},
+            "data.options=.*min_term.*: not valid for data.task=chain_sum",
+        ),
         ({"options": {"min_terms": 9, "max_terms": 2}}, "max_terms must be >= min_terms"),
         (
             {"options": SMALL, "num_train": 900},
-            r"only 200 different questions in 4400 draws, 1100 needed; type data.num_val=20 data.num_train=180,",
+            r"only 200 different questions in 4400 draws, 1100 needed; type data.num_val=20 "
+            r"data.num_train=180,",
         ),
         ({"num_train": 0}, "data.num_train=0: must be a whole number of at least 1"),
         ({"seed": -1}, "data.seed=-1"),
@@ -74,5 +88,9 @@ def test_errors(fields, message):
 def test_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     monkeypatch.delitem(sys.modules, "reasoning_gym.factory")
-    with pytest.raises(UserError, match=r"data=reasoning_gym needs the package reasoning_gym; type pip install 'rlmods\[reasoning_gym\]'"):
+    with pytest.raises(
+        UserError,
+        match=r"data=reasoning_gym needs the package reasoning_gym; type pip install "
+        r"'rlmods\[reasoning_gym\]'",
+    ):
         ReasoningGym()()

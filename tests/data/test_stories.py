@@ -29,7 +29,9 @@ def test_one_candidate_is_correct_at_a_uniform_position(level, num_candidates):
 def pattern(template):
     """Return the regular expression of a sentence's template; a name or a thing is any word."""
     escaped = re.escape(template).replace(r"\{", "{").replace(r"\}", "}")
-    return re.sub(r"\{(.)\w*\}", lambda field: r"(\d+)" if field[0] in ("{k}", "{n}") else r"\w+", escaped)
+    return re.sub(
+        r"\{(.)\w*\}", lambda field: r"(\d+)" if field[0] in ("{k}", "{n}") else r"\w+", escaped
+    )
 
 
 def solve(story):
@@ -51,21 +53,27 @@ def solve(story):
 
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_the_answer_follows_from_the_story(level):
-    for prompt in Stories(level=level, num_train=300, num_val=20, template="{story}", chat=False)().train:
+    for prompt in Stories(
+        level=level, num_train=300, num_val=20, template="{story}", chat=False
+    )().train:
         assert str(solve(prompt.text)) == prompt.answer, prompt.text
 
 
 def test_num_candidates_changes_only_the_candidates():
     def everything_else(**fields):
         splits = Stories(num_train=50, num_val=20, **fields)()
-        return [(p.id, p.messages, p.answer, p.meta["response"]) for p in (*splits.train, *splits.val)]
+        return [
+            (p.id, p.messages, p.answer, p.meta["response"]) for p in (*splits.train, *splits.val)
+        ]
 
     assert everything_else() == everything_else(num_candidates=5)
 
 
 def test_splits_share_no_story():
     splits = Stories(num_train=300, num_val=100)()
-    train, val = ({p.messages[-1]["content"] for p in split} for split in (splits.train, splits.val))
+    train, val = (
+        {p.messages[-1]["content"] for p in split} for split in (splits.train, splits.val)
+    )
     assert (len(train), len(val)) == (300, 100)
     assert not train & val
 

@@ -39,7 +39,9 @@ def test_solves_digit_by_digit(question, expected):
 @given(number=st.integers(-99_999, 99_999))
 def test_place_values_add_up_to_the_number(number):
     assert sum(place_values(number)) == number
-    assert [abs(x) // 10**exponent for exponent, x in enumerate(place_values(number))] == [int(digit) for digit in str(abs(number))[::-1]]
+    assert [abs(x) // 10**exponent for exponent, x in enumerate(place_values(number))] == [
+        int(digit) for digit in str(abs(number))[::-1]
+    ]
 
 
 @given(question=QUESTIONS)
@@ -56,7 +58,9 @@ def test_one_step_is_wrong_and_later_steps_continue_from_it(question, seed):
     wrong_step = labels.index(0.0)
     assert labels == (1.0,) * wrong_step + (0.0,) * (len(steps) - wrong_step)
     assert steps[:wrong_step] == worked_solution(question)[:wrong_step]
-    assert [is_correct(step) for step in calculations] == [i != wrong_step for i in range(len(calculations))]
+    assert [is_correct(step) for step in calculations] == [
+        i != wrong_step for i in range(len(calculations))
+    ]
     final_value = int(re.fullmatch(r"<answer>(-?\d+)</answer>", answer)[1])
     assert final_value != eval(question)
     assert calculations[-1].endswith(f"={final_value}\n")

@@ -24,7 +24,9 @@ VARIABLES = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
         ({"SLURM_PROCID": "3"}, False),
     ],
 )
-def test_one_rank_writes_files(environment: dict[str, str], first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_rank_writes_files(
+    environment: dict[str, str], first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -38,7 +40,9 @@ def test_counts_stay_exact() -> None:
 
     strategy = SimpleNamespace(reduce=reduce)
     trainer = SimpleNamespace(world_size=2, strategy=strategy)
-    module: Any = SimpleNamespace(_trainer=trainer, trainer=trainer, device=torch.device("cpu"), global_rank=1)
+    module: Any = SimpleNamespace(
+        _trainer=trainer, trainer=trainer, device=torch.device("cpu"), global_rank=1
+    )
     ranks = Ranks(module)
     assert int(ranks.reduce(torch.tensor(2**24 + 1))) == 2 * (2**24 + 1)
     assert int(ranks.reduce(torch.tensor(2**24 + 1), "max")) == 2**24 + 1

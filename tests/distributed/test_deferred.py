@@ -41,17 +41,42 @@ from tests.support import ranks
 from tests.support.deferred_ranks import LARGE
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 103, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-    "intermediate_size": 33, "max_position_embeddings": 64, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0,
-}  # fmt: skip
+    "vocab_size": 103,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 33,
+    "max_position_embeddings": 64,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
 """Sizes of which some are odd: shards of two ranks differ."""
-SMALL_GPT2 = {"vocab_size": 103, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 1}
-SMALL_OPT = {"vocab_size": 103, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 33}
+SMALL_GPT2 = {
+    "vocab_size": 103,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
+SMALL_OPT = {
+    "vocab_size": 103,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "ffn_dim": 33,
+}
 MODELS: dict[str, Callable[[], Any]] = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
     "tied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, tie_word_embeddings=True)),
-    "scaled rope": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, rope_scaling={"rope_type": "dynamic", "factor": 4.0})),
+    "scaled rope": lambda: LlamaForCausalLM(
+        LlamaConfig(**SIZES, rope_scaling={"rope_type": "dynamic", "factor": 4.0})
+    ),
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, query_pre_attn_scalar=8)),
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**SMALL_GPT2)),
     "opt": lambda: OPTForCausalLM(OPTConfig(**SMALL_OPT, word_embed_proj_dim=32)),
@@ -59,7 +84,8 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def save(model: Any, folder: Path, **options: Any) -> Path:
-    """Write a model with a tokenizer, and settings of generation that its configuration does not have."""
+    """Write a model with a tokenizer, and settings of generation that its configuration does not
+    have."""
     model.generation_config.temperature, model.generation_config.do_sample = 0.5, True
     model.save_pretrained(folder, **options)
     character_tokenizer().save_pretrained(folder)
@@ -91,7 +117,9 @@ def assert_same(loaded: nn.Module, read: nn.Module) -> None:
     for (name, x), (other, y) in zip(read.named_buffers(), loaded.named_buffers(), strict=True):
         assert (name, x.dtype) == (other, y.dtype)
         assert torch.equal(x, y), name
-    assert [(n, p.requires_grad) for n, p in read.named_parameters()] == [(n, p.requires_grad) for n, p in loaded.named_parameters()]
+    assert [(n, p.requires_grad) for n, p in read.named_parameters()] == [
+        (n, p.requires_grad) for n, p in loaded.named_parameters()
+    ]
 
 
 class TestBuild:
@@ -131,11 +159,16 @@ class TestBuild:
         assert made.model.name_or_path == loaded.model.name_or_path
         for policy, out in ((loaded, tmp_path / "a"), (made, tmp_path / "b")):
             policy.export(out)
-        assert json.loads((tmp_path / "a" / "generation_config.json").read_text())["temperature"] == 0.5
+        assert (
+            json.loads((tmp_path / "a" / "generation_config.json").read_text())["temperature"]
+            == 0.5
+        )
         for file in (tmp_path / "a").glob("*.json"):
             assert (tmp_path / "b" / file.name).read_text() == file.read_text(), file.name
 
-    def test_an_older_model_has_settings_of_generation_in_its_configuration(self, folder: Path) -> None:
+    def test_an_older_model_has_settings_of_generation_in_its_configuration(
+        self, folder: Path
+    ) -> None:
         (folder / "generation_config.json").unlink()
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"temperature": 0.25}))
@@ -213,23 +246,35 @@ class TestCopies:
 
 
 class TestFullLoad:
-    """Weights that are not in the files as the network has them are loaded by transformers, and a line says so."""
+    """Weights that are not in the files as the network has them are loaded by transformers, and a
+    line says so."""
 
     def assert_loads(self, reason: str, **options: Any) -> None:
-        with deferred.defer_loading(), pytest.warns(UserWarning, match=rf"every rank loads all weights .* \({reason}\)"):
+        with (
+            deferred.defer_loading(),
+            pytest.warns(UserWarning, match=rf"every rank loads all weights .* \({reason}\)"),
+        ):
             made = load(**options)
         assert not deferred.is_deferred(made)
         assert_same(load(**options), made)
 
     def test_other_names(self, folder: Path) -> None:
         file = folder / "model.safetensors"
-        save_file({name.removeprefix("model."): x for name, x in load_file(file).items()}, file, {"format": "pt"})
+        save_file(
+            {name.removeprefix("model."): x for name, x in load_file(file).items()},
+            file,
+            {"format": "pt"},
+        )
         self.assert_loads(r"its files do not have model.embed_tokens.weight once .*", name=folder)
 
     def test_tied_weights_that_are_stored_twice(self, folder: Path) -> None:
         file = folder / "model.safetensors"
         tensors = load_file(file)
-        save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, file, {"format": "pt"})
+        save_file(
+            tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()},
+            file,
+            {"format": "pt"},
+        )
         self.assert_loads(r"its files do not have model.embed_tokens.weight once .*", name=folder)
 
     @pytest.mark.parametrize("kind", ["mixtral", "gpt_oss"])
@@ -243,7 +288,9 @@ class TestFullLoad:
         self.assert_loads("its weights are not safetensors", name=folder, allow_pickle=True)
 
     def test_a_quantized_model(self, folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+        config = json.loads((folder / "config.json").read_text()) | {
+            "quantization_config": {"quant_method": "gptq", "bits": 4}
+        }
         (folder / "config.json").write_text(json.dumps(config))
         messages = []
         for defer in (False, True):
@@ -265,7 +312,11 @@ class TestFullLoad:
             file.write_bytes(file.read_bytes()[:1000])
         errors = []
         for defer in (False, True):
-            with deferred.defer_loading(defer), warnings.catch_warnings(), pytest.raises(Exception) as error:  # noqa: PT011
+            with (
+                deferred.defer_loading(defer),
+                warnings.catch_warnings(),
+                pytest.raises(Exception) as error,  # noqa: PT011
+            ):
                 load(folder)
             errors.append((type(error.value), str(error.value)))
         assert errors[0] == errors[1]
@@ -273,23 +324,38 @@ class TestFullLoad:
 
 
 class TestRun:
-    @pytest.mark.parametrize(("strategy", "expected"), [("fsdp", True), ("ddp", False), ("default", False)])
-    def test_loading_is_deferred_by_the_strategy(self, strategy: str, expected: bool, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("strategy", "expected"), [("fsdp", True), ("ddp", False), ("default", False)]
+    )
+    def test_loading_is_deferred_by_the_strategy(
+        self, strategy: str, expected: bool, tmp_path: Path
+    ) -> None:
         made = plan("algo=sft", f"trainer={strategy}", f"run_dir={tmp_path}")
         assert shards(made.config.trainer.get("strategy")) == expected
         assert deferred.is_deferred(made.learner().policy) == expected
 
-    def test_the_architecture_is_checked_after_the_weights_are_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_architecture_is_checked_after_the_weights_are_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         learner: Any = plan("algo=grpo", "trainer=fsdp", f"run_dir={tmp_path}").learner()
         deferred.read(learner.policy)
         deferred.read(learner.reference.policy)
         checked: list[Policy] = []
-        monkeypatch.setattr(type(learner.rollout), "check_policy", lambda _, policy: checked.append(policy))
-        monkeypatch.setattr("rlmods.policy.base.packing_agrees", lambda model, device: model is not learner.policy.model)
+        monkeypatch.setattr(
+            type(learner.rollout), "check_policy", lambda _, policy: checked.append(policy)
+        )
+        monkeypatch.setattr(
+            "rlmods.policy.base.packing_agrees",
+            lambda model, device: model is not learner.policy.model,
+        )
         assert learner.microbatches.by_group
         learner._check_networks()
         assert checked == [learner.policy]
-        assert (learner.policy.packs, learner.reference.policy.packs, learner.microbatches.by_group) == (False, True, False)
+        assert (
+            learner.policy.packs,
+            learner.reference.policy.packs,
+            learner.microbatches.by_group,
+        ) == (False, True, False)
         learner._check_networks()
         assert len(checked) == 1
 
@@ -297,7 +363,12 @@ class TestRun:
         torch.manual_seed(0)
         save(MODELS["tied"]().bfloat16(), tmp_path / "bfloat16")
         save(MODELS["llama"](), tmp_path / "files", max_shard_size="20KB")
-        large = SIZES | {"hidden_size": 512, "intermediate_size": 2048, "vocab_size": 2048, "head_dim": 128}
+        large = SIZES | {
+            "hidden_size": 512,
+            "intermediate_size": 2048,
+            "vocab_size": 2048,
+            "head_dim": 128,
+        }
         large["num_hidden_layers"] = (LARGE - 2 * 2048 * 512) // (512 * (3 * 2048 + 3 * 512)) + 1
         model = LlamaForCausalLM(LlamaConfig(**large))
         assert sum(x.numel() for x in model.parameters()) >= LARGE

@@ -23,7 +23,13 @@ from rlmods.run.directory import RUN_DIR_VARIABLE
 from rlmods.types import UserError
 from tests.config.test_compose import plan
 
-TINY = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1", "trainer.accelerator=cpu", "logger=none")
+TINY = (
+    "policy.pretrained=false",
+    "policy.hidden_size=32",
+    "policy.num_layers=1",
+    "trainer.accelerator=cpu",
+    "logger=none",
+)
 
 
 def network(num_parameters: int, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -31,12 +37,26 @@ def network(num_parameters: int, dtype: torch.dtype = torch.float32) -> nn.Modul
 
 
 def machine(
-    monkeypatch: pytest.MonkeyPatch, *, amx: bool = False, avx512: bool = False, cuda: bool = False, bfloat16: bool = False
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    amx: bool = False,
+    avx512: bool = False,
+    cuda: bool = False,
+    bfloat16: bool = False,
 ) -> None:
     """A processor with or without instructions for bfloat16, and a GPU, with or without."""
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx, "avx512_bf16": avx512}, raising=False)
+    monkeypatch.setattr(
+        torch.cpu,
+        "get_capabilities",
+        lambda: {"amx_bf16": amx, "avx512_bf16": avx512},
+        raising=False,
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: bfloat16 or including_emulation)
+    monkeypatch.setattr(
+        torch.cuda,
+        "is_bf16_supported",
+        lambda including_emulation=True: bfloat16 or including_emulation,
+    )
 
 
 class TestChoice:
@@ -55,14 +75,19 @@ class TestChoice:
             ({"amx": True}, "mps", "32-true"),
         ],
     )
-    def test_is_that_of_the_device(self, has: dict[str, bool], accelerator: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_that_of_the_device(
+        self, has: dict[str, bool], accelerator: str, expected: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         machine(monkeypatch, **has)
         device = device_type(accelerator)
         assert choose(network(MIN_PARAMETERS), device).name == expected
         assert choose(network(MIN_PARAMETERS - 1), device).name == "32-true"
 
     def test_of_other_weights_than_float32_and_bfloat16(self) -> None:
-        assert choose(network(MIN_PARAMETERS, torch.bfloat16), "cuda", is_fast=True).name == "bf16-mixed"
+        assert (
+            choose(network(MIN_PARAMETERS, torch.bfloat16), "cuda", is_fast=True).name
+            == "bf16-mixed"
+        )
         for dtype in (torch.float64, torch.float16):
             assert choose(network(MIN_PARAMETERS, dtype), "cuda", is_fast=True).name == "32-true"
 
@@ -75,12 +100,16 @@ class TestChoice:
         assert "no bfloat16" in choose(network(MIN_PARAMETERS), "cuda").reason
         assert "float64" in choose(network(MIN_PARAMETERS, torch.float64), "cuda").reason
 
-    def test_of_a_processor_that_pytorch_does_not_describe(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_of_a_processor_that_pytorch_does_not_describe(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
         assert not has_fast_bfloat16("cpu")[0]
 
     @pytest.mark.parametrize("name", ["tiny", "random"])
-    def test_small_models_are_float32_on_every_machine(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_small_models_are_float32_on_every_machine(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         machine(monkeypatch, amx=True)
         made = plan("policy.pretrained=false" if name == "random" else "policy=tiny")
         made.learner()
@@ -103,7 +132,9 @@ def started(folder: Path, *typed: str) -> SimpleNamespace:
     console = Console(file=io.StringIO(), width=300)
     show_plan(made, learner, run_dir, console=console)
     table = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
-    return SimpleNamespace(precision=made.trainer([], []).precision, table=table, num_ranks=made.num_ranks())
+    return SimpleNamespace(
+        precision=made.trainer([], []).precision, table=table, num_ranks=made.num_ranks()
+    )
 
 
 def saved(folder: Path) -> Any:
@@ -115,7 +146,10 @@ class TestRun:
     def test_writes_the_choice_and_shows_its_reason(self, tmp_path: Path) -> None:
         run = started(tmp_path)
         assert (run.precision, saved(tmp_path), run.num_ranks) == ("bf16-mixed", "bf16-mixed", 1)
-        assert "precision bf16-mixed (auto: this processor has matrix units for bfloat16 (AMX))" in run.table
+        assert (
+            "precision bf16-mixed (auto: this processor has matrix units for bfloat16 (AMX))"
+            in run.table
+        )
 
     def test_what_is_typed_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         run = started(tmp_path, "trainer.precision=32-true")
@@ -125,7 +159,9 @@ class TestRun:
         machine(monkeypatch)
         assert started(tmp_path / "other", "trainer.precision=bf16-mixed").precision == "bf16-mixed"
 
-    def test_resumed_on_another_processor_keeps_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_resumed_on_another_processor_keeps_its_own(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         started(tmp_path / "fast")
         machine(monkeypatch, avx512=True)
         run = started(tmp_path / "fast", "resume=auto")
@@ -134,10 +170,14 @@ class TestRun:
         started(tmp_path / "slow")
         machine(monkeypatch, amx=True)
         assert started(tmp_path / "slow", "resume=auto").precision == "32-true"
-        with pytest.raises(UserError, match=r"was started with trainer.precision=32-true \(now bf16-mixed\)"):
+        with pytest.raises(
+            UserError, match=r"was started with trainer.precision=32-true \(now bf16-mixed\)"
+        ):
             started(tmp_path / "slow", "resume=auto", "trainer.precision=bf16-mixed")
 
-    def test_started_from_the_checkpoint_of_another_keeps_that_of_the_other(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_started_from_the_checkpoint_of_another_keeps_that_of_the_other(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         started(tmp_path / "a")
         (tmp_path / "a/checkpoints").mkdir()
         checkpoint = tmp_path / "a/checkpoints/iteration_000001.ckpt"
@@ -161,14 +201,21 @@ class TestRun:
         config = OmegaConf.load(tmp_path / "config.yaml")
         config.trainer.precision = "16-true"
         OmegaConf.save(config, tmp_path / "config.yaml")
-        with pytest.raises(UserError, match=r"was started with trainer.precision=16-true \(now bf16-mixed\)"):
+        with pytest.raises(
+            UserError, match=r"was started with trainer.precision=16-true \(now bf16-mixed\)"
+        ):
             started(tmp_path, "resume=auto")
 
 
 class TestPrediction:
     """Of `python -m rlmods.plan`."""
 
-    SMALL = ("policy.pretrained=false", "policy.hidden_size=32", "data.num_train=64", "data.num_val=8")
+    SMALL = (
+        "policy.pretrained=false",
+        "policy.hidden_size=32",
+        "data.num_train=64",
+        "data.num_val=8",
+    )
 
     def test_is_for_gpus_with_bfloat16(self, monkeypatch: pytest.MonkeyPatch) -> None:
         machine(monkeypatch)

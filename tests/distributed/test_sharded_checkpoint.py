@@ -51,7 +51,11 @@ def replace_metadata(folder: Path, content: bytes) -> None:
 
 
 def blank() -> dict[str, Any]:
-    return {"w": torch.zeros(2, 3), "half": torch.zeros(2, dtype=torch.bfloat16), "rest": {"lr": 0.0, "betas": None, "n": None}}
+    return {
+        "w": torch.zeros(2, 3),
+        "half": torch.zeros(2, dtype=torch.bfloat16),
+        "rest": {"lr": 0.0, "betas": None, "n": None},
+    }
 
 
 def test_reads_what_torch_writes(tmp_path: Path) -> None:
@@ -73,8 +77,15 @@ def test_metadata_executes_nothing(how: str, tmp_path: Path) -> None:
         "beside": (executed, Metadata(state_dict_metadata={}, storage_data={})),
     }[how]
     replace_metadata(folder, pickle.dumps(metadata))
-    for read in (lambda: find_resume(tmp_path, str(folder)), lambda: read_metadata(folder), lambda: load(blank(), folder)):
-        with pytest.raises(UserError, match=r"\.metadata names .*, which no checkpoint needs.*choose another with resume=PATH") as error:
+    for read in (
+        lambda: find_resume(tmp_path, str(folder)),
+        lambda: read_metadata(folder),
+        lambda: load(blank(), folder),
+    ):
+        with pytest.raises(
+            UserError,
+            match=r"\.metadata names .*, which no checkpoint needs.*choose another with resume=PATH",
+        ) as error:
             read()
         assert "\n" not in str(error.value)
     assert not (tmp_path / "executed").exists()
@@ -82,7 +93,9 @@ def test_metadata_executes_nothing(how: str, tmp_path: Path) -> None:
 
 def test_values_execute_nothing(tmp_path: Path) -> None:
     folder = saved(tmp_path / "iteration_000003.ckpt", value=Executed(tmp_path / "executed"))
-    with pytest.raises(UserError, match=r"cannot be read as a checkpoint \(Weights only load failed") as error:
+    with pytest.raises(
+        UserError, match=r"cannot be read as a checkpoint \(Weights only load failed"
+    ) as error:
         load({"value": None}, folder)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "executed").exists()
@@ -91,13 +104,28 @@ def test_values_execute_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../elsewhere.distcp", "/etc/passwd", "a/b", ""])
 def test_files_are_in_the_folder(name: str, tmp_path: Path) -> None:
     folder = saved(tmp_path / "iteration_000003.ckpt")
-    replace_metadata(folder, pickle.dumps(Metadata(state_dict_metadata={}, storage_data={MetadataIndex("w"): _StorageInfo(name, 0, 1)})))
+    replace_metadata(
+        folder,
+        pickle.dumps(
+            Metadata(
+                state_dict_metadata={}, storage_data={MetadataIndex("w"): _StorageInfo(name, 0, 1)}
+            )
+        ),
+    )
     with pytest.raises(UserError, match="is not a file of this folder"):
         find_resume(tmp_path, str(folder))
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"garbage", pickle.dumps(5), pickle.dumps({"a": 1}), pickle.dumps(Metadata({}))[:-9], b"(" * 100_000]
+    "content",
+    [
+        b"",
+        b"garbage",
+        pickle.dumps(5),
+        pickle.dumps({"a": 1}),
+        pickle.dumps(Metadata({}))[:-9],
+        b"(" * 100_000,
+    ],
 )
 def test_broken_metadata_is_a_one_line_error(content: bytes, tmp_path: Path) -> None:
     folder = saved(tmp_path / "iteration_000003.ckpt")
@@ -115,17 +143,26 @@ def test_broken_metadata_is_a_one_line_error(content: bytes, tmp_path: Path) -> 
         (b"\x80\x05\x96\x00\x00\x00\x00\x01\x00\x00\x00.", "expected 4294967296 bytes"),
     ],
 )
-def test_metadata_asks_for_no_more_memory_than_it_has_bytes(content: bytes, why: str, tmp_path: Path) -> None:
+def test_metadata_asks_for_no_more_memory_than_it_has_bytes(
+    content: bytes, why: str, tmp_path: Path
+) -> None:
     (tmp_path / ".metadata").write_bytes(content)
     with pytest.raises(UserError, match=why):
         read_metadata(tmp_path)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_any_damage_is_metadata_or_a_one_line_error(data: st.DataObject, tmp_path: Path) -> None:
     stream = io.BytesIO()
-    pickle.dump(Metadata(state_dict_metadata={}, storage_data={MetadataIndex("w"): _StorageInfo("w", 0, 1)}), stream)
+    pickle.dump(
+        Metadata(
+            state_dict_metadata={}, storage_data={MetadataIndex("w"): _StorageInfo("w", 0, 1)}
+        ),
+        stream,
+    )
     content = bytearray(stream.getvalue())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))

@@ -25,7 +25,9 @@ def test_an_option_makes_it(option: str, kind: type, tmp_path: Path) -> None:
     assert made._timeout.total_seconds() == 60
 
 
-@pytest.mark.parametrize("typed", ["fsdp", "fsdp_cpu_offload", "{_target_: lightning.pytorch.strategies.FSDPStrategy}"])
+@pytest.mark.parametrize(
+    "typed", ["fsdp", "fsdp_cpu_offload", "{_target_: lightning.pytorch.strategies.FSDPStrategy}"]
+)
 def test_fsdp_1_is_refused(typed: str) -> None:
     with pytest.raises(UserError, match=r"FSDP1.*type trainer=fsdp"):
         plan(f"+trainer.strategy={typed}", *CPU)
@@ -44,8 +46,14 @@ def test_lightnings_own_name_for_ddp_will_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "advice"),
     [
-        (("batch.prompts=31",), "batch.prompts=31 cannot be shared evenly by 2 ranks: type batch.prompts=32"),
-        (("batch.minibatches=256",), "does not divide the 128 rows of each of 2 ranks: type one of"),
+        (
+            ("batch.prompts=31",),
+            "batch.prompts=31 cannot be shared evenly by 2 ranks: type batch.prompts=32",
+        ),
+        (
+            ("batch.minibatches=256",),
+            "does not divide the 128 rows of each of 2 ranks: type one of",
+        ),
     ],
 )
 def test_a_share_for_every_rank(typed: tuple[str, ...], advice: str) -> None:
@@ -56,12 +64,23 @@ def test_a_share_for_every_rank(typed: tuple[str, ...], advice: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "environment", "advice"),
     [
-        ((), {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "2 processes were started, but this trainer has 1: type trainer=ddp or"),
-        (("trainer=ddp", *CPU), {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, r"trainer\.devices=2 trainer\.num_nodes=2"),
+        (
+            (),
+            {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+            "2 processes were started, but this trainer has 1: type trainer=ddp or",
+        ),
+        (
+            ("trainer=ddp", *CPU),
+            {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"},
+            r"trainer\.devices=2 trainer\.num_nodes=2",
+        ),
     ],
 )
 def test_a_launcher_starts_as_many_as_there_are(
-    typed: tuple[str, ...], environment: dict[str, str], advice: str, monkeypatch: pytest.MonkeyPatch
+    typed: tuple[str, ...],
+    environment: dict[str, str],
+    advice: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -70,10 +89,16 @@ def test_a_launcher_starts_as_many_as_there_are(
 
 
 @pytest.mark.parametrize(("started", "ranks"), [(2, 4), (4, 2), (1, 8), (8, 1)])
-def test_more_or_fewer_processes_than_ranks_are_refused(started: int, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_or_fewer_processes_than_ranks_are_refused(
+    started: int, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(started))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    with pytest.raises(UserError, match=f"{started} processes were started, but this trainer has {ranks}: .*trainer.devices={started}$"):
+    with pytest.raises(
+        UserError,
+        match=f"{started} processes were started, but this trainer has {ranks}: "
+        f".*trainer.devices={started}$",
+    ):
         check_launch(ranks)
     check_launch(started)
     monkeypatch.delenv("WORLD_SIZE")
@@ -82,7 +107,9 @@ def test_more_or_fewer_processes_than_ranks_are_refused(started: int, ranks: int
 
 @pytest.mark.parametrize(("replicas", "ranks"), [(3, 8), (0, 8), (16, 8)])
 def test_replicas_divide_the_ranks(replicas: int, ranks: int) -> None:
-    with pytest.raises(UserError, match=f"replicas={replicas} does not divide 8 ranks: type one of 1, 2, 4, 8"):
+    with pytest.raises(
+        UserError, match=f"replicas={replicas} does not divide 8 ranks: type one of 1, 2, 4, 8"
+    ):
         check_replicas(replicas, ranks)
     check_replicas(4, ranks)
 

@@ -19,7 +19,14 @@ def said(text: str) -> Turn:
 
 def test_a_wrong_guess_is_compared_and_the_right_one_ends_the_game() -> None:
     episode = GuessNumber(turn_penalty=0.25).start(PROMPT, key=())
-    texts = {"9": "lower", "I guess 2.": "higher", "<answer>10</answer>": "lower", "-4": "higher", "what?": "no number", "4 or 5": "lower"}
+    texts = {
+        "9": "lower",
+        "I guess 2.": "higher",
+        "<answer>10</answer>": "lower",
+        "-4": "higher",
+        "what?": "no number",
+        "4 or 5": "lower",
+    }
     for text, answer in texts.items():
         reply = episode.reply(said(text))
         assert [m["content"] for m in reply.messages or ()] == [answer]
@@ -30,7 +37,15 @@ def test_a_wrong_guess_is_compared_and_the_right_one_ends_the_game() -> None:
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("12345678942", None), ("5.42", None), ("1-42", 42), ("-42.", -42), ("no... 42", 42), ("42 of 12345678942", 42), ("x", None)],
+    [
+        ("12345678942", None),
+        ("5.42", None),
+        ("1-42", 42),
+        ("-42.", -42),
+        ("no... 42", 42),
+        ("42 of 12345678942", 42),
+        ("x", None),
+    ],
 )
 def test_digits_within_another_number_are_no_number(text: str, number: int | None) -> None:
     assert last_number(text) == number
@@ -47,7 +62,9 @@ def test_the_answer_must_be_a_number() -> None:
             GuessNumber().check_prompt(Prompt(id="a", text="x", answer=answer))
 
 
-@pytest.mark.parametrize(("field", "bad"), [("max_turns", 0), ("max_tokens", 0), ("turn_penalty", -1.0)])
+@pytest.mark.parametrize(
+    ("field", "bad"), [("max_turns", 0), ("max_tokens", 0), ("turn_penalty", -1.0)]
+)
 def test_fields_are_checked(field: str, bad: float) -> None:
     with pytest.raises(ValueError, match=rf"environment\.{field}={bad}: must be"):
         GuessNumber(**{field: bad})  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Environments of gymnasium: a small fake of the package for the logic, and the package itself where it is installed."""
+"""Environments of gymnasium: a small fake of the package for the logic, and the package itself
+where it is installed."""
 
 from __future__ import annotations
 
@@ -58,7 +59,11 @@ class Walk:
 
 @pytest.fixture
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gymnasium", SimpleNamespace(make=lambda name, **options: {"Walk": Walk}[name](**options)))
+    monkeypatch.setitem(
+        sys.modules,
+        "gymnasium",
+        SimpleNamespace(make=lambda name, **options: {"Walk": Walk}[name](**options)),
+    )
 
 
 @pytest.mark.usefixtures("_fake")
@@ -84,7 +89,10 @@ class TestEpisode:
         episode = self.walk.start(PROMPT, key=())
         for text in ("", "left", "0", "4", "-1"):
             reply = episode.reply(said(text))
-            assert (reply.messages, reply.reward) == ([{"role": "user", "content": "no valid action"}], -0.5)
+            assert (reply.messages, reply.reward) == (
+                [{"role": "user", "content": "no valid action"}],
+                -0.5,
+            )
         assert episode.inner.place == 7
 
     def test_an_exception_ends_the_episode_and_is_recorded(self) -> None:
@@ -102,11 +110,18 @@ class TestEpisode:
         self.walk.check_prompt(PROMPT)
         with pytest.raises(ValueError, match="it has no seed: type data=episodes"):
             self.walk.check_prompt(Prompt(id="a", text="x"))
-        with pytest.raises(UserError, match=r"environment\.env_id=Wal: KeyError: 'Wal': type environment\.env_id=FrozenLake-v1"):
+        with pytest.raises(
+            UserError,
+            match=r"environment\.env_id=Wal: KeyError: 'Wal': type environment\.env_id=FrozenLake-v1",
+        ):
             Gymnasium("Wal").check_prompt(PROMPT)
-        with pytest.raises(UserError, match="its actions are Box, and the policy writes Text or Discrete"):
+        with pytest.raises(
+            UserError, match="its actions are Box, and the policy writes Text or Discrete"
+        ):
             Gymnasium("Walk", options={"space": Box}).check_prompt(PROMPT)
-        with pytest.raises(UserError, match=r"environment\.env_id=no_module:Walk: ModuleNotFoundError"):
+        with pytest.raises(
+            UserError, match=r"environment\.env_id=no_module:Walk: ModuleNotFoundError"
+        ):
             Gymnasium("no_module:Walk").check_prompt(PROMPT)
 
 
@@ -122,7 +137,11 @@ def test_observations_are_text_or_json() -> None:
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(UserError, match=r"^environment=gymnasium needs the package gymnasium; type pip install 'rlmods\[gymnasium\]'$"):
+    with pytest.raises(
+        UserError,
+        match=r"^environment=gymnasium needs the package gymnasium; type pip install "
+        r"'rlmods\[gymnasium\]'$",
+    ):
         Gymnasium().check_prompt(PROMPT)
 
 

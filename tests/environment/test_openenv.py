@@ -1,4 +1,5 @@
-"""Environments of OpenEnv: a fake of its client for the logic, and a server of the package where it is installed."""
+"""Environments of OpenEnv: a fake of its client for the logic, and a server of the package where it
+is installed."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ class Client:
 def clients(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
     made: list[Client] = []
     kind = type("Fake", (Client,), {"made": made})
-    monkeypatch.setitem(sys.modules, "openenv", SimpleNamespace(core=SimpleNamespace(GenericEnvClient=kind)))
+    monkeypatch.setitem(
+        sys.modules, "openenv", SimpleNamespace(core=SimpleNamespace(GenericEnvClient=kind))
+    )
     monkeypatch.setitem(sys.modules, "openenv.core", SimpleNamespace(GenericEnvClient=kind))
     return made
 
@@ -86,9 +89,15 @@ class TestEpisode:
         assert message["content"] == '{"text": "no", "left": 8}'
 
     @pytest.mark.parametrize(
-        ("settings", "error"), [({}, "RuntimeError: Server error: boom"), ({"observation": "txt"}, "no field txt; fields: text")]
+        ("settings", "error"),
+        [
+            ({}, "RuntimeError: Server error: boom"),
+            ({"observation": "txt"}, "no field txt; fields: text"),
+        ],
     )
-    def test_an_error_of_the_server_ends_the_episode(self, clients: list[Client], settings: Any, error: str) -> None:
+    def test_an_error_of_the_server_ends_the_episode(
+        self, clients: list[Client], settings: Any, error: str
+    ) -> None:
         episode = environment().start(PROMPT, key=())
         object.__setattr__(episode, "environment", environment(**settings))
         reply = episode.reply(said("boom" if not settings else "x"))
@@ -99,31 +108,50 @@ class TestEpisode:
         assert clients[0].closed
 
     def test_messages_of_chat(self, clients: list[Client]) -> None:
-        shown = environment().start(Prompt(id="a", messages=[{"role": "user", "content": "7"}], meta={"seed": 7}), key=()).prompt
+        shown = (
+            environment()
+            .start(
+                Prompt(id="a", messages=[{"role": "user", "content": "7"}], meta={"seed": 7}),
+                key=(),
+            )
+            .prompt
+        )
         assert shown.messages == [{"role": "user", "content": "Say 7:"}]
 
 
 class TestServer:
-    def test_one_that_begins_no_episode_is_an_error(self, clients: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_that_begins_no_episode_is_an_error(
+        self, clients: list[Client], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         environment().check_prompt(PROMPT)
         assert clients[0].closed
         monkeypatch.setattr(Client, "refuses", True)
-        for check in (environment().check_prompt, lambda prompt: environment().start(prompt, key=())):
+        for check in (
+            environment().check_prompt,
+            lambda prompt: environment().start(prompt, key=()),
+        ):
             with pytest.raises(
-                UserError, match=r"environment\.url=http://h:1: no episode begins: ConnectionError: Failed to connect to it"
+                UserError,
+                match=r"environment\.url=http://h:1: no episode begins: ConnectionError: Failed to "
+                r"connect to it",
             ):
                 check(PROMPT)
 
     @pytest.mark.parametrize("url", [None, "localhost:8000", "file:///etc/passwd"])
     def test_needs_an_address(self, url: Any) -> None:
-        with pytest.raises(UserError, match=r"type the address of an OpenEnv server, environment\.url=http://localhost:8000"):
+        with pytest.raises(
+            UserError,
+            match=r"type the address of an OpenEnv server, environment\.url=http://localhost:8000",
+        ):
             environment(url=url).check_prompt(PROMPT)
 
     def test_prompts_have_seeds(self, clients: list[Client]) -> None:
         with pytest.raises(ValueError, match="type data=episodes"):
             environment().check_prompt(Prompt(id="a", text="x"))
 
-    @pytest.mark.parametrize(("field", "bad"), [("max_turns", 0), ("timeout_s", 0.0), ("max_result_chars", 0)])
+    @pytest.mark.parametrize(
+        ("field", "bad"), [("max_turns", 0), ("timeout_s", 0.0), ("max_result_chars", 0)]
+    )
     def test_fields_are_checked(self, field: str, bad: float) -> None:
         with pytest.raises(ValueError, match=rf"environment\.{field}={bad}: must be"):
             environment(**{field: bad})
@@ -136,7 +164,9 @@ def test_sessions_of_responses_that_a_limit_ends_are_closed(clients: list[Client
     model = policy()
     model.eos_ids = frozenset({1})
     game.sync(model, iteration=0)
-    responses = game.generate([PROMPT, Prompt(id="b", text="6", meta={"seed": 6})], samples=1, iteration=0)
+    responses = game.generate(
+        [PROMPT, Prompt(id="b", text="6", meta={"seed": 6})], samples=1, iteration=0
+    )
     assert [sum(turn.reward or 0 for turn in r.turns) for r in responses] == [1.0, 0.0]
     assert [r.finish for r in responses] == ["stop", "length"]
     assert all(client.closed for client in clients)
@@ -157,7 +187,9 @@ def server() -> Iterator[str]:
     class Digits(core.Environment):  # type: ignore[misc, name-defined]
         SUPPORTS_CONCURRENT_SESSIONS = True
 
-        def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Said:
+        def reset(
+            self, seed: int | None = None, episode_id: str | None = None, **options: Any
+        ) -> Said:
             self.number = seed or 0
             return Said(text=f"Say {self.number % 10}:", done=False, reward=0.0)
 

@@ -1,4 +1,5 @@
-"""Games of textarena: a small fake of the package for the logic, and the package itself where it is installed."""
+"""Games of textarena: a small fake of the package for the logic, and the package itself where it is
+installed."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def said(text: str) -> Turn:
 
 
 class Dice:
-    """Draws a number from the global generators at each step; "stop" ends the game with the reward 0.5, "fail" raises."""
+    """Draws a number from the global generators at each step; "stop" ends the game with the reward
+    0.5, "fail" raises."""
 
     def reset(self, num_players: int, seed: int | None = None) -> None:
         assert num_players == 1
@@ -33,7 +35,10 @@ class Dice:
     def step(self, action: str) -> tuple[bool, dict[str, Any]]:
         if action == "fail":
             raise RuntimeError("broken\ngame")
-        self.messages += [(0, action, None), (-1, f"drew {random.random()} {np.random.random()}", None)]
+        self.messages += [
+            (0, action, None),
+            (-1, f"drew {random.random()} {np.random.random()}", None),
+        ]
         return action == "stop", {}
 
     def get_observation(self) -> tuple[int, list[Any]]:
@@ -68,7 +73,11 @@ class TestGame:
 
     def test_the_seed_of_the_prompt_decides_the_game_whatever_is_drawn_elsewhere(self) -> None:
         first, second = (self.game.start(PROMPT, key=(sample,)) for sample in (0, 1))
-        assert first.prompt == second.prompt != self.game.start(Prompt(id="b", text="", meta={"seed": 8}), key=()).prompt
+        assert (
+            first.prompt
+            == second.prompt
+            != self.game.start(Prompt(id="b", text="", meta={"seed": 8}), key=()).prompt
+        )
         replies = []
         for episode in (first, second):
             random.random()
@@ -104,7 +113,9 @@ class TestGame:
     def test_an_exception_ends_the_game_and_is_recorded(self) -> None:
         reply = self.game.start(PROMPT, key=()).reply(said("fail"))
         assert (reply.messages, reply.reward) == (None, None)
-        assert [(call.error, call.result) for call in reply.calls] == [("crash", "Error: RuntimeError: broken game")]
+        assert [(call.error, call.result) for call in reply.calls] == [
+            ("crash", "Error: RuntimeError: broken game")
+        ]
 
     def test_a_copy_goes_on_by_itself(self) -> None:
         episode = self.game.start(PROMPT, key=())
@@ -121,15 +132,24 @@ class TestGame:
         self.game.check_prompt(PROMPT)
         with pytest.raises(ValueError, match="it has no seed: type data=episodes"):
             self.game.check_prompt(Prompt(id="a", text="x"))
-        with pytest.raises(UserError, match=r"environment\.game=Dicee: ValueError: Environment Dicee not found .*: type env"):
+        with pytest.raises(
+            UserError,
+            match=r"environment\.game=Dicee: ValueError: Environment Dicee not found .*: type env",
+        ):
             TextArena("Dicee").check_prompt(PROMPT)
-        with pytest.raises(UserError, match=r"environment\.game=Dice: TypeError: .* type environment\.game="):
+        with pytest.raises(
+            UserError, match=r"environment\.game=Dice: TypeError: .* type environment\.game="
+        ):
             TextArena("Dice", options={"no": 1}).check_prompt(PROMPT)
 
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textarena", None)
-    with pytest.raises(UserError, match=r"^environment=textarena needs the package textarena; type pip install 'rlmods\[textarena\]'$"):
+    with pytest.raises(
+        UserError,
+        match=r"^environment=textarena needs the package textarena; type pip install "
+        r"'rlmods\[textarena\]'$",
+    ):
         TextArena().check_prompt(PROMPT)
 
 
@@ -150,7 +170,9 @@ class TestPackage:
             reply = episode.reply(said(f"[{guess}]"))
             if reply.messages is None:
                 break
-            low, high = (guess + 1, high) if "higher" in reply.messages[0]["content"] else (low, guess - 1)
+            low, high = (
+                (guess + 1, high) if "higher" in reply.messages[0]["content"] else (low, guess - 1)
+            )
         assert reply.reward == 1.0
 
     def test_games_of_several_players_are_refused(self) -> None:

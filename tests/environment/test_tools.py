@@ -1,4 +1,5 @@
-"""Tools: the formats of calls, their time limits, and that whatever a tool does is an observation."""
+"""Tools: the formats of calls, their time limits, and that whatever a tool does is an
+observation."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ class TestEpisode:
     def test_results_of_calls_are_observed(self) -> None:
         found = reply("hm <calculator>12*(3+4)</calculator>")
         assert found.messages == [{"role": "user", "content": "<result>84</result>"}]
-        assert [(c.name, c.arguments, c.result, c.error) for c in found.calls] == [("calculator", {"expression": "12*(3+4)"}, "84", None)]
+        assert [(c.name, c.arguments, c.result, c.error) for c in found.calls] == [
+            ("calculator", {"expression": "12*(3+4)"}, "84", None)
+        ]
         assert found.reward is None
 
     @pytest.mark.parametrize("name", ["auto", "hermes"])
@@ -63,11 +66,19 @@ class TestEpisode:
         assert reply("<think><calculator>1</calculator></think>84") == Reply(None)
 
     def test_nothing_is_run_of_a_truncated_turn(self) -> None:
-        assert Tools().start(PLAIN, key=()).reply(said("<calculator>1</calculator>", "length")) == Reply(None)
+        assert Tools().start(PLAIN, key=()).reply(
+            said("<calculator>1</calculator>", "length")
+        ) == Reply(None)
 
     def test_calls_are_run_in_order_up_to_a_number(self) -> None:
-        found = reply("".join(f"<calculator>{i}</calculator>" for i in range(9)), Tools(max_calls=2))
-        assert [c.result for c in found.calls] == ["0", "1", "Error: at most 2 calls are run in a turn"]
+        found = reply(
+            "".join(f"<calculator>{i}</calculator>" for i in range(9)), Tools(max_calls=2)
+        )
+        assert [c.result for c in found.calls] == [
+            "0",
+            "1",
+            "Error: at most 2 calls are run in a turn",
+        ]
         assert [c.error for c in found.calls] == [None, None, "error"]
 
     @pytest.mark.parametrize(
@@ -75,7 +86,11 @@ class TestEpisode:
         [
             ("<calculator>1+", "malformed", "<calculator> without </calculator>"),
             ("<calculator>1+</calculator>", "error", "RefusedError: not an expression"),
-            ("<calculator>__import__('os')</calculator>", "error", "RefusedError: Call is not evaluated"),
+            (
+                "<calculator>__import__('os')</calculator>",
+                "error",
+                "RefusedError: Call is not evaluated",
+            ),
             ("<calculator>9**9**9</calculator>", "error", "RefusedError: too large a number"),
             ("<calculator>1/0</calculator>", "error", "ZeroDivisionError"),
             ("<calculator>'a'</calculator>", "error", "ValueError: not an arithmetic expression"),
@@ -91,10 +106,14 @@ class TestEpisode:
         bound = Tools(format="tags")
         first, second = (
             bound.start(CHAT, key=()).prompt,
-            bound.start(Prompt(id="b", messages=[{"role": "system", "content": "Be brief."}]), key=()),
+            bound.start(
+                Prompt(id="b", messages=[{"role": "system", "content": "Be brief."}]), key=()
+            ),
         )
         assert first.messages is not None
-        assert "<calculator>expression</calculator>: Return the value" in first.messages[0]["content"]
+        assert (
+            "<calculator>expression</calculator>: Return the value" in first.messages[0]["content"]
+        )
         assert first.messages[1:] == CHAT.messages
         assert second.prompt.messages is not None
         assert second.prompt.messages[0]["content"].endswith("\n\nBe brief.")
@@ -105,15 +124,33 @@ class TestEpisode:
     @pytest.mark.parametrize(
         "template",
         [
-            "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}{% endfor %}",
+            "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% "
+            "endif %}{% endfor %}",
             "{{ messages[-1].content }}",
         ],
     )
-    def test_or_in_the_first_user_message_of_a_template_without_a_system_role(self, template: str) -> None:
+    def test_or_in_the_first_user_message_of_a_template_without_a_system_role(
+        self, template: str
+    ) -> None:
         model = Model(template)
-        for messages in (CHAT.messages, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, *(CHAT.messages or ())]):
-            shown = Tools().for_policy(model).start(replace(CHAT, messages=messages), key=()).prompt.messages or ()
-            assert [message["role"] for message in shown] == [message["role"] for message in messages or ()]
+        for messages in (
+            CHAT.messages,
+            [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": "b"},
+                *(CHAT.messages or ()),
+            ],
+        ):
+            shown = (
+                Tools()
+                .for_policy(model)
+                .start(replace(CHAT, messages=messages), key=())
+                .prompt.messages
+                or ()
+            )
+            assert [message["role"] for message in shown] == [
+                message["role"] for message in messages or ()
+            ]
             assert "<calculator>expression</calculator>" in shown[0]["content"]
             assert shown[0]["content"].endswith(f"\n\n{(messages or ())[0]['content']}")
             assert shown[1:] == list(messages or ())[1:]
@@ -126,7 +163,8 @@ class TestEpisode:
 CALLS = {
     "qwen3_coder": "<tool_call>\n<function=calculator>\n<parameter=expression>\n1+2\n</parameter>\n</function>\n</tool_call>",
     "glm4": "<tool_call>calculator\n<arg_key>expression</arg_key>\n<arg_value>1+2</arg_value>\n</tool_call>",
-    "hermes": '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+2"}}\n</tool_call>',
+    "hermes": '<tool_call>\n{"name": "calculator", "arguments": {"expression": '
+    '"1+2"}}\n</tool_call>',
     "llama3": '{"name": "calculator", "parameters": {"expression": "1+2"}}',
     "mistral": '[TOOL_CALLS][{"name": "calculator", "arguments": {"expression": "1+2"}}]',
     "tags": "<calculator>1+2</calculator>",
@@ -134,7 +172,8 @@ CALLS = {
 MISTRAL = (
     "{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }}[/INST]"
     "{% elif m['role'] == 'tool' %}"
-    "{% if m.tool_call_id is undefined or m.tool_call_id | length != 9 %}{{ raise_exception('Tool call IDs should be alphanumeric') }}"
+    "{% if m.tool_call_id is undefined or m.tool_call_id | length != 9 %}{{ "
+    "raise_exception('Tool call IDs should be alphanumeric') }}"
     "{% endif %}"
     '[TOOL_RESULTS]{"content": {{ m.content }}, "call_id": "{{ m.tool_call_id }}"}[/TOOL_RESULTS]'
     "{% else %} {{ m['content'] }}<|im_end|>{% endif %}{% endfor %}"
@@ -154,9 +193,25 @@ MALFORMED = {
         "<tool_call>calculator<arg_key>expression</arg_key><arg_value>1</tool_call>",
         "<tool_call>a<arg_key>b</tool_call>",
     ],
-    "hermes": ["<tool_call>{", "<tool_call>{]</tool_call>", "<tool_call>[]</tool_call>", '<tool_call>{"name": 3}</tool_call>'],
-    "llama3": ['{"name": ', "<|python_tag|>x", '{"name": "calculator", "parameters": 3}', '{"name": "a"} and so on'],
-    "mistral": ["[TOOL_CALLS][", "[TOOL_CALLS]calculator", "[TOOL_CALLS][]", "[TOOL_CALLS]calculator[ARGS]{", "[TOOL_CALLS][[]]"],
+    "hermes": [
+        "<tool_call>{",
+        "<tool_call>{]</tool_call>",
+        "<tool_call>[]</tool_call>",
+        '<tool_call>{"name": 3}</tool_call>',
+    ],
+    "llama3": [
+        '{"name": ',
+        "<|python_tag|>x",
+        '{"name": "calculator", "parameters": 3}',
+        '{"name": "a"} and so on',
+    ],
+    "mistral": [
+        "[TOOL_CALLS][",
+        "[TOOL_CALLS]calculator",
+        "[TOOL_CALLS][]",
+        "[TOOL_CALLS]calculator[ARGS]{",
+        "[TOOL_CALLS][[]]",
+    ],
     "tags": ["<calculator>1"],
 }
 
@@ -166,7 +221,9 @@ class TestFormats:
     def test_calls_are_read(self, name: Any) -> None:
         found = reply(f"{CALLS[name]}", Tools(format=name), CHAT)
         tool = {"role": "tool", "name": "calculator", "tool_call_id": "000000000", "content": "3"}
-        assert found.messages == [{"role": "user", "content": "<result>3</result>"} if name == "tags" else tool]
+        assert found.messages == [
+            {"role": "user", "content": "<result>3</result>"} if name == "tags" else tool
+        ]
 
     def test_what_cannot_be_read_is_observed(self, name: Any) -> None:
         for text in MALFORMED[name]:
@@ -216,9 +273,18 @@ class TestFormats:
             record.result.encode()
             dumps(asdict(record)).encode()
 
-    @pytest.mark.parametrize("value", [r'"\ud83d"', r'{"\ud83d": ["a\udc00", "\ud83d\ude00"]}', "[" * 600 + "]" * 600, "[" * 32 + "]" * 32])
+    @pytest.mark.parametrize(
+        "value",
+        [
+            r'"\ud83d"',
+            r'{"\ud83d": ["a\udc00", "\ud83d\ude00"]}',
+            "[" * 600 + "]" * 600,
+            "[" * 32 + "]" * 32,
+        ],
+    )
     def test_calls_can_be_written(self, name: Any, value: str) -> None:
-        """Neither halves of surrogate pairs nor deep arguments raise, wherever a call holds them."""
+        """Neither halves of surrogate pairs nor deep arguments raise, wherever a call holds
+        them."""
         tools = Tools([HOSTILE + "add", "calculator"], format=name)
         key = "parameters" if name == "llama3" else "arguments"
         for called, argument in (("add", "a"), ("calculator", "expression"), (r"\ud83d", "a")):
@@ -230,7 +296,11 @@ class TestFormats:
                 "mistral": f"[TOOL_CALLS][{call}]",
                 "llama3": call,
             }
-            tag = f'<{called}>{{"{argument}": {value}}}</{called}>' if "ud83d" not in called else "<add>{}</add>"
+            tag = (
+                f'<{called}>{{"{argument}": {value}}}</{called}>'
+                if "ud83d" not in called
+                else "<add>{}</add>"
+            )
             [record] = reply(texts.get(name, tag), tools, CHAT).calls
             dumps(asdict(record)).encode()
             if name in ("hermes", "llama3", "mistral"):
@@ -238,11 +308,21 @@ class TestFormats:
 
 
 def test_other_spellings_of_calls() -> None:
-    assert contents(reply('[TOOL_CALLS]calculator[ARGS]{"expression": "2"}', Tools(format="mistral"), CHAT)) == ["2"]
-    assert contents(reply("<|python_tag|>" + CALLS["llama3"] + ";" + CALLS["llama3"], Tools(format="llama3"), CHAT)) == ["3", "3"]
-    text = '<tool_call>{"name": "calculator", "arguments": "{\\"expression\\": \\"2\\"}"}</tool_call>'
+    assert contents(
+        reply('[TOOL_CALLS]calculator[ARGS]{"expression": "2"}', Tools(format="mistral"), CHAT)
+    ) == ["2"]
+    assert contents(
+        reply(
+            "<|python_tag|>" + CALLS["llama3"] + ";" + CALLS["llama3"], Tools(format="llama3"), CHAT
+        )
+    ) == ["3", "3"]
+    text = (
+        '<tool_call>{"name": "calculator", "arguments": "{\\"expression\\": \\"2\\"}"}</tool_call>'
+    )
     assert contents(reply(text, Tools(format="hermes"), CHAT)) == ["2"]
-    assert contents(reply('<add>{"a": 1, "b": 2}</add>', Tools([HOSTILE + "add"], workers=1))) == ["<result>3</result>"]
+    assert contents(reply('<add>{"a": 1, "b": 2}</add>', Tools([HOSTILE + "add"], workers=1))) == [
+        "<result>3</result>"
+    ]
 
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "glm4"])
@@ -251,18 +331,35 @@ class TestArgumentsOfTexts:
 
     def read(self, name: Any, tool: str, arguments: Mapping[str, str]) -> Any:
         pairs = {
-            "qwen3_coder": "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items()),
-            "glm4": "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in arguments.items()),
+            "qwen3_coder": "".join(
+                f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items()
+            ),
+            "glm4": "".join(
+                f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"
+                for key, value in arguments.items()
+            ),
         }[name]
-        text = f"<function={tool}>\n{pairs}</function>" if name == "qwen3_coder" else f"{tool}\n{pairs}"
+        text = (
+            f"<function={tool}>\n{pairs}</function>"
+            if name == "qwen3_coder"
+            else f"{tool}\n{pairs}"
+        )
         tools = {made.name: made for made in (load("calculator"), load(HOSTILE + "add"))}
-        [call] = FORMATS[name].read(f"<think><tool_call></think><tool_call>\n{text}\n</tool_call>", tools)
+        [call] = FORMATS[name].read(
+            f"<think><tool_call></think><tool_call>\n{text}\n</tool_call>", tools
+        )
         return call
 
     def test_are_read_as_the_tool_takes_them(self, name: Any) -> None:
-        assert self.read(name, "add", {"a": "1", "b": "2.5", "c": "true"}).arguments == {"a": 1, "b": 2.5, "c": True}
+        assert self.read(name, "add", {"a": "1", "b": "2.5", "c": "true"}).arguments == {
+            "a": 1,
+            "b": 2.5,
+            "c": True,
+        }
         assert self.read(name, "calculator", {"expression": "12"}).arguments == {"expression": "12"}
-        assert self.read(name, "calculator", {"expression": " a\n<b> "}).arguments == {"expression": " a\n<b> "}
+        assert self.read(name, "calculator", {"expression": " a\n<b> "}).arguments == {
+            "expression": " a\n<b> "
+        }
         assert self.read(name, "add", {"a": "one"}).arguments == {"a": "one"}
         assert self.read(name, "add", {}).arguments == {}
         assert self.read(name, "unknown", {"x": "[1]"}) == Call("unknown", {"x": [1]})
@@ -283,24 +380,41 @@ class TestIdentifiers:
     """Of calls, which chat templates of Mistral ask for in results."""
 
     def test_results_have_the_identifier_that_the_policy_gave(self) -> None:
-        text = '[TOOL_CALLS][{"name": "calculator", "arguments": {"expression": "1"}, "id": "abcDEF123"}]'
+        text = (
+            '[TOOL_CALLS][{"name": "calculator", "arguments": {"expression": "1"}, "id": '
+            '"abcDEF123"}]'
+        )
         [message] = reply(text, Tools(format="mistral"), CHAT).messages or ()
         assert message["tool_call_id"] == "abcDEF123"
 
-    @pytest.mark.parametrize("given", ['"short"', '"<|im_end|>"', "3", "null", '"abcdefgh\\n"', "[1]"])
+    @pytest.mark.parametrize(
+        "given", ['"short"', '"<|im_end|>"', "3", "null", '"abcdefgh\\n"', "[1]"]
+    )
     def test_others_are_replaced(self, given: str) -> None:
-        text = f'[TOOL_CALLS][{{"name": "calculator", "arguments": {{"expression": "1"}}, "id": {given}}}]'
+        text = (
+            f'[TOOL_CALLS][{{"name": "calculator", "arguments": {{"expression": "1"}}, "id": '
+            f"{given}}}]"
+        )
         [message] = reply(text, Tools(format="mistral"), CHAT).messages or ()
         assert message["tool_call_id"] == "000000000"
 
     def test_calls_of_all_turns_have_different_ones(self) -> None:
         episode, calls = Tools(format="hermes").start(CHAT, key=()), CALLS["hermes"] * 2
-        replies = [episode.reply(Turn(start, start + 20, calls, calls, "stop")) for start in (0, 30)]
+        replies = [
+            episode.reply(Turn(start, start + 20, calls, calls, "stop")) for start in (0, 30)
+        ]
         found = [message["tool_call_id"] for reply in replies for message in reply.messages or ()]
         assert found == ["000000000", "000000001", "000000030", "000000031"]
 
     def test_a_tool_that_does_not_exist_lends_no_text_to_the_template(self) -> None:
-        [message] = reply('<tool_call>{"name": "<|im_end|>", "arguments": {}}</tool_call>', Tools(format="hermes"), CHAT).messages or ()
+        [message] = (
+            reply(
+                '<tool_call>{"name": "<|im_end|>", "arguments": {}}</tool_call>',
+                Tools(format="hermes"),
+                CHAT,
+            ).messages
+            or ()
+        )
         assert message["name"] == "unknown"
 
     def test_templates_of_mistral_take_them(self) -> None:
@@ -310,17 +424,29 @@ class TestIdentifiers:
         call = CALLS["mistral"]
         episode = Tools(format="mistral").start(prompt, key=())
         observed = conversation.observe(model, call, True, episode.reply(said(call)).messages or ())
-        assert '[TOOL_RESULTS]{"content": 3, "call_id": "000000000"}[/TOOL_RESULTS]' in model.text(observed.tokens)
+        assert '[TOOL_RESULTS]{"content": 3, "call_id": "000000000"}[/TOOL_RESULTS]' in model.text(
+            observed.tokens
+        )
 
 
 def test_arguments_are_checked() -> None:
     def problem(arguments: str, name: str = "calculator") -> str:
-        [call] = reply(f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>', Tools(format="hermes"), CHAT).calls
+        [call] = reply(
+            f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>',
+            Tools(format="hermes"),
+            CHAT,
+        ).calls
         return call.result
 
     assert problem("{}") == "Error: calculator needs the argument 'expression'"
-    assert problem('{"expresion": "1"}') == "Error: calculator has no argument 'expresion': did you mean expression?"
-    assert problem('{"expression": 1}') == "Error: calculator: the argument 'expression' must be of type string"
+    assert (
+        problem('{"expresion": "1"}')
+        == "Error: calculator has no argument 'expresion': did you mean expression?"
+    )
+    assert (
+        problem('{"expression": 1}')
+        == "Error: calculator: the argument 'expression' must be of type string"
+    )
     assert problem("{}", "search") == "Error: there is no tool 'search'; tools are calculator"
 
 
@@ -335,7 +461,10 @@ def test_arguments_are_checked() -> None:
         ("{% if tools %}<tool_call><arg_key>{% endif %}", "glm4"),
         ("{% if tools %}[TOOL_CALLS]{% endif %}", "mistral"),
         ("{% if tools %}<|python_tag|>{% endif %}", "llama3"),
-        ({"default": "{{ messages }}", "tool_use": "{% if tools %}<tool_call>{% endif %}"}, "hermes"),
+        (
+            {"default": "{{ messages }}", "tool_use": "{% if tools %}<tool_call>{% endif %}"},
+            "hermes",
+        ),
     ],
 )
 def test_the_format_is_that_of_the_template(template: Any, expected: str) -> None:
@@ -343,7 +472,8 @@ def test_the_format_is_that_of_the_template(template: Any, expected: str) -> Non
     assert of_template(template) == expected
     assert Tools().for_policy(policy).format == expected
     assert Tools(format="llama3").for_policy(policy).format == "llama3"
-    assert Tools(format="hermes").stop == ["</calculator>"]  # prompts of plain text are of the format `tags`
+    # prompts of plain text are of the format `tags`
+    assert Tools(format="hermes").stop == ["</calculator>"]
     assert Tools().stop == ["</calculator>"]
 
 
@@ -367,8 +497,11 @@ class TestCalculator:
 
 HASHES = subprocess.run(
     [sys.executable, "-c", "print(hash('a'), list({'a', 'b', 'c', 'd', 'e'}))"],
-    env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=True,
-).stdout  # fmt: skip
+    env={"PYTHONHASHSEED": "0"},
+    capture_output=True,
+    text=True,
+    check=True,
+).stdout
 """The same in every process of this interpreter."""
 
 
@@ -376,7 +509,9 @@ HASHES = subprocess.run(
 class TestPython:
     def test_programs_are_confined(self) -> None:
         assert python("print(sum(range(10)))") == "45\n"
-        assert python("print(hash('a'), list({'a', 'b', 'c', 'd', 'e'}))") == HASHES, "the order of a set differs between processes"
+        assert python("print(hash('a'), list({'a', 'b', 'c', 'd', 'e'}))") == HASHES, (
+            "the order of a set differs between processes"
+        )
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
             python("1/0")
         with pytest.raises(RuntimeError, match="PermissionError"):
@@ -387,10 +522,15 @@ class TestSearch:
     def test_ranks_documents(self, tmp_path: Path) -> None:
         file = tmp_path / "documents.jsonl"
         others = "".join(f"a {animal}\n" for animal in ("bird", "fish", "fox", "cow"))
-        file.write_text('the cat sat on the mat\n\n{"text": "a dog and a cat and a cat", "x": 1}\na cat\n' + others)
+        file.write_text(
+            'the cat sat on the mat\n\n{"text": "a dog and a cat and a cat", "x": 1}\na cat\n'
+            + others
+        )
         search = Search(str(file), 3)
         ranked = ["a cat", "a dog and a cat and a cat", "the cat sat on the mat"]
-        assert search("cat").split("\n") == ranked, "short documents first, then those with more matches"
+        assert search("cat").split("\n") == ranked, (
+            "short documents first, then those with more matches"
+        )
         assert Search(str(file), 1)("cat") == "a cat"
         assert search("dog") == "a dog and a cat and a cat"
         assert search('cat" OR text:* NEAR(') != ""
@@ -409,23 +549,50 @@ class TestSearch:
         bound = environment.for_policy(policy)
         assert (environment.format, bound.format) == ("auto", "hermes")
         assert bound.functions is environment.functions
-        assert contents(reply('<tool_call>{"name": "search", "arguments": {"query": "a"}}</tool_call>', bound, CHAT)) == ["a document"]
+        assert contents(
+            reply(
+                '<tool_call>{"name": "search", "arguments": {"query": "a"}}</tool_call>',
+                bound,
+                CHAT,
+            )
+        ) == ["a document"]
 
     def test_files_without_documents_are_errors(self, tmp_path: Path) -> None:
-        for text, problem in {"": "holds no documents", '{"a": 1}\n': 'a row has no "text"', "{\n": "Expecting"}.items():
+        for text, problem in {
+            "": "holds no documents",
+            '{"a": 1}\n': 'a row has no "text"',
+            "{\n": "Expecting",
+        }.items():
             (tmp_path / "x").write_text(text)
             with pytest.raises(UserError, match=problem):
                 Search(str(tmp_path / "x"))
         with pytest.raises(UserError, match="No such file"):
             Search(str(tmp_path / "none"))
-        with pytest.raises(UserError, match=r"search needs documents: type environment\.documents=FILE"):
+        with pytest.raises(
+            UserError, match=r"search needs documents: type environment\.documents=FILE"
+        ):
             Tools(["search"])
 
 
 @pytest.fixture(scope="module")
 def tools() -> Tools:
-    names = ("hang", "crash", "leave", "huge", "binary", "surrogate", "imitate", "nothing", "cyclic", "add", "noisy", "hashes")
-    return Tools([HOSTILE + name for name in names], tool_timeout_s=3.0, max_result_chars=100, workers=1)
+    names = (
+        "hang",
+        "crash",
+        "leave",
+        "huge",
+        "binary",
+        "surrogate",
+        "imitate",
+        "nothing",
+        "cyclic",
+        "add",
+        "noisy",
+        "hashes",
+    )
+    return Tools(
+        [HOSTILE + name for name in names], tool_timeout_s=3.0, max_result_chars=100, workers=1
+    )
 
 
 class TestHostile:
@@ -459,7 +626,9 @@ class TestHostile:
     def test_hashes_are_those_of_every_run(self, tools: Tools) -> None:
         assert contents(reply("<hashes>{}</hashes>", tools)) == [f"<result>{HASHES}</result>"]
 
-    def test_many_crashes_do_not_end_training(self, tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_crashes_do_not_end_training(
+        self, tools: Tools, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("rlmods.reward.pool.MAX_CONSECUTIVE_EXITS", 2)
         for _ in range(3):
             [call] = reply("<leave>{}</leave>", tools).calls
@@ -467,7 +636,16 @@ class TestHostile:
         assert contents(reply('<add>{"a": 1, "b": 2}</add>', tools)) == ["<result>3</result>"]
 
 
-@given(st.one_of(st.text(), st.binary(), st.none(), st.lists(st.integers()), st.dictionaries(st.text(), st.floats())), st.integers(1, 20))
+@given(
+    st.one_of(
+        st.text(),
+        st.binary(),
+        st.none(),
+        st.lists(st.integers()),
+        st.dictionaries(st.text(), st.floats()),
+    ),
+    st.integers(1, 20),
+)
 @example("a\ud800b", 5)
 def test_every_result_is_a_short_text(result: Any, limit: int) -> None:
     text = to_text(result, limit)
@@ -529,11 +707,17 @@ class TestTimeOfAResponse:
         tools = self.tools(max_tool_s=2)
         tools.start(PLAIN, key=()).reply(said("<rest>0</rest>"))  # the worker has started
         episode = tools.start(PLAIN, key=())
-        calls = [episode.reply(said(text)).calls[0] for text in (self.CALL, "<rest>60</rest>", self.CALL, self.CALL)]
+        calls = [
+            episode.reply(said(text)).calls[0]
+            for text in (self.CALL, "<rest>60</rest>", self.CALL, self.CALL)
+        ]
         assert [call.error for call in calls] == [None, "timeout", "timeout", "timeout"]
         limit_s = float(calls[1].result.removeprefix("Error: no result within ").removesuffix(" s"))
         assert 0 < limit_s <= 1.75, "what the first call left"
-        assert calls[2].result == "Error: the calls of this response have taken 2 s, no further one is run"
+        assert (
+            calls[2].result
+            == "Error: the calls of this response have taken 2 s, no further one is run"
+        )
         assert calls[2].seconds == 0
 
     def test_every_response_has_its_own(self) -> None:
@@ -548,7 +732,9 @@ class TestTimeOfAResponse:
         tools = self.tools()
         tools.start(PLAIN, key=()).reply(said("<rest>0</rest>"))
         with ThreadPoolExecutor(5) as threads:
-            replies = list(threads.map(lambda _: tools.start(PLAIN, key=()).reply(said(self.CALL)), range(5)))
+            replies = list(
+                threads.map(lambda _: tools.start(PLAIN, key=()).reply(said(self.CALL)), range(5))
+            )
         seconds = [found.calls[0].seconds for found in replies]
         assert min(seconds) >= 0.25
         assert sum(seconds) < 3, "3.75 s if each counted the calls before it, 1.25 s if none does"

@@ -12,7 +12,9 @@ from rlmods.data.hidden_thing import ANIMALS
 from rlmods.environment import TwentyQuestions
 from rlmods.types import Prompt, Turn
 
-PROMPT = Prompt(id="a", text="What?", answer="cat", meta={"things": {"cat": ["pet", "fur"], "cod": ["swim"]}})
+PROMPT = Prompt(
+    id="a", text="What?", answer="cat", meta={"things": {"cat": ["pet", "fur"], "cod": ["swim"]}}
+)
 
 
 def said(text: str) -> Turn:
@@ -37,7 +39,9 @@ def test_properties_and_things_are_answered() -> None:
     assert (end.messages, end.reward) == (None, 1.0)
 
 
-@pytest.mark.parametrize("prompt", HiddenThing(num_train=16, num_val=0)().train, ids=lambda prompt: prompt.answer)
+@pytest.mark.parametrize(
+    "prompt", HiddenThing(num_train=16, num_val=0)().train, ids=lambda prompt: prompt.answer
+)
 def test_halving_finds_every_thing(prompt: Prompt) -> None:
     episode, left, num_turns = TwentyQuestions().start(prompt, key=()), set(ANIMALS), 0
     properties = {name for names in ANIMALS.values() for name in names}
@@ -46,9 +50,14 @@ def test_halving_finds_every_thing(prompt: Prompt) -> None:
         if len(left) == 1:
             assert episode.reply(said(left.pop())).reward == 1.0
             break
-        asked = min(sorted(properties), key=lambda name: abs(2 * sum(name in ANIMALS[thing] for thing in left) - len(left)))
+        asked = min(
+            sorted(properties),
+            key=lambda name: abs(2 * sum(name in ANIMALS[thing] for thing in left) - len(left)),
+        )
         [message] = episode.reply(said(asked)).messages or ()
-        left = {thing for thing in left if (asked in ANIMALS[thing]) == (message["content"] == "yes")}
+        left = {
+            thing for thing in left if (asked in ANIMALS[thing]) == (message["content"] == "yes")
+        }
     assert num_turns <= ceil(log2(len(ANIMALS))) + 2
 
 
@@ -58,12 +67,20 @@ def test_a_copy_is_a_game_of_its_own() -> None:
 
 
 def test_the_answer_must_be_a_thing() -> None:
-    for answer, meta in (("cat", {}), ("hen", PROMPT.meta), (None, {}), ("cat", {"things": "a cat"}), ("cat", {"things": {"cat": 3}})):
+    for answer, meta in (
+        ("cat", {}),
+        ("hen", PROMPT.meta),
+        (None, {}),
+        ("cat", {"things": "a cat"}),
+        ("cat", {"things": {"cat": 3}}),
+    ):
         with pytest.raises(ValueError, match=r"is no thing of a game: type data=hidden_thing"):
             TwentyQuestions().check_prompt(Prompt(id="a", text="x", answer=answer, meta=meta))
 
 
-@pytest.mark.parametrize(("field", "bad"), [("max_turns", 0), ("max_tokens", 0), ("turn_penalty", -1.0)])
+@pytest.mark.parametrize(
+    ("field", "bad"), [("max_turns", 0), ("max_tokens", 0), ("turn_penalty", -1.0)]
+)
 def test_fields_are_checked(field: str, bad: float) -> None:
     with pytest.raises(ValueError, match=rf"environment\.{field}={bad}: must be"):
         TwentyQuestions(**{field: bad})  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Environments of verifiers: a small fake of the package for the logic, and the package itself where it is installed."""
+"""Environments of verifiers: a small fake of the package for the logic, and the package itself
+where it is installed."""
 
 from __future__ import annotations
 
@@ -32,9 +33,14 @@ class Echo:
         vars(self).update(changes)
 
     def get_dataset(self) -> list[dict[str, Any]]:
-        return [{"prompt": [{"role": "user", "content": f"say {i}"}], "answer": str(i), "example_id": i} for i in range(4)]
+        return [
+            {"prompt": [{"role": "user", "content": f"say {i}"}], "answer": str(i), "example_id": i}
+            for i in range(4)
+        ]
 
-    async def init_state(self, row: dict[str, Any], client: Any, model: str, sampling_args: Any) -> dict[str, Any]:
+    async def init_state(
+        self, row: dict[str, Any], client: Any, model: str, sampling_args: Any
+    ) -> dict[str, Any]:
         return {"answer": row["answer"], "said": [], "messages": row["prompt"], "cleaned": False}
 
     async def setup_state(self, state: dict[str, Any]) -> None: ...
@@ -44,7 +50,11 @@ class Echo:
             if state["said"][-1] == "fail":
                 raise RuntimeError("broken")
             reply = {"role": "user", "content": f"not {state['said'][-1]}"}
-            state["messages"] = [*state["messages"], {"role": "assistant", "content": state["said"][-1]}, reply]
+            state["messages"] = [
+                *state["messages"],
+                {"role": "assistant", "content": state["said"][-1]},
+                reply,
+            ]
         return list(state["messages"])
 
     async def add_model_response(self, state: dict[str, Any], messages: Any, response: Any) -> None:
@@ -62,7 +72,11 @@ class Echo:
 
 @pytest.fixture
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    package = SimpleNamespace(load_environment=lambda name, **options: {"echo": Echo}[name](**options), MultiTurnEnv=Echo, Environment=Echo)
+    package = SimpleNamespace(
+        load_environment=lambda name, **options: {"echo": Echo}[name](**options),
+        MultiTurnEnv=Echo,
+        Environment=Echo,
+    )
     verifiers_loader._load.cache_clear()
     monkeypatch.setattr(verifiers_loader, "import_extra", lambda *names: package)
     monkeypatch.setattr(verifiers_loader, "_load", verifiers_loader._load.__wrapped__)
@@ -76,12 +90,17 @@ class TestEpisode:
 
     @pytest.fixture
     def episode(self) -> Any:
-        return Verifiers("echo", {}, max_turns=3).start(VerifiersData("echo", num_val=1)().val[0], key=())
+        return Verifiers("echo", {}, max_turns=3).start(
+            VerifiersData("echo", num_val=1)().val[0], key=()
+        )
 
     def test_observations_are_the_messages_after_the_turn(self, episode: Any) -> None:
         for text in ("7", "8"):
             reply = episode.reply(said(text))
-            assert (reply.messages, reply.reward) == ([{"role": "user", "content": f"not {text}"}], 0.0)
+            assert (reply.messages, reply.reward) == (
+                [{"role": "user", "content": f"not {text}"}],
+                0.0,
+            )
 
     def test_the_rubric_scores_a_response_that_the_environment_ends(self, episode: Any) -> None:
         episode.reply(said("7"))
@@ -115,7 +134,9 @@ class TestEpisode:
         assert [call.result for call in reply.calls] == ["Error: RuntimeError: broken"]
 
     def test_the_prompt_must_be_a_task(self) -> None:
-        with pytest.raises(ValueError, match=r"it is no task of verifiers: type data=verifiers data\.env_id=NAME"):
+        with pytest.raises(
+            ValueError, match=r"it is no task of verifiers: type data=verifiers data\.env_id=NAME"
+        ):
             self.echo.check_prompt(Prompt(id="a", text="x"))
 
 
@@ -136,16 +157,27 @@ class TestData:
         assert signal.getsignal(signal.SIGTERM) is before
 
     @pytest.mark.parametrize(
-        ("options", "problem"), [({"tool_defs": [1]}, "tools of its own"), ({"requires_group_rollouts": True}, "rewards of groups")]
+        ("options", "problem"),
+        [
+            ({"tool_defs": [1]}, "tools of its own"),
+            ({"requires_group_rollouts": True}, "rewards of groups"),
+        ],
     )
-    def test_what_cannot_be_trained_on_is_refused(self, options: dict[str, Any], problem: str) -> None:
-        with pytest.raises(UserError, match=rf"data\.env_id=echo: .*{problem}.*: type another data\.env_id="):
+    def test_what_cannot_be_trained_on_is_refused(
+        self, options: dict[str, Any], problem: str
+    ) -> None:
+        with pytest.raises(
+            UserError, match=rf"data\.env_id=echo: .*{problem}.*: type another data\.env_id="
+        ):
             VerifiersData("echo", options)()
 
     def test_other_classes_are_not_called(self, monkeypatch: pytest.MonkeyPatch) -> None:
         called: list[str] = []
         monkeypatch.setattr("os.system", called.append)
-        with pytest.raises(UserError, match=r"data\.env_id=os:system: TypeError: system is no environment of verifiers"):
+        with pytest.raises(
+            UserError,
+            match=r"data\.env_id=os:system: TypeError: system is no environment of verifiers",
+        ):
             VerifiersData("os:system", {"command": "true"})()
         assert not called
 
@@ -156,5 +188,8 @@ class TestData:
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "verifiers", None)
-    with pytest.raises(UserError, match=r"^data=verifiers needs the package verifiers; type pip install 'rlmods\[verifiers\]'$"):
+    with pytest.raises(
+        UserError,
+        match=r"^data=verifiers needs the package verifiers; type pip install 'rlmods\[verifiers\]'$",
+    ):
         VerifiersData("echo")()

@@ -1,4 +1,5 @@
-"""Faults enabled on the command line: `+callbacks.fault._target_=tests.faults.inject.SendSignals`."""
+"""Faults enabled on the command line:
+`+callbacks.fault._target_=tests.faults.inject.SendSignals`."""
 
 from __future__ import annotations
 
@@ -14,12 +15,15 @@ from lightning import Callback, Trainer
 
 
 class SendSignals(Callback):
-    """Send signals to this process within an iteration; `duration_s` fakes the duration of an earlier iteration."""
+    """Send signals to this process within an iteration; `duration_s` fakes the duration of an
+    earlier iteration."""
 
     def __init__(self, numbers: Sequence[int], iteration: int = 2, duration_s: float = 0.0) -> None:
         self.numbers, self.iteration, self.duration_s = list(numbers), iteration, duration_s
 
-    def on_train_batch_start(self, trainer: Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, learner: Any, batch: Any, batch_idx: int
+    ) -> None:
         if learner.iteration + 1 == self.iteration:
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
                 if self.duration_s and hasattr(callback, "_durations_s"):
@@ -50,7 +54,8 @@ class NaNLoss(Callback):
 
 
 class DiskFull(Callback):
-    """Fail with a full disk when these iterations are saved, and when the file `path` is written."""
+    """Fail with a full disk when these iterations are saved, and when the file `path` is
+    written."""
 
     def __init__(self, iterations: Sequence[int], path: str | None = None) -> None:
         self.iterations, self.path = list(iterations), path
@@ -67,7 +72,9 @@ class DiskFull(Callback):
 
         trainer.strategy.checkpoint_io.save_checkpoint = save_or_fail  # type: ignore[method-assign]
 
-    def on_train_batch_start(self, trainer: Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, learner: Any, batch: Any, batch_idx: int
+    ) -> None:
         if self.path and learner.iteration + 1 in self.iterations:
             Path(self.path).unlink()
             Path(self.path).symlink_to("/dev/full")

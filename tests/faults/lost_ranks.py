@@ -1,4 +1,5 @@
-"""Two ranks, one of which fails in its reward: `python -m tests.faults.lost_ranks FAULT FOLDER RANK`."""
+"""Two ranks, one of which fails in its reward: `python -m tests.faults.lost_ranks FAULT FOLDER
+RANK`."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def fail() -> None:
 
 
 def exhaust() -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total capacity of 79.15 GiB")
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total capacity of 79.15 GiB"
+    )
 
 
 class FaultyReward:

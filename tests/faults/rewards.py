@@ -1,4 +1,5 @@
-"""A faulty reward, in a module that workers import quickly: `+reward.terms.fault.reward._target_=tests.faults.rewards.Faulty`."""
+"""A faulty reward, in a module that workers import quickly:
+`+reward.terms.fault.reward._target_=tests.faults.rewards.Faulty`."""
 
 from __future__ import annotations
 

@@ -20,34 +20,40 @@ class Row:
 
     def pattern(self) -> str:
         """Return a regular expression for `message`."""
-        return "^" + ".+?".join(re.escape(part) for part in re.split(r"<[^>]+>", self.message)) + "$"
+        return (
+            "^" + ".+?".join(re.escape(part) for part in re.split(r"<[^>]+>", self.message)) + "$"
+        )
 
 
 RESUME_COMMAND = "to resume: python train.py <settings> run_dir=<run> resume=auto"
 ROWS = {
     "two_processes_in_one_run_directory": Row(
         "A second process is started in the directory of a running one",
-        "error: run_dir=<run> is in use by process <pid> on <host>: type another run_dir=..., or end that run first",
+        "error: run_dir=<run> is in use by process <pid> on <host>: type another "
+        "run_dir=..., or end that run first",
         1,
         "nothing",
     ),
     "truncated_checkpoint": Row(
         "The newest checkpoint is truncated, then `resume=auto`",
-        "warning: <run>/checkpoints/iteration_000002.ckpt: cannot be read as a checkpoint (File is not a zip file): resuming from "
+        "warning: <run>/checkpoints/iteration_000002.ckpt: cannot be read as a checkpoint "
+        "(File is not a zip file): resuming from "
         "iteration 1, later iterations are repeated",
         0,
         "iteration 2, which is repeated",
     ),
     "flipped_bit_in_checkpoint": Row(
         "One bit of one weight in the newest checkpoint is flipped, then `resume=auto`",
-        "warning: <run>/checkpoints/iteration_000002.ckpt: cannot be read as a checkpoint (<entry> is damaged): resuming from "
+        "warning: <run>/checkpoints/iteration_000002.ckpt: cannot be read as a checkpoint "
+        "(<entry> is damaged): resuming from "
         "iteration 1, later iterations are repeated",
         0,
         "iteration 2, which is repeated",
     ),
     "all_checkpoints_broken": Row(
         "Every checkpoint is truncated, then `resume=auto`",
-        "error: <run>/checkpoints: none of its 2 checkpoints can be read, start a new run with another run_dir=...",
+        "error: <run>/checkpoints: none of its 2 checkpoints can be read, start a new run "
+        "with another run_dir=...",
         1,
         "the run except `export/`",
     ),
@@ -59,33 +65,49 @@ ROWS = {
     ),
     "disk_full_once": Row(
         "The disk is full while iteration 2 is saved, and has room again after it",
-        "warning: iteration 2 was not saved (No space left on device): training continues, the newest checkpoint is of iteration 1",
+        "warning: iteration 2 was not saved (No space left on device): training continues, "
+        "the newest checkpoint is of iteration 1",
         0,
         "nothing: iteration 3 is saved; `checkpoint/failures` is 1",
     ),
     "disk_full_at_the_end": Row(
         "The disk is full while the last iteration is saved",
-        "error: iteration 2 was not saved (No space left on device), the newest checkpoint is of iteration 1: make room in "
+        "error: iteration 2 was not saved (No space left on device), the newest checkpoint "
+        "is of iteration 1: make room in "
         "<run>/checkpoints, then type resume=auto with the same run_dir",
         1,
         "iteration 2 for a resumed run; `export/` has it",
     ),
     "disk_full_for_the_log": Row(
         "The disk is full while `metrics.jsonl` is written",
-        "error: <run>/metrics.jsonl: cannot write there (No space left on device): make room, or choose another run_dir=...",
+        "error: <run>/metrics.jsonl: cannot write there (No space left on device): make "
+        "room, or choose another run_dir=...",
         1,
         "iterations after the last checkpoint",
     ),
-    "sigterm": Row("SIGTERM, as from a scheduler", f"interrupted after iteration 2; {RESUME_COMMAND}", 75, "nothing"),
-    "sigusr1": Row("SIGUSR1, as from `#SBATCH --signal=USR1@300`", f"interrupted after iteration 2; {RESUME_COMMAND}", 75, "nothing"),
+    "sigterm": Row(
+        "SIGTERM, as from a scheduler",
+        f"interrupted after iteration 2; {RESUME_COMMAND}",
+        75,
+        "nothing",
+    ),
+    "sigusr1": Row(
+        "SIGUSR1, as from `#SBATCH --signal=USR1@300`",
+        f"interrupted after iteration 2; {RESUME_COMMAND}",
+        75,
+        "nothing",
+    ),
     "no_time_left": Row(
         "SIGUSR1, when iterations take longer than `callbacks.stop.grace_s`",
-        f"interrupted within iteration 2, work after iteration 1 will be repeated; {RESUME_COMMAND}",
+        "interrupted within iteration 2, work after iteration 1 will be repeated; "
+        f"{RESUME_COMMAND}",
         75,
         "the current iteration, and those since the last checkpoint",
     ),
     "ctrl_c": Row("Ctrl-C", f"interrupted after iteration 2; {RESUME_COMMAND}", 130, "nothing"),
-    "ctrl_c_twice": Row("Ctrl-C twice", f"iteration 1 is saved; {RESUME_COMMAND}", 1, "the current iteration"),
+    "ctrl_c_twice": Row(
+        "Ctrl-C twice", f"iteration 1 is saved; {RESUME_COMMAND}", 1, "the current iteration"
+    ),
     "nan_once": Row(
         "The loss of one optimizer step is NaN",
         "",
@@ -94,21 +116,26 @@ ROWS = {
     ),
     "nan_always": Row(
         "The loss of every optimizer step is NaN",
-        "error: 3 optimizer steps in a row were not finite: iteration 3 ends the run, try a smaller optimizer.lr=... or "
-        "batch.max_nonfinite=N; its rows are in <run>/nonfinite/iteration_000003.pt: torch.load(PATH, weights_only=True)",
+        "error: 3 optimizer steps in a row were not finite: iteration 3 ends the run, try a "
+        "smaller optimizer.lr=... or "
+        "batch.max_nonfinite=N; its rows are in <run>/nonfinite/iteration_000003.pt: "
+        "torch.load(PATH, weights_only=True)",
         1,
         "iterations after the last checkpoint, in which weights did not change",
     ),
     "explosion": Row(
         "A learning rate so high that the policy diverges",
-        "error: train/ratio_max is <number> after iteration 3, beyond callbacks.guard.max_ratio=<bound> for 3 iterations in a row: "
-        "training has diverged; the run is saved and stopped, try a smaller optimizer.lr=... or another bound",
+        "error: train/ratio_max is <number> after iteration 3, beyond "
+        "callbacks.guard.max_ratio=<bound> for 3 iterations in a row: "
+        "training has diverged; the run is saved and stopped, try a smaller optimizer.lr=... "
+        "or another bound",
         1,
         "nothing",
     ),
     "worker_storm": Row(
         "A reward in worker processes (`timeout_s`) that ends each of them",
-        "error: reward fault: 50 worker processes for rlmods.reward.isolation:answer in a row ended in the middle of a call (with code 9)",
+        "error: reward fault: 50 worker processes for rlmods.reward.isolation:answer in a "
+        "row ended in the middle of a call (with code 9)",
         1,
         "iterations after the last checkpoint",
     ),
@@ -126,60 +153,70 @@ ROWS = {
     ),
     "data_changed": Row(
         "A row of the data is changed between save and `resume=auto`",
-        "error: the data changed between save and resume (<n> prompts then, <n> now); restore it, or start anew with resume=null",
+        "error: the data changed between save and resume (<n> prompts then, <n> now); "
+        "restore it, or start anew with resume=null",
         1,
         "nothing",
     ),
     "rank_dies": Row(
         "`kill -9` of one rank of two",
-        "error: rank 1 died in phase reward of iteration 2; resume=auto continues from the latest checkpoint",
+        "error: rank 1 died in phase reward of iteration 2; resume=auto continues from the "
+        "latest checkpoint",
         1,
         "iterations after the last checkpoint; the others end within seconds",
     ),
     "rank_fails": Row(
         "A reward raises on one rank of two",
-        "error: rank 1 failed in phase reward of iteration 2: UserError: the reward cannot go on: type reward=format; resume=auto "
+        "error: rank 1 failed in phase reward of iteration 2: UserError: the reward cannot "
+        "go on: type reward=format; resume=auto "
         "continues from the latest checkpoint",
         1,
         "iterations after the last checkpoint; the others end within seconds",
     ),
     "rank_out_of_memory": Row(
         "The GPU of one rank of two runs out of memory",
-        "error: rank 1 failed in phase reward of iteration 2: UserError: reward: out of memory on cuda:1 (2.50 GiB more were needed, it "
+        "error: rank 1 failed in phase reward of iteration 2: UserError: reward: out of "
+        "memory on cuda:1 (2.50 GiB more were needed, it "
         "has 79.15 GiB): type <override>; resume=auto continues from the latest checkpoint",
         1,
         "iterations after the last checkpoint; the others end within seconds",
     ),
     "rank_hangs": Row(
         "A reward never returns on one rank of two",
-        "error: no progress for <n> s: rank 1 in phase reward of iteration 2; the other ranks wait for it; resume=auto continues from "
+        "error: no progress for <n> s: rank 1 in phase reward of iteration 2; the other "
+        "ranks wait for it; resume=auto continues from "
         "the latest checkpoint",
         1,
-        "iterations after the last checkpoint; all end after `callbacks.watchdog.timeout_s`, and that rank prints its stacks",
+        "iterations after the last checkpoint; all end after `callbacks.watchdog.timeout_s`, "
+        "and that rank prints its stacks",
     ),
     "rank_suspended": Row(
         "One rank of two is suspended (SIGSTOP), as on a machine that hangs",
-        "error: rank 1 has sent no heartbeat for <n> s, last in phase reward of iteration 2; resume=auto continues from the latest "
+        "error: rank 1 has sent no heartbeat for <n> s, last in phase reward of iteration 2; "
+        "resume=auto continues from the latest "
         "checkpoint",
         1,
         "iterations after the last checkpoint; the others end after `callbacks.watchdog.lost_s`",
     ),
     "first_rank_dies": Row(
         "`kill -9` of the first rank of two",
-        "error: rank 0 is gone: its store does not answer; resume=auto continues from the latest checkpoint",
+        "error: rank 0 is gone: its store does not answer; resume=auto continues from the "
+        "latest checkpoint",
         1,
         "iterations after the last checkpoint; the others end within seconds",
     ),
     "settings_changed": Row(
         "`resume=auto ratio.high=0.4`, where the run was started with another",
-        "error: <run> was started with ratio.high=0.28 (now 0.4): a resumed run needs the same settings; for a new run, type another "
+        "error: <run> was started with ratio.high=0.28 (now 0.4): a resumed run needs the "
+        "same settings; for a new run, type another "
         "run_dir= and no resume=",
         1,
         "nothing",
     ),
     "another_model": Row(
         "`resume=auto` with another model than the run was started with",
-        "error: <run> was started with policy.hidden_size=32 (now 64): a resumed run needs the same settings; for a new run, type another "
+        "error: <run> was started with policy.hidden_size=32 (now 64): a resumed run needs "
+        "the same settings; for a new run, type another "
         "run_dir= and no resume=",
         1,
         "nothing",

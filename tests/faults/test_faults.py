@@ -1,4 +1,5 @@
-"""Fault injection, one test per row of docs/faults.md: `python train.py` in this process with a fault."""
+"""Fault injection, one test per row of docs/faults.md: `python train.py` in this process with a
+fault."""
 
 from __future__ import annotations
 
@@ -52,7 +53,11 @@ def fault(kind: str, **settings: Any) -> list[str]:
 
 def faulty_reward(fault: str, *more: str) -> list[str]:
     term = "+reward.terms.fault"
-    return [f"{term}.reward._target_=tests.faults.rewards.Faulty", f"{term}.reward.fault={fault}", *more]
+    return [
+        f"{term}.reward._target_=tests.faults.rewards.Faulty",
+        f"{term}.reward.fault={fault}",
+        *more,
+    ]
 
 
 def command(*overrides: str) -> int:
@@ -91,13 +96,16 @@ def _restore_signals() -> Iterator[None]:
 
 @pytest.fixture
 def run(tmp_path: Path, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Start a run; exit status and standard error are compared with the row that the test is named after."""
+    """Start a run; exit status and standard error are compared with the row that the test is named
+    after."""
 
     def start_run(*overrides: str, expect: bool = True) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.filterwarnings("ignore", category=FutureWarning)
-            warnings.showwarning = lambda *arguments: print(warnings.formatwarning(*arguments[:4]), end="", file=sys.stderr)
+            warnings.showwarning = lambda *arguments: print(
+                warnings.formatwarning(*arguments[:4]), end="", file=sys.stderr
+            )
             capfd.readouterr()
             status = command(*SETTINGS, f"run_dir={tmp_path}/run", *overrides)
         stderr = capfd.readouterr().err
@@ -110,7 +118,9 @@ def run(tmp_path: Path, request: pytest.FixtureRequest, capfd: pytest.CaptureFix
         if not row.message:
             assert stderr == ""
         if row.message.startswith("error: "):
-            assert len(stderr.strip().splitlines()) == 1 + stderr.count("warning: ") + stderr.count(" is saved; to resume: "), stderr
+            assert len(stderr.strip().splitlines()) == 1 + stderr.count("warning: ") + stderr.count(
+                " is saved; to resume: "
+            ), stderr
 
     return start_run
 
@@ -195,15 +205,25 @@ class TestCheckpoint:
 
 class TestDisk:
     def test_disk_full_once(self, tmp_path: Path, run: Run) -> None:
-        run(*fault("DiskFull", iterations=[2]), "trainer.max_iterations=3", "callbacks.checkpoint.keep=0")
+        run(
+            *fault("DiskFull", iterations=[2]),
+            "trainer.max_iterations=3",
+            "callbacks.checkpoint.keep=0",
+        )
         assert checkpoints(tmp_path / "run") == ["iteration_000001.ckpt", "iteration_000003.ckpt"]
-        failures = [row["checkpoint/failures"] for row in rows(tmp_path / "run/metrics.jsonl") if "checkpoint/failures" in row]
+        failures = [
+            row["checkpoint/failures"]
+            for row in rows(tmp_path / "run/metrics.jsonl")
+            if "checkpoint/failures" in row
+        ]
         assert failures == [1]
 
     def test_disk_full_at_the_end(self, tmp_path: Path, run: Run) -> None:
         run(*fault("DiskFull", iterations=[2]))
         assert checkpoints(tmp_path / "run") == ["iteration_000001.ckpt"]
-        assert summary(tmp_path / "run")["exit"].startswith("failed: UserError: iteration 2 was not saved")
+        assert summary(tmp_path / "run")["exit"].startswith(
+            "failed: UserError: iteration 2 was not saved"
+        )
         assert (tmp_path / "run/export/model.safetensors").exists()
         run("resume=auto", expect=False)
         assert iterations(tmp_path / "run") == [1, 2]
@@ -219,7 +239,10 @@ class TestSignal:
         """Send signals within iteration 2, then resume to the end."""
 
         def send(*numbers: int, saved: int = 2, **options: Any) -> None:
-            run(*fault("SendSignals", numbers=[int(number) for number in numbers], **options), "trainer.max_iterations=3")
+            run(
+                *fault("SendSignals", numbers=[int(number) for number in numbers], **options),
+                "trainer.max_iterations=3",
+            )
             assert summary(tmp_path / "run")["exit"] == "interrupted"
             assert checkpoints(tmp_path / "run")[-1] == f"iteration_{saved:06d}.ckpt"
             run("resume=auto", "trainer.max_iterations=3", expect=False)
@@ -246,7 +269,11 @@ class TestSignal:
 class TestNumbers:
     def test_nan_once(self, tmp_path: Path, run: Run) -> None:
         run(*fault("NaNLoss", steps=[1]))
-        steps = [row["train/nonfinite_steps"] for row in rows(tmp_path / "run/metrics.jsonl") if "train/nonfinite_steps" in row]
+        steps = [
+            row["train/nonfinite_steps"]
+            for row in rows(tmp_path / "run/metrics.jsonl")
+            if "train/nonfinite_steps" in row
+        ]
         assert steps == [1, 0]
 
     def test_nan_always(self, tmp_path: Path, run: Run) -> None:
@@ -256,20 +283,36 @@ class TestNumbers:
         assert checkpoints(tmp_path / "run")[-1] == "iteration_000002.ckpt"
 
     def test_explosion(self, tmp_path: Path, run: Run) -> None:
-        run("optimizer.lr=0.03", "batch.minibatches=4", "callbacks.guard.max_ratio=2", "trainer.max_iterations=9")
+        run(
+            "optimizer.lr=0.03",
+            "batch.minibatches=4",
+            "callbacks.guard.max_ratio=2",
+            "trainer.max_iterations=9",
+        )
         assert checkpoints(tmp_path / "run")[-1] == "iteration_000003.ckpt"
 
 
 class TestReward:
     def test_worker_storm(self, run: Run) -> None:
-        run(*faulty_reward("exit", "+reward.terms.fault.timeout_s=20"), "batch.prompts=8", "batch.samples=8")
+        run(
+            *faulty_reward("exit", "+reward.terms.fault.timeout_s=20"),
+            "batch.prompts=8",
+            "batch.samples=8",
+        )
 
     def test_reward_raises(self, tmp_path: Path, run: Run) -> None:
         run(*faulty_reward("raise"))
-        assert summary(tmp_path / "run")["exit"].startswith("failed: RuntimeError: reward fault raised LookupError")
+        assert summary(tmp_path / "run")["exit"].startswith(
+            "failed: RuntimeError: reward fault raised LookupError"
+        )
 
     def test_reward_hangs(self, tmp_path: Path, run: Run) -> None:
-        few = ("batch.prompts=1", "batch.samples=2", "validation.max_prompts=1", "trainer.max_iterations=1")
+        few = (
+            "batch.prompts=1",
+            "batch.samples=2",
+            "validation.max_prompts=1",
+            "trainer.max_iterations=1",
+        )
         run(*faulty_reward("hang", "+reward.terms.fault.timeout_s=0.3"), *few)
         [row] = [row for row in rows(tmp_path / "run/metrics.jsonl") if "train/reward" in row]
         assert row["reward/fault/timeouts"] == 2
@@ -281,7 +324,11 @@ class TestResume:
         lines = [json.dumps({"prompt": f"{i}+1=", "answer": str(i + 1)}) for i in range(6)]
         data.write_text("\n".join(lines))
         settings = ("data=jsonl", f"data.train={data}", "data.num_val=0", "batch.prompts=2")
-        monkeypatch.setattr(sys.modules[__name__], "SETTINGS", tuple(override for override in SETTINGS if override != "data.level=1"))
+        monkeypatch.setattr(
+            sys.modules[__name__],
+            "SETTINGS",
+            tuple(override for override in SETTINGS if override != "data.level=1"),
+        )
         run(*settings, expect=False)
         data.write_text("\n".join([*lines[:-1], json.dumps({"prompt": "7+1=", "answer": "8"})]))
         run(*settings, *RESUME)
@@ -306,7 +353,8 @@ class TestTable:
 
 @pytest.mark.slow
 def test_real_processes(tmp_path: Path) -> None:
-    """A second process in the same directory, SIGTERM to the first, and a quota smaller than a checkpoint."""
+    """A second process in the same directory, SIGTERM to the first, and a quota smaller than a
+    checkpoint."""
     settings = (*SETTINGS, "run_dir=run", "validation.samples=0")
     first = start(tmp_path, *settings, "trainer.max_iterations=100000", small=False)
     metrics, deadline = tmp_path / "run/metrics.jsonl", time.monotonic() + 120
@@ -323,15 +371,27 @@ def test_real_processes(tmp_path: Path) -> None:
     assert first.returncode == 75
     assert re.search(ROWS["sigterm"].pattern().replace("2", r"\d+"), stderr, re.MULTILINE), stderr
     num_iterations = summary(tmp_path / "run")["iterations"]
-    assert (summary(tmp_path / "run")["exit"], checkpoints(tmp_path / "run")[-1]) == ("interrupted", f"iteration_{num_iterations:06d}.ckpt")
+    assert (summary(tmp_path / "run")["exit"], checkpoints(tmp_path / "run")[-1]) == (
+        "interrupted",
+        f"iteration_{num_iterations:06d}.ckpt",
+    )
     size = (tmp_path / f"run/checkpoints/iteration_{num_iterations:06d}.ckpt").stat().st_size
     limited = start(tmp_path, *SETTINGS, "run_dir=limited", "trainer.max_iterations=2", small=False)
     resource.prlimit(limited.pid, resource.RLIMIT_FSIZE, (size // 2, size // 2))
     _, stderr = limited.communicate(timeout=120)
     assert limited.returncode == 1, stderr
     first_warning, second_warning, error = stderr.splitlines()
-    assert first_warning == "warning: iteration 1 was not saved (File too large): training continues, there is no checkpoint"
+    assert (
+        first_warning
+        == "warning: iteration 1 was not saved (File too large): training continues, there is "
+        "no checkpoint"
+    )
     assert second_warning.startswith("warning: iteration 2 was not saved (File too large)")
-    assert error.startswith("error: iteration 2 was not saved (File too large), there is no checkpoint: make room in")
+    assert error.startswith(
+        "error: iteration 2 was not saved (File too large), there is no checkpoint: make room in"
+    )
     assert checkpoints(tmp_path / "limited") == []
-    assert (iterations(tmp_path / "limited"), summary(tmp_path / "limited")["iterations"]) == ([1, 2], 2)
+    assert (iterations(tmp_path / "limited"), summary(tmp_path / "limited")["iterations"]) == (
+        [1, 2],
+        2,
+    )

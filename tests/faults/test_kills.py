@@ -1,4 +1,5 @@
-"""`kill -9` at a random moment and while a checkpoint is written: the resumed run equals an uninterrupted one."""
+"""`kill -9` at a random moment and while a checkpoint is written: the resumed run equals an
+uninterrupted one."""
 
 from __future__ import annotations
 
@@ -27,8 +28,12 @@ SMALL = (
 @pytest.mark.slow
 def test_killed_and_resumed_run_is_bitwise_identical(tmp_path: Path) -> None:
     assert len(survive(tmp_path, SMALL, 2)) == 3
-    rows = [json.loads(line) for line in (tmp_path / "straight" / "metrics.jsonl").read_text().splitlines()]
-    assert sum("train/grad_norm" in row for row in rows) == 5  # an optimizer step in every iteration
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "straight" / "metrics.jsonl").read_text().splitlines()
+    ]
+    # an optimizer step in every iteration
+    assert sum("train/grad_norm" in row for row in rows) == 5
 
 
 def test_differing_compares_bits() -> None:

@@ -19,10 +19,16 @@ pytestmark = pytest.mark.slow
 def test_faults_of_one_rank_are_handled_by_both(tmp_path: Path) -> None:
     ranks.run("tests.faults.two_ranks", [str(tmp_path)], timeout_s=120)
     first, second = (json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in (0, 1))
-    message = "iteration 1 was not saved (No space left on device): training continues, there is no checkpoint"
+    message = (
+        "iteration 1 was not saved (No space left on device): training continues, there is "
+        "no checkpoint"
+    )
     assert first == {"iteration": 3, "status": 75, "failures": 1, "warnings": [message]}
     assert second == {**first, "warnings": []}
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["iteration_000002.ckpt", "iteration_000003.ckpt"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "iteration_000002.ckpt",
+        "iteration_000003.ckpt",
+    ]
 
 
 class TestLostRank:
@@ -30,7 +36,8 @@ class TestLostRank:
 
     @pytest.fixture
     def lose(self, request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, int], str]:
-        """Return a function that injects a fault on one rank and returns the output of that rank."""
+        """Return a function that injects a fault on one rank and returns the output of that
+        rank."""
 
         def lose(fault: str, lost: int) -> str:
             row = ROWS[request.node.name.removeprefix("test_")]
@@ -49,7 +56,9 @@ class TestLostRank:
             assert re.search(row.pattern(), outputs[1 - lost], re.MULTILINE), outputs[1 - lost]
             assert "Traceback" not in outputs[1 - lost]
             if lost == 1:
-                assert json.loads((tmp_path / "summary.json").read_text())["exit"].startswith("failed: ")
+                assert json.loads((tmp_path / "summary.json").read_text())["exit"].startswith(
+                    "failed: "
+                )
             return str(outputs[lost])
 
         return lose
@@ -61,7 +70,11 @@ class TestLostRank:
         assert "error: the reward cannot go on: type reward=format" in lose("fail", 1)
 
     def test_rank_out_of_memory(self, lose: Any) -> None:
-        assert re.search(r"^error: reward: out of memory on cuda:1 .*: type trainer=fsdp", lose("exhaust", 1), re.MULTILINE)
+        assert re.search(
+            r"^error: reward: out of memory on cuda:1 .*: type trainer=fsdp",
+            lose("exhaust", 1),
+            re.MULTILINE,
+        )
 
     def test_rank_hangs(self, lose: Any) -> None:
         stacks = lose("hang", 1)

@@ -1,4 +1,5 @@
-"""Faults of one of two ranks: `python -m tests.faults.two_ranks FOLDER`. Only rank 1 receives SIGTERM, only rank 0 has a full disk.
+"""Faults of one of two ranks: `python -m tests.faults.two_ranks FOLDER`. Only rank 1 receives
+SIGTERM, only rank 0 has a full disk.
 
 Each rank writes its final state to a file."""
 
@@ -35,7 +36,9 @@ class Faults(L.Callback):
 
         trainer.strategy.checkpoint_io.save_checkpoint = save_or_fail  # type: ignore[method-assign]
 
-    def on_train_batch_start(self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int
+    ) -> None:
         if learner.iteration == 2 and trainer.global_rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.5)  # until the first rank is ahead
@@ -48,7 +51,19 @@ if __name__ == "__main__":
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         callbacks = (checkpoint, stop, Faults())
-        rows = fit(trained, 9, callbacks=callbacks, devices=2, strategy=DDPStrategy(process_group_backend="gloo"))
-    state = {"iteration": trained.iteration, "status": stop.exit_status, "failures": checkpoint.failures}
+        rows = fit(
+            trained,
+            9,
+            callbacks=callbacks,
+            devices=2,
+            strategy=DDPStrategy(process_group_backend="gloo"),
+        )
+    state = {
+        "iteration": trained.iteration,
+        "status": stop.exit_status,
+        "failures": checkpoint.failures,
+    }
     messages = [str(w.message) for w in warned if "was not saved" in str(w.message)]
-    (folder / f"rank_{trained.global_rank}.json").write_text(json.dumps({**state, "warnings": messages}))
+    (folder / f"rank_{trained.global_rank}.json").write_text(
+        json.dumps({**state, "warnings": messages})
+    )

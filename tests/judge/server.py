@@ -52,9 +52,14 @@ def serve(script: Script) -> Iterator[RequestLog]:
                 log.headers.append({key.lower(): value for key, value in self.headers.items()})
                 log.paths.append(self.path)
             reply = script(body, number)
-            status, content, *headers = (200, completion(reply)) if isinstance(reply, str) else reply
+            status, content, *headers = (
+                (200, completion(reply)) if isinstance(reply, str) else reply
+            )
             self.send_response(status)
-            for key, value in {"Content-Length": str(len(content)), **(headers[0] if headers else {})}.items():
+            for key, value in {
+                "Content-Length": str(len(content)),
+                **(headers[0] if headers else {}),
+            }.items():
                 self.send_header(key, value)
             self.end_headers()
             self.wfile.write(content)
@@ -75,11 +80,18 @@ def serve(script: Script) -> Iterator[RequestLog]:
 
 
 def completion(text: str | None, finish_reason: str = "stop") -> bytes:
-    return json.dumps({"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}]}).encode()
+    return json.dumps(
+        {
+            "choices": [
+                {"message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}
+            ]
+        }
+    ).encode()
 
 
 def longer(body: dict[str, Any], number: int) -> str:
-    """Script of a judge that prefers the longer of the two responses of `TEMPLATE`, in either position."""
+    """Script of a judge that prefers the longer of the two responses of `TEMPLATE`, in either
+    position."""
     _, first, second = body["messages"][-1]["content"].split("|")
     return "TIE" if len(first) == len(second) else "A" if len(first) > len(second) else "B"
 

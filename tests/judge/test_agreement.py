@@ -13,8 +13,14 @@ VERDICTS = st.lists(st.tuples(*[st.sampled_from([A, T, B, None])] * 2), min_size
 
 
 def verdicts_from_table(table):
-    """Expand a contingency table, [first judge's category][second judge's category], into the verdicts of both judges."""
-    pairs = [(a, b) for row, a in zip(table, (A, T, B), strict=True) for n, b in zip(row, (A, T, B), strict=True) for _ in range(n)]
+    """Expand a contingency table, [first judge's category][second judge's category], into the
+    verdicts of both judges."""
+    pairs = [
+        (a, b)
+        for row, a in zip(table, (A, T, B), strict=True)
+        for n, b in zip(row, (A, T, B), strict=True)
+        for _ in range(n)
+    ]
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
@@ -22,12 +28,17 @@ class TestCohensKappa:
     @pytest.mark.parametrize(
         ("table", "kappa"),
         [
-            ([[20, 0, 5], [0, 0, 0], [10, 0, 15]], 0.4),  # p_o = 0.7, p_e = 0.5 * 0.6 + 0.5 * 0.4 = 0.5
-            ([[45, 0, 15], [0, 0, 0], [25, 0, 15]], 0.06 / 0.46),  # p_o = 0.6, p_e = 0.6 * 0.7 + 0.4 * 0.3 = 0.54
-            ([[25, 0, 35], [0, 0, 0], [5, 0, 35]], 0.14 / 0.54),  # p_o = 0.6, p_e = 0.6 * 0.3 + 0.4 * 0.7 = 0.46
-            ([[4, 1, 0], [1, 2, 1], [0, 1, 2]], 23 / 47),  # p_o = 8/12, p_e = (5 * 5 + 4 * 4 + 3 * 3) / 144 = 50/144
+            # p_o = 0.7, p_e = 0.5 * 0.6 + 0.5 * 0.4 = 0.5
+            ([[20, 0, 5], [0, 0, 0], [10, 0, 15]], 0.4),
+            # p_o = 0.6, p_e = 0.6 * 0.7 + 0.4 * 0.3 = 0.54
+            ([[45, 0, 15], [0, 0, 0], [25, 0, 15]], 0.06 / 0.46),
+            # p_o = 0.6, p_e = 0.6 * 0.3 + 0.4 * 0.7 = 0.46
+            ([[25, 0, 35], [0, 0, 0], [5, 0, 35]], 0.14 / 0.54),
+            # p_o = 8/12, p_e = (5 * 5 + 4 * 4 + 3 * 3) / 144 = 50/144
+            ([[4, 1, 0], [1, 2, 1], [0, 1, 2]], 23 / 47),
             ([[0, 0, 3], [0, 0, 0], [3, 0, 0]], -1.0),
-            ([[0, 5, 0], [0, 0, 0], [0, 0, 0]], 0.0),  # each uses a single category, and they differ
+            # each uses a single category, and they differ
+            ([[0, 5, 0], [0, 0, 0], [0, 0, 0]], 0.0),
             ([[7, 0, 0], [0, 0, 0], [0, 0, 0]], 1.0),  # p_e = 1
         ],
     )
@@ -42,7 +53,10 @@ class TestCohensKappa:
             assert math.isnan(cohens_kappa(first, second))
             return
         observed = sum(a == b for a, b in known) / len(known)
-        chance = sum(sum(a == c for a, _ in known) * sum(b == c for _, b in known) for c in (A, T, B)) / len(known) ** 2
+        chance = (
+            sum(sum(a == c for a, _ in known) * sum(b == c for _, b in known) for c in (A, T, B))
+            / len(known) ** 2
+        )
         expected = 1.0 if chance == 1 else (observed - chance) / (1 - chance)
         assert cohens_kappa(first, second) == pytest.approx(expected, abs=1e-12)
 
@@ -52,7 +66,9 @@ class TestCohensKappa:
         swap = {A: B, B: A, T: T, None: None}
         expected = cohens_kappa(first, second)
         assert cohens_kappa(second, first) == pytest.approx(expected, nan_ok=True)
-        assert cohens_kappa([swap[a] for a in first], [swap[b] for b in second]) == pytest.approx(expected, nan_ok=True)
+        assert cohens_kappa([swap[a] for a in first], [swap[b] for b in second]) == pytest.approx(
+            expected, nan_ok=True
+        )
 
     def test_rejects_different_numbers_of_pairs(self):
         with pytest.raises(ValueError, match="zip"):

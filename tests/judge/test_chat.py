@@ -11,7 +11,9 @@ from rlmods.judge.chat import Endpoint, NoReplyError, _parse_retry_after
 
 
 class TestRetryAfter:
-    @pytest.mark.parametrize(("header", "seconds"), [(None, None), ("3", 3.0), ("0.5", 0.5), ("soon", None), ("", None)])
+    @pytest.mark.parametrize(
+        ("header", "seconds"), [(None, None), ("3", 3.0), ("0.5", 0.5), ("soon", None), ("", None)]
+    )
     def test_parses_a_number(self, header, seconds):
         assert _parse_retry_after(header) == seconds
 
@@ -21,7 +23,15 @@ class TestRetryAfter:
         assert _parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") < 0
 
 
-@pytest.mark.parametrize("url", ["http://h/v1", "http://h/v1/", "http://h/v1/chat/completions", "http://h/v1/chat/completions/"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h/v1",
+        "http://h/v1/",
+        "http://h/v1/chat/completions",
+        "http://h/v1/chat/completions/",
+    ],
+)
 def test_address_is_completed_to_chat_completions(url):
     assert Endpoint(url, None, 1.0).address == "http://h/v1/chat/completions"
 
@@ -29,7 +39,11 @@ def test_address_is_completed_to_chat_completions(url):
 @pytest.mark.parametrize(
     ("variable", "proxy", "words"),
     [
-        ("ALL_PROXY", "socks5://user:secret@127.0.0.1:9", "pip install 'httpx2[socks]', or type unset ALL_PROXY"),
+        (
+            "ALL_PROXY",
+            "socks5://user:secret@127.0.0.1:9",
+            "pip install 'httpx2[socks]', or type unset ALL_PROXY",
+        ),
         ("HTTP_PROXY", "ftp://user:secret@127.0.0.1", "unset HTTP_PROXY"),
         ("https_proxy", "http://[::", "unset https_proxy"),
     ],

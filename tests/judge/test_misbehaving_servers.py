@@ -23,9 +23,14 @@ def test_there_are_at_least_40():
 
 def test_no_exit_waits_for_a_name():
     before = set(threading.enumerate())
-    [behaviour] = [behaviour for behaviour in ALL if behaviour.name == "a name that is not resolved"]
+    [behaviour] = [
+        behaviour for behaviour in ALL if behaviour.name == "a name that is not resolved"
+    ]
     ask(behaviour, replied_before=True)
-    assert [thread.daemon for thread in threading.enumerate() if thread not in before] == [True, True], "two tries in its deadline"
+    assert [thread.daemon for thread in threading.enumerate() if thread not in before] == [
+        True,
+        True,
+    ], "two tries in its deadline"
 
 
 @pytest.mark.parametrize("behaviour", ALL, ids=lambda behaviour: behaviour.name)
@@ -34,14 +39,20 @@ class TestJudge:
         row = ask(behaviour, replied_before=True)
         assert row["error"] is None
         assert row["verdict"] == (1.0 if behaviour.expected == "verdict" else None)
-        assert row["counts"] == {"verdict": {}, "without_verdict": {"without_verdict": 3}}.get(behaviour.expected, {behaviour.expected: 1})
-        assert row["seconds"] < (10 * misbehaving_servers.SHORT_S if behaviour.expected == "timeouts" else row["limit_s"])
+        assert row["counts"] == {"verdict": {}, "without_verdict": {"without_verdict": 3}}.get(
+            behaviour.expected, {behaviour.expected: 1}
+        )
+        assert row["seconds"] < (
+            10 * misbehaving_servers.SHORT_S if behaviour.expected == "timeouts" else row["limit_s"]
+        )
 
     def test_first_question_that_is_lost_is_a_one_line_error(self, behaviour: Behaviour):
         row = ask(behaviour, replied_before=False)
         if behaviour.expected in ("verdict", "without_verdict"):
             assert row["error"] is None
             return
-        assert row["error"].startswith(("judge.url=http://127.0.0.1:", "judge.url=http://localhost:"))
+        assert row["error"].startswith(
+            ("judge.url=http://127.0.0.1:", "judge.url=http://localhost:")
+        )
         assert row["error"].isprintable()
         assert len(row["error"]) < 800

@@ -28,7 +28,8 @@ def saved(folder, *, pooling="last", seed=0):
 
 
 def scores(model, prompt):
-    """Score each response at its end-of-text token, in a forward pass of its own without padding."""
+    """Score each response at its end-of-text token, in a forward pass of its own without
+    padding."""
     rows = [(model.encode(prompt), model.encode_response(text)) for text in TEXTS]
     return [model(torch.tensor([[*p, *r]]))[0, -1].item() for p, r in rows]
 
@@ -40,8 +41,14 @@ class TestNeural:
         for prompt in PROMPTS:
             expected = scores(model, prompt)
             assert len({round(score, 4) for score in expected}) == len(TEXTS)
-            assert rank(judge, prompt, TEXTS) == [sorted(expected, reverse=True).index(score) for score in expected]
-            assert judge(prompt, TEXTS[0], TEXTS[1]) == float(expected[0] > expected[1]) == 1 - judge(prompt, TEXTS[1], TEXTS[0])
+            assert rank(judge, prompt, TEXTS) == [
+                sorted(expected, reverse=True).index(score) for score in expected
+            ]
+            assert (
+                judge(prompt, TEXTS[0], TEXTS[1])
+                == float(expected[0] > expected[1])
+                == 1 - judge(prompt, TEXTS[1], TEXTS[0])
+            )
 
     def test_verdicts_do_not_depend_on_the_other_pairs(self, tmp_path):
         saved(tmp_path)
@@ -58,7 +65,8 @@ class TestNeural:
         assert Neural(str(tmp_path / "mean"))(prompt, a, b) == float(expected[0] > expected[1])
 
     def test_a_truncated_response_has_no_end_of_text(self, tmp_path):
-        """In all that asks the judge: directly, in rankings, in the reward by win rates, and in rankings of sampled responses."""
+        """In all that asks the judge: directly, in rankings, in the reward by win rates, and in
+        rankings of sampled responses."""
         model, prompt, judge = saved(tmp_path), PROMPTS[0], Neural(str(tmp_path))
 
         def expected(finishes):
@@ -71,9 +79,14 @@ class TestNeural:
 
         finished = rank(judge, prompt, TEXTS)
         assert expected(["stop"] * len(TEXTS)) == finished
-        finishes = next(x for x in product(("stop", "length"), repeat=len(TEXTS)) if expected(x) != finished)
+        finishes = next(
+            x for x in product(("stop", "length"), repeat=len(TEXTS)) if expected(x) != finished
+        )
         ranks = expected(finishes)
-        sampled = [Response(prompt, (1,), (7,), (0.0,), text, finish) for text, finish in zip(TEXTS, finishes, strict=True)]
+        sampled = [
+            Response(prompt, (1,), (7,), (0.0,), text, finish)
+            for text, finish in zip(TEXTS, finishes, strict=True)
+        ]
         assert rank(judge, prompt, sampled) == ranks
         assert compare(judge, [(prompt, sampled[0], sampled[1])]) == [float(ranks[0] < ranks[1])]
         assert list(Preference(judge)(sampled)) == [(3 - r) / 3 for r in ranks]
@@ -87,7 +100,10 @@ class TestNeural:
         scores = [float(s) for s in Reward(str(tmp_path))(both)]
         assert scores[0] != scores[1]
         assert judge.compare([(prompt, *both)]) == [float(scores[0] > scores[1])]
-        assert list(Preference(judge)(both)) == [float(scores[0] > scores[1]), float(scores[1] > scores[0])]
+        assert list(Preference(judge)(both)) == [
+            float(scores[0] > scores[1]),
+            float(scores[1] > scores[0]),
+        ]
         [ranked] = rank_responses(judge, [[*both, *both]], Meter())
         assert len(ranked.responses) == 2
 
@@ -95,13 +111,17 @@ class TestNeural:
         first, second, *_ = scores(saved(tmp_path), PROMPTS[0])
         gap = abs(first - second)
         assert Neural(str(tmp_path), tie=1.01 * gap)(PROMPTS[0], *TEXTS[:2]) == 0.5
-        assert Neural(str(tmp_path), tie=0.99 * gap)(PROMPTS[0], *TEXTS[:2]) == float(first > second)
+        assert Neural(str(tmp_path), tie=0.99 * gap)(PROMPTS[0], *TEXTS[:2]) == float(
+            first > second
+        )
 
     def test_loads_the_model_at_the_first_comparison(self, tmp_path, monkeypatch):
         saved(tmp_path)
         loaded = []
         load = ScalarModel.load
-        monkeypatch.setattr(ScalarModel, "load", staticmethod(lambda source: loaded.append(source) or load(source)))
+        monkeypatch.setattr(
+            ScalarModel, "load", staticmethod(lambda source: loaded.append(source) or load(source))
+        )
         judge = Neural(str(tmp_path))
         assert not loaded
         assert rank(judge, PROMPTS[0], TEXTS) == rank(judge, PROMPTS[0], TEXTS)

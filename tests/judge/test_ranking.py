@@ -44,13 +44,20 @@ class TestCopeland:
         matrix = dict(zip(combinations(range(k), 2), verdicts, strict=True))
         expected = []
         for i in range(k):
-            row = [matrix[i, j] if i < j else None if matrix[j, i] is None else 1 - matrix[j, i] for j in range(k) if j != i]
+            row = [
+                matrix[i, j] if i < j else None if matrix[j, i] is None else 1 - matrix[j, i]
+                for j in range(k)
+                if j != i
+            ]
             known = [v for v in row if v is not None]
             expected.append(sum(known) / len(known) if known else None)
         ranks = copeland(k, verdicts)
         assert [rank is None for rank in ranks] == [score is None for score in expected]
         for i, j in combinations([i for i in range(k) if expected[i] is not None], 2):
-            assert (ranks[i] < ranks[j], ranks[i] == ranks[j]) == (expected[i] > expected[j], expected[i] == expected[j])
+            assert (ranks[i] < ranks[j], ranks[i] == ranks[j]) == (
+                expected[i] > expected[j],
+                expected[i] == expected[j],
+            )
         known = {rank for rank in ranks if rank is not None}
         assert known == set(range(len(known)))
 
@@ -62,8 +69,20 @@ class TestCopeland:
 
 class TestRankings:
     def test_rows_may_have_any_length(self):
-        rows = [(PROMPT, ["b", "a", "c"]), (PROMPT, []), (PROMPT, ["z"]), (PROMPT, ["y", "x"]), (PROMPT, ["q", "q"])]
-        expected = [([1, 0, 2], [0.0, 1.0, 1.0]), ([], []), ([None], []), ([1, 0], [0.0]), ([0, 0], [0.5])]
+        rows = [
+            (PROMPT, ["b", "a", "c"]),
+            (PROMPT, []),
+            (PROMPT, ["z"]),
+            (PROMPT, ["y", "x"]),
+            (PROMPT, ["q", "q"]),
+        ]
+        expected = [
+            ([1, 0, 2], [0.0, 1.0, 1.0]),
+            ([], []),
+            ([None], []),
+            ([1, 0], [0.0]),
+            ([0, 0], [0.5]),
+        ]
         assert rankings(alphabetical, rows) == expected
         assert [rank(alphabetical, *row) for row in rows] == [ranks for ranks, _ in expected]
 
@@ -79,7 +98,9 @@ class TestRankings:
                 return [alphabetical(*pair) for pair in pairs]
 
         other = Prompt(id="1", text="?")
-        assert [r for r, _ in rankings(BatchJudge(), [(PROMPT, ["b", "a"]), (other, ["c", "d"])])] == [[1, 0], [0, 1]]
+        assert [
+            r for r, _ in rankings(BatchJudge(), [(PROMPT, ["b", "a"]), (other, ["c", "d"])])
+        ] == [[1, 0], [0, 1]]
         assert calls == [[(PROMPT, "b", "a"), (other, "c", "d")]]
 
     def test_rejects_a_verdict_out_of_range(self):

@@ -29,13 +29,18 @@ class TestRule:
         assert judge(PROMPT, "2", WRONG) == 0.0
         assert not judge.needs_answer
         assert Rule().needs_answer
-        assert Rule(reward=lambda responses: [float(r.prompt.meta["want"] in r.text) for r in responses])(
-            Prompt(id="0", text="?", meta={"want": "b"}), "abc", "xyz"
-        )
+        assert Rule(
+            reward=lambda responses: [float(r.prompt.meta["want"] in r.text) for r in responses]
+        )(Prompt(id="0", text="?", meta={"want": "b"}), "abc", "xyz")
 
     def test_scores_within_tie_are_a_tie(self):
         judge = Rule(reward=lambda responses: [float(r.text) for r in responses], tie=0.25)
-        assert [judge(PROMPT, "1", x) for x in ("1.2", "1.25", "1.3", "0.7")] == [0.5, 0.5, 0.0, 1.0]
+        assert [judge(PROMPT, "1", x) for x in ("1.2", "1.25", "1.3", "0.7")] == [
+            0.5,
+            0.5,
+            0.0,
+            1.0,
+        ]
 
     def test_ranking_scores_each_candidate_once(self):
         scored: list[str] = []
@@ -47,12 +52,17 @@ class TestRule:
         assert rank(Rule(reward=score), PROMPT, ["1", "4", "3", "2"]) == [3, 0, 1, 2]
         assert sorted(scored) == ["1", "2", "3", "4"]
 
-    @pytest.mark.parametrize(("fields", "word"), [({"tie": -1.0}, "judge.tie=-1.0"), ({"reward": {"weight": 1}}, r"\+reward@judge.reward")])
+    @pytest.mark.parametrize(
+        ("fields", "word"),
+        [({"tie": -1.0}, "judge.tie=-1.0"), ({"reward": {"weight": 1}}, r"\+reward@judge.reward")],
+    )
     def test_rejects_invalid_settings(self, fields, word):
         with pytest.raises(UserError, match=word):
             Rule(**fields)
 
-    @pytest.mark.parametrize(("overrides", "reward_class"), [([], Accuracy), (["+reward@judge.reward=format"], Format)])
+    @pytest.mark.parametrize(
+        ("overrides", "reward_class"), [([], Accuracy), (["+reward@judge.reward=format"], Format)]
+    )
     def test_reward_from_the_command_line(self, overrides, reward_class):
         with initialize_config_dir(str(CONF), version_base="1.3"):
             judge = instantiate(compose("train", ["judge=rule", *overrides]).judge, "judge")

@@ -9,7 +9,8 @@ from rlmods.judge import compare, rank
 from rlmods.judge.scoring import compare_scores, verdict
 from rlmods.types import Prompt, Response, Scores, as_response
 
-ONE, OTHER = (Prompt(id="0", text=text, answer=text) for text in "xy")  # two prompts with the same id
+# two prompts with the same id
+ONE, OTHER = (Prompt(id="0", text=text, answer=text) for text in "xy")
 
 
 class TestVerdict:
@@ -68,13 +69,19 @@ class TestCompareScores:
         def is_correct(responses):
             return [float(r.text == r.prompt.answer) for r in responses]
 
-        assert compare_scores([(ONE, "x", "y"), (OTHER, "x", "y")], is_correct, 0.0, Counter()) == [1.0, 0.0]
+        assert compare_scores([(ONE, "x", "y"), (OTHER, "x", "y")], is_correct, 0.0, Counter()) == [
+            1.0,
+            0.0,
+        ]
 
     def test_no_verdict_without_a_score(self):
         def abstain_on_a(responses):
             return [None if r.text == "a" else 1.0 for r in responses]
 
-        assert compare_scores([(ONE, "a", "b"), (ONE, "b", "c")], abstain_on_a, 0.0, Counter()) == [None, 0.5]
+        assert compare_scores([(ONE, "a", "b"), (ONE, "b", "c")], abstain_on_a, 0.0, Counter()) == [
+            None,
+            0.5,
+        ]
 
     @pytest.mark.parametrize("score", [math.nan, math.inf, "1"])
     def test_rejects_invalid_scores(self, score):
@@ -83,5 +90,10 @@ class TestCompareScores:
 
     def test_adds_the_counts_of_the_reward(self) -> None:
         counts: Counter[str] = Counter(errors=1)
-        compare_scores([(ONE, "a", "b")], lambda rs: Scores([0.0] * len(rs), counts={"errors": 2, "timeouts": 0}), 0.0, counts)
+        compare_scores(
+            [(ONE, "a", "b")],
+            lambda rs: Scores([0.0] * len(rs), counts={"errors": 2, "timeouts": 0}),
+            0.0,
+            counts,
+        )
         assert counts == {"errors": 3, "timeouts": 0}

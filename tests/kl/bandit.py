@@ -1,4 +1,5 @@
-"""Bandit of five arms with known rewards and a reference policy, small enough for exact expectations."""
+"""Bandit of five arms with known rewards and a reference policy, small enough for exact
+expectations."""
 
 from __future__ import annotations
 
@@ -24,13 +25,16 @@ def distance(logits: Tensor) -> float:
 
 
 def improve(logits: Tensor, kl: KL, steps: int) -> Tensor:
-    """Take steps along the expected policy gradient, with the penalty in the reward or in the loss according to `kl.where`."""
+    """Take steps along the expected policy gradient, with the penalty in the reward or in the loss
+    according to `kl.where`."""
     for _ in range(steps):
         logits = logits.detach().requires_grad_()
         logprobs = logits.log_softmax(0)
         penalty = kl.coefficient * kl(logprobs[None], REF[None])[0]
         in_reward = kl.where == "reward"
         reward = ARMS - penalty.detach() if in_reward else ARMS
-        objective = (logprobs.exp().detach() * (reward * logprobs - (0 if in_reward else penalty))).sum()
+        objective = (
+            logprobs.exp().detach() * (reward * logprobs - (0 if in_reward else penalty))
+        ).sum()
         logits = logits + torch.autograd.grad(objective, logits)[0]
     return logits.detach()

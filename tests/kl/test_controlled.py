@@ -26,7 +26,9 @@ class TestBoth:
     def test_estimate_equals_that_of_penalty(self, name: str, estimator: str) -> None:
         b, part = batch(4, 5, seed=1), PARTS[name](estimator=estimator)
         for _ in range(2):
-            assert torch.equal(part(b.values, b.rewards), Penalty(estimator, 1.0, "reward")(b.values, b.rewards))
+            assert torch.equal(
+                part(b.values, b.rewards), Penalty(estimator, 1.0, "reward")(b.values, b.rewards)
+            )
             part.on_iteration_end(metrics(1.0))
         assert part.coefficient != 0.2
 
@@ -48,10 +50,16 @@ class TestBoth:
             other.on_iteration_end(metrics(0.07))
 
     @pytest.mark.parametrize(
-        ("bad", "field"), [({"estimator": "k4"}, "estimator"), ({"coefficient": -1.0}, "coefficient"), ({"where": "both"}, "where")]
+        ("bad", "field"),
+        [
+            ({"estimator": "k4"}, "estimator"),
+            ({"coefficient": -1.0}, "coefficient"),
+            ({"where": "both"}, "where"),
+        ],
     )
     def test_invalid_fields_are_refused_by_name(self, name: str, bad: dict, field: str) -> None:
-        with pytest.raises((ValueError, TypeError), match=field):  # TypeError where types are checked at run time
+        # TypeError where types are checked at run time
+        with pytest.raises((ValueError, TypeError), match=field):
             PARTS[name](**bad)
 
 
@@ -102,7 +110,10 @@ class TestAdaptive:
         part.on_iteration_end(metrics(9.0 - kl))
         assert part.coefficient == pytest.approx(0.055 if bound == 0.05 else 0.36)
 
-    @pytest.mark.parametrize(("bad", "field"), [({"maximum": 1e-5}, "maximum"), ({"coefficient": 200.0}, "coefficient=200.0")])
+    @pytest.mark.parametrize(
+        ("bad", "field"),
+        [({"maximum": 1e-5}, "maximum"), ({"coefficient": 200.0}, "coefficient=200.0")],
+    )
     def test_invalid_bounds_are_refused_by_name(self, bad: dict, field: str) -> None:
         with pytest.raises(ValueError, match=field):
             PARTS["adaptive"](**bad)
@@ -120,10 +131,14 @@ class TestRamp:
         for _ in range(7):
             coefficients.append(part.coefficient)
             part.on_iteration_end({})
-        assert coefficients == pytest.approx([first + (last - first) * progress for progress in (0, 0.25, 0.5, 0.75, 1, 1, 1)])
+        assert coefficients == pytest.approx(
+            [first + (last - first) * progress for progress in (0, 0.25, 0.5, 0.75, 1, 1, 1)]
+        )
         assert coefficients[-1] == pytest.approx(last, rel=1e-12)
 
-    @pytest.mark.parametrize(("field", "bad"), [("final", -0.1), ("final", float("inf")), ("iterations", 0)])
+    @pytest.mark.parametrize(
+        ("field", "bad"), [("final", -0.1), ("final", float("inf")), ("iterations", 0)]
+    )
     def test_invalid_ramp_fields_are_refused_by_name(self, field: str, bad: float) -> None:
         with pytest.raises(ValueError, match=field):
             PARTS["ramp"](**{field: bad})

@@ -1,4 +1,5 @@
-"""The divergence over the whole vocabulary against a slow float64 reference, and against the sampled estimates of it."""
+"""The divergence over the whole vocabulary against a slow float64 reference, and against the
+sampled estimates of it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from tests.support.batches import gradient
 from tests.support.tiny_setup import attached, close, collected, gradients, learner, policy
 
 LOGITS = torch.tensor([[0.3, -1.0, 0.8, 0.1], [2.0, 0.0, -3.0, 0.5]], dtype=torch.float64)
-REF = torch.tensor([[0.9, 0.2, -0.5, 0.0], [0.0, 0.1, 0.2, 0.3]], dtype=torch.float64).log_softmax(-1)
+REF = torch.tensor([[0.9, 0.2, -0.5, 0.0], [0.0, 0.1, 0.2, 0.3]], dtype=torch.float64).log_softmax(
+    -1
+)
 
 
 def slow(logits: list[float], ref: list[float]) -> tuple[float, list[float]]:
@@ -42,9 +45,17 @@ def test_the_mean_of_sampled_k1_is_the_full_divergence() -> None:
     logprobs = LOGITS.log_softmax(-1)
     exact = Full(1.0)(logprobs, REF)
     k1 = Penalty("k1", 1.0, "loss")
-    enumerated = sum((logprobs[:, v].exp() * k1(logprobs[:, v : v + 1], REF[:, v : v + 1])[:, 0] for v in range(4)), torch.zeros(2))
+    enumerated = sum(
+        (
+            logprobs[:, v].exp() * k1(logprobs[:, v : v + 1], REF[:, v : v + 1])[:, 0]
+            for v in range(4)
+        ),
+        torch.zeros(2),
+    )
     torch.testing.assert_close(enumerated.double(), exact)
-    drawn = torch.multinomial(logprobs.exp(), 20_000, replacement=True, generator=torch.Generator().manual_seed(0))
+    drawn = torch.multinomial(
+        logprobs.exp(), 20_000, replacement=True, generator=torch.Generator().manual_seed(0)
+    )
     samples = k1(logprobs.gather(1, drawn), REF.gather(1, drawn))
     error = samples.std(1) / math.sqrt(20_000)
     assert ((samples.mean(1) - exact).abs() < 4 * error).all()
@@ -75,7 +86,8 @@ def full_logprobs(model, rows) -> Tensor:
 
 class TestInTheLoss:
     def test_gradient(self) -> None:
-        """The gradient with the penalty minus that without it is that of the mean divergence over the response tokens."""
+        """The gradient with the penalty minus that without it is that of the mean divergence over
+        the response tokens."""
         made = moved(attached(learner(kl=Full(0.7))))
         batch = collected(made)
         with_kl = gradients(made, batch)
@@ -103,7 +115,9 @@ class TestInTheLoss:
     def test_it_is_0_before_the_first_step(self) -> None:
         made = attached(learner(kl=Full(1.0)))
         batch = collected(made)
-        output = made.scorer.forward(batch, made.policy, other=made.scorer.other(batch, made.reference.policy, made.kl))
+        output = made.scorer.forward(
+            batch, made.policy, other=made.scorer.other(batch, made.reference.policy, made.kl)
+        )
         assert output.divergence.abs().max() < 1e-6
 
     def test_chunks_do_not_change_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,13 +127,17 @@ class TestInTheLoss:
         monkeypatch.setattr(base, "LOGITS_PER_CHUNK", 2 * 5 * 102)
         sizes: list[int] = []
         original = made.policy._score_chunk
-        made.policy._score_chunk = lambda hidden, *rest: (sizes.append(len(hidden)), original(hidden, *rest))[1]
+        made.policy._score_chunk = lambda hidden, *rest: (
+            sizes.append(len(hidden)),
+            original(hidden, *rest),
+        )[1]
         close(gradients(made, batch), whole)
         assert max(sizes) == 5
         assert len(sizes) > 4
 
     def test_a_model_whose_vocabulary_is_padded(self) -> None:
-        """Rows of the output layer beyond the shorter one are no tokens, and are left out of both distributions."""
+        """Rows of the output layer beyond the shorter one are no tokens, and are left out of both
+        distributions."""
         first, second = policy(0), policy(1)
         padded = policy(1)
         padded.model.resize_token_embeddings(110, mean_resizing=False)
@@ -128,7 +146,11 @@ class TestInTheLoss:
         found = []
         for other in (second, padded):
             states = other(tokens, mask, states=True).states.detach()
-            found.append(first(tokens, mask, other=base.Other(states, other.output_layer(), Full(1.0))).divergence)
+            found.append(
+                first(
+                    tokens, mask, other=base.Other(states, other.output_layer(), Full(1.0))
+                ).divergence
+            )
         torch.testing.assert_close(found[1], found[0])
         assert found[0].max() > 1e-4
 

@@ -12,7 +12,8 @@ REF = torch.tensor([0.9, 0.2, -0.5, 0.0, 0.4], dtype=torch.float64).log_softmax(
 
 
 def expected(estimator: str, gradient_of: str = "value") -> tuple[float, Tensor]:
-    """Return the expectation under pi of the estimator's value and of its gradient with respect to the logits, by enumeration."""
+    """Return the expectation under pi of the estimator's value and of its gradient with respect to
+    the logits, by enumeration."""
     logits = LOGITS.clone().requires_grad_()
     logprobs = logits.log_softmax(0)[None]
     x = Penalty(estimator, 1.0, "loss", gradient_of)(logprobs, REF)
@@ -24,7 +25,11 @@ def divergence(forward: bool = False) -> tuple[float, Tensor]:
     """Return KL(pi || ref), or KL(ref || pi), and its gradient."""
     logits = LOGITS.clone().requires_grad_()
     logprobs = logits.log_softmax(0)[None]
-    kl = (REF.exp() * (REF - logprobs)).sum() if forward else (logprobs.exp() * (logprobs - REF)).sum()
+    kl = (
+        (REF.exp() * (REF - logprobs)).sum()
+        if forward
+        else (logprobs.exp() * (logprobs - REF)).sum()
+    )
     return kl.item(), gradient(kl, logits)
 
 
@@ -54,7 +59,9 @@ def test_k1_in_the_reward_has_the_gradient_of_the_reverse_kl() -> None:
     logits = LOGITS.clone().requires_grad_()
     logprobs = logits.log_softmax(0)[None]
     reward = -Penalty("k1", 1.0, "reward")(logprobs, REF).detach()
-    torch.testing.assert_close(gradient((logprobs.exp().detach() * reward * logprobs).sum(), logits), -divergence()[1])
+    torch.testing.assert_close(
+        gradient((logprobs.exp().detach() * reward * logprobs).sum(), logits), -divergence()[1]
+    )
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
@@ -66,7 +73,9 @@ def test_formulas_and_signs(estimator: str, b: Batch) -> None:
     for i in range(x.shape[0]):
         for t in range(x.shape[1]):
             d = logprobs[i, t] - ref[i, t]
-            torch.testing.assert_close(x[i, t], {"k1": d, "k2": d * d / 2, "k3": 1 / d.exp() - 1 + d}[estimator])
+            torch.testing.assert_close(
+                x[i, t], {"k1": d, "k2": d * d / 2, "k3": 1 / d.exp() - 1 + d}[estimator]
+            )
     assert estimator == "k1" or (x >= 0).all()
     assert (Penalty(estimator, 0.3, "loss")(ref, ref) == 0).all()
 
@@ -74,13 +83,18 @@ def test_formulas_and_signs(estimator: str, b: Batch) -> None:
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 @pytest.mark.parametrize("gradient_of", ["value", "exact"])
 def test_cleared_slots_do_not_change_the_result(estimator: str, gradient_of: str) -> None:
-    """The protocol has no mask: once the caller has cleared both arguments, values in masked slots change no bit."""
+    """The protocol has no mask: once the caller has cleared both arguments, values in masked slots
+    change no bit."""
     mask = torch.tensor([[True, False, True, False]])
     results = []
     for garbage in (0.5, torch.nan, torch.inf, 1e6):
-        logprobs = torch.tensor([[-1.0, garbage, -2.0, garbage]], dtype=torch.float64, requires_grad=True)
+        logprobs = torch.tensor(
+            [[-1.0, garbage, -2.0, garbage]], dtype=torch.float64, requires_grad=True
+        )
         ref = torch.tensor([[-1.5, garbage, -1.0, -garbage]], dtype=torch.float64)
-        x = Penalty(estimator, 1.0, "loss", gradient_of)(torch.where(mask, logprobs, 0), torch.where(mask, ref, 0))
+        x = Penalty(estimator, 1.0, "loss", gradient_of)(
+            torch.where(mask, logprobs, 0), torch.where(mask, ref, 0)
+        )
         value = x.sum()
         results.append((value.detach(), gradient(value, logprobs)))
     for value, grad in results[1:]:
@@ -88,14 +102,18 @@ def test_cleared_slots_do_not_change_the_result(estimator: str, gradient_of: str
         assert torch.equal(grad, results[0][1])
 
 
-@pytest.mark.parametrize(("estimator", "gradient_of"), [("k2", "value"), ("k3", "value"), ("k3", "exact")])
+@pytest.mark.parametrize(
+    ("estimator", "gradient_of"), [("k2", "value"), ("k3", "value"), ("k3", "exact")]
+)
 def test_minimising_the_penalty_reaches_the_reference(estimator: str, gradient_of: str) -> None:
     logits = LOGITS.clone().requires_grad_()
     optimizer = torch.optim.SGD([logits], lr=0.5)
     for _ in range(300):
         optimizer.zero_grad()
         logprobs = logits.log_softmax(0)[None]
-        (logprobs.exp().detach() * Penalty(estimator, 1.0, "loss", gradient_of)(logprobs, REF)).sum().backward()
+        (
+            logprobs.exp().detach() * Penalty(estimator, 1.0, "loss", gradient_of)(logprobs, REF)
+        ).sum().backward()
         optimizer.step()
     torch.testing.assert_close(logits.detach().softmax(0), REF[0].exp(), atol=1e-3, rtol=0)
 
@@ -113,8 +131,12 @@ EXACT = {
 def test_bandit_converges_to_the_closed_form(way: str, coefficient: float) -> None:
     """Maximising E[R] - beta KL(pi || ref) gives pi = ref exp(R / beta) / Z."""
     estimator, where, gradient_of = EXACT[way]
-    logits = bandit.improve(bandit.start(), Penalty(estimator, coefficient, where, gradient_of), steps=500)
-    torch.testing.assert_close(logits.softmax(0), (bandit.REF + bandit.ARMS / coefficient).softmax(0), rtol=0, atol=1e-4)
+    logits = bandit.improve(
+        bandit.start(), Penalty(estimator, coefficient, where, gradient_of), steps=500
+    )
+    torch.testing.assert_close(
+        logits.softmax(0), (bandit.REF + bandit.ARMS / coefficient).softmax(0), rtol=0, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("way", [*EXACT, "k3 in the loss"])
@@ -127,7 +149,10 @@ def test_a_larger_coefficient_gives_a_smaller_kl_on_a_bandit(way: str) -> None:
 
 
 def test_k1_in_the_loss_does_not_limit_the_kl() -> None:
-    penalised, unpenalised = (bandit.distance(bandit.improve(bandit.start(), Penalty("k1", c, "loss"), steps=200)) for c in (3.0, 0.0))
+    penalised, unpenalised = (
+        bandit.distance(bandit.improve(bandit.start(), Penalty("k1", c, "loss"), steps=200))
+        for c in (3.0, 0.0)
+    )
     assert penalised == pytest.approx(unpenalised)
 
 
@@ -137,9 +162,16 @@ def test_needs_a_reference() -> None:
 
 @pytest.mark.parametrize(
     ("bad", "field"),
-    [({"estimator": "k4"}, "estimator"), ({"coefficient": -1.0}, "coefficient"), ({"coefficient": float("nan")}, "coefficient"),
-     ({"where": "both"}, "where"), ({"gradient": "other"}, "gradient"), ({"where": "reward", "gradient": "exact"}, "gradient")],
-)  # fmt: skip
+    [
+        ({"estimator": "k4"}, "estimator"),
+        ({"coefficient": -1.0}, "coefficient"),
+        ({"coefficient": float("nan")}, "coefficient"),
+        ({"where": "both"}, "where"),
+        ({"gradient": "other"}, "gradient"),
+        ({"where": "reward", "gradient": "exact"}, "gradient"),
+    ],
+)
 def test_invalid_fields_are_refused_by_name(bad: dict, field: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=field):  # TypeError where types are checked at run time
+    # TypeError where types are checked at run time
+    with pytest.raises((ValueError, TypeError), match=field):
         Penalty(**{"estimator": "k3", "coefficient": 0.1, "where": "loss", **bad})

@@ -41,7 +41,13 @@ def run(store: Any) -> Any:
 
 def test_label_and_settings(store: Any, run: Any) -> None:
     assert (run.info.run_name, run.info.status) == (SETTINGS["label"], "FINISHED")
-    assert run.data.params == {"label": SETTINGS["label"], "seed": "1", "batch.prompts": "4", "fork": "None", "resume": "1"}
+    assert run.data.params == {
+        "label": SETTINGS["label"],
+        "seed": "1",
+        "batch.prompts": "4",
+        "fork": "None",
+        "resume": "1",
+    }
     assert "config.yaml" in [file.path for file in store.list_artifacts(run.info.run_id)]
 
 
@@ -64,5 +70,9 @@ def test_names_of_metrics() -> None:
 
 def test_a_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(UserError, match=r"^logger=mlflow: .*: type logger\.mlflow\.tracking_uri=sqlite:///mlflow\.db, or the address"):
+    with pytest.raises(
+        UserError,
+        match=r"^logger=mlflow: .*: type logger\.mlflow\.tracking_uri=sqlite:///mlflow\.db, or the "
+        r"address",
+    ):
         MLflow(tmp_path, tracking_uri="http://127.0.0.1:9").log_hyperparams(SETTINGS)

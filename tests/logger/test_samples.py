@@ -12,8 +12,15 @@ from tests.callbacks.stubs import Tiny, fit, notify, trainer
 from tests.support.tiny_setup import Log
 
 ROW = {
-    "id": "a", "prompt": "1+1=", "response": "2", "tokens": [3, 4], "reward": 1.0, "correct": True, "answer": None, "branch": {"sample": 0},
-}  # fmt: skip
+    "id": "a",
+    "prompt": "1+1=",
+    "response": "2",
+    "tokens": [3, 4],
+    "reward": 1.0,
+    "correct": True,
+    "answer": None,
+    "branch": {"sample": 0},
+}
 
 
 class Tables(Log):
@@ -37,7 +44,9 @@ class TestTable:
         assert cells == [["2", None], ["3", 1.0]]
 
     def test_messages_become_one_text(self) -> None:
-        _, cells = table([{"prompt": [{"role": "system", "content": "add"}, {"role": "user", "content": "1+1"}]}])
+        _, cells = table(
+            [{"prompt": [{"role": "system", "content": "add"}, {"role": "user", "content": "1+1"}]}]
+        )
         assert cells == [["system: add\nuser: 1+1"]]
 
     def test_texts_are_cut_and_control_characters_escaped(self) -> None:
@@ -51,7 +60,12 @@ class TestTable:
 class TestSchedule:
     def test_first_rows_of_every_nth_iteration(self, tmp_path: Path) -> None:
         log, other = Tables(), Log()
-        fit(Tiny(), 4, [Samples(tmp_path, every=0, print_every=0, table_every=2, table_rows=3)], [log, other])
+        fit(
+            Tiny(),
+            4,
+            [Samples(tmp_path, every=0, print_every=0, table_every=2, table_rows=3)],
+            [log, other],
+        )
         rows = ["[bold]0", "[bold]1", "[bold]2"]
         assert log.tables == [("iteration", 2, rows), ("iteration", 4, rows)]
         assert isinstance(log, SampleLogger)

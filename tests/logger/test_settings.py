@@ -7,8 +7,18 @@ from rlmods.types import UserError
 
 
 def test_settings_have_the_names_of_overrides() -> None:
-    nested = {"seed": 1, "batch": {"prompts": 4}, "data": {"sources": {"a": {"level": 2}}}, "tags": ["x"]}
-    assert dict(flatten(nested)) == {"seed": 1, "batch.prompts": 4, "data.sources.a.level": 2, "tags": ["x"]}
+    nested = {
+        "seed": 1,
+        "batch": {"prompts": 4},
+        "data": {"sources": {"a": {"level": 2}}},
+        "tags": ["x"],
+    }
+    assert dict(flatten(nested)) == {
+        "seed": 1,
+        "batch.prompts": 4,
+        "data.sources.a.level": 2,
+        "tags": ["x"],
+    }
 
 
 def test_identifiers_are_kept_by_tracker(tmp_path: Path) -> None:

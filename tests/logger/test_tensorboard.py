@@ -13,7 +13,10 @@ from rlmods.logger import TensorBoard
 from rlmods.logger.tensorboard import markdown
 from tests.logger.runs import ROWS, SETTINGS
 
-HOSTILE = "<script>alert(1)</script> | [link](javascript:x) **bold** `code` _a_\n# title ![i](http://a/b.png) &amp; é"
+HOSTILE = (
+    "<script>alert(1)</script> | [link](javascript:x) **bold** `code` _a_\n# title "
+    "![i](http://a/b.png) &amp; é"
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +33,12 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_settings_are_in_the_file_and_in_the_events(events: Any) -> None:
     settings = yaml.safe_load((Path(events.path) / "hparams.yaml").read_text())
-    assert settings == {"label": "dapo[ratio=symmetric]", "seed": 1, "batch.prompts": 4, "fork": None}
+    assert settings == {
+        "label": "dapo[ratio=symmetric]",
+        "seed": 1,
+        "batch.prompts": 4,
+        "fork": None,
+    }
     assert "_hparams_/session_start_info" in events.summary_metadata
     content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     assert b"batch.prompts" in content

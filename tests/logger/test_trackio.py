@@ -40,6 +40,11 @@ def test_a_resumed_run_is_the_same_and_no_other(logs: dict[str, list[dict[str, A
 
 
 def test_tables(logs: dict[str, list[dict[str, Any]]]) -> None:
-    tables = [row["samples/iteration"] for rows in logs.values() for row in rows if "samples/iteration" in row]
+    tables = [
+        row["samples/iteration"]
+        for rows in logs.values()
+        for row in rows
+        if "samples/iteration" in row
+    ]
     assert len(tables) == 3
     assert [[row[name] for name in COLUMNS] for row in tables[0]["_value"]] == CELLS

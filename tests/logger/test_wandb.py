@@ -21,7 +21,8 @@ FULL, LAST = 1, 4
 
 
 def records(path: Path) -> Iterator[Any]:
-    """Yield the records of a `.wandb` file: a header of 7 bytes, then a log of LevelDB, whose fragments do not cross blocks."""
+    """Yield the records of a `.wandb` file: a header of 7 bytes, then a log of LevelDB, whose
+    fragments do not cross blocks."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, parts = path.read_bytes(), 7, b""
@@ -39,15 +40,27 @@ def records(path: Path) -> Iterator[Any]:
 
 
 def history(path: Path) -> list[dict[str, Any]]:
-    rows = (record.history.item for record in records(path) if record.WhichOneof("record_type") == "history")
-    return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in row} for row in rows]
+    rows = (
+        record.history.item
+        for record in records(path)
+        if record.WhichOneof("record_type") == "history"
+    )
+    return [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in row}
+        for row in rows
+    ]
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The files of a run and of the process that resumes it."""
     folder, patch = tmp_path_factory.mktemp("run"), pytest.MonkeyPatch()
-    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "HOME": str(folder)}.items():
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "WANDB_CONSOLE": "off",
+        "HOME": str(folder),
+    }.items():
         patch.setenv(name, value)
     for step in (1, 2):
         logger = Wandb(folder, offline=True)
@@ -64,7 +77,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 class TestWandb:
     def test_label_and_settings(self, files: list[Path]) -> None:
         found = list(records(files[0]))
-        assert [record.run.display_name for record in found if record.run.display_name][-1] == SETTINGS["label"]
+        assert [record.run.display_name for record in found if record.run.display_name][
+            -1
+        ] == SETTINGS["label"]
         updates = [update for record in found for update in record.config.update]
         settings = {update.key: json.loads(update.value_json) for update in updates}
         assert settings.items() >= SETTINGS.items()
@@ -81,7 +96,9 @@ class TestWandb:
     def test_a_resumed_run_is_the_same(self, files: list[Path]) -> None:
         first, second = ({record.run.run_id for record in records(path)} - {""} for path in files)
         assert first == second
-        assert [row["trainer/global_step"] for row in history(files[1]) if "val/pass@8" in row] == [2]
+        assert [row["trainer/global_step"] for row in history(files[1]) if "val/pass@8" in row] == [
+            2
+        ]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -91,7 +108,8 @@ def test_without_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(wandb, "init", init)
     message = (
-        r"^logger=wandb: No API key configured\. Use `wandb login` to log in: type logger\.wandb\.offline=true, or wandb login in a shell$"
+        r"^logger=wandb: No API key configured\. Use `wandb login` to log in: type "
+        r"logger\.wandb\.offline=true, or wandb login in a shell$"
     )
     with pytest.raises(UserError, match=message):
         Wandb(tmp_path).log_hyperparams(SETTINGS)

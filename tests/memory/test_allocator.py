@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc is not that of glibc")
+pytestmark = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="malloc is not that of glibc"
+)
 PROGRAM = """
 import ctypes, resource
 from rlmods.memory.allocator import keep_freed_memory
@@ -27,8 +29,18 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def second_use(**environment: str) -> tuple[bool, int]:
     """Return whether malloc was set up, and the page faults of the second use of 256 MiB."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_") and name != "GLIBC_TUNABLES"}
-    found = subprocess.run([sys.executable, "-c", PROGRAM], env={**clean, **environment}, capture_output=True, text=True, check=True)
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MALLOC_") and name != "GLIBC_TUNABLES"
+    }
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     was_set, faults = found.stdout.split()
     return was_set == "True", int(faults)
 
@@ -41,6 +53,8 @@ def test_freed_memory_is_used_again() -> None:
 
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_settings_of_the_environment_stay(name: str) -> None:
-    was_set, faults = second_use(**{name: "100000" if name.startswith("MALLOC") else "glibc.malloc.trim_threshold=100000"})
+    was_set, faults = second_use(
+        **{name: "100000" if name.startswith("MALLOC") else "glibc.malloc.trim_threshold=100000"}
+    )
     assert not was_set
     assert faults >= 64

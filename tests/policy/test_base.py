@@ -1,4 +1,5 @@
-"""The policy's log-probabilities against transformers, in value and gradient; dropout, encoding and export."""
+"""The policy's log-probabilities against transformers, in value and gradient; dropout, encoding and
+export."""
 
 from __future__ import annotations
 
@@ -40,15 +41,31 @@ from rlmods.types import Prompt, Response, UserError
 
 TEMPERATURES = [0.6, 1.0, 1.5]
 SHAPE: dict[str, Any] = {
-    "vocab_size": 102, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 64, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0,
-}  # fmt: skip
-GPT2: dict[str, Any] = {"vocab_size": 102, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": None}
+    "vocab_size": 102,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+GPT2: dict[str, Any] = {
+    "vocab_size": 102,
+    "n_positions": 64,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "bos_token_id": None,
+}
 PDROP = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
 
 
 def seeded(kind: Any, config: Any) -> Any:
-    """Weights large enough for distributions that are neither uniform nor deterministic, and that depend on positions."""
+    """Weights large enough for distributions that are neither uniform nor deterministic, and that
+    depend on positions."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = kind(config)
@@ -95,7 +112,12 @@ def gradient(policy: Policy, x: Tensor) -> Tensor:
     """Return the gradient of a weighted sum, with different weights for different tokens."""
     policy.zero_grad()
     (x * torch.linspace(-1, 2, x.numel()).view(x.shape)).sum().backward()
-    flat = torch.cat([p.grad.flatten() if p.grad is not None else torch.zeros(p.numel()) for p in policy.parameters()])
+    flat = torch.cat(
+        [
+            p.grad.flatten() if p.grad is not None else torch.zeros(p.numel())
+            for p in policy.parameters()
+        ]
+    )
     assert flat.norm() > 1e-3
     return flat
 
@@ -106,13 +128,20 @@ class TestForward:
     def test_equals_log_softmax_in_value_and_gradient(self, name: str, temperature: float) -> None:
         lm = policy(MODELS[name]())
         tokens, mask = rows()
-        actual, expected = lm(tokens, mask, temperature=temperature)[0], expected_logprobs(lm, tokens, mask, temperature)
+        actual, expected = (
+            lm(tokens, mask, temperature=temperature)[0],
+            expected_logprobs(lm, tokens, mask, temperature),
+        )
         assert actual.dtype == torch.float32
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
-        torch.testing.assert_close(gradient(lm, actual), gradient(lm, expected), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            gradient(lm, actual), gradient(lm, expected), rtol=1e-3, atol=1e-4
+        )
 
     @pytest.mark.parametrize("chunk", [1, 3, 19])
-    def test_chunks_change_neither_value_nor_gradient(self, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_chunks_change_neither_value_nor_gradient(
+        self, chunk: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         lm = policy()
         tokens, mask = rows()
         unchunked, unchunked_entropy = lm(tokens, mask, temperature=0.7, entropy=True)[:2]
@@ -149,7 +178,9 @@ class TestForward:
     def test_a_row_does_not_depend_on_other_rows_or_padding(self) -> None:
         lm = policy(gpt2())
         tokens, mask = rows()
-        torch.testing.assert_close(lm(tokens[:1, :9], mask[:1, :9])[0], lm(tokens, mask)[0][:1, :9], rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            lm(tokens[:1, :9], mask[:1, :9])[0], lm(tokens, mask)[0][:1, :9], rtol=0, atol=1e-5
+        )
 
     def test_an_empty_mask_gives_zeros_with_zero_gradient(self) -> None:
         lm = policy()
@@ -168,7 +199,9 @@ class TestEntropy:
         entropy = lm(tokens, mask, temperature=temperature)[1]
         logprobs = (lm.model(input_ids=tokens).logits / temperature).log_softmax(-1)
         expected = -(logprobs.exp() * logprobs).sum(-1)[:, :-1]
-        torch.testing.assert_close(entropy[:, 1:], torch.where(mask[:, 1:], expected, 0.0), rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            entropy[:, 1:], torch.where(mask[:, 1:], expected, 0.0), rtol=0, atol=1e-4
+        )
         assert (entropy >= 0).all()
         assert (entropy <= torch.tensor(102.0).log() + 1e-5).all()
 
@@ -186,7 +219,13 @@ def dropped(tmp_path: Path) -> Path:
     """A GPT-2 checkpoint with dropout 0.5, several EOS ids and its own sampling settings."""
     folder = tmp_path / "dropped"
     model = gpt2(**PDROP)
-    for name, value in {"do_sample": True, "top_k": 1, "temperature": 0.01, "repetition_penalty": 1.5, "eos_token_id": [1, 40]}.items():
+    for name, value in {
+        "do_sample": True,
+        "top_k": 1,
+        "temperature": 0.01,
+        "repetition_penalty": 1.5,
+        "eos_token_id": [1, 40],
+    }.items():
         setattr(model.generation_config, name, value)
     model.save_pretrained(folder)
     character_tokenizer().save_pretrained(folder)
@@ -210,7 +249,9 @@ class TestDropout:
             model.train()
             assert not torch.equal(model(input_ids=tokens).logits, model(input_ids=tokens).logits)
 
-    def test_export_writes_the_original_values_and_keeps_it_off(self, dropped: Path, tmp_path: Path) -> None:
+    def test_export_writes_the_original_values_and_keeps_it_off(
+        self, dropped: Path, tmp_path: Path
+    ) -> None:
         lm = load(dropped)
         tokens, mask = rows()
         expected = lm(tokens, mask)[0]
@@ -304,18 +345,23 @@ class TestAutocast:
 
     @pytest.mark.parametrize("half", ["autocast", "weights"])
     def test_logits_are_not_rounded(self, half: str) -> None:
-        """Logits of this size would be rounded to multiples of 1/2 in bfloat16; the exact ones come from the same hidden states."""
+        """Logits of this size would be rounded to multiples of 1/2 in bfloat16; the exact ones come
+        from the same hidden states."""
         lm, (tokens, mask) = policy(), rows()
         lm.model.lm_head.weight.data.mul_(20)
         lm = lm if half == "autocast" else Policy(lm.model.bfloat16(), lm.tokenizer)
         lm.packs = False  # packed hidden states are rounded differently
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half == "autocast"):
             hidden = lm.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
-            expected = (hidden.double() @ lm.model.lm_head.weight.double().t()).log_softmax(-1)[:, :-1]
+            expected = (hidden.double() @ lm.model.lm_head.weight.double().t()).log_softmax(-1)[
+                :, :-1
+            ]
             logprobs = lm(tokens, mask)[0]
             following = lm.next_logits(tokens).double().log_softmax(-1)
             last = (hidden[:, -1].double() @ lm.model.lm_head.weight.double().t()).log_softmax(-1)
-        expected = torch.where(mask[:, 1:], expected.gather(-1, tokens[:, 1:, None]).squeeze(-1), 0.0)
+        expected = torch.where(
+            mask[:, 1:], expected.gather(-1, tokens[:, 1:, None]).squeeze(-1), 0.0
+        )
         assert expected.min() < -20
         torch.testing.assert_close(logprobs[:, 1:].double(), expected, rtol=1e-5, atol=1e-3)
         torch.testing.assert_close(following, last, rtol=1e-5, atol=1e-3)
@@ -323,14 +369,23 @@ class TestAutocast:
     def test_gradient_is_that_of_the_exact_logits(self) -> None:
         """In the output layer's input and weight, from the same bfloat16 hidden states."""
         layer = torch.nn.Linear(16, 50, bias=True)
-        hidden = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0)).bfloat16().requires_grad_()
+        hidden = (
+            torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
+            .bfloat16()
+            .requires_grad_()
+        )
         weights = torch.randn(2, 5, 50, generator=torch.Generator().manual_seed(1))
         with torch.autocast("cpu", dtype=torch.bfloat16):
             (float32_output(layer, hidden) * weights).sum().backward()
-        exact, exact_hidden = copy.deepcopy(layer).double(), hidden.detach().double().requires_grad_()
+        exact, exact_hidden = (
+            copy.deepcopy(layer).double(),
+            hidden.detach().double().requires_grad_(),
+        )
         exact.zero_grad()
         (exact(exact_hidden) * weights).sum().backward()
-        torch.testing.assert_close(layer.weight.grad.double(), exact.weight.grad, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            layer.weight.grad.double(), exact.weight.grad, rtol=1e-4, atol=1e-4
+        )
         torch.testing.assert_close(layer.bias.grad.double(), exact.bias.grad, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(hidden.grad.double(), exact_hidden.grad, rtol=1e-2, atol=1e-2)
 
@@ -357,7 +412,8 @@ class TestAutocast:
 
 HEADS: dict[str, Any] = {
     "softcapping": lambda: seeded(
-        Gemma2ForCausalLM, Gemma2Config(**SHAPE, head_dim=8, final_logit_softcapping=2.0, attn_implementation="eager")
+        Gemma2ForCausalLM,
+        Gemma2Config(**SHAPE, head_dim=8, final_logit_softcapping=2.0, attn_implementation="eager"),
     ),
     "scaling": lambda: seeded(GraniteForCausalLM, GraniteConfig(**SHAPE, logits_scaling=3.0)),
     "scale": lambda: seeded(CohereForCausalLM, CohereConfig(**SHAPE, logit_scale=0.25)),
@@ -379,9 +435,14 @@ class TestHead:
     def test_known_transformations_are_applied(self, name: str) -> None:
         lm = policy(HEADS[name]())
         tokens, mask = rows()
-        actual, expected = lm(tokens, mask, temperature=0.7)[0], expected_logprobs(lm, tokens, mask, 0.7)
+        actual, expected = (
+            lm(tokens, mask, temperature=0.7)[0],
+            expected_logprobs(lm, tokens, mask, 0.7),
+        )
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
-        torch.testing.assert_close(gradient(lm, actual), gradient(lm, expected), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            gradient(lm, actual), gradient(lm, expected), rtol=1e-3, atol=1e-4
+        )
 
     def test_unknown_transformations_are_rejected(self) -> None:
         with pytest.raises(UserError, match="Doubled transforms its logits"):
@@ -389,7 +450,9 @@ class TestHead:
 
 
 class TestExport:
-    def test_transformers_loads_the_same_model_tokenizer_and_generation_config(self, dropped: Path, tmp_path: Path) -> None:
+    def test_transformers_loads_the_same_model_tokenizer_and_generation_config(
+        self, dropped: Path, tmp_path: Path
+    ) -> None:
         lm = load(dropped)
         with torch.no_grad():
             next(lm.parameters()).add_(0.1)
@@ -401,9 +464,16 @@ class TestExport:
         text = "12+34=<answer>46</answer>\n"
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
         original = AutoTokenizer.from_pretrained(dropped)
-        assert tokenizer(text)["input_ids"] == original(text)["input_ids"] == lm.tokenizer(text)["input_ids"]
+        assert (
+            tokenizer(text)["input_ids"]
+            == original(text)["input_ids"]
+            == lm.tokenizer(text)["input_ids"]
+        )
         assert tokenizer.padding_side == original.padding_side
-        before, after = (json.loads((f / "generation_config.json").read_text()) for f in (dropped, tmp_path / "out"))
+        before, after = (
+            json.loads((f / "generation_config.json").read_text())
+            for f in (dropped, tmp_path / "out")
+        )
         assert after == before
         assert after["eos_token_id"] == [1, 40]
         assert load(tmp_path / "out").eos_ids == lm.eos_ids
@@ -412,26 +482,41 @@ class TestExport:
         model = llama()
         model.save_pretrained(tmp_path / "in")
         character_tokenizer().save_pretrained(tmp_path / "in")
-        config = json.loads((tmp_path / "in" / "generation_config.json").read_text()) | {"do_sample": False, "temperature": 0.5}
+        config = json.loads((tmp_path / "in" / "generation_config.json").read_text()) | {
+            "do_sample": False,
+            "temperature": 0.5,
+        }
         (tmp_path / "in" / "generation_config.json").write_text(json.dumps(config))
         load(tmp_path / "in").export(tmp_path / "out")
-        assert json.loads((tmp_path / "out" / "generation_config.json").read_text())["temperature"] == 0.5
+        assert (
+            json.loads((tmp_path / "out" / "generation_config.json").read_text())["temperature"]
+            == 0.5
+        )
 
 
 def tokenizer_with_bos(template: str | None, added: str = "<s> $A") -> PreTrainedTokenizerFast:
     """Return a tokenizer that adds <s>, as Llama's does, or other special tokens."""
-    inner = Tokenizer(models.WordLevel({"<pad>": 0, "</s>": 1, "<s>": 2, "a": 3, "b": 4}, unk_token="b"))
+    inner = Tokenizer(
+        models.WordLevel({"<pad>": 0, "</s>": 1, "<s>": 2, "a": 3, "b": 4}, unk_token="b")
+    )
     inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     inner.add_special_tokens(["<pad>", "</s>", "<s>"])
-    inner.post_processor = processors.TemplateProcessing(single=added, special_tokens=[("<s>", 2), ("</s>", 1)])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+    inner.post_processor = processors.TemplateProcessing(
+        single=added, special_tokens=[("<s>", 2), ("</s>", 1)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    )
     tokenizer.chat_template = template
     return tokenizer
 
 
 class TestEncode:
     CHAT = Prompt(id="c", messages=[{"role": "user", "content": "ab"}])
-    TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}b{% endif %}"
+    TEMPLATE = (
+        "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}{% if "
+        "add_generation_prompt %}b{% endif %}"
+    )
 
     def test_beginning_of_text_is_added_once_and_the_generation_prompt_at_the_end(self) -> None:
         lm = Policy(llama(), tokenizer_with_bos(self.TEMPLATE))
@@ -448,14 +533,23 @@ class TestEncode:
             ("<s> $A </s>", "", [2]),
         ],
     )
-    def test_end_of_text_that_the_tokenizer_appends_is_left_out_of_prompts(self, added: str, text: str, ids: list[int]) -> None:
+    def test_end_of_text_that_the_tokenizer_appends_is_left_out_of_prompts(
+        self, added: str, text: str, ids: list[int]
+    ) -> None:
         tokenizer = tokenizer_with_bos(None, added)
         lm = Policy(llama(), tokenizer)
         assert lm.encode(Prompt(id="t", text=text)) == ids
         assert ("</s>" in added) == (tokenizer("b")["input_ids"][-1] == 1)
         rollout = Local(max_tokens=1)
         rollout.sync(lm, iteration=0)
-        assert list(rollout.generate([Prompt(id="t", text=text)], samples=1, iteration=0)[0].prompt_tokens) == ids
+        assert (
+            list(
+                rollout.generate([Prompt(id="t", text=text)], samples=1, iteration=0)[
+                    0
+                ].prompt_tokens
+            )
+            == ids
+        )
         assert lm.encode_response("ab") == [3, 4, 1]
 
     def test_a_template_without_beginning_of_text_gets_none(self) -> None:
@@ -468,11 +562,15 @@ class TestEncode:
 
     def test_decode_omits_special_tokens(self) -> None:
         lm = policy()
-        assert lm.decode([*lm.encode_response("<answer>1 , 2</answer>"), 0, 0]) == "<answer>1 , 2</answer>"
+        assert (
+            lm.decode([*lm.encode_response("<answer>1 , 2</answer>"), 0, 0])
+            == "<answer>1 , 2</answer>"
+        )
 
 
 GEMMA = (
-    "{{ bos_token }}{% for m in messages %}<start>{{ m['role'] }}:{{ m['content'] }}<end>\n{% endfor %}"
+    "{{ bos_token }}{% for m in messages %}<start>{{ m['role'] }}:{{ m['content'] "
+    "}}<end>\n{% endfor %}"
     "{% if add_generation_prompt %}<start>assistant:{% if terse %}b{% endif %}{% endif %}"
 )
 """Turns end with a token of their own, not with the tokenizer's `eos_token`."""
@@ -490,7 +588,10 @@ class TestEndOfTurn:
     TEXT = Prompt(id="t", text="ab")
 
     def test_is_the_token_of_the_template_after_chat_messages_only(self) -> None:
-        for lm in (Policy(llama(), tokenizer_with_turns()), ScalarModel.from_policy(Policy(llama(), tokenizer_with_turns()))):
+        for lm in (
+            Policy(llama(), tokenizer_with_turns()),
+            ScalarModel.from_policy(Policy(llama(), tokenizer_with_turns())),
+        ):
             assert lm.encode_response("ab", self.CHAT) == [3, 4, 6]
             assert lm.encode_response("ab", self.TEXT) == lm.encode_response("ab") == [3, 4, 1]
             assert lm.encode_response("ab", self.CHAT, finished=False) == [3, 4]
@@ -503,18 +604,27 @@ class TestEndOfTurn:
             ("{% for m in messages %}{{ m['content'] }} {{ eos_token }}{% endfor %}", 1),
             ("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n\n{% endfor %}", None),
             ("{% for m in messages %}{{ m['role'] }}{% endfor %}", None),
-            ("{% if messages[-1]['role'] == 'assistant' %}{{ raise_exception('no reply here') }}{% endif %}", None),
+            (
+                "{% if messages[-1]['role'] == 'assistant' %}{{ raise_exception('no reply "
+                "here') }}{% endif %}",
+                None,
+            ),
             (GEMMA, 6),
         ],
     )
     def test_of_a_template(self, template: str | None, expected: int | None) -> None:
         tokenizer = tokenizer_with_turns(template)
         assert end_of_turn(tokenizer) == expected
-        assert Policy(llama(), tokenizer).encode_response("a", self.CHAT) == [3, 1 if expected is None else expected]
+        assert Policy(llama(), tokenizer).encode_response("a", self.CHAT) == [
+            3,
+            1 if expected is None else expected,
+        ]
 
     def test_ends_a_sampled_response(self) -> None:
         lm = Policy(llama(), tokenizer_with_turns())
-        lm.head = lambda hidden: torch.zeros(*hidden.shape[:-1], 102).index_fill(-1, torch.tensor(6), 99.0)  # type: ignore[method-assign]
+        lm.head = lambda hidden: torch.zeros(*hidden.shape[:-1], 102).index_fill(
+            -1, torch.tensor(6), 99.0
+        )  # type: ignore[method-assign]
         rollout = Local(max_tokens=4)
         rollout.sync(lm, iteration=0)
         [response] = rollout.generate([self.CHAT], samples=1, iteration=0)
@@ -522,36 +632,61 @@ class TestEndOfTurn:
 
     def test_ends_the_rows_of_sft_preferences_and_process_rewards(self) -> None:
         lm = Policy(llama(), tokenizer_with_turns())
-        meta = {"response": "ab", "candidates": ("ab", "b"), "ranks": (0, 1), "finished": (True, False)}
+        meta = {
+            "response": "ab",
+            "candidates": ("ab", "b"),
+            "ranks": (0, 1),
+            "finished": (True, False),
+        }
         meta |= {"steps": ("a", "b"), "step_labels": (1.0, 0.0)}
         for prompt, end in ((replace(self.CHAT, meta=meta), 6), (replace(self.TEXT, meta=meta), 1)):
             rows = sft_batch([prompt], lm, 0)
             assert rows.tokens[rows.mask].tolist() == [3, 4, end]
             pairs = collate_preferences([prompt], lm)
-            assert [pairs.tokens[0, k][pairs.mask[0, k]].tolist() for k in range(2)] == [[3, 4, end], [4]]
+            assert [pairs.tokens[0, k][pairs.mask[0, k]].tolist() for k in range(2)] == [
+                [3, 4, end],
+                [4],
+            ]
 
 
 class TestTemplateVariables:
     CHAT = Prompt(id="c", messages=[{"role": "user", "content": "ab"}])
 
-    def test_reach_the_template_and_stay_with_exports_and_reward_models(self, tmp_path: Path) -> None:
+    def test_reach_the_template_and_stay_with_exports_and_reward_models(
+        self, tmp_path: Path
+    ) -> None:
         Policy(llama(), tokenizer_with_turns()).export(tmp_path / "plain")
-        plain, terse = load(tmp_path / "plain"), load(tmp_path / "plain", chat_template_kwargs={"terse": True})
+        plain, terse = (
+            load(tmp_path / "plain"),
+            load(tmp_path / "plain", chat_template_kwargs={"terse": True}),
+        )
         assert terse.encode(self.CHAT) == [*plain.encode(self.CHAT), 4]
         terse.export(tmp_path / "terse")
         ScalarModel.from_policy(terse).export(tmp_path / "scores")
-        for loaded in (load(tmp_path / "terse"), ScalarModel.load(tmp_path / "scores"), HuggingFace(str(tmp_path / "terse"))()):
+        for loaded in (
+            load(tmp_path / "terse"),
+            ScalarModel.load(tmp_path / "scores"),
+            HuggingFace(str(tmp_path / "terse"))(),
+        ):
             assert loaded.encode(self.CHAT) == terse.encode(self.CHAT)
-        assert load(tmp_path / "terse", chat_template_kwargs={"terse": False}).encode(self.CHAT) == plain.encode(self.CHAT)
+        assert load(tmp_path / "terse", chat_template_kwargs={"terse": False}).encode(
+            self.CHAT
+        ) == plain.encode(self.CHAT)
 
     @pytest.mark.parametrize("name", ["enable_thinkin", "add_generation_prompt", "tokenize"])
     def test_that_the_template_does_not_use_are_refused(self, name: str, tmp_path: Path) -> None:
         Policy(llama(), tokenizer_with_turns()).export(tmp_path)
-        with pytest.raises(UserError, match=f"policy.chat_template_kwargs: the chat template of this model does not use {name}: drop it"):
+        with pytest.raises(
+            UserError,
+            match="policy.chat_template_kwargs: the chat template of this model does not use "
+            f"{name}: drop it",
+        ):
             HuggingFace(str(tmp_path), chat_template_kwargs={name: True})()
 
 
-RAGGED = [Prompt(id=f"p{i}", text=("12+34-5=" * 4)[:length]) for i, length in enumerate([1, 9, 4, 17, 2])]
+RAGGED = [
+    Prompt(id=f"p{i}", text=("12+34-5=" * 4)[:length]) for i, length in enumerate([1, 9, 4, 17, 2])
+]
 
 
 def trainer_logprobs(lm: Policy, responses: list[Response], temperature: float) -> Tensor:
@@ -570,7 +705,9 @@ def trainer_logprobs(lm: Policy, responses: list[Response], temperature: float) 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("kind", ["gpt2_with_dropout", "llama", "checkpointed", "softcapping"])
-def test_sampler_and_trainer_logprobs_agree(kind: str, training: bool, temperature: float, dropped: Path) -> None:
+def test_sampler_and_trainer_logprobs_agree(
+    kind: str, training: bool, temperature: float, dropped: Path
+) -> None:
     makers: dict[str, Any] = {
         "gpt2_with_dropout": lambda: load(dropped),
         "llama": lambda: policy(llama(attention_dropout=0.5)),
@@ -584,4 +721,6 @@ def test_sampler_and_trainer_logprobs_agree(kind: str, training: bool, temperatu
     sampler_logprobs = torch.tensor([x for r in responses for x in r.behavior_logprobs])
     assert len(sampler_logprobs) > 100
     assert len({tuple(r.tokens) for r in responses}) > 10
-    torch.testing.assert_close(sampler_logprobs, trainer_logprobs(lm, responses, temperature), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        sampler_logprobs, trainer_logprobs(lm, responses, temperature), rtol=0, atol=1e-4
+    )

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from rlmods.policy import Policy, Tiny, cpu_linear
-from rlmods.policy.cpu_linear import CPULinear, packed_weight, packed_weights, use_cpu_linear, uses_onednn
+from rlmods.policy.cpu_linear import (
+    CPULinear,
+    packed_weight,
+    packed_weights,
+    use_cpu_linear,
+    uses_onednn,
+)
 
 M, K, N = 40, 96, 320
 """Enough products for oneDNN."""
@@ -24,7 +30,9 @@ def layer(bias: bool = True) -> nn.Linear:
 def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
     x = x.clone().requires_grad_()
     output = module(x)
-    (output * torch.linspace(-1, 2, output.numel(), dtype=output.dtype).view(output.shape)).sum().backward()
+    (
+        output * torch.linspace(-1, 2, output.numel(), dtype=output.dtype).view(output.shape)
+    ).sum().backward()
     return [output.detach(), x.grad, *(p.grad for p in module.parameters())]
 
 
@@ -38,7 +46,9 @@ def test_equals_a_linear_layer_in_value_and_gradient(shape: tuple[int, ...], bia
     assert uses_onednn(x, fast.weight) == cpu_linear._has_onednn()
     for expected, actual in zip(gradients(exact, x.double()), gradients(fast, x), strict=True):
         assert actual.dtype == torch.float32
-        torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+        torch.testing.assert_close(
+            actual.double(), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max())
+        )
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
@@ -48,10 +58,15 @@ def test_a_frozen_parameter_gets_no_gradient(frozen: str) -> None:
     getattr(fast, frozen).requires_grad_(False)
     x = torch.randn(M, K)
     fast(x).sum().backward()
-    assert {name for name, p in fast.named_parameters() if p.grad is not None} == {"weight", "bias"} - {frozen}
+    assert {name for name, p in fast.named_parameters() if p.grad is not None} == {
+        "weight",
+        "bias",
+    } - {frozen}
 
 
-@pytest.mark.parametrize("case", ["few products", "float64", "bfloat16", "autocast", "without oneDNN"])
+@pytest.mark.parametrize(
+    "case", ["few products", "float64", "bfloat16", "autocast", "without oneDNN"]
+)
 def test_all_else_is_computed_by_pytorch(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dtype = {"float64": torch.float64, "bfloat16": torch.bfloat16}.get(case, torch.float32)
     plain, fast = layer().to(dtype), layer().to(dtype)
@@ -95,7 +110,9 @@ class TestPackedWeights:
             expected = policy.next_logits(tokens)
             with packed_weights(policy, policy.model.get_output_embeddings()):
                 packed = packed_weight(policy.model.model.layers[0].mlp.up_proj)
-                expected_dtype = torch.float32 if not autocast else torch.bfloat16 if has_bfloat16 else None
+                expected_dtype = (
+                    torch.float32 if not autocast else torch.bfloat16 if has_bfloat16 else None
+                )
                 assert getattr(packed, "dtype", None) == expected_dtype
                 assert packed_weight(policy.model.get_output_embeddings()).dtype == torch.float32
                 actual = policy.next_logits(tokens)
@@ -124,15 +141,22 @@ class TestPackedWeights:
 
     @needs_onednn
     @pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
-    def test_of_16_bits_are_left_to_pytorch_on_a_processor_without(self, weights: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_of_16_bits_are_left_to_pytorch_on_a_processor_without(
+        self, weights: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """As with AVX2 alone, where oneDNN raises an error: ONEDNN_MAX_CPU_ISA=AVX2."""
         monkeypatch.setattr(cpu_linear, "_has_bfloat16", lambda: False)
         policy, tokens = self.policy().to(weights), torch.randint(5, 90, (3, 10))
         output_layer = policy.model.get_output_embeddings()
-        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=weights == torch.float32):
+        with (
+            torch.no_grad(),
+            torch.autocast("cpu", dtype=torch.bfloat16, enabled=weights == torch.float32),
+        ):
             expected = policy.next_logits(tokens)
             with packed_weights(policy, output_layer):
-                assert [layer for layer in policy.modules() if packed_weight(layer) is not None] == [output_layer]
+                assert [
+                    layer for layer in policy.modules() if packed_weight(layer) is not None
+                ] == [output_layer]
                 actual = policy.next_logits(tokens)
         torch.testing.assert_close(actual, expected, rtol=0, atol=5e-2)
 

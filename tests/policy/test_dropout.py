@@ -1,4 +1,5 @@
-"""Dropout in training as an option of reward models and DPO; none in the reference, in validation and in the exported model."""
+"""Dropout in training as an option of reward models and DPO; none in the reference, in validation
+and in the exported model."""
 
 from __future__ import annotations
 
@@ -37,19 +38,24 @@ def made(name: str, dropout: float, seed: int = 0, model: Any = None) -> Any:
 
 
 def trained(name: str, dropout: float, state: int = 0) -> torch.Tensor:
-    """Return the weights after two iterations, which begin with this state of the global generator."""
+    """Return the weights after two iterations, which begin with this state of the global
+    generator."""
     torch.manual_seed(0)  # the adapter is random
     module = made(name, dropout)
     torch.manual_seed(state)
     fit(module, 2)
-    return torch.cat([x.detach().flatten() for network in module.networks.values() for x in network.parameters()])
+    return torch.cat(
+        [x.detach().flatten() for network in module.networks.values() for x in network.parameters()]
+    )
 
 
 @pytest.mark.parametrize("name", KINDS)
 class TestTraining:
     def test_dropout_changes_training_and_depends_on_the_seed_alone(self, name: str) -> None:
         without, first = trained(name, 0.0), trained(name, 0.3)
-        assert torch.equal(trained(name, 0.3, state=123), first), "resuming starts with another state of the global generator"
+        assert torch.equal(trained(name, 0.3, state=123), first), (
+            "resuming starts with another state of the global generator"
+        )
         assert not torch.equal(first, without)
 
     def test_scores_of_reference_and_validation_have_none(self, name: str) -> None:
@@ -61,12 +67,19 @@ class TestTraining:
         network.train(network.needs_train_mode)
         assert network.training
         if name in ("dpo", "lora", "kto"):
-            assert torch.equal(module.score(rows, module.reference.policy), module.rows(SPLITS.train[:4]).ref_logprobs)
-            torch.testing.assert_close(module.score(rows, module.policy), rows.ref_logprobs, rtol=0, atol=1e-5)
+            assert torch.equal(
+                module.score(rows, module.reference.policy),
+                module.rows(SPLITS.train[:4]).ref_logprobs,
+            )
+            torch.testing.assert_close(
+                module.score(rows, module.policy), rows.ref_logprobs, rtol=0, atol=1e-5
+            )
             assert network.training
         tokens = rows.tokens.flatten(0, -2)
         forward = (
-            (lambda: network(tokens)) if name.endswith("model") else (lambda: network(tokens, torch.ones_like(tokens).bool()).logprobs)
+            (lambda: network(tokens))
+            if name.endswith("model")
+            else (lambda: network(tokens, torch.ones_like(tokens).bool()).logprobs)
         )
         if name.endswith("model"):
             network.model.score.weight.data.normal_()
@@ -88,7 +101,9 @@ class TestSetDropout:
     def test_a_model_without_dropout_is_refused(self) -> None:
         policy = wrapped()
         policy.model = torch.nn.Linear(2, 2)
-        with pytest.raises(UserError, match=r"algo.dropout=0.2: Linear has no dropout: type algo.dropout=0"):
+        with pytest.raises(
+            UserError, match=r"algo.dropout=0.2: Linear has no dropout: type algo.dropout=0"
+        ):
             set_dropout(policy, 0.2)
 
     @pytest.mark.parametrize("name", KINDS)

@@ -36,7 +36,9 @@ def error_message(part: HuggingFace) -> str:
 
 class TestHuggingFace:
     def test_loads_a_directory(self, folder: Path) -> None:
-        lm = HuggingFace(name=str(folder), dtype="bfloat16", attention="eager", gradient_checkpointing=True)()
+        lm = HuggingFace(
+            name=str(folder), dtype="bfloat16", attention="eager", gradient_checkpointing=True
+        )()
         assert {p.dtype for p in lm.parameters()} == {torch.bfloat16}
         assert lm.model.config._attn_implementation == "eager"
         assert lm.gradient_checkpointing
@@ -44,7 +46,9 @@ class TestHuggingFace:
     def test_float32_by_default_for_any_saved_dtype(self, folder: Path, tmp_path: Path) -> None:
         HuggingFace(name=str(folder), dtype="bfloat16")().export(tmp_path / "half")
         assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
-        assert {p.dtype for p in HuggingFace(name=str(tmp_path / "half"))().parameters()} == {torch.float32}
+        assert {p.dtype for p in HuggingFace(name=str(tmp_path / "half"))().parameters()} == {
+            torch.float32
+        }
 
     def test_a_run_loads_its_export(self, folder: Path, tmp_path: Path) -> None:
         (tmp_path / "config.yaml").write_text("seed: 1")
@@ -70,7 +74,9 @@ class TestHuggingFace:
         character_tokenizer().save_pretrained(tmp_path / "gemma2")
         gemma2 = str(tmp_path / "gemma2")
         assert HuggingFace(name=gemma2)().model.config._attn_implementation == "eager"
-        assert error_message(HuggingFace(name=gemma2, attention="sdpa")).endswith(": type policy.attention=eager")
+        assert error_message(HuggingFace(name=gemma2, attention="sdpa")).endswith(
+            ": type policy.attention=eager"
+        )
         assert "policy.attention=nope" in error_message(HuggingFace(name=gemma2, attention="nope"))
 
     def test_no_name(self) -> None:
@@ -78,11 +84,18 @@ class TestHuggingFace:
 
     def test_a_hub_that_cannot_be_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def unreachable(*_: Any, **__: Any) -> None:
-            raise OSError("We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached files.")
+            raise OSError(
+                "We couldn't connect to 'https://huggingface.co' to load the files, and "
+                "couldn't find them in the cached files."
+            )
 
         monkeypatch.setattr("rlmods.policy.hf.check_hub", lambda name: None)
         monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", unreachable)
-        with pytest.raises(UserError, match=r"the Hugging Face Hub cannot be reached, .*; connect, or type a directory or a run$"):
+        with pytest.raises(
+            UserError,
+            match=r"the Hugging Face Hub cannot be reached, .*; connect, or type a directory or a "
+            r"run$",
+        ):
             load("nobody/model")
 
     @pytest.mark.parametrize("name", ["nobody/no-such-model", "/no/such/directory"])
@@ -97,13 +110,20 @@ class TestHuggingFace:
         assert "safetensors" in error_message(HuggingFace(name=str(folder)))
 
     def test_a_reward_model(self, folder: Path, tmp_path: Path) -> None:
-        """With a tied output layer, transformers would load it without an error and generate nonsense."""
+        """With a tied output layer, transformers would load it without an error and generate
+        nonsense."""
         ScalarModel.from_policy(HuggingFace(name=str(folder))()).export(tmp_path / "rm")
-        assert "is a reward model, which cannot generate text" in error_message(HuggingFace(name=str(tmp_path / "rm")))
+        assert "is a reward model, which cannot generate text" in error_message(
+            HuggingFace(name=str(tmp_path / "rm"))
+        )
 
     def test_missing_weights(self, folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
-        save_file({k: v for k, v in weights.items() if "layers.0.mlp" not in k}, folder / "model.safetensors", {"format": "pt"})
+        save_file(
+            {k: v for k, v in weights.items() if "layers.0.mlp" not in k},
+            folder / "model.safetensors",
+            {"format": "pt"},
+        )
         assert "lacks weights (model.layers.0.mlp" in error_message(HuggingFace(name=str(folder)))
 
     def test_an_unknown_model_type(self, folder: Path) -> None:
@@ -111,21 +131,43 @@ class TestHuggingFace:
         (folder / "config.json").write_text(json.dumps(config))
         assert "abacus" in error_message(HuggingFace(name=str(folder)))
 
-    def test_code_in_a_folder_is_not_executed(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_code_in_a_folder_is_not_executed(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
-        (folder / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\nclass C: pass\n")
-        names = {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.C", "AutoModelForSequenceClassification": "evil.C"}
+        (folder / "evil.py").write_text(
+            f"open({str(tmp_path / 'executed')!r}, 'w')\nclass C: pass\n"
+        )
+        names = {
+            "AutoConfig": "evil.C",
+            "AutoModelForCausalLM": "evil.C",
+            "AutoModelForSequenceClassification": "evil.C",
+        }
         config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | {"model_type": "evil", "auto_map": names}))
-        assert "it needs code of its own, which is never executed" in error_message(HuggingFace(name=str(folder)))
         (folder / "config.json").write_text(
-            json.dumps(config | {"architectures": ["XForSequenceClassification"], "model_type": "evil", "auto_map": names})
+            json.dumps(config | {"model_type": "evil", "auto_map": names})
+        )
+        assert "it needs code of its own, which is never executed" in error_message(
+            HuggingFace(name=str(folder))
+        )
+        (folder / "config.json").write_text(
+            json.dumps(
+                config
+                | {
+                    "architectures": ["XForSequenceClassification"],
+                    "model_type": "evil",
+                    "auto_map": names,
+                }
+            )
         )
         with pytest.raises(UserError, match="cannot load a reward model"):
             ScalarModel.load(folder)
         tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
         (folder / "tokenizer_config.json").write_text(
-            json.dumps(tokenizer | {"auto_map": {"AutoTokenizer": ["evil.C", "evil.C"]}, "tokenizer_class": "C"})
+            json.dumps(
+                tokenizer
+                | {"auto_map": {"AutoTokenizer": ["evil.C", "evil.C"]}, "tokenizer_class": "C"}
+            )
         )
         error_message(HuggingFace(name=str(folder)))
         assert not (tmp_path / "executed").exists()
@@ -140,14 +182,19 @@ class TestHuggingFace:
     def test_a_broken_configuration(self, content: str, folder: Path) -> None:
         (folder / "config.json").write_text(content)
         error_message(HuggingFace(name=str(folder)))
-        with pytest.raises(UserError, match=r"config\.json: (cannot be read as JSON|must hold a JSON object)") as error:
+        with pytest.raises(
+            UserError, match=r"config\.json: (cannot be read as JSON|must hold a JSON object)"
+        ) as error:
             ScalarModel.load(folder)
         assert "\n" not in str(error.value)
 
 
 def test_a_run_without_its_configuration_is_named(tmp_path: Path) -> None:
     (tmp_path / "export").mkdir()
-    with pytest.raises(UserError, match=rf"{tmp_path}: this run has no config\.yaml: type {tmp_path}/export for its model alone"):
+    with pytest.raises(
+        UserError,
+        match=rf"{tmp_path}: this run has no config\.yaml: type {tmp_path}/export for its model alone",
+    ):
         exported(tmp_path)
     (tmp_path / "config.yaml").write_text("")
     assert exported(tmp_path) == tmp_path / "export"
@@ -156,5 +203,8 @@ def test_a_run_without_its_configuration_is_named(tmp_path: Path) -> None:
 def test_a_template_that_reaches_for_python_is_named() -> None:
     tokenizer = Tiny(pretrained=False, hidden_size=32, num_layers=1)().tokenizer
     tokenizer.chat_template = "{{ messages.__class__.__mro__ }}"
-    with pytest.raises(UserError, match=r"SecurityError.*: it reaches for what templates may not use.*: choose another model"):
+    with pytest.raises(
+        UserError,
+        match=r"SecurityError.*: it reaches for what templates may not use.*: choose another model",
+    ):
         render(tokenizer, [{"role": "system", "content": "a"}], "prompt 1")

@@ -1,4 +1,5 @@
-"""Log-probabilities from hidden states in chunks, against autograd through the logits of all tokens."""
+"""Log-probabilities from hidden states in chunks, against autograd through the logits of all
+tokens."""
 
 from __future__ import annotations
 
@@ -24,11 +25,16 @@ TRANSFORMS = [
 def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     shapes = ((N, H), (V, H), (V,))
-    hidden, weight, bias = (torch.randn(*x, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for x in shapes)
+    hidden, weight, bias = (
+        torch.randn(*x, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        for x in shapes
+    )
     return hidden, weight, bias, torch.randint(V, (N,), generator=generator)
 
 
-def slow(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, t: LogitTransform) -> tuple[Tensor, Tensor]:
+def slow(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, t: LogitTransform
+) -> tuple[Tensor, Tensor]:
     logits = hidden @ weight.t() + (0 if bias is None else bias)
     logits = t.scale * logits
     logits = (t.cap * torch.tanh(logits / t.cap) if t.cap else logits) / t.temperature
@@ -45,14 +51,20 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 class TestEqualsAutograd:
     @pytest.mark.parametrize("with_bias", [True, False])
     @pytest.mark.parametrize("transform", TRANSFORMS)
-    def test_in_value_and_gradient(self, transform: LogitTransform, with_bias: bool, chunk: int) -> None:
+    def test_in_value_and_gradient(
+        self, transform: LogitTransform, with_bias: bool, chunk: int
+    ) -> None:
         hidden, weight, bias, targets = inputs()
         parameters = [hidden, weight, *([bias] if with_bias else [])]
         results = []
         for function in (lambda *x: linear_logprobs(*x, entropy_gradient=True), slow):
-            logprobs, entropy = function(hidden, weight, bias if with_bias else None, targets, transform)
+            logprobs, entropy = function(
+                hidden, weight, bias if with_bias else None, targets, transform
+            )
             weights = torch.linspace(-1, 2, N, dtype=torch.float64)
-            gradients = torch.autograd.grad((weights * logprobs + weights.flip(0) * entropy).sum(), parameters)
+            gradients = torch.autograd.grad(
+                (weights * logprobs + weights.flip(0) * entropy).sum(), parameters
+            )
             results.append([logprobs, entropy, *gradients])
         for actual, expected in zip(*results, strict=True):
             torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
@@ -62,7 +74,10 @@ class TestEqualsAutograd:
         hidden, weight, bias, targets = inputs()
         weights = torch.linspace(-1, 2, N, dtype=torch.float64)
         found, expected = (
-            torch.autograd.grad((weights * function(hidden, weight, bias, targets, transform)[0]).sum(), (hidden, weight, bias))
+            torch.autograd.grad(
+                (weights * function(hidden, weight, bias, targets, transform)[0]).sum(),
+                (hidden, weight, bias),
+            )
             for function in (linear_logprobs, slow)
         )
         for actual, wanted in zip(found, expected, strict=True):
@@ -73,7 +88,9 @@ class TestEqualsAutograd:
         logprobs, entropy = linear_logprobs(hidden, weight, bias, targets, LogitTransform())
         assert not entropy.requires_grad
         [actual] = torch.autograd.grad(logprobs.sum(), weight)
-        [expected] = torch.autograd.grad(slow(hidden, weight, bias, targets, LogitTransform())[0].sum(), weight)
+        [expected] = torch.autograd.grad(
+            slow(hidden, weight, bias, targets, LogitTransform())[0].sum(), weight
+        )
         torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
 
     @pytest.mark.parametrize("trained", [0, 1, 2])
@@ -90,7 +107,9 @@ class TestEqualsAutograd:
         assert actual.dtype == torch.float32
         torch.testing.assert_close(actual.double(), exact, rtol=0, atol=2e-6)
 
-    def test_no_logits_of_more_than_a_chunk(self, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_logits_of_more_than_a_chunk(
+        self, chunk: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         sizes: list[int] = []
         logits, saved = module._logits, []
 
@@ -101,16 +120,23 @@ class TestEqualsAutograd:
 
         monkeypatch.setattr(module, "_logits", counted)
         hidden, weight, bias, targets = inputs()
-        with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
-            linear_logprobs(hidden, weight, bias, targets, LogitTransform()).logprobs.sum().backward()
-        assert max(sizes) <= max(chunk * V, N)  # at least one token in forward, one word in backward
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: saved.append(x.numel()) or x, lambda x: x
+        ):
+            linear_logprobs(
+                hidden, weight, bias, targets, LogitTransform()
+            ).logprobs.sum().backward()
+        # at least one token in forward, one word in backward
+        assert max(sizes) <= max(chunk * V, N)
         assert sum(sizes) == 2 * N * V
         assert len(sizes) > 2 or chunk == 100
         assert max(saved) <= V * H
 
     def test_no_tokens(self) -> None:
         hidden, weight, bias, _ = inputs()
-        found = linear_logprobs(hidden[:0], weight, bias, torch.empty(0, dtype=torch.long), LogitTransform())
+        found = linear_logprobs(
+            hidden[:0], weight, bias, torch.empty(0, dtype=torch.long), LogitTransform()
+        )
         found.logprobs.sum().backward()
         assert not weight.grad.any()
 
@@ -120,7 +146,9 @@ class TestPrecision:
         hidden, weight, bias, targets = inputs(torch.float32)
         exact = slow(*inputs(), LogitTransform())[0]
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = linear_logprobs(hidden.bfloat16(), weight, bias, targets, LogitTransform()).logprobs
+            found = linear_logprobs(
+                hidden.bfloat16(), weight, bias, targets, LogitTransform()
+            ).logprobs
         assert found.dtype == torch.float32
         torch.testing.assert_close(found.double(), exact, rtol=0, atol=0.1)
         found.sum().backward()
@@ -130,27 +158,37 @@ class TestPrecision:
         torch.testing.assert_close(weight.grad.double(), expected, rtol=0, atol=0.2)
 
     def test_gradients_under_autocast_are_as_exact_as_their_factors(self) -> None:
-        hidden, weight, bias, targets = (x.detach().bfloat16().float().requires_grad_() if x.is_floating_point() else x for x in inputs())
+        hidden, weight, bias, targets = (
+            x.detach().bfloat16().float().requires_grad_() if x.is_floating_point() else x
+            for x in inputs()
+        )
         doubles = [x.detach().double().requires_grad_() for x in (hidden, weight, bias)]
         weights = torch.linspace(-1, 2, N)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found = linear_logprobs(hidden, weight, bias, targets, LogitTransform()).logprobs
         actual = torch.autograd.grad((weights * found).sum(), (hidden, weight, bias))
-        expected = torch.autograd.grad((weights * slow(*doubles, targets, LogitTransform())[0]).sum(), doubles)
+        expected = torch.autograd.grad(
+            (weights * slow(*doubles, targets, LogitTransform())[0]).sum(), doubles
+        )
         for x, exact in zip(actual, expected, strict=True):
             assert x.dtype == torch.float32
             assert (x - exact).norm() < 4e-3 * exact.norm()  # bfloat16 has 8 bits
 
     def test_entropies_have_32_bits_under_autocast(self) -> None:
-        """Of logits that are sums in float32 of products of 16-bit numbers, which every processor computes alike."""
-        hidden, weight, _, targets = (x.detach().bfloat16().float() if x.is_floating_point() else x for x in inputs())
+        """Of logits that are sums in float32 of products of 16-bit numbers, which every processor
+        computes alike."""
+        hidden, weight, _, targets = (
+            x.detach().bfloat16().float() if x.is_floating_point() else x for x in inputs()
+        )
         expected = slow(hidden.double(), weight.double(), None, targets, LogitTransform())[1]
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found = linear_logprobs(hidden, weight, None, targets, LogitTransform()).entropy
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
     def test_weights_of_16_bits_get_gradients_of_16_bits(self) -> None:
-        hidden, weight, bias, targets = (x.detach().bfloat16().requires_grad_() if x.is_floating_point() else x for x in inputs())
+        hidden, weight, bias, targets = (
+            x.detach().bfloat16().requires_grad_() if x.is_floating_point() else x for x in inputs()
+        )
         found = linear_logprobs(hidden, weight, bias, targets, LogitTransform()).logprobs
         assert found.dtype == torch.float32
         found.sum().backward()

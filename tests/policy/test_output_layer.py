@@ -17,10 +17,14 @@ from tests.support import ranks
 
 @pytest.mark.parametrize("precision", ["float32", "autocast", "bfloat16"])
 def test_hooks_are_called_and_logits_are_not_rounded(precision: str) -> None:
-    """A hook in front changes the hidden states, one behind the logits, with a linear layer of its own that computes as usual."""
+    """A hook in front changes the hidden states, one behind the logits, with a linear layer of its
+    own that computes as usual."""
     torch.manual_seed(0)
     dtype = torch.float32 if precision == "float32" else torch.bfloat16
-    layer, probe = (nn.Linear(16, 50).to(torch.bfloat16 if precision == "bfloat16" else torch.float32) for _ in range(2))
+    layer, probe = (
+        nn.Linear(16, 50).to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
+        for _ in range(2)
+    )
     hidden = torch.randn(2, 5, 16).to(dtype)
     kinds: list[torch.dtype] = []
 
@@ -29,10 +33,16 @@ def test_hooks_are_called_and_logits_are_not_rounded(precision: str) -> None:
         kinds.append(probed.dtype)
         return output + probed
 
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "autocast"):
+    with (
+        torch.no_grad(),
+        torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "autocast"),
+    ):
         plain, doubled = (float32_linear(x, layer.weight, layer.bias) for x in (hidden, 2 * hidden))
         assert torch.equal(float32_output(layer, hidden), plain)
-        hooks = layer.register_forward_pre_hook(lambda _, args: (2 * args[0],)), layer.register_forward_hook(behind)
+        hooks = (
+            layer.register_forward_pre_hook(lambda _, args: (2 * args[0],)),
+            layer.register_forward_hook(behind),
+        )
         output = float32_output(layer, hidden)
         for hook in hooks:
             hook.remove()
@@ -49,7 +59,10 @@ def test_hooks_of_the_output_layer_see_the_logits_of_a_policy(precision: str) ->
     seen: list[torch.Tensor] = []
     lm.model.lm_head.register_forward_hook(lambda module, args, output: seen.append(output))
     tokens = torch.randint(5, 90, (3, 10), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "autocast"):
+    with (
+        torch.no_grad(),
+        torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "autocast"),
+    ):
         output = lm(tokens, torch.ones_like(tokens, dtype=torch.bool))
         logits = lm.next_logits(tokens)
     assert [x.dtype for x in seen] == [torch.float32] * 2
@@ -70,10 +83,15 @@ def test_probabilities_of_rounded_logits_add_up_to_one() -> None:
     old = policy.model.lm_head
     policy.model.lm_head = Rounded(old.in_features, old.out_features, bias=False)
     torch.nn.init.normal_(policy.model.lm_head.weight, generator=torch.Generator().manual_seed(0))
-    hidden = torch.randn(8, old.in_features, generator=torch.Generator().manual_seed(1)) / old.in_features**0.5
+    hidden = (
+        torch.randn(8, old.in_features, generator=torch.Generator().manual_seed(1))
+        / old.in_features**0.5
+    )
     vocabulary = torch.arange(old.out_features)
     for row in hidden:
-        logprobs, _ = policy._score_chunk(row.expand(len(vocabulary), -1), vocabulary, 1.0, False, None)
+        logprobs, _ = policy._score_chunk(
+            row.expand(len(vocabulary), -1), vocabulary, 1.0, False, None
+        )
         assert logprobs.exp().sum().item() == pytest.approx(1.0, abs=1e-4)
 
 

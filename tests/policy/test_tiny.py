@@ -1,4 +1,5 @@
-"""The tiny policy: its tokenizer, random initialisation, and the accuracy of the shipped weights."""
+"""The tiny policy: its tokenizer, random initialisation, and the accuracy of the shipped
+weights."""
 
 from __future__ import annotations
 
@@ -14,13 +15,18 @@ from rlmods.reward.accuracy import verify
 from rlmods.rollout import Local
 from rlmods.types import UserError
 
-shipped = pytest.mark.skipif(not (WEIGHTS / "config.json").exists(), reason="no weights in rlmods/policy/weights/tiny")
+shipped = pytest.mark.skipif(
+    not (WEIGHTS / "config.json").exists(), reason="no weights in rlmods/policy/weights/tiny"
+)
 
 
 class TestCharacterTokenizer:
     PRINTABLE = string.printable.split("\t")[0]
 
-    @pytest.mark.parametrize("text", ["12+34=", "<think>a b\n\nC</think> <answer>-5.0</answer>", PRINTABLE, "a<b>c</d>", " "])
+    @pytest.mark.parametrize(
+        "text",
+        ["12+34=", "<think>a b\n\nC</think> <answer>-5.0</answer>", PRINTABLE, "a<b>c</d>", " "],
+    )
     def test_round_trip(self, text: str) -> None:
         tokenizer = character_tokenizer()
         ids = tokenizer(text)["input_ids"]
@@ -38,11 +44,20 @@ class TestCharacterTokenizer:
 
     def test_no_special_tokens_are_added(self) -> None:
         tokenizer = character_tokenizer()
-        assert tokenizer("12")["input_ids"] == tokenizer("12", add_special_tokens=False)["input_ids"]
-        assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id) == (0, 1, None)
+        assert (
+            tokenizer("12")["input_ids"] == tokenizer("12", add_special_tokens=False)["input_ids"]
+        )
+        assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id) == (
+            0,
+            1,
+            None,
+        )
 
     def test_decoding_omits_padding_and_end_of_text(self) -> None:
-        assert character_tokenizer().decode([0, 0, 4, 6, 5, 1, 0], skip_special_tokens=True) == "<answer>0</answer>"
+        assert (
+            character_tokenizer().decode([0, 0, 4, 6, 5, 1, 0], skip_special_tokens=True)
+            == "<answer>0</answer>"
+        )
 
 
 class TestRandom:
@@ -65,11 +80,16 @@ class TestRandom:
         assert lm.pad_id == 0
 
     def test_a_size_with_shipped_weights_is_rejected(self) -> None:
-        with pytest.raises(UserError, match=r"policy\.num_layers=2 is for random weights: type policy\.pretrained=false"):
+        with pytest.raises(
+            UserError,
+            match=r"policy\.num_layers=2 is for random weights: type policy\.pretrained=false",
+        ):
             Tiny(num_layers=2)()
 
     def test_default_size_is_that_of_the_docstring(self) -> None:
-        assert sum(p.numel() for p in Tiny(pretrained=False)().parameters()) / 1e6 == pytest.approx(1.8, abs=0.06)
+        assert sum(p.numel() for p in Tiny(pretrained=False)().parameters()) / 1e6 == pytest.approx(
+            1.8, abs=0.06
+        )
 
 
 @shipped

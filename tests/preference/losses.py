@@ -15,11 +15,15 @@ def call(part: Any, r: Rankings, logprobs: Tensor | None = None) -> Tensor:
     """Return the loss of each prompt, with a KL of 0.3 for KTO."""
     more = {"kl": KL} if getattr(part, "needs_kl", False) else {}
     logprobs = r.logprobs if logprobs is None else logprobs
-    return part(logprobs, r.ref_logprobs if part.needs_reference else None, r.num_tokens, r.rank, **more)
+    return part(
+        logprobs, r.ref_logprobs if part.needs_reference else None, r.num_tokens, r.rank, **more
+    )
 
 
 def both(part: Any, r: Rankings) -> tuple[Tensor, Tensor]:
     """Return the loss of each prompt, and the gradient of their sum with different weights."""
     logprobs = r.logprobs.clone().requires_grad_()
     loss = call(part, r, logprobs)
-    return loss.detach(), gradient((loss * torch.linspace(1, 2, len(loss), dtype=torch.float64)).sum(), logprobs)
+    return loss.detach(), gradient(
+        (loss * torch.linspace(1, 2, len(loss), dtype=torch.float64)).sum(), logprobs
+    )

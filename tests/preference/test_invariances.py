@@ -12,7 +12,14 @@ from tests.preference.losses import both, call
 from tests.support.batches import few
 from tests.support.rankings import Rankings, ranking, rankings
 
-LOSSES = {"dpo": Sigmoid(), "cdpo": Sigmoid(label_smoothing=0.1), "ipo": IPO(), "simpo": SimPO(), "kto": KTO(), "orpo": ORPO()}
+LOSSES = {
+    "dpo": Sigmoid(),
+    "cdpo": Sigmoid(label_smoothing=0.1),
+    "ipo": IPO(),
+    "simpo": SimPO(),
+    "kto": KTO(),
+    "orpo": ORPO(),
+}
 every_loss = pytest.mark.parametrize("part", LOSSES.values(), ids=LOSSES)
 PAIRWISE = [name for name, part in LOSSES.items() if part.needs_pairs]
 
@@ -38,7 +45,9 @@ def test_values_of_absent_responses_change_no_bit(part: Any, r: Rankings) -> Non
 @every_loss
 @few
 @given(rankings, st.randoms(use_true_random=False), st.integers(0, 3))
-def test_invariant_to_order_of_candidates_and_to_absent_ones(part: Any, r: Rankings, random: Any, more: int) -> None:
+def test_invariant_to_order_of_candidates_and_to_absent_ones(
+    part: Any, r: Rankings, random: Any, more: int
+) -> None:
     wide = r.widened(more)
     columns = torch.tensor(random.sample(range(wide.rank.shape[1]), wide.rank.shape[1]))
     value, grad = both(part, wide)
@@ -62,7 +71,13 @@ def test_ties_and_single_responses_have_no_preference(name: str) -> None:
     r = ranking(6, 3, seed=2)
     tied = Rankings(r.logprobs, r.ref_logprobs, r.num_tokens, torch.ones_like(r.rank), r.margin)
     single = r.candidates(torch.tensor([0]))
-    single = Rankings(single.logprobs, single.ref_logprobs, single.num_tokens, torch.ones_like(single.rank), single.margin)
+    single = Rankings(
+        single.logprobs,
+        single.ref_logprobs,
+        single.num_tokens,
+        torch.ones_like(single.rank),
+        single.margin,
+    )
     for rows in (tied, single):
         value, grad = both(LOSSES[name], rows)
         assert (value == 0).all()
@@ -83,7 +98,13 @@ def test_swapping_better_and_worse_negates_the_gradient_at_the_reference(name: s
 @pytest.mark.parametrize("extreme", [-1e4, -50.0, -1e-7, 0.0])
 def test_extreme_log_probabilities_stay_finite_in_float32(part: Any, extreme: float) -> None:
     logprobs = torch.tensor([[extreme, -3.0], [-3.0, extreme]], requires_grad=True)
-    r = Rankings(logprobs, torch.full((2, 2), -3.0), torch.ones(2, 2, dtype=torch.long), torch.tensor([[0, 1], [0, 1]]), torch.zeros(2))
+    r = Rankings(
+        logprobs,
+        torch.full((2, 2), -3.0),
+        torch.ones(2, 2, dtype=torch.long),
+        torch.tensor([[0, 1], [0, 1]]),
+        torch.zeros(2),
+    )
     loss = call(part, r, logprobs)
     assert loss.isfinite().all()
     assert torch.autograd.grad(loss.sum(), logprobs)[0].isfinite().all()

@@ -17,7 +17,11 @@ def test_equals_the_loop(r: Rankings, beta: float) -> None:
     fast, slow = r.logprobs.clone().requires_grad_(), r.logprobs.clone().requires_grad_()
 
     def loss(p: int, i: int, j: int) -> torch.Tensor:
-        return ((slow[p, i] - slow[p, j]) - (r.ref_logprobs[p, i] - r.ref_logprobs[p, j]) - 1 / (2 * beta)) ** 2
+        return (
+            (slow[p, i] - slow[p, j])
+            - (r.ref_logprobs[p, i] - r.ref_logprobs[p, j])
+            - 1 / (2 * beta)
+        ) ** 2
 
     actual, expected = call(IPO(beta), r, fast), r.over_pairs(loss)
     torch.testing.assert_close(actual, expected)
@@ -26,12 +30,19 @@ def test_equals_the_loop(r: Rankings, beta: float) -> None:
 
 @golden
 def test_golden() -> None:
-    assert call(IPO(0.1), golden_pairs()).mean().item() == pytest.approx(GOLDEN["preference"]["ipo_sum_tau_0p1"], abs=1e-6)
+    assert call(IPO(0.1), golden_pairs()).mean().item() == pytest.approx(
+        GOLDEN["preference"]["ipo_sum_tau_0p1"], abs=1e-6
+    )
 
 
 def test_loss_and_gradient_are_0_at_the_target_gap() -> None:
-    logprobs, ref = torch.tensor([[-2.0, -7.0]], dtype=torch.float64), torch.full((1, 2), -4.0, dtype=torch.float64)
-    r = Rankings(logprobs, ref, torch.ones(1, 2, dtype=torch.long), torch.tensor([[0, 1]]), torch.zeros(1))
+    logprobs, ref = (
+        torch.tensor([[-2.0, -7.0]], dtype=torch.float64),
+        torch.full((1, 2), -4.0, dtype=torch.float64),
+    )
+    r = Rankings(
+        logprobs, ref, torch.ones(1, 2, dtype=torch.long), torch.tensor([[0, 1]]), torch.zeros(1)
+    )
     value, grad = both(IPO(0.1), r)
     assert (value == 0).all()
     assert (grad == 0).all()

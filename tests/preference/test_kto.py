@@ -27,17 +27,27 @@ def test_equals_the_loop(r: Rankings, beta: float, desirable: float, undesirable
         expected.append(total / max(1, len(there)))
     actual = call(KTO(beta, desirable, undesirable), r, fast)
     torch.testing.assert_close(actual, torch.stack(expected))
-    torch.testing.assert_close(gradient(actual.sum(), fast), gradient(torch.stack(expected).sum(), slow))
+    torch.testing.assert_close(
+        gradient(actual.sum(), fast), gradient(torch.stack(expected).sum(), slow)
+    )
 
 
 def test_a_pair_is_the_mean_of_two_labelled_responses() -> None:
-    r = replace(ranking(5, 2, seed=4), num_tokens=torch.ones(5, 2, dtype=torch.long), rank=torch.tensor([[0, 1]] * 5))
+    r = replace(
+        ranking(5, 2, seed=4),
+        num_tokens=torch.ones(5, 2, dtype=torch.long),
+        rank=torch.tensor([[0, 1]] * 5),
+    )
     halves = [call(KTO(), r.candidates(torch.tensor([k]))) for k in (0, 1)]
     torch.testing.assert_close(call(KTO(), r), sum(halves) / 2)
 
 
 def test_kl_shifts_the_reference_point_without_a_gradient() -> None:
-    r = replace(ranking(1, 1, seed=4), num_tokens=torch.ones(1, 1, dtype=torch.long), rank=torch.zeros(1, 1, dtype=torch.long))
+    r = replace(
+        ranking(1, 1, seed=4),
+        num_tokens=torch.ones(1, 1, dtype=torch.long),
+        rank=torch.zeros(1, 1, dtype=torch.long),
+    )
     kl = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     logprobs = (r.ref_logprobs + 2.0).requires_grad_()
     loss = KTO()(logprobs, r.ref_logprobs, r.num_tokens, r.rank, kl)

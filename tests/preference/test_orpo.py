@@ -32,7 +32,9 @@ def test_equals_the_loop(r: Rankings, beta: float) -> None:
 def test_reward_is_the_scaled_log_odds() -> None:
     logprobs = torch.tensor([[-1.2]], dtype=torch.float64)
     p = torch.tensor(-0.4, dtype=torch.float64).exp()
-    assert ORPO(0.5).reward(logprobs, None, torch.tensor([[3]])).item() == pytest.approx(0.5 * (p / (1 - p)).log().item())
+    assert ORPO(0.5).reward(logprobs, None, torch.tensor([[3]])).item() == pytest.approx(
+        0.5 * (p / (1 - p)).log().item()
+    )
 
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, float("nan")])

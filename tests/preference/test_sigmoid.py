@@ -15,7 +15,11 @@ golden = pytest.mark.skipif(not GOLDEN, reason="no golden numbers beside the rep
 
 
 def golden_pairs() -> Rankings:
-    values = {name: torch.tensor(GOLDEN["preference"][name], dtype=torch.float64) for name in GOLDEN["preference"] if "_" in name}
+    values = {
+        name: torch.tensor(GOLDEN["preference"][name], dtype=torch.float64)
+        for name in GOLDEN["preference"]
+        if "_" in name
+    }
     logprobs = torch.stack([values["policy_chosen"], values["policy_rejected"]], 1)
     ref = torch.stack([values["ref_chosen"], values["ref_rejected"]], 1)
     rank = torch.tensor([0, 1]).expand(len(ref), 2)
@@ -29,7 +33,9 @@ def test_equals_the_loop(r: Rankings, beta: float, smoothing: float) -> None:
 
     def loss(p: int, i: int, j: int) -> torch.Tensor:
         h = beta * ((slow[p, i] - r.ref_logprobs[p, i]) - (slow[p, j] - r.ref_logprobs[p, j]))
-        return -(1 - smoothing) * torch.log(1 / (1 + torch.exp(-h))) - smoothing * torch.log(1 / (1 + torch.exp(h)))
+        return -(1 - smoothing) * torch.log(1 / (1 + torch.exp(-h))) - smoothing * torch.log(
+            1 / (1 + torch.exp(h))
+        )
 
     actual, expected = call(Sigmoid(beta, smoothing), r, fast), r.over_pairs(loss)
     torch.testing.assert_close(actual, expected)
@@ -37,14 +43,25 @@ def test_equals_the_loop(r: Rankings, beta: float, smoothing: float) -> None:
 
 
 @golden
-@pytest.mark.parametrize(("part", "name"), [(Sigmoid(0.1), "dpo_beta_0p1"), (Sigmoid(0.1, 0.1), "dpo_label_smoothing_0p1")])
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [(Sigmoid(0.1), "dpo_beta_0p1"), (Sigmoid(0.1, 0.1), "dpo_label_smoothing_0p1")],
+)
 def test_golden(part: Sigmoid, name: str) -> None:
-    assert call(part, golden_pairs()).mean().item() == pytest.approx(GOLDEN["preference"][name], abs=1e-6)
+    assert call(part, golden_pairs()).mean().item() == pytest.approx(
+        GOLDEN["preference"][name], abs=1e-6
+    )
 
 
 def test_loss_at_the_reference_is_ln_2_with_a_gradient_of_half_beta() -> None:
     r = ranking(1, 2, seed=0)
-    r = Rankings(r.ref_logprobs, r.ref_logprobs, torch.ones(1, 2, dtype=torch.long), torch.tensor([[1, 0]]), r.margin)
+    r = Rankings(
+        r.ref_logprobs,
+        r.ref_logprobs,
+        torch.ones(1, 2, dtype=torch.long),
+        torch.tensor([[1, 0]]),
+        r.margin,
+    )
     part = Sigmoid(0.3)
     value, grad = both(part, r)
     assert value.item() == pytest.approx(math.log(2), abs=1e-12)
@@ -59,7 +76,10 @@ def test_loss_does_not_depend_on_response_lengths() -> None:
     assert torch.equal(call(Sigmoid(), r), call(Sigmoid(), longer))
 
 
-@pytest.mark.parametrize("bad", [{"beta": 0.0}, {"beta": float("nan")}, {"label_smoothing": -0.1}, {"label_smoothing": 0.5}])
+@pytest.mark.parametrize(
+    "bad",
+    [{"beta": 0.0}, {"beta": float("nan")}, {"label_smoothing": -0.1}, {"label_smoothing": 0.5}],
+)
 def test_invalid_fields_are_refused_by_name(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         Sigmoid(**bad)

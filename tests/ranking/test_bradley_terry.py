@@ -17,7 +17,9 @@ golden = pytest.mark.skipif(not GOLDEN, reason="no golden numbers beside the rep
 def golden_scores() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
     """Scores, ranks, mask and margins, with the candidates of every prompt in another order."""
     scores = torch.tensor(GOLDEN["reward_model"]["scores_best_first"], dtype=torch.float64)
-    order = torch.stack([torch.randperm(4, generator=torch.Generator().manual_seed(i)) for i in range(len(scores))])
+    order = torch.stack(
+        [torch.randperm(4, generator=torch.Generator().manual_seed(i)) for i in range(len(scores))]
+    )
     return scores.gather(1, order), order, torch.ones_like(order, dtype=torch.bool), None
 
 
@@ -27,7 +29,9 @@ def golden_scores() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
 def test_equals_the_loop(margin: bool, r: Rankings) -> None:
     fast, slow = r.logprobs.clone().requires_grad_(), r.logprobs.clone().requires_grad_()
     actual = BradleyTerry(margin)(fast, r.rank, r.present, r.margin)
-    expected = r.over_pairs(lambda p, i, j: torch.log(1 + torch.exp(slow[p, j] - slow[p, i] + margin * r.margin[p])))
+    expected = r.over_pairs(
+        lambda p, i, j: torch.log(1 + torch.exp(slow[p, j] - slow[p, i] + margin * r.margin[p]))
+    )
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(gradient(actual.sum(), fast), gradient(expected.sum(), slow))
 
@@ -40,7 +44,9 @@ def test_golden() -> None:
 
 def test_equal_scores_are_ln_2_with_a_gradient() -> None:
     scores = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
-    loss = BradleyTerry()(scores, torch.tensor([[1, 0, 2]]), torch.ones(1, 3, dtype=torch.bool), None)
+    loss = BradleyTerry()(
+        scores, torch.tensor([[1, 0, 2]]), torch.ones(1, 3, dtype=torch.bool), None
+    )
     assert loss.item() == pytest.approx(math.log(2))
     assert gradient(loss.sum(), scores)[0].tolist() == pytest.approx([0, -1 / 3, 1 / 3])
 
@@ -62,4 +68,6 @@ def test_margin_without_margins_in_the_data_is_refused() -> None:
 
 
 def test_rounding_errors_are_ties_in_pair_accuracy() -> None:
-    assert pair_correctness(torch.tensor([[[0.0, 1e-6, -1e-6, 1e-3, -1e-3]]])).tolist() == [[[0.5, 0.5, 0.5, 1.0, 0.0]]]
+    assert pair_correctness(torch.tensor([[[0.0, 1e-6, -1e-6, 1e-3, -1e-3]]])).tolist() == [
+        [[0.5, 0.5, 0.5, 1.0, 0.0]]
+    ]

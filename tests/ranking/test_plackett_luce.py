@@ -18,8 +18,12 @@ def test_equals_the_loop(r: Rankings) -> None:
         for k in range(r.rank.shape[1]):
             worse = [j for i, j in r.pairs(p) if i == k]
             if r.present[p, k]:
-                expected = expected + (p + 1) * torch.log(1 + sum((torch.exp(slow[p, j] - slow[p, k]) for j in worse), torch.tensor(0.0)))
-    actual = (PlackettLuce()(fast, r.rank, r.present, None) * torch.arange(1, len(r.rank) + 1)).sum()
+                expected = expected + (p + 1) * torch.log(
+                    1 + sum((torch.exp(slow[p, j] - slow[p, k]) for j in worse), torch.tensor(0.0))
+                )
+    actual = (
+        PlackettLuce()(fast, r.rank, r.present, None) * torch.arange(1, len(r.rank) + 1)
+    ).sum()
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(gradient(actual, fast), gradient(expected, slow))
 
@@ -34,7 +38,10 @@ def test_probabilities_of_all_rankings_sum_to_one() -> None:
     scores = torch.tensor([[0.3, -1.2, 0.8]], dtype=torch.float64)
     rankings_of_3 = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
     everyone = torch.ones(1, 3, dtype=torch.bool)
-    total = sum((-PlackettLuce()(scores, torch.tensor([rank]), everyone, None)).exp().item() for rank in rankings_of_3)
+    total = sum(
+        (-PlackettLuce()(scores, torch.tensor([rank]), everyone, None)).exp().item()
+        for rank in rankings_of_3
+    )
     assert total == pytest.approx(1)
 
 

@@ -21,7 +21,9 @@ def test_equals_the_loop(b: Batch, low: float | None, high: float | None) -> Non
     torch.testing.assert_close(surrogate.objective, dense(field, b.mask.shape))
     assert {tuple(x) for x in surrogate.clipped.nonzero().tolist()} == clipped_slots
     if field:
-        torch.testing.assert_close(gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow))
+        torch.testing.assert_close(
+            gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow)
+        )
 
 
 def test_every_token_keeps_a_gradient_with_a_bounded_weight() -> None:

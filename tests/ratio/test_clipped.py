@@ -23,7 +23,9 @@ def test_equals_the_loop(level: str, b: Batch, low: float, high: float, dual: fl
     fast, slow = b.log_ratio.clone().requires_grad_(), b.log_ratio.clone().requires_grad_()
     surrogate = Clipped(low, high, level, dual)(fast, b.advantages, b.mask)
     field, clipped_slots = clipped(slow, b.advantages, b.mask, low, high, level, dual)
-    torch.testing.assert_close(torch.where(b.mask, surrogate.objective, 0), dense(field, b.mask.shape))
+    torch.testing.assert_close(
+        torch.where(b.mask, surrogate.objective, 0), dense(field, b.mask.shape)
+    )
     assert {tuple(x) for x in surrogate.clipped.nonzero().tolist()} == clipped_slots
     if field:
         weight = torch.linspace(0.5, 2, b.mask.numel(), dtype=torch.float64).view(b.mask.shape)
@@ -52,14 +54,19 @@ def test_four_quadrants(advantage: float, ratio: float, objective: float, slope:
 
 def test_dual_clip_bounds_only_negative_advantages_and_is_counted() -> None:
     d = torch.tensor([[log(5.0), log(2.0), log(5.0)]], dtype=torch.float64, requires_grad=True)
-    surrogate = Clipped(dual=3.0)(d, torch.tensor([[-1.0, -1.0, 1.0]], dtype=torch.float64), torch.ones(1, 3, dtype=torch.bool))
+    surrogate = Clipped(dual=3.0)(
+        d,
+        torch.tensor([[-1.0, -1.0, 1.0]], dtype=torch.float64),
+        torch.ones(1, 3, dtype=torch.bool),
+    )
     assert surrogate.objective[0].tolist() == pytest.approx([-3.0, -2.0, 1.2])
     assert gradient(surrogate.objective.sum(), d)[0].tolist() == pytest.approx([0.0, -2.0, 0.0])
     assert surrogate.clipped.tolist() == [[True, False, True]]
 
 
 def test_worked_example_of_token_and_sequence_level() -> None:
-    """Ratios 2.0 and 0.4, A = 1: the geometric mean is in bounds; PPO's min gives (1.2 + 0.4) / 2, the clip alone (1.2 + 0.8) / 2."""
+    """Ratios 2.0 and 0.4, A = 1: the geometric mean is in bounds; PPO's min gives (1.2 + 0.4) / 2,
+    the clip alone (1.2 + 0.8) / 2."""
     d = torch.tensor([[log(2.0), log(0.4)]], dtype=torch.float64)
     ones, mask = torch.ones_like(d), torch.ones(1, 2, dtype=torch.bool)
     sequence, token = Clipped(level="sequence")(d, ones, mask), Clipped()(d, ones, mask)
@@ -71,15 +78,21 @@ def test_worked_example_of_token_and_sequence_level() -> None:
 
 
 def test_sequence_level_clips_once_per_response() -> None:
-    """Ratios e^3, e^-3, e^0.6: geometric mean e^0.2, clipped to 1.2; clipping by token gives another mean."""
+    """Ratios e^3, e^-3, e^0.6: geometric mean e^0.2, clipped to 1.2; clipping by token gives
+    another mean."""
     d = torch.tensor([[3.0, -3.0, 0.6]], dtype=torch.float64)
     ones, mask = torch.ones_like(d), torch.ones(1, 3, dtype=torch.bool)
-    assert Clipped(level="sequence")(d, ones, mask).objective[0].tolist() == pytest.approx([1.2] * 3)
-    assert Clipped()(d, ones, mask).objective.mean().item() == pytest.approx((1.2 + exp(-3) + 1.2) / 3)
+    assert Clipped(level="sequence")(d, ones, mask).objective[0].tolist() == pytest.approx(
+        [1.2] * 3
+    )
+    assert Clipped()(d, ones, mask).objective.mean().item() == pytest.approx(
+        (1.2 + exp(-3) + 1.2) / 3
+    )
 
 
 def test_sequence_gradient_equals_the_closed_form() -> None:
-    """The gradient d s A / d log_ratio_t is s A / |y| for each of the |y| tokens (GSPO, equation 10)."""
+    """The gradient d s A / d log_ratio_t is s A / |y| for each of the |y| tokens (GSPO, equation
+    10)."""
     b = batch(5, 6, seed=4)
     d = b.log_ratio.clone().requires_grad_()
     advantages = b.advantages[:, :1].expand_as(d)
@@ -97,7 +110,9 @@ def test_sequence_token_equals_sequence_when_a_response_has_one_advantage() -> N
     for level in ("sequence", "sequence_token"):
         d = b.log_ratio.clone().requires_grad_()
         objective = Clipped(0.1, 0.1, level)(d, advantages, b.mask).objective
-        results.append((objective.detach(), gradient(SequenceMean()(objective, b.mask, b.totals), d)))
+        results.append(
+            (objective.detach(), gradient(SequenceMean()(objective, b.mask, b.totals), d))
+        )
     torch.testing.assert_close(results[0], results[1])
 
 
@@ -106,7 +121,10 @@ def test_sequence_token_equals_sequence_when_a_response_has_one_advantage() -> N
 @given(batches)
 def test_levels_agree_for_responses_of_one_token(level: str, b: Batch) -> None:
     b = replace(b, mask=b.mask & (b.mask.cumsum(1) == 1))
-    token, other = Clipped()(b.log_ratio, b.advantages, b.mask), Clipped(level=level)(b.log_ratio, b.advantages, b.mask)
+    token, other = (
+        Clipped()(b.log_ratio, b.advantages, b.mask),
+        Clipped(level=level)(b.log_ratio, b.advantages, b.mask),
+    )
     torch.testing.assert_close(other.objective, token.objective)
     assert torch.equal(other.clipped, token.clipped)
 
@@ -114,20 +132,29 @@ def test_levels_agree_for_responses_of_one_token(level: str, b: Batch) -> None:
 def test_sequence_equals_token_when_all_ratios_of_a_response_are_equal() -> None:
     b = batch(6, 6, seed=9)
     d = b.log_ratio[:, :1].expand_as(b.mask)
-    sequence, token = Clipped(level="sequence")(d, b.advantages, b.mask), Clipped()(d, b.advantages, b.mask)
+    sequence, token = (
+        Clipped(level="sequence")(d, b.advantages, b.mask),
+        Clipped()(d, b.advantages, b.mask),
+    )
     torch.testing.assert_close(sequence.objective, token.objective)
     assert torch.equal(sequence.clipped, token.clipped)
 
 
 def test_low_and_high_are_not_interchangeable() -> None:
     b = batch(6, 6, seed=9)
-    one, other = Clipped(0.1, 0.3)(b.log_ratio, b.advantages, b.mask), Clipped(0.3, 0.1)(b.log_ratio, b.advantages, b.mask)
+    one, other = (
+        Clipped(0.1, 0.3)(b.log_ratio, b.advantages, b.mask),
+        Clipped(0.3, 0.1)(b.log_ratio, b.advantages, b.mask),
+    )
     assert not torch.equal(one.clipped, other.clipped)
 
 
 def test_very_wide_bounds_equal_unclipped() -> None:
     b = batch(6, 6, seed=9)
-    wide, none = Clipped(1.0, 1e9)(b.log_ratio, b.advantages, b.mask), Unclipped()(b.log_ratio, b.advantages, b.mask)
+    wide, none = (
+        Clipped(1.0, 1e9)(b.log_ratio, b.advantages, b.mask),
+        Unclipped()(b.log_ratio, b.advantages, b.mask),
+    )
     torch.testing.assert_close(wide.objective, none.objective)
 
 
@@ -138,9 +165,16 @@ def test_an_advantage_of_0_is_not_counted_as_clipped() -> None:
 
 @pytest.mark.parametrize(
     ("bad", "field"),
-    [({"low": -0.1}, "low"), ({"low": 1.1}, "low"), ({"high": -1.0}, "high"), ({"high": float("nan")}, "high"),
-     ({"level": "word"}, "level"), ({"dual": 1.0}, "dual")],
-)  # fmt: skip
+    [
+        ({"low": -0.1}, "low"),
+        ({"low": 1.1}, "low"),
+        ({"high": -1.0}, "high"),
+        ({"high": float("nan")}, "high"),
+        ({"level": "word"}, "level"),
+        ({"dual": 1.0}, "dual"),
+    ],
+)
 def test_invalid_fields_are_refused_by_name(bad: dict, field: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=field):  # TypeError where types are checked at run time
+    # TypeError where types are checked at run time
+    with pytest.raises((ValueError, TypeError), match=field):
         Clipped(**bad)

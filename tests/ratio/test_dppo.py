@@ -21,7 +21,9 @@ def test_equals_the_loop(b: Batch, divergence: str, low: float, high: float) -> 
     torch.testing.assert_close(surrogate.objective, dense(field, b.mask.shape))
     assert {tuple(x) for x in surrogate.clipped.nonzero().tolist()} == masked
     if field:
-        torch.testing.assert_close(gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow))
+        torch.testing.assert_close(
+            gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow)
+        )
 
 
 @pytest.mark.parametrize("divergence", ["tv", "kl"])
@@ -30,7 +32,9 @@ def test_distance_is_that_of_two_bernoulli_distributions(divergence: str) -> Non
     new = torch.tensor([[0.5, 0.5, 0.03, 0.7]], dtype=torch.float64)
     p, q = (torch.distributions.Bernoulli(x.clamp(max=1 - 1e-7)) for x in (old, new))
     expected = (old - new).abs() if divergence == "tv" else torch.distributions.kl_divergence(p, q)
-    torch.testing.assert_close(DPPO(divergence).distance(old.log(), (new / old).log()), expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        DPPO(divergence).distance(old.log(), (new / old).log()), expected, rtol=1e-5, atol=1e-7
+    )
 
 
 def test_a_rare_token_may_change_by_a_large_factor_and_a_frequent_one_may_not() -> None:
@@ -39,17 +43,22 @@ def test_a_rare_token_may_change_by_a_large_factor_and_a_frequent_one_may_not() 
     ones, mask = torch.ones(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.bool)
     surrogate = DPPO()(d, ones, mask, old)
     assert surrogate.clipped.tolist() == [[False, True]]
-    torch.testing.assert_close(gradient(surrogate.objective.sum(), d), torch.tensor([[5.0, 0.0]], dtype=torch.float64))
+    torch.testing.assert_close(
+        gradient(surrogate.objective.sum(), d), torch.tensor([[5.0, 0.0]], dtype=torch.float64)
+    )
     assert not DPPO()(d, -ones, mask, old).clipped.any()  # back towards the old policy
 
 
 def test_without_bounds_is_the_plain_ratio() -> None:
     b = batch(5, 6, seed=1)
     wide = DPPO(low=1.1, high=1.1)(b.log_ratio, b.advantages, b.mask, b.old_logprobs)
-    torch.testing.assert_close(wide.objective, Unclipped()(b.log_ratio, b.advantages, b.mask).objective)
+    torch.testing.assert_close(
+        wide.objective, Unclipped()(b.log_ratio, b.advantages, b.mask).objective
+    )
 
 
 @pytest.mark.parametrize("bad", [{"divergence": "js"}, {"low": 0.0}, {"high": float("nan")}])
 def test_invalid_fields_are_refused_by_name(bad: dict) -> None:
-    with pytest.raises((ValueError, TypeError), match=next(iter(bad))):  # TypeError where types are checked at run time
+    # TypeError where types are checked at run time
+    with pytest.raises((ValueError, TypeError), match=next(iter(bad))):
         DPPO(**bad)

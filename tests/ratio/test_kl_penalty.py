@@ -24,7 +24,9 @@ def best_response(part: KLPenalty, steps: int = 200) -> float:
     """Return the KL after maximising the expectation of the objective over pi_old."""
     logits = OLD[0].clone().requires_grad_()
     for _ in range(steps):
-        objective = (OLD.exp() * part(logits.log_softmax(0)[None] - OLD, ARMS, EVERY).objective).sum()
+        objective = (
+            OLD.exp() * part(logits.log_softmax(0)[None] - OLD, ARMS, EVERY).objective
+        ).sum()
         logits = (logits + 0.5 * gradient(objective, logits)).detach().requires_grad_()
     return old_to_new(logits.log_softmax(0)[None]).item()
 
@@ -38,14 +40,20 @@ def test_equals_the_loop(b: Batch, beta: float) -> None:
     torch.testing.assert_close(surrogate.objective, dense(field, b.mask.shape))
     assert not surrogate.clipped.any()
     if field:
-        torch.testing.assert_close(gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow))
+        torch.testing.assert_close(
+            gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow)
+        )
 
 
 def test_penalty_equals_the_kl_from_the_old_policy_in_value_and_gradient() -> None:
-    """With A = 0 and beta = 1, the objective is minus the expectation of r - 1 - log r over pi_old."""
+    """With A = 0 and beta = 1, the objective is minus the expectation of r - 1 - log r over
+    pi_old."""
     logits = NEW.clone().requires_grad_()
     logprobs = logits.log_softmax(0)[None]
-    expected = -(OLD.exp() * KLPenalty(1.0)(logprobs - OLD, torch.zeros(1, 5, dtype=torch.float64), EVERY).objective).sum()
+    expected = -(
+        OLD.exp()
+        * KLPenalty(1.0)(logprobs - OLD, torch.zeros(1, 5, dtype=torch.float64), EVERY).objective
+    ).sum()
     kl = old_to_new(logprobs)
     assert kl > 0.1
     torch.testing.assert_close(expected, kl)
@@ -57,9 +65,14 @@ def test_penalty_equals_the_kl_from_the_old_policy_in_value_and_gradient() -> No
 @few
 @given(batches)
 def test_penalty_never_raises_the_objective(b: Batch) -> None:
-    plain, penalised = Unclipped()(b.log_ratio, b.advantages, b.mask), KLPenalty(0.7)(b.log_ratio, b.advantages, b.mask)
+    plain, penalised = (
+        Unclipped()(b.log_ratio, b.advantages, b.mask),
+        KLPenalty(0.7)(b.log_ratio, b.advantages, b.mask),
+    )
     assert (penalised.objective <= plain.objective + 1e-12).all()
-    torch.testing.assert_close(KLPenalty(0.0, minimum=0.0)(b.log_ratio, b.advantages, b.mask).objective, plain.objective)
+    torch.testing.assert_close(
+        KLPenalty(0.0, minimum=0.0)(b.log_ratio, b.advantages, b.mask).objective, plain.objective
+    )
 
 
 def test_a_larger_coefficient_gives_a_smaller_kl_on_a_bandit() -> None:
@@ -70,9 +83,20 @@ def test_a_larger_coefficient_gives_a_smaller_kl_on_a_bandit() -> None:
 
 @pytest.mark.parametrize(
     ("distance", "factor"),
-    [(0.0151, 2.0), (0.0149, 1.0), (0.01, 1.0), (0.0067, 1.0), (0.0066, 0.5), (0.0, 0.5), (9.0, 2.0), (float("nan"), 1.0)],
+    [
+        (0.0151, 2.0),
+        (0.0149, 1.0),
+        (0.01, 1.0),
+        (0.0067, 1.0),
+        (0.0066, 0.5),
+        (0.0, 0.5),
+        (9.0, 2.0),
+        (float("nan"), 1.0),
+    ],
 )
-def test_coefficient_is_doubled_or_halved_outside_of_the_band(distance: float, factor: float) -> None:
+def test_coefficient_is_doubled_or_halved_outside_of_the_band(
+    distance: float, factor: float
+) -> None:
     part = KLPenalty(3.0, target=0.01)
     part.on_iteration_end({"train/kl_update": distance})
     assert part.coefficient == 3.0 * factor
@@ -96,7 +120,8 @@ def test_coefficient_returns_from_its_bounds(distance: float, bound: float) -> N
 
 @pytest.mark.parametrize("start", [0.01, 4.0])
 def test_coefficient_adapts_to_the_target_on_a_bandit(start: float) -> None:
-    """The KL is proportional to 1 / beta^2, so doubling and halving beta reach the target only within this factor."""
+    """The KL is proportional to 1 / beta^2, so doubling and halving beta reach the target only
+    within this factor."""
     part = KLPenalty(start, target=0.05)
     for _ in range(15):
         part.on_iteration_end({"train/kl_update": (distance := best_response(part, steps=50))})

@@ -19,12 +19,16 @@ def test_equals_the_loop(b: Batch, positive: float, negative: float) -> None:
     torch.testing.assert_close(surrogate.objective, dense(field, b.mask.shape))
     assert not surrogate.clipped.any()
     if field:
-        torch.testing.assert_close(gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow))
+        torch.testing.assert_close(
+            gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow)
+        )
 
 
 @pytest.mark.parametrize("tau", [0.5, 1.0, 1.05, 10.0])
 @pytest.mark.parametrize("advantage", [-2.0, 3.0])
-def test_gradient_at_ratio_1_is_the_advantage_for_every_temperature(tau: float, advantage: float) -> None:
+def test_gradient_at_ratio_1_is_the_advantage_for_every_temperature(
+    tau: float, advantage: float
+) -> None:
     d = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
     surrogate = Soft(tau, tau)(d, torch.full_like(d, advantage), torch.ones(1, 1, dtype=torch.bool))
     assert gradient(surrogate.objective.sum(), d).item() == pytest.approx(advantage)

@@ -17,13 +17,18 @@ def test_equals_the_loop(b: Batch, level: str) -> None:
     torch.testing.assert_close(surrogate.objective, dense(field, b.mask.shape))
     assert {tuple(x) for x in surrogate.clipped.nonzero().tolist()} == clipped_slots
     if field:
-        torch.testing.assert_close(gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow))
+        torch.testing.assert_close(
+            gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow)
+        )
 
 
 def test_positive_advantages_are_fine_tuned_on() -> None:
     b = batch(5, 6, seed=1)
     positive = b.advantages.abs() + 0.1
-    assert torch.equal(TOPR()(b.log_ratio, positive, b.mask).objective, LogLikelihood()(b.log_ratio, positive, b.mask).objective)
+    assert torch.equal(
+        TOPR()(b.log_ratio, positive, b.mask).objective,
+        LogLikelihood()(b.log_ratio, positive, b.mask).objective,
+    )
 
 
 @pytest.mark.parametrize("drift", [-3.0, 3.0])
@@ -36,5 +41,6 @@ def test_weight_of_a_bad_response_is_the_product_of_its_ratios_and_at_most_1(dri
 
 
 def test_invalid_fields_are_refused_by_name() -> None:
-    with pytest.raises((ValueError, TypeError), match="level"):  # TypeError where types are checked at run time
+    # TypeError where types are checked at run time
+    with pytest.raises((ValueError, TypeError), match="level"):
         TOPR(level="response")  # type: ignore[arg-type]

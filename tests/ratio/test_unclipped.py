@@ -14,5 +14,6 @@ def test_equals_the_loop(b: Batch) -> None:
     field, _ = unclipped(b.log_ratio, b.advantages, b.mask)
     expected = dense(field, b.mask.shape)
     torch.testing.assert_close(surrogate.objective, expected)
-    torch.testing.assert_close(gradient(surrogate.objective.sum(), d), expected)  # exp is its own derivative
+    # exp is its own derivative
+    torch.testing.assert_close(gradient(surrogate.objective.sum(), d), expected)
     assert not surrogate.clipped.any()

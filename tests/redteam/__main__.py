@@ -1,9 +1,12 @@
-"""Print the tables of `docs/security.md`: `make redteam`, or `python -m tests.redteam [SECTION ...]`.
+"""Print the tables of `docs/security.md`: `make redteam`, or `python -m tests.redteam [SECTION
+...]`.
 
-Each section tries one kind of hostile input, and shows by family what was tried and what got through. To register a section, add the path
-of a function to `SECTIONS`: it takes no arguments and returns the rows of its table, each a dictionary by column.
+Each section tries one kind of hostile input, and shows by family what was tried and what got
+through. To register a section, add the path of a function to `SECTIONS`: it takes no arguments and
+returns the rows of its table, each a dictionary by column.
 
-    --rows FILE     write the mathematical answers to FILE instead, for `python docs/grader.py FILE PYTHON_WITH_MATH_VERIFY`
+    --rows FILE     write the mathematical answers to FILE instead, for `python docs/grader.py FILE
+    PYTHON_WITH_MATH_VERIFY`
 """
 
 from __future__ import annotations
@@ -33,7 +36,11 @@ def rows_of(section: str) -> Sequence[Mapping[str, object]]:
 def markdown(rows: Sequence[Mapping[str, object]]) -> str:
     """Return a table with the keys of the first row as columns."""
     columns = list(rows[0])
-    lines: list[Iterable[object]] = [columns, ["---"] * len(columns), *([row.get(column, "") for column in columns] for row in rows)]
+    lines: list[Iterable[object]] = [
+        columns,
+        ["---"] * len(columns),
+        *([row.get(column, "") for column in columns] for row in rows),
+    ]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
@@ -42,7 +49,10 @@ def main(arguments: list[str]) -> None:
         grader.write(Path(arguments[1]))
         return
     if unknown := set(arguments) - set(SECTIONS):
-        sys.exit(f"no section {', '.join(sorted(unknown))}; there are: {', '.join(SECTIONS)}\n\n{__doc__}")
+        sys.exit(
+            f"no section {', '.join(sorted(unknown))}; there are: "
+            f"{', '.join(SECTIONS)}\n\n{__doc__}"
+        )
     for section in arguments or SECTIONS:
         print(f"### {section}\n\n{markdown(rows_of(section))}\n", flush=True)
 

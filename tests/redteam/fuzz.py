@@ -1,4 +1,5 @@
-"""Settings of the fuzz tests: few and always the same inputs in the suite, many random ones with `make fuzz`."""
+"""Settings of the fuzz tests: few and always the same inputs in the suite, many random ones with
+`make fuzz`."""
 
 from __future__ import annotations
 
@@ -10,6 +11,17 @@ EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 
 
 def fuzz(num: int) -> settings:
-    """Return the settings for `num` inputs in the suite; `FUZZ_EXAMPLES` random ones if that variable is set."""
-    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
-    return settings(max_examples=int(EXAMPLES or num), deadline=None, derandomize=EXAMPLES is None, suppress_health_check=checks)
+    """Return the settings for `num` inputs in the suite; `FUZZ_EXAMPLES` random ones if that
+    variable is set."""
+    checks = [
+        HealthCheck.too_slow,
+        HealthCheck.filter_too_much,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+    ]
+    return settings(
+        max_examples=int(EXAMPLES or num),
+        deadline=None,
+        derandomize=EXAMPLES is None,
+        suppress_health_check=checks,
+    )

@@ -1,4 +1,5 @@
-"""The corpora of mathematical answers under this project's grader: one row per family for the table of `make redteam`."""
+"""The corpora of mathematical answers under this project's grader: one row per family for the table
+of `make redteam`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def table() -> list[dict[str, object]]:
     for title, rows in (("hostile", hostile.rows()), ("honest", honest.rows())):
         graded = grade(rows, verify)
         names = dict.fromkeys(row.family for row in rows)
-        families = {"all": graded} | {name: [x for x in graded if x.row.family == name] for name in names}
+        families = {"all": graded} | {
+            name: [x for x in graded if x.row.family == name] for name in names
+        }
         for name, members in families.items():
             paid, late = sum(x.paid is True for x in members), sum(x.paid is None for x in members)
             result.append(
@@ -40,8 +43,15 @@ def table() -> list[dict[str, object]]:
 
 
 def write(path: Path) -> None:
-    """Write the rows in the form that `docs/grader.py` reads, to compare the grader with math-verify."""
+    """Write the rows in the form that `docs/grader.py` reads, to compare the grader with
+    math-verify."""
     rows = (
-        {"gold": r.gold, "pred_text": r.text, "expected": r.honest, "category": r.family if r.honest else "hostile"} for r in all_rows()
+        {
+            "gold": r.gold,
+            "pred_text": r.text,
+            "expected": r.honest,
+            "category": r.family if r.honest else "hostile",
+        }
+        for r in all_rows()
     )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

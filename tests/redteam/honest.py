@@ -1,8 +1,9 @@
-"""Generators of honest mathematical answers by style: right answers as language models write them, which must be paid.
+"""Generators of honest mathematical answers by style: right answers as language models write them,
+which must be paid.
 
-Each style yields (gold, answer, reason); those in `WHOLE` yield whole responses. All of it is determined by the seed. Left out is what two
-people could disagree about: unevaluated expressions, unreduced fractions, rounded decimals, missing units that the question may ask for.
-"""
+Each style yields (gold, answer, reason); those in `WHOLE` yield whole responses. All of it is
+determined by the seed. Left out is what two people could disagree about: unevaluated expressions,
+unreduced fractions, rounded decimals, missing units that the question may ask for."""
 
 # fmt: off
 from __future__ import annotations
@@ -261,7 +262,8 @@ def expressions(rng: Random) -> Draws:
 
 
 def gold_operations(rng: Random) -> Draws:
-    """Golds that are sums, integrals or number-theoretic functions, and answers with their value."""
+    """Golds that are sums, integrals or number-theoretic functions, and answers with their
+    value."""
     while True:
         n, d = rng.randint(2, 9), rng.randint(2, 6)
         yield from _pick(rng, rf"\int_0^1 x^{{{n}}}\,dx", rf"\frac{{1}}{{{n + 1}}}", f"1/{n + 1}", rf"\dfrac{{1}}{{{n + 1}}}")
@@ -473,7 +475,8 @@ def unicode(rng: Random) -> Draws:
 
 
 def plain_units(rng: Random) -> Draws:
-    """Units without a command, in gold and answer; several units of one kind; powers of ten in words."""
+    """Units without a command, in gold and answer; several units of one kind; powers of ten in
+    words."""
     while True:
         n, k = rng.randint(2, 40), rng.randint(2, 9)
         yield from _pick(rng, f"{n} m", f"{n} m", f"{n}00 cm", rf"{n}00\text{{ cm}}", rf"{n}\text{{ m}}", f"{n} meters", f"{n}m",

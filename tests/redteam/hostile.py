@@ -1,9 +1,10 @@
-"""Generators of hostile mathematical answers by family: responses that are wrong, evasive or contradictory and must earn nothing.
+"""Generators of hostile mathematical answers by family: responses that are wrong, evasive or
+contradictory and must earn nothing.
 
-Each family draws gold answers and yields (gold, answer, reason). `rows` puts the answers into the formats that the grader reads; a family
-in `WHOLE` yields whole responses. All of it is determined by the seed. What two people could disagree about is left out: for a number, an
-equal power such as 2^{10}, the number as a percentage, or a unit that the question may have asked for.
-"""
+Each family draws gold answers and yields (gold, answer, reason). `rows` puts the answers into the
+formats that the grader reads; a family in `WHOLE` yields whole responses. All of it is determined
+by the seed. What two people could disagree about is left out: for a number, an equal power such as
+2^{10}, the number as a percentage, or a unit that the question may have asked for."""
 
 # fmt: off
 from __future__ import annotations
@@ -482,7 +483,8 @@ def words(rng: Random) -> Draws:
 
 def in_passing(rng: Random) -> Draws:
     """Whole responses: long texts that mention the gold without stating an answer."""
-    filler = "We look at the numbers and think about how they could be combined, step by step, without any hurry. "
+    filler = ("We look at the numbers and think about how they could be combined, step by step, "
+        "without any hurry. ")
     while True:
         g, w = _two(rng)
         listed = ", ".join(str(i) for i in range(int(g) + 3))
@@ -539,7 +541,8 @@ def words_between_factors(rng: Random) -> Draws:
 
 
 def mixed_quantities(rng: Random) -> Draws:
-    """Quantities in plain letters that are not the gold: another unit, a sum of units that is none, a symbol instead of a unit."""
+    """Quantities in plain letters that are not the gold: another unit, a sum of units that is none,
+    a symbol instead of a unit."""
     while True:
         n, k = rng.randint(2, 9), rng.randint(10, 50)
         yield from _pick(rng, f"{n} m", f"{n} s", f"{n} km", f"{100 * n + 1} cm", str(n + 1), f"{n} m^2", f"{n}00 mm", f"{n} million m")
@@ -554,7 +557,8 @@ def mixed_quantities(rng: Random) -> Draws:
 
 def doubted_conclusions(rng: Random) -> Draws:
     """Whole responses whose last sentence holds the gold, but denies, doubts or restricts it."""
-    filler = "We look at the numbers and think about how they could be combined, step by step, without any hurry. "
+    filler = ("We look at the numbers and think about how they could be combined, step by step, "
+        "without any hurry. ")
     sentences = (
         "it cannot be G", "it should not be G", "it fails to be G", "I doubt it could be G", "it would be G if I had counted right",
         "the total is G unless it rains", "it isn't G", "nobody says it is G", "it may be G", "it is almost G", "it is false that it is G",
@@ -571,7 +575,8 @@ def doubted_conclusions(rng: Random) -> Draws:
 
 
 def denied_markers(rng: Random) -> Draws:
-    """Whole responses that mark the gold as their answer, and deny it or take it back right before or after."""
+    """Whole responses that mark the gold as their answer, and deny it or take it back right before
+    or after."""
     forms = (
         r"It is not \boxed{G}.", r"Not \boxed{G} but W", r"\boxed{G} is wrong.", "The answer is G. No, it is W.",
         "The answer is G. Actually W.",

@@ -10,8 +10,15 @@ from random import Random
 from rlmods.cli.holes import LateError, time_limit
 
 LIMIT_S = 2.0
-"""A verdict that takes longer counts as late. Ordinary verdicts take far less than a millisecond."""
-WRAPPERS = (r"\boxed{ANSWER}", "<answer>ANSWER</answer>", "#### ANSWER", "The answer is $ANSWER$.", r"So we get \[\boxed{ANSWER}\]")
+"""A verdict that takes longer counts as late. Ordinary verdicts take far less than a
+millisecond."""
+WRAPPERS = (
+    r"\boxed{ANSWER}",
+    "<answer>ANSWER</answer>",
+    "#### ANSWER",
+    "The answer is $ANSWER$.",
+    r"So we get \[\boxed{ANSWER}\]",
+)
 """Responses that state an answer, in each of the formats that the grader reads."""
 
 
@@ -38,7 +45,9 @@ class Graded:
     seconds: float
 
 
-def grade(rows: Sequence[Row], verify: Callable[[str, str], bool], limit_s: float = LIMIT_S) -> list[Graded]:
+def grade(
+    rows: Sequence[Row], verify: Callable[[str, str], bool], limit_s: float = LIMIT_S
+) -> list[Graded]:
     """Grade rows one after the other, each under the time limit."""
     graded = []
     for row in rows:
@@ -54,9 +63,14 @@ def grade(rows: Sequence[Row], verify: Callable[[str, str], bool], limit_s: floa
 
 
 def wrap(rng: Random, answer: str, wrappers: Sequence[str] = WRAPPERS) -> str:
-    """Return a response that states `answer` in a format drawn from `wrappers`, one that can hold its markup and line breaks."""
+    """Return a response that states `answer` in a format drawn from `wrappers`, one that can hold
+    its markup and line breaks."""
     formula, markdown, lines = "$" in answer.replace(r"\$", ""), "**" in answer, "\n" in answer
-    refused = [mark for mark, found in (("$", formula or markdown), ("\\", markdown), ("#", lines)) if found]
+    refused = [
+        mark
+        for mark, found in (("$", formula or markdown), ("\\", markdown), ("#", lines))
+        if found
+    ]
     fitting = [wrapper for wrapper in wrappers if not any(mark in wrapper for mark in refused)]
     return rng.choice(fitting).replace("ANSWER", answer)
 

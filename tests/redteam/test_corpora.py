@@ -1,4 +1,5 @@
-"""The corpora of mathematical answers are large, reproducible and without contradictions, and the tools that grade them count right."""
+"""The corpora of mathematical answers are large, reproducible and without contradictions, and the
+tools that grade them count right."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ class TestRows:
         assert len(HOSTILE) >= 600
         assert len(HONEST) >= 500
         for rows, families in ((HOSTILE, hostile), (HONEST, honest)):
-            sizes = {name: sum(row.family == name for row in rows) for name in families.FAMILIES | families.WHOLE}  # type: ignore[attr-defined]
+            sizes = {
+                name: sum(row.family == name for row in rows)
+                for name in families.FAMILIES | families.WHOLE
+            }  # type: ignore[attr-defined]
             assert min(sizes.values()) >= 20, sizes
 
     def test_are_determined_by_the_seed(self) -> None:
@@ -32,15 +36,23 @@ class TestRows:
             assert len(others - {(row.gold, row.text) for row in rows}) > len(rows) / 2
 
     def test_no_response_is_both_hostile_and_honest(self) -> None:
-        assert not {(row.gold, row.text) for row in HOSTILE} & {(row.gold, row.text) for row in HONEST}
+        assert not {(row.gold, row.text) for row in HOSTILE} & {
+            (row.gold, row.text) for row in HONEST
+        }
 
     def test_no_hostile_response_states_the_gold_itself(self) -> None:
-        stated = {(row.gold, wrapper.replace("ANSWER", row.gold)) for row in HOSTILE for wrapper in (*WRAPPERS, "ANSWER")}
+        stated = {
+            (row.gold, wrapper.replace("ANSWER", row.gold))
+            for row in HOSTILE
+            for wrapper in (*WRAPPERS, "ANSWER")
+        }
         assert not stated & {(row.gold, row.text) for row in HOSTILE}
 
 
 class TestWrap:
-    @pytest.mark.parametrize(("answer", "absent"), [("$5$", "$$"), ("**B**", "boxed"), ("1\n2", "####")])
+    @pytest.mark.parametrize(
+        ("answer", "absent"), [("$5$", "$$"), ("**B**", "boxed"), ("1\n2", "####")]
+    )
     def test_only_formats_that_hold_the_answer(self, answer: str, absent: str) -> None:
         assert not [text for i in range(50) if absent in (text := wrap(Random(i), answer))]
 
@@ -68,13 +80,24 @@ class TestGrade:
 
 
 class TestCommand:
-    def test_prints_the_table_of_a_section(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_prints_the_table_of_a_section(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(
-            hostile, "rows", lambda: [Row("echo", "4", "<answer>5</answer>", False), Row("sign", "4", "<answer>4</answer>", False)]
+            hostile,
+            "rows",
+            lambda: [
+                Row("echo", "4", "<answer>5</answer>", False),
+                Row("sign", "4", "<answer>4</answer>", False),
+            ],
         )
         monkeypatch.setattr(honest, "rows", lambda: [Row("plain", "4", "<answer>4</answer>", True)])
         command.main(["grader"])
-        lines = [[cell.strip() for cell in line.split("|")[1:6]] for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+        lines = [
+            [cell.strip() for cell in line.split("|")[1:6]]
+            for line in capsys.readouterr().out.splitlines()
+            if line.startswith("|")
+        ]
         assert lines[0] == ["answers", "tried", "paid", "refused", "late"]
         assert ["hostile: all", "2", "1", "1", "0"] in lines
         assert ["hostile: echo", "1", "0", "1", "0"] in lines

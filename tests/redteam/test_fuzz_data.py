@@ -16,12 +16,34 @@ from rlmods.data import GSM8K, Jsonl, Preferences
 from rlmods.types import Prompt, UserError
 from tests.redteam.fuzz import fuzz
 
-scalars = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=8)
-words = st.sampled_from(["a", "x", " ", "", "\n\nHuman: hi\n\nAssistant: yes", "1 #### 2", "#### 3", "\ud800", "user", "assistant", "stop"])
-turns = st.fixed_dictionaries({}, optional={"role": words, "content": words | scalars, "name": scalars})
-objects = st.fixed_dictionaries({}, optional={"text": words | scalars, "finish": words | scalars, "logprob": scalars})
+scalars = (
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=8)
+)
+words = st.sampled_from(
+    [
+        "a",
+        "x",
+        " ",
+        "",
+        "\n\nHuman: hi\n\nAssistant: yes",
+        "1 #### 2",
+        "#### 3",
+        "\ud800",
+        "user",
+        "assistant",
+        "stop",
+    ]
+)
+turns = st.fixed_dictionaries(
+    {}, optional={"role": words, "content": words | scalars, "name": scalars}
+)
+objects = st.fixed_dictionaries(
+    {}, optional={"text": words | scalars, "finish": words | scalars, "logprob": scalars}
+)
 values = st.recursive(
-    scalars | words | turns | objects, lambda x: st.lists(x, max_size=4) | st.dictionaries(words, x, max_size=3), max_leaves=8
+    scalars | words | turns | objects,
+    lambda x: st.lists(x, max_size=4) | st.dictionaries(words, x, max_size=3),
+    max_leaves=8,
 )
 COLUMNS = ("prompt", "answer", "id", "question", "meta", "messages", "response", "source")
 PREFERENCES = (
@@ -61,9 +83,14 @@ def load(data: Any, path: Path) -> None:
         assert path.name in message or "data." in message
     else:
         assert splits.train
-        assert all(isinstance(prompt, Prompt) and (prompt.text is None) != (prompt.messages is None) for prompt in splits.train)
+        assert all(
+            isinstance(prompt, Prompt) and (prompt.text is None) != (prompt.messages is None)
+            for prompt in splits.train
+        )
         assert len({prompt.id for prompt in splits.train}) == len(splits.train)
-        assert all(prompt.answer is None or isinstance(prompt.answer, str) for prompt in splits.train)
+        assert all(
+            prompt.answer is None or isinstance(prompt.answer, str) for prompt in splits.train
+        )
 
 
 def write(path: Path, lines: list[str]) -> Path:
@@ -72,11 +99,22 @@ def write(path: Path, lines: list[str]) -> Path:
 
 
 @fuzz(120)
-@given(lines=st.lists(rows_of(COLUMNS, texts), min_size=1, max_size=4), chat=st.booleans(), data=st.data())
+@given(
+    lines=st.lists(rows_of(COLUMNS, texts), min_size=1, max_size=4),
+    chat=st.booleans(),
+    data=st.data(),
+)
 def test_fuzz_prompts(tmp_path: Path, lines: list[str], chat: bool, data: st.DataObject) -> None:
     path = write(tmp_path / "rows.jsonl", lines)
     options = data.draw(
-        st.fixed_dictionaries({}, optional={"id": st.just("id"), "response": st.just("response"), "source": st.just("source")})
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "id": st.just("id"),
+                "response": st.just("response"),
+                "source": st.just("source"),
+            },
+        )
     )
     if data.draw(st.booleans()):
         options["messages"] = "messages"
@@ -85,7 +123,11 @@ def test_fuzz_prompts(tmp_path: Path, lines: list[str], chat: bool, data: st.Dat
 
 @fuzz(200)
 @given(
-    lines=st.lists(rows_of(PREFERENCES, texts | numbers | st.lists(texts | numbers, max_size=3)), min_size=1, max_size=3),
+    lines=st.lists(
+        rows_of(PREFERENCES, texts | numbers | st.lists(texts | numbers, max_size=3)),
+        min_size=1,
+        max_size=3,
+    ),
     skip=st.booleans(),
 )
 def test_fuzz_preferences(tmp_path: Path, lines: list[str], skip: bool) -> None:
@@ -101,8 +143,14 @@ def layouts(draw: st.DrawFn) -> list[str]:
         st.sampled_from(
             [
                 {"chosen": text, "rejected": text, "margin": numbers},
-                {"candidates": st.lists(text | objects, max_size=3), "ranks": st.lists(numbers, max_size=3)},
-                {"candidates": st.lists(text, max_size=3), "scores": st.lists(numbers, max_size=3) | scalars},
+                {
+                    "candidates": st.lists(text | objects, max_size=3),
+                    "ranks": st.lists(numbers, max_size=3),
+                },
+                {
+                    "candidates": st.lists(text, max_size=3),
+                    "scores": st.lists(numbers, max_size=3) | scalars,
+                },
                 {"response": text, "label": numbers},
                 {"steps": st.lists(text, max_size=3), "step_labels": st.lists(numbers, max_size=3)},
             ]
@@ -120,14 +168,19 @@ def test_fuzz_layouts_of_preferences(tmp_path: Path, lines: list[str], skip: boo
 
 
 @fuzz(60)
-@given(lines=st.lists(rows_of(("question", "answer", "other"), words | values), min_size=1, max_size=3))
+@given(
+    lines=st.lists(rows_of(("question", "answer", "other"), words | values), min_size=1, max_size=3)
+)
 def test_fuzz_word_problems(tmp_path: Path, lines: list[str]) -> None:
     path = write(tmp_path / "rows.jsonl", lines)
     load(GSM8K(str(path), num_val=0), path)
 
 
 @fuzz(80)
-@given(content=st.binary(max_size=60) | st.binary(max_size=20).map(lambda x: b'{"prompt": "a"}\n' + x + b'\n{"prompt": "b"}'))
+@given(
+    content=st.binary(max_size=60)
+    | st.binary(max_size=20).map(lambda x: b'{"prompt": "a"}\n' + x + b'\n{"prompt": "b"}')
+)
 @example(content=b'{"prompt": "a", "prompt": ' + b"[" * 100_000)
 @example(content=b'{"prompt": ' + b"9" * 5000 + b"}")
 @example(content=b'{"prompt": "a", "answer": ' + b"9" * 5000 + b"}")
@@ -141,7 +194,10 @@ def test_fuzz_bytes(tmp_path: Path, content: bytes) -> None:
 @fuzz(60)
 @given(
     template=st.text(max_size=12)
-    | st.lists(st.sampled_from(["{prompt}", "{", "}", "{0}", "{prompt!r}", "{prompt.x}", "{x:>9}", "a"]), max_size=4).map("".join)
+    | st.lists(
+        st.sampled_from(["{prompt}", "{", "}", "{0}", "{prompt!r}", "{prompt.x}", "{x:>9}", "a"]),
+        max_size=4,
+    ).map("".join)
 )
 @example(template="{prompt.__class__.__init__.__globals__}")
 @example(template="{prompt[0]}")
@@ -150,7 +206,10 @@ def test_fuzz_templates(tmp_path: Path, template: str) -> None:
     load(Jsonl(str(path), num_val=0, template=template), path)
 
 
-@pytest.mark.parametrize("line", ['{"prompt": 3}', "nonsense", "[1]", '{"prompt": [{"role": "user"}]}', '{"answer": "1"}'])
+@pytest.mark.parametrize(
+    "line",
+    ['{"prompt": 3}', "nonsense", "[1]", '{"prompt": [{"role": "user"}]}', '{"answer": "1"}'],
+)
 def test_the_line_is_named(tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "rows.jsonl", ['{"prompt": "a", "answer": "1"}', line])
     with pytest.raises(UserError, match=rf"{re.escape(str(path))}:2: "):

@@ -36,7 +36,9 @@ CONTENT: dict[str, Any] = {
     "state_dict": {"weight": torch.arange(12.0), "bias": torch.zeros(3)},
     "settings": {"lr": 1e-3, "name": "dapo", "betas": (0.9, 0.95)},
 }
-damage = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4)
+damage = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4
+)
 """Positions in a file and what is xored to the byte there."""
 cuts = st.floats(0, 1)
 
@@ -56,7 +58,8 @@ def flipped(content: bytes, changes: list[tuple[float, int]]) -> bytes:
 
 
 def resume(path: Path, resume: str = "auto") -> Path | None:
-    """Select the checkpoint to resume from; a damaged one is skipped with a warning or refused in one line."""
+    """Select the checkpoint to resume from; a damaged one is skipped with a warning or refused in
+    one line."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -73,7 +76,9 @@ def resume(path: Path, resume: str = "auto") -> Path | None:
 
 @fuzz(150)
 @given(changes=damage)
-def test_fuzz_flipped_bytes_of_a_checkpoint(tmp_path: Path, checkpoint: bytes, changes: list[tuple[float, int]]) -> None:
+def test_fuzz_flipped_bytes_of_a_checkpoint(
+    tmp_path: Path, checkpoint: bytes, changes: list[tuple[float, int]]
+) -> None:
     folder = tmp_path / "checkpoints"
     folder.mkdir(exist_ok=True)
     (folder / "iteration_000007.ckpt").write_bytes(flipped(checkpoint, changes))
@@ -83,7 +88,9 @@ def test_fuzz_flipped_bytes_of_a_checkpoint(tmp_path: Path, checkpoint: bytes, c
 
 @fuzz(40)
 @given(part=cuts, tail=st.binary(max_size=30))
-def test_fuzz_truncated_checkpoints(tmp_path: Path, checkpoint: bytes, part: float, tail: bytes) -> None:
+def test_fuzz_truncated_checkpoints(
+    tmp_path: Path, checkpoint: bytes, part: float, tail: bytes
+) -> None:
     folder = tmp_path / "checkpoints"
     folder.mkdir(exist_ok=True)
     (folder / "iteration_000007.ckpt").write_bytes(checkpoint[: int(part * len(checkpoint))] + tail)
@@ -91,7 +98,8 @@ def test_fuzz_truncated_checkpoints(tmp_path: Path, checkpoint: bytes, part: flo
 
 
 json_values = st.recursive(
-    st.none() | st.integers() | st.text(max_size=4), lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3)
+    st.none() | st.integers() | st.text(max_size=4),
+    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3),
 )
 
 
@@ -99,15 +107,22 @@ def test_the_undamaged_sharded_checkpoint_is_read(tmp_path: Path) -> None:
     folder = _sharded(tmp_path)
     assert resume(tmp_path) == folder
     assert resume(tmp_path, str(folder)) == folder
-    state = {"state_dict": {"weight": torch.zeros(12), "bias": torch.ones(3)}, "settings": {"lr": 0.0, "name": "", "betas": None}}
+    state = {
+        "state_dict": {"weight": torch.zeros(12), "bias": torch.ones(3)},
+        "settings": {"lr": 0.0, "name": "", "betas": None},
+    }
     load(state, folder)
     assert torch.equal(state["state_dict"]["weight"], CONTENT["state_dict"]["weight"])  # type: ignore[arg-type]
     assert state["settings"] == CONTENT["settings"]
 
 
 @fuzz(60)
-@given(changes=damage, file=st.sampled_from(["meta.pt", ".metadata", "__0_0.distcp", "manifest.json"]))
-def test_fuzz_flipped_bytes_of_a_sharded_checkpoint(tmp_path: Path, changes: list[tuple[float, int]], file: str) -> None:
+@given(
+    changes=damage, file=st.sampled_from(["meta.pt", ".metadata", "__0_0.distcp", "manifest.json"])
+)
+def test_fuzz_flipped_bytes_of_a_sharded_checkpoint(
+    tmp_path: Path, changes: list[tuple[float, int]], file: str
+) -> None:
     folder = _sharded(tmp_path)
     (folder / file).write_bytes(flipped((folder / file).read_bytes(), changes))
     resume(tmp_path)
@@ -127,7 +142,9 @@ def test_fuzz_any_manifest(tmp_path: Path, manifest: Any) -> None:
 def _sharded(tmp_path: Path) -> Path:
     folder = tmp_path / "checkpoints" / "iteration_000007.ckpt"
     shutil.rmtree(folder, ignore_errors=True)
-    dcp.save({"state_dict": CONTENT["state_dict"], "settings": CONTENT["settings"]}, checkpoint_id=folder)
+    dcp.save(
+        {"state_dict": CONTENT["state_dict"], "settings": CONTENT["settings"]}, checkpoint_id=folder
+    )
     torch.save(CONTENT, folder / "meta.pt")
     write_manifest(folder, [compute_checksums(folder)])
     return folder
@@ -188,7 +205,11 @@ texts = st.text(max_size=8) | st.sampled_from(
     ]
 )
 overrides = st.builds(
-    "{}{}{}{}".format, st.sampled_from(["", "+", "++", "~"]), keys, st.sampled_from(["=", "", "@", ":", "=="]), texts
+    "{}{}{}{}".format,
+    st.sampled_from(["", "+", "++", "~"]),
+    keys,
+    st.sampled_from(["=", "", "@", ":", "=="]),
+    texts,
 ) | st.text(max_size=12)
 
 
@@ -232,7 +253,9 @@ def run_config() -> dict[str, Any]:
 )
 @example(picks=[0], value="abc")
 @example(picks=[2], value=["x"])
-def test_fuzz_any_setting_of_a_received_run(tmp_path: Path, run_config: dict[str, Any], picks: list[int], value: Any) -> None:
+def test_fuzz_any_setting_of_a_received_run(
+    tmp_path: Path, run_config: dict[str, Any], picks: list[int], value: Any
+) -> None:
     """Any value in place of any setting or group of settings."""
     changed: Any = copy.deepcopy(run_config)
     node, key = changed, RECEIVED[picks[0] % len(RECEIVED)]

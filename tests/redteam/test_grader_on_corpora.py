@@ -1,4 +1,5 @@
-"""The grader on the corpora: at most 1 % of the hostile answers are paid, each explained, and at most 3 % of the honest ones refused."""
+"""The grader on the corpora: at most 1 % of the hostile answers are paid, each explained, and at
+most 3 % of the honest ones refused."""
 
 from __future__ import annotations
 
@@ -38,7 +39,10 @@ def test_honest_answers_are_not_refused() -> None:
 
 @pytest.mark.parametrize("title", ["hostile", "honest"])
 def test_totals_of_the_docs_are_those_of_the_corpora(title: str) -> None:
-    """If this fails, the table in docs/security.md is from another grader or corpus: replace it by the output of `make redteam`."""
-    (line,) = [line for line in DOCS.read_text().splitlines() if line.startswith(f"| {title}: all |")]
+    """If this fails, the table in docs/security.md is from another grader or corpus: replace it by
+    the output of `make redteam`."""
+    (line,) = [
+        line for line in DOCS.read_text().splitlines() if line.startswith(f"| {title}: all |")
+    ]
     tried, paid = (int(cell) for cell in line.split("|")[2:4])
     assert (tried, paid) == (len(graded(title)), sum(x.paid is True for x in graded(title)))

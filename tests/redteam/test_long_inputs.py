@@ -1,4 +1,5 @@
-"""Inputs of 100 kB: no shipped reward is busy with one for longer than its time limit and a margin."""
+"""Inputs of 100 kB: no shipped reward is busy with one for longer than its time limit and a
+margin."""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ REWARDS: dict[str, Callable[[], Any]] = {
     "diversity": Diversity,
     "cosine": lambda: Cosine(100, reward=Accuracy(timeout_s=TIMEOUT_S)),
     "preference": lambda: Preference(Rule()),
-    "weighted sum": lambda: WeightedSum({"accuracy": {"reward": Accuracy(timeout_s=TIMEOUT_S)}, "format": {"reward": Format()}}),
+    "weighted sum": lambda: WeightedSum(
+        {"accuracy": {"reward": Accuracy(timeout_s=TIMEOUT_S)}, "format": {"reward": Format()}}
+    ),
 }
 """Every shipped reward that needs no model, server or sandbox."""
 
@@ -89,7 +92,14 @@ REWARDS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("reward", REWARDS)
 def test_a_long_response_does_not_hold_a_reward(reward: str) -> None:
     part, late = REWARDS[reward](), []
-    part([Response(Prompt("0", text="1+1=", answer="2", meta={"tools": []}), tokens=range(2), text="2")])  # starts worker processes
+    # starts worker processes
+    part(
+        [
+            Response(
+                Prompt("0", text="1+1=", answer="2", meta={"tools": []}), tokens=range(2), text="2"
+            )
+        ]
+    )
     for name, text in TEXTS.items():
         prompt = Prompt("0", text="1+1=", answer=r"\frac{2}{3}", meta={"tools": []})
         response = Response(prompt, tokens=range(50), text=text[:SIZE], finish="length")
@@ -107,4 +117,6 @@ def test_a_long_response_does_not_hold_a_reward(reward: str) -> None:
 def test_a_long_gold_answer_does_not_hold_the_grader() -> None:
     for text in TEXTS.values():
         with time_limit(SECONDS):
-            Accuracy(timeout_s=TIMEOUT_S)([Response(Prompt("0", text="?", answer=text[:SIZE]), text=r"\boxed{\frac{1}{2}}")])
+            Accuracy(timeout_s=TIMEOUT_S)(
+                [Response(Prompt("0", text="?", answer=text[:SIZE]), text=r"\boxed{\frac{1}{2}}")]
+            )

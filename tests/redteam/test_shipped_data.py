@@ -1,4 +1,5 @@
-"""Every shipped data set with its reward, attacked by `python -m rlmods.redteam`: right answers are paid, and nothing else is."""
+"""Every shipped data set with its reward, attacked by `python -m rlmods.redteam`: right answers are
+paid, and nothing else is."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from rlmods.config import plugins
 from rlmods.config.options import options
 from rlmods.run import name
 
-SMALL = ("data.num_train=24", "data.num_val=8", "batch.prompts=8", "num_prompts=4", "call_timeout_s=60")
+SMALL = (
+    "data.num_train=24",
+    "data.num_val=8",
+    "batch.prompts=8",
+    "num_prompts=4",
+    "call_timeout_s=60",
+)
 LEVELS = (1, 3)
 GYM = "chain_sum"
 """A task of reasoning-gym whose scorer pays a part of the score to other answers, and is fast."""
@@ -27,10 +34,24 @@ MIXTURE = (
     "data.sources.stories.chat=false",
 )
 SHIPPED = {
-    "arithmetic": [("data=arithmetic", f"data.level={level}", "data.operations='+-*'", "reward=math") for level in LEVELS],
+    "arithmetic": [
+        ("data=arithmetic", f"data.level={level}", "data.operations='+-*'", "reward=math")
+        for level in LEVELS
+    ],
     "long_sums": [("data=long_sums", "reward=accuracy")],
-    "stories": [("data=stories", f"data.level={level}", "data.chat=false", "reward=accuracy") for level in LEVELS],
-    "reasoning_gym": [("data=reasoning_gym", f"data.task={GYM}", "data.chat=false", "reward=task", "num_prompts=1")],
+    "stories": [
+        ("data=stories", f"data.level={level}", "data.chat=false", "reward=accuracy")
+        for level in LEVELS
+    ],
+    "reasoning_gym": [
+        (
+            "data=reasoning_gym",
+            f"data.task={GYM}",
+            "data.chat=false",
+            "reward=task",
+            "num_prompts=1",
+        )
+    ],
     "gsm8k": [("data=gsm8k", "data.chat=false", "reward=math")],
     "jsonl": [("data=jsonl", "reward=math")],
     "mixture": [MIXTURE],
@@ -39,7 +60,22 @@ SHIPPED = {
 NOT_ONLINE = {"preferences", "hidden_number", "hidden_thing", "episodes", "verifiers"}
 """Data for offline algorithms, without a reward, and of environments, which give it."""
 GOLDS = (
-    *("17", "-3", r"\frac{3}{4}", "0.25", r"2\sqrt{3}", "(1, 2)", "[1, 5)", "1, 2, 3", "B", "Evelyn", "x^2 + 1", r"25\%", "12:30", "yes"),
+    *(
+        "17",
+        "-3",
+        r"\frac{3}{4}",
+        "0.25",
+        r"2\sqrt{3}",
+        "(1, 2)",
+        "[1, 5)",
+        "1, 2, 3",
+        "B",
+        "Evelyn",
+        "x^2 + 1",
+        r"25\%",
+        "12:30",
+        "yes",
+    ),
     *("1234567", r"8 \text{ cm}"),
 )
 
@@ -54,12 +90,18 @@ def files(tmp_path: Path, data: str) -> list[str]:
     """Return the overrides that name the files of a data set, after writing them."""
     path, numbers = tmp_path / "rows.jsonl", range(40)
     if data == "gsm8k":
-        questions = [(f"Ann has {i} and buys {i + 7}. How many?", f"She has {2 * i + 7}.\n#### {2 * i + 7}") for i in numbers]
+        questions = [
+            (f"Ann has {i} and buys {i + 7}. How many?", f"She has {2 * i + 7}.\n#### {2 * i + 7}")
+            for i in numbers
+        ]
         rows = [{"question": question, "answer": answer} for question, answer in questions]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return [f"data.path={path}"]
     if data == "jsonl":
-        rows = [{"prompt": f"Question {i}: what is it?", "answer": GOLDS[i % len(GOLDS)]} for i in numbers]
+        rows = [
+            {"prompt": f"Question {i}: what is it?", "answer": GOLDS[i % len(GOLDS)]}
+            for i in numbers
+        ]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return [f"data.train={path}", f"num_prompts={len(GOLDS)}"]
     return []
@@ -69,7 +111,9 @@ def test_every_option_is_covered() -> None:
     assert set(SHIPPED) == set(options("data")) - NOT_ONLINE
 
 
-@pytest.mark.parametrize("overrides", [x for sets in SHIPPED.values() for x in sets], ids=lambda x: " ".join(x[:2]))
+@pytest.mark.parametrize(
+    "overrides", [x for sets in SHIPPED.values() for x in sets], ids=lambda x: " ".join(x[:2])
+)
 def test_only_right_answers_are_paid(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     data = overrides[0].removeprefix("data=")
     if data == "reasoning_gym" and importlib.util.find_spec("reasoning_gym") is None:

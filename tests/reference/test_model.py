@@ -1,4 +1,5 @@
-"""Any model as the reference: what it changes, what is refused, and that a run resumes with the same one only."""
+"""Any model as the reference: what it changes, what is refused, and that a run resumes with the
+same one only."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ class TestModel:
         other = Wide()().requires_grad_(False)
         expected = other(batch.tokens, batch.mask).logprobs
         torch.testing.assert_close(batch.ref_logprobs, expected)
-        assert not torch.allclose(expected, made.policy(batch.tokens, batch.mask).logprobs.detach(), atol=1e-3)
+        assert not torch.allclose(
+            expected, made.policy(batch.tokens, batch.mask).logprobs.detach(), atol=1e-3
+        )
 
     def test_by_name_it_is_the_exported_model(self, tmp_path: Path) -> None:
         other = Wide()()
@@ -52,7 +55,9 @@ class TestModel:
         loaded = Model(name=str(tmp_path))(policy())
         tokens = torch.arange(12).view(2, 6)
         mask = torch.ones_like(tokens, dtype=torch.bool)
-        torch.testing.assert_close(loaded(tokens, mask).logprobs, other(tokens, mask).logprobs.detach())
+        torch.testing.assert_close(
+            loaded(tokens, mask).logprobs, other(tokens, mask).logprobs.detach()
+        )
         assert not any(x.requires_grad for x in loaded.parameters())
         half = Model(name=str(tmp_path), dtype="bfloat16")(policy())
         assert {x.dtype for x in half.parameters()} == {torch.bfloat16}
@@ -91,12 +96,17 @@ class TestRefused:
             model.tokenizer.add_tokens(["new"])
             return model
 
-        with pytest.raises(UserError, match=r"^reference: the model has another vocabulary .* type another reference\.name=$"):
+        with pytest.raises(
+            UserError,
+            match=r"^reference: the model has another vocabulary .* type another reference\.name=$",
+        ):
             Model(policy=other)(policy())
 
     @pytest.mark.parametrize("options", [{}, {"name": "a", "policy": Wide()}])
     def test_no_model_or_two(self, options) -> None:
-        with pytest.raises(UserError, match=r"^reference=model needs one model: type reference\.name="):
+        with pytest.raises(
+            UserError, match=r"^reference=model needs one model: type reference\.name="
+        ):
             Model(**options)(policy())
 
     def test_a_model_that_does_not_exist(self) -> None:
@@ -108,12 +118,16 @@ class TestRefused:
         with_reference(Model(policy=Wide())).load_state(saved)
         for other in (Model(policy=Wide(seed=2)), StartPolicy()):
             with pytest.raises(
-                UserError, match="the reference is not the model that the run began with: restore policy= and reference= to"
+                UserError,
+                match="the reference is not the model that the run began with: restore policy= and "
+                "reference= to",
             ):
                 with_reference(other).load_state(saved)
 
     def test_a_policy_that_cannot_be_copied_to_it(self) -> None:
-        with pytest.raises(UserError, match=r"algo\.reference_every copies the policy .* type reference=policy"):
+        with pytest.raises(
+            UserError, match=r"algo\.reference_every copies the policy .* type reference=policy"
+        ):
             with_reference(Model(policy=Wide()), reference_every=2)
 
     def test_an_equal_architecture_can_follow(self) -> None:

@@ -16,7 +16,9 @@ from rlmods.run.saved import find_runs, group_runs
 from tests.support.browser import CHROMIUM, drive
 from tests.support.saved_runs import write_run
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"
+)
 
 HOSTILE = "</script><script>window.owned = 1</script><img src=x onerror='window.owned = 1'><!--"
 
@@ -24,13 +26,30 @@ HOSTILE = "</script><script>window.owned = 1</script><img src=x onerror='window.
 def sample(response: str, advantage: float, **more: Any) -> dict[str, Any]:
     right = advantage > 0
     return {
-        "id": "p1", "prompt": f"1+1= {HOSTILE}", "answer": "2", "response": response, "tokens": [1, 2, 3, 4], "finish": "stop",
-        "reward": float(right), "reward/accuracy": float(right), "correct": right, "advantage": advantage, "kept": True, **more,
-    }  # fmt: skip
+        "id": "p1",
+        "prompt": f"1+1= {HOSTILE}",
+        "answer": "2",
+        "response": response,
+        "tokens": [1, 2, 3, 4],
+        "finish": "stop",
+        "reward": float(right),
+        "reward/accuracy": float(right),
+        "correct": right,
+        "advantage": advantage,
+        "kept": True,
+        **more,
+    }
 
 
 def branch(i: int, parent: int | None, shared: int, **more: Any) -> dict[str, Any]:
-    return {"sample": i, "parent": parent, "shared": shared, "decisions": [], "segments": [[0, 4, 0.5]], **more}
+    return {
+        "sample": i,
+        "parent": parent,
+        "shared": shared,
+        "decisions": [],
+        "segments": [[0, 4, 0.5]],
+        **more,
+    }
 
 
 DECISION = {"position": 2, "entropy": 0.3, "initial_entropy": 0.2, "probability": 0.5}
@@ -39,11 +58,19 @@ ROWS = [
     sample(HOSTILE, -0.5, finish="length"),
     sample("three", -0.5, kept=False),
     sample("a", 0.5, id="p2", branch=branch(0, None, 0, decisions=[DECISION])),
-    sample("b", -0.5, id="p2", branch=branch(1, 0, 2), turns=[{"calls": [{"name": "search", "arguments": {"q": "x"}, "result": HOSTILE}]}]),
+    sample(
+        "b",
+        -0.5,
+        id="p2",
+        branch=branch(1, 0, 2),
+        turns=[{"calls": [{"name": "search", "arguments": {"q": "x"}, "result": HOSTILE}]}],
+    ),
 ]
 
 
-WORDS = Tokenizer(WordLevel({"unknown": 0, "so": 1, HOSTILE: 2, "it": 3, "is": 4}, unk_token="unknown"))
+WORDS = Tokenizer(
+    WordLevel({"unknown": 0, "so": 1, HOSTILE: 2, "it": 3, "is": 4}, unk_token="unknown")
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +79,23 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     for ratio, last in (("clip_higher", 0.5), ("symmetric", 0.9), (HOSTILE, 0.1)):
         for seed in (1, 2):
             metrics = {f"train/{HOSTILE}": 1.0, "time/update_s": 2.0}
-            run = write_run(folder / f"{last}_{seed}", [0.1, 0.2, last + seed / 100], seed=seed, parts={"ratio": ratio}, metrics=metrics)
-            (run / "samples/iteration_000002.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+            run = write_run(
+                folder / f"{last}_{seed}",
+                [0.1, 0.2, last + seed / 100],
+                seed=seed,
+                parts={"ratio": ratio},
+                metrics=metrics,
+            )
+            (run / "samples/iteration_000002.jsonl").write_text(
+                "".join(f"{json.dumps(row)}\n" for row in ROWS)
+            )
             if seed == 1:
                 (run / "export").mkdir()
                 WORDS.save(str(run / "export/tokenizer.json"))
-            (run / "hacking.jsonl").write_text(json.dumps({"iteration": 2, "kind": "length", "words": HOSTILE, "figure": 0.7}) + "\n")
+            (run / "hacking.jsonl").write_text(
+                json.dumps({"iteration": 2, "kind": "length", "words": HOSTILE, "figure": 0.7})
+                + "\n"
+            )
             (run / "versions.txt").write_text(f"command python train.py {HOSTILE}\ntorch 2.0\n")
     return page(contents(group_runs(find_runs([folder])), "val/accuracy", 1, None))
 
@@ -128,12 +166,25 @@ def test_hostile_text_is_text(result: dict[str, Any]) -> None:
 
 
 def test_many_long_responses_and_names_of_javascript(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "a", [0.1], parts={"__proto__": "x"}, metrics={"__proto__/x": 1.0, "constructor/x": 1.0})
-    rows = [sample("r", 0.5, tokens=[1] * 2000, id="__proto__", **{"reward/__proto__": 1.0}) for _ in range(64)]
-    (run / "samples/iteration_000001.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    run = write_run(
+        tmp_path / "a",
+        [0.1],
+        parts={"__proto__": "x"},
+        metrics={"__proto__/x": 1.0, "constructor/x": 1.0},
+    )
+    rows = [
+        sample("r", 0.5, tokens=[1] * 2000, id="__proto__", **{"reward/__proto__": 1.0})
+        for _ in range(64)
+    ]
+    (run / "samples/iteration_000001.jsonl").write_text(
+        "".join(f"{json.dumps(row)}\n" for row in rows)
+    )
     (run / "export").mkdir()
     WORDS.save(str(run / "export/tokenizer.json"))
-    steps = "result.cards = all('.card').length; result.charts = all('figure').map((figure) => figure.dataset.metric);"
+    steps = (
+        "result.cards = all('.card').length; result.charts = all('figure').map((figure) => "
+        "figure.dataset.metric);"
+    )
     html = page(contents(group_runs(find_runs([run])), "val/accuracy", 1, None))
     result = drive(html, steps, tmp_path / "report.html")
     assert (result["cards"], result["problems"]) == (64, [])
@@ -147,7 +198,9 @@ class TestMembers:
         assert result["ascending"] == [third, second, first]
 
     def test_sort_by_name(self, result: dict[str, Any]) -> None:
-        assert result["byName"] == sorted(result["unsorted"], key=lambda name: name.replace("<", "\0"))
+        assert result["byName"] == sorted(
+            result["unsorted"], key=lambda name: name.replace("<", "\0")
+        )
 
     def test_filter(self, result: dict[str, Any]) -> None:
         assert result["filtered"] == ["ratio=symmetric"]
@@ -159,10 +212,14 @@ class TestMembers:
 
 class TestSamples:
     def test_cards(self, result: dict[str, Any]) -> None:
-        assert result["allCards"] == 8 * 2.5  # eight groups are shown at first, of three and two responses
+        # eight groups are shown at first, of three and two responses
+        assert result["allCards"] == 8 * 2.5
         assert result["cardsOfRun"] == 5
 
-    @pytest.mark.parametrize(("only", "count"), [("kept", 4), ("rejected", 1), ("correct", 2), ("wrong", 3), ("length", 1), ("tree", 2)])
+    @pytest.mark.parametrize(
+        ("only", "count"),
+        [("kept", 4), ("rejected", 1), ("correct", 2), ("wrong", 3), ("length", 1), ("tree", 2)],
+    )
     def test_filter(self, result: dict[str, Any], only: str, count: int) -> None:
         assert result["counts"][only] == count
 
@@ -182,7 +239,9 @@ class TestSamples:
 
 def test_a_script_of_the_data_would_be_noticed(html: str, tmp_path: Path) -> None:
     """The policy refuses scripts that get into the page, and the driver notices both."""
-    owned = html.replace("<main ", "<script>window.owned = 1</script><img src='http://127.0.0.1:9/x.png'><main ")
+    owned = html.replace(
+        "<main ", "<script>window.owned = 1</script><img src='http://127.0.0.1:9/x.png'><main "
+    )
     found = drive(owned, "result.owned = window.owned ?? null;", tmp_path / "report.html")
     assert found["owned"] is None
     assert {problem.split()[0] for problem in found["problems"]} == {"script-src-elem", "img-src"}

@@ -20,7 +20,11 @@ class TestCurves:
         [group] = group_runs(find_runs([tmp_path]))
         curve = curves(group, 100)["val/accuracy"]
         assert curve.iterations == [0, 1, 2]
-        assert (curve.mean, curve.low, curve.high) == ([0.5, 0.5, 0.75], [0.25, 0.5, 0.75], [0.75, 0.5, 0.75])
+        assert (curve.mean, curve.low, curve.high) == (
+            [0.5, 0.5, 0.75],
+            [0.25, 0.5, 0.75],
+            [0.75, 0.5, 0.75],
+        )
 
     @pytest.mark.parametrize("num_points", [1, 7, 99, 100, 101])
     def test_neighbours_are_averaged(self, num_points: int, tmp_path: Path) -> None:
@@ -34,9 +38,9 @@ class TestCurves:
 
     def test_values_that_are_no_numbers_are_left_out(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "a", [0.5])
-        odd = [{"iteration": 1, "val/accuracy": x} for x in ("1", None, True, [1], float("inf"))] + [
-            {"iteration": "2", "val/accuracy": 1.0}
-        ]
+        odd = [
+            {"iteration": 1, "val/accuracy": x} for x in ("1", None, True, [1], float("inf"))
+        ] + [{"iteration": "2", "val/accuracy": 1.0}]
         with (run / "metrics.jsonl").open("a") as file:
             file.write("".join(f"{json.dumps(row)}\n" for row in odd))
         x, y = columns(SavedRun(run))["val/accuracy"]

@@ -1,4 +1,5 @@
-"""A batch in which one response in eight is hostile, and its expected scores. `python -m tests.reward.hostile` runs one rank of two."""
+"""A batch in which one response in eight is hostile, and its expected scores. `python -m
+tests.reward.hostile` runs one rank of two."""
 
 from __future__ import annotations
 
@@ -35,16 +36,27 @@ def batch(num: int = NUM) -> list[Response]:
         hostile = i % (NUM // NUM_HOSTILE) == 0
         number = i // (NUM // NUM_HOSTILE)
         attack = ATTACKS[number % len(ATTACKS)] if hostile else None
-        text = TEXTS[number % len(TEXTS)] if hostile else rf"So it is \boxed{{\frac{{{i}}}{{{7 if i % 3 else 9}}}}}."
+        text = (
+            TEXTS[number % len(TEXTS)]
+            if hostile
+            else rf"So it is \boxed{{\frac{{{i}}}{{{7 if i % 3 else 9}}}}}."
+        )
         rows.append(
-            Response(Prompt(id=str(i), text="?", answer=rf"\frac{{{i}}}{{7}}", meta={"attack": attack}), tokens=range(3), text=text)
+            Response(
+                Prompt(id=str(i), text="?", answer=rf"\frac{{{i}}}{{7}}", meta={"attack": attack}),
+                tokens=range(3),
+                text=text,
+            )
         )
     return rows
 
 
 def grade_batch(num: int = NUM) -> tuple[Scores, float]:
     """Return the scores of the batch by two terms, and the wall time in seconds."""
-    terms: dict[str, Any] = {"accuracy": {"reward": Accuracy(timeout_s=2.0)}, "plugin": {"reward": Plugin(), "timeout_s": 2.0}}
+    terms: dict[str, Any] = {
+        "accuracy": {"reward": Accuracy(timeout_s=2.0)},
+        "plugin": {"reward": Plugin(), "timeout_s": 2.0},
+    }
     start = time.monotonic()
     return WeightedSum(terms)(batch(num)), time.monotonic() - start
 
@@ -56,13 +68,18 @@ def check_scores(scores: Scores, wall_s: float) -> None:
         attack = row.prompt.meta["attack"]
         if i % (NUM // NUM_HOSTILE):
             expected = float(i % 3 > 0)
-            assert (scores.terms["accuracy"][i], scores.terms["plugin"][i]) == (expected, expected), i
+            assert (scores.terms["accuracy"][i], scores.terms["plugin"][i]) == (
+                expected,
+                expected,
+            ), i
         else:
             assert scores.terms["accuracy"][i] == 0.0, i
             assert scores.terms["plugin"][i] == (0.0 if attack == "print" else None), (i, attack)
     attacks = [ATTACKS[i % len(ATTACKS)] for i in range(len(rows) * NUM_HOSTILE // NUM)]
     assert scores.counts["plugin/timeouts"] == attacks.count("loop")
-    assert scores.counts["plugin/errors"] == sum(attacks.count(name) for name in ("exit", "bomb", "raise"))
+    assert scores.counts["plugin/errors"] == sum(
+        attacks.count(name) for name in ("exit", "bomb", "raise")
+    )
     assert scores.counts["accuracy/timeouts"] + scores.counts["accuracy/errors"] <= NUM_HOSTILE
     assert not os.path.exists("hostile_was_here")
 

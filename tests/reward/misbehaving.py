@@ -61,10 +61,13 @@ def fork(action: str) -> object:
 
 
 def late(action: str) -> str:
-    """Reply once more to the call before, as a thread that it left behind would, before replying to this one."""
+    """Reply once more to the call before, as a thread that it left behind would, before replying to
+    this one."""
     if action == "late":
         main = sys._getframe(2).f_locals  # of rlmods.reward.worker.main
-        main["replies"].write(json.dumps({"number": main["number"] - 1, "ok": "a late reply"}).encode() + b"\n")
+        main["replies"].write(
+            json.dumps({"number": main["number"] - 1, "ok": "a late reply"}).encode() + b"\n"
+        )
         time.sleep(0.5)
     return action
 
@@ -80,7 +83,13 @@ def unconfined(job: object) -> object:
 def garbage(action: str) -> object:
     """Write something to the reply channel that is not a reply."""
     replies = sys._getframe(2).f_locals["replies"]  # of rlmods.reward.worker.main
-    lines = {"text": b"no reply\n", "list": b"[1]\n", "deep": b"[" * 100_000 + b"\n", "keys": b'{"number": 2}\n', "bytes": b"\xff\x00\n"}
+    lines = {
+        "text": b"no reply\n",
+        "list": b"[1]\n",
+        "deep": b"[" * 100_000 + b"\n",
+        "keys": b'{"number": 2}\n',
+        "bytes": b"\xff\x00\n",
+    }
     if action in lines:
         replies.write(lines[action])
         time.sleep(0.5)

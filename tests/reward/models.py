@@ -28,7 +28,14 @@ def reader(tokenizer: Any = None) -> Policy:
     return Policy(llama(), tokenizer or character_tokenizer())
 
 
-def said(text: str, *, prompt: str = "1+2=", finish: Finish = "stop", tokens: Sequence[int] | None = None, **more: Any) -> Response:
+def said(
+    text: str,
+    *,
+    prompt: str = "1+2=",
+    finish: Finish = "stop",
+    tokens: Sequence[int] | None = None,
+    **more: Any,
+) -> Response:
     """Response with the tokens of the tiny policy's tokenizer, unless other tokens are given."""
     policy = reader()
     ids = policy.encode_response(text, finished=finish == "stop") if tokens is None else tokens

@@ -5,5 +5,9 @@ from __future__ import annotations
 from rlmods.types import Prompt, Response
 
 
-def response(text: str = "", answer: str | None = None, *, tokens: int = 0, **meta: object) -> Response:
-    return Response(Prompt(id="0", text="?", answer=answer, meta=meta), tokens=range(tokens), text=text)
+def response(
+    text: str = "", answer: str | None = None, *, tokens: int = 0, **meta: object
+) -> Response:
+    return Response(
+        Prompt(id="0", text="?", answer=answer, meta=meta), tokens=range(tokens), text=text
+    )

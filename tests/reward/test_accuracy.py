@@ -28,9 +28,16 @@ def test_correct_wrong_and_without_gold() -> None:
 
 
 def test_plain_answers_use_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlmods.reward.accuracy.shared_pool", lambda *_: pytest.fail("a worker was used"))
+    monkeypatch.setattr(
+        "rlmods.reward.accuracy.shared_pool", lambda *_: pytest.fail("a worker was used")
+    )
     pairs = [("3/4", "0.75"), ("B", "A"), ("Monday", "Monday"), (r"\pi", r"\pi")]
-    assert Accuracy()([response(rf"\boxed{{{text}}}", gold) for text, gold in pairs]).correct == [True, False, True, True]
+    assert Accuracy()([response(rf"\boxed{{{text}}}", gold) for text, gold in pairs]).correct == [
+        True,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_scores_are_in_the_order_of_the_responses() -> None:
@@ -72,9 +79,15 @@ def test_an_answer_that_was_late_is_graded_again(monkeypatch: pytest.MonkeyPatch
 def test_the_expression_of_a_question_earns_nothing(level: int) -> None:
     prompts = Arithmetic(level=level, num_train=1, num_val=200)().val
     for form in ("%s", "<answer>%s</answer>", r"\boxed{%s}", "#### %s", r"\boxed{%s+0}"):
-        rows = [Response(prompt, tokens=range(1), text=form % prompt.id.rpartition("-val-")[2]) for prompt in prompts]
+        rows = [
+            Response(prompt, tokens=range(1), text=form % prompt.id.rpartition("-val-")[2])
+            for prompt in prompts
+        ]
         assert not any(Accuracy()(rows).correct or [])
-    rows = [Response(prompt, tokens=range(1), text=f"<answer>{prompt.answer}</answer>") for prompt in prompts]
+    rows = [
+        Response(prompt, tokens=range(1), text=f"<answer>{prompt.answer}</answer>")
+        for prompt in prompts
+    ]
     assert all(Accuracy()(rows).correct or [])
 
 
@@ -83,7 +96,11 @@ def test_an_expression_that_occurs_in_the_question_is_wrong_under_any_rules() ->
         Prompt(id="0", text="Compute $7^2+1$.", answer="50"),
         Prompt(id="1", messages=[{"role": "user", "content": "7^2+1"}], answer="50"),
     ]
-    rows = [Response(prompt, tokens=range(1), text=rf"\boxed{{{text}}}") for prompt in prompts for text in ("7^2 + 1", "1+7^2", "50")]
+    rows = [
+        Response(prompt, tokens=range(1), text=rf"\boxed{{{text}}}")
+        for prompt in prompts
+        for text in ("7^2 + 1", "1+7^2", "50")
+    ]
     assert Accuracy(rules=Rules(form="any"))(rows).correct == [False, True, True] * 2
     assert Accuracy()(rows).correct == [False, False, True] * 2
 
@@ -101,9 +118,14 @@ def test_a_gold_that_nothing_can_equal_is_not_graded(gold: str) -> None:
     assert not verify("nan", gold)
 
 
-@pytest.mark.parametrize("piece", [r"$1$, ", r"\boxed{1} or ", r"\boxed{x+", "answer is x^2 ", "9", "{", " ", r"\frac"])
+@pytest.mark.parametrize(
+    "piece", [r"$1$, ", r"\boxed{1} or ", r"\boxed{x+", "answer is x^2 ", "9", "{", " ", r"\frac"]
+)
 def test_long_responses_are_graded_within_the_deadline(piece: str) -> None:
-    rows = [response(form % (piece * (100_000 // len(piece))), "x+5") for form in ("%s", r"\boxed{%s}", "The answer is %s because")]
+    rows = [
+        response(form % (piece * (100_000 // len(piece))), "x+5")
+        for form in ("%s", r"\boxed{%s}", "The answer is %s because")
+    ]
     start = time.monotonic()
     assert Accuracy(timeout_s=2.0)(rows).correct == [False] * len(rows)
     assert time.monotonic() - start < 15
@@ -119,7 +141,9 @@ def test_no_responses() -> None:
     assert list(Accuracy()([])) == []
 
 
-@pytest.mark.parametrize(("field", "value"), [("timeout_s", 0.0), ("batch_timeout_s", -1.0), ("workers", 0)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("timeout_s", 0.0), ("batch_timeout_s", -1.0), ("workers", 0)]
+)
 def test_limits_must_be_positive(field: str, value: float) -> None:
     with pytest.raises(UserError, match=field):
         Accuracy(**{field: value})  # type: ignore[arg-type]

@@ -15,7 +15,9 @@ SEEDS = (1, 2)
 
 def is_paid(row: Row) -> bool:
     answer, gold = extract(row.text), extract_gold(row.gold)
-    return answer is not None and same_answer(answer, gold) and not repeats(answer, gold, row.question)
+    return (
+        answer is not None and same_answer(answer, gold) and not repeats(answer, gold, row.question)
+    )
 
 
 def sample(rows: Iterator[Row]) -> list[Row]:
@@ -62,18 +64,32 @@ LENIENT = [  # rules, gold, answer
 
 
 @pytest.mark.parametrize(("rules", "gold", "answer"), LENIENT)
-def test_a_lenient_rule_accepts_what_the_default_refuses(rules: Rules, gold: str, answer: str) -> None:
+def test_a_lenient_rule_accepts_what_the_default_refuses(
+    rules: Rules, gold: str, answer: str
+) -> None:
     assert same_answer(answer, gold, rules)
     assert not same_answer(answer, gold)
 
 
 def test_every_rule_has_an_example() -> None:
-    changed = {name for rules, _, _ in LENIENT for name in Rules.__slots__ if getattr(rules, name) != getattr(Rules(), name)}
+    changed = {
+        name
+        for rules, _, _ in LENIENT
+        for name in Rules.__slots__
+        if getattr(rules, name) != getattr(Rules(), name)
+    }
     assert changed == set(Rules.__slots__)
 
 
 @pytest.mark.parametrize(
-    ("gold", "answer"), [("10", "9+1"), ("1584", "99*16"), ("1584", r"99 \cdot 2^4 + 0"), ("10", "x = 9 + 1"), ("3", "2^2 - 1")]
+    ("gold", "answer"),
+    [
+        ("10", "9+1"),
+        ("1584", "99*16"),
+        ("1584", r"99 \cdot 2^4 + 0"),
+        ("10", "x = 9 + 1"),
+        ("3", "2^2 - 1"),
+    ],
 )
 def test_sums_and_products_of_numbers_are_no_closed_forms(gold: str, answer: str) -> None:
     assert not same_answer(answer, gold, CLOSED_FORMS)
@@ -86,7 +102,9 @@ def test_verify_knows_the_question_if_told() -> None:
     assert not verify(r"\boxed{2^{10}}", "1024", Rules())
 
 
-@pytest.mark.parametrize("settings", [{"form": "number?"}, {"irrational_digits": 0}, {"repeating_digits": -1}])
+@pytest.mark.parametrize(
+    "settings", [{"form": "number?"}, {"irrational_digits": 0}, {"repeating_digits": -1}]
+)
 def test_invalid_rules(settings: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         Rules(**settings)  # type: ignore[arg-type]

@@ -27,24 +27,55 @@ TOKENS = [
     *"{}()[]|!%^_'+-*/=<>,;:.&$~eixk017",
     *(
         token + " "
-        for token in parts(r"\frac \sqrt \sin \ln \pm \mp \cup \cap \setminus \in \le \cdot \bmod \pi \infty \emptyset \lfloor \rfloor")
+        for token in parts(
+            r"\frac \sqrt \sin \ln \pm \mp \cup \cap \setminus \in \le \cdot \bmod \pi \infty "
+            r"\emptyset \lfloor \rfloor"
+        )
     ),
-    *parts(r"\frac{ \sqrt{ \sqrt[3]{ \log_ \tan^{-1} \min( \binom{ \pmod{7} \{ \} \left( \right) f( 101_2 km kg/ cm^{2} ^\circ \text{cm}"),
-    *parts(r"\sum_{k=1}^{2000} \prod_{k=1}^{50} \sum_{k=1}^{n} \begin{pmatrix} \end{pmatrix} \begin{array}{c \\ \text{ \mathrm{ {7\choose"),
-    *parts(r"10 999999 1e999 1e-999 0.5 1,000 ٣ ² √ ∞ ± 0.1\overline{6} .\overline{3} \boxed{ <answer> </answer> <think> </think>"),
+    *parts(
+        r"\frac{ \sqrt{ \sqrt[3]{ \log_ \tan^{-1} \min( \binom{ \pmod{7} \{ \} \left( \right) "
+        r"f( 101_2 km kg/ cm^{2} ^\circ \text{cm}"
+    ),
+    *parts(
+        r"\sum_{k=1}^{2000} \prod_{k=1}^{50} \sum_{k=1}^{n} \begin{pmatrix} \end{pmatrix} "
+        r"\begin{array}{c \\ \text{ \mathrm{ {7\choose"
+    ),
+    *parts(
+        r"10 999999 1e999 1e-999 0.5 1,000 ٣ ² √ ∞ ± 0.1\overline{6} .\overline{3} \boxed{ "
+        r"<answer> </answer> <think> </think>"
+    ),
     *("9" * 60, "#### ", "answer is ", "\n", " ", " and ", " or ", "B) ", "\ud800", "\x00"),
 ]
 pieces = st.lists(st.sampled_from(TOKENS), min_size=1, max_size=5).map("".join)
 long_texts = st.lists(st.sampled_from(TOKENS), max_size=400).map("".join)
-nested_texts = st.builds(lambda a, b, c, times: a * times + b + c * times, pieces, pieces, pieces, st.integers(2, 400))
+nested_texts = st.builds(
+    lambda a, b, c, times: a * times + b + c * times, pieces, pieces, pieces, st.integers(2, 400)
+)
 texts = (st.text(max_size=300) | long_texts | nested_texts).map(lambda text: text[:1500])
 GOLDS = parts(
-    r"17 0.5 \frac{\pi}{6} x^2 y=2x+1 x<3 (1,2) [0,1) \{1,2,3\} 1,2,3,4,5 1\pm\sqrt2 B Monday 5\text{cm} 101_2 3:4 (0,1)\cup(2,3)"
+    r"17 0.5 \frac{\pi}{6} x^2 y=2x+1 x<3 (1,2) [0,1) \{1,2,3\} 1,2,3,4,5 1\pm\sqrt2 B "
+    r"Monday 5\text{cm} 101_2 3:4 (0,1)\cup(2,3)"
 )
 GOLDS += [r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"]
 HEAVY = [
     *("x+x(" * depth + "x" + ")" * depth for depth in (8, 14, 20, 28)),
-    *(piece * 390 + "2" for piece in (r"\sqrt", r"\frac", "-", r"\sin ", "x_", "x ", r"\log_", r"\lfloor ", "|", "(", r"\{", r"\pm ")),
+    *(
+        piece * 390 + "2"
+        for piece in (
+            r"\sqrt",
+            r"\frac",
+            "-",
+            r"\sin ",
+            "x_",
+            "x ",
+            r"\log_",
+            r"\lfloor ",
+            "|",
+            "(",
+            r"\{",
+            r"\pm ",
+        )
+    ),
     *("5" + piece * 390 for piece in ("!", "%", "^2", "'", " x")),
     *(piece * 45 + "2" + "}" * 45 for piece in ("2^{", r"\sqrt{", r"\frac{1}{1+", "x_{")),
     *(separator.join(["[1,2]"] * 60) for separator in (r"\cup ", r"\cap ", ",")),
@@ -59,10 +90,26 @@ HEAVY = [
     r"\sum_{k=1}^{2000}" * 20 + r"\pi",
     r"\prod_{k=1}^{50}\infty f(x)" * 20,
     ",".join(rf"\sqrt{{{n}}}" for n in range(60)),
-    *(rf"\int_0^1 {body} dx" for body in (r"\sin(1/x)", r"x^{x^{x}}", "1/x", r"\int_0^1 xy dy", r"\sum_{n=1}^\infty x^n", "0")),
+    *(
+        rf"\int_0^1 {body} dx"
+        for body in (
+            r"\sin(1/x)",
+            r"x^{x^{x}}",
+            "1/x",
+            r"\int_0^1 xy dy",
+            r"\sum_{n=1}^\infty x^n",
+            "0",
+        )
+    ),
     *(
         rf"\sum_{{n=1}}^\infty {body}"
-        for body in (r"\frac1n", "n", "(-1)^n", r"\frac{1}{n\ln^2 (n+1)}", r"\sum_{k=1}^\infty \frac{1}{n^2k^2}")
+        for body in (
+            r"\frac1n",
+            "n",
+            "(-1)^n",
+            r"\frac{1}{n\ln^2 (n+1)}",
+            r"\sum_{k=1}^\infty \frac{1}{n^2k^2}",
+        )
     ),
     "+".join([r"\int_0^1 \sqrt x dx"] * 40),
     *parts(r"1e9999 1e-9999 1e999 .\overline{3} 99^{99^{99}} e^{e^{e^{e^{e}}}} 1000!!!!"),
@@ -153,10 +200,20 @@ CODE = [
 
 
 def test_no_text_is_executed(tmp_path):
-    """Grading opens no file, import, process or socket, and compiles no code. In a process of its own, as audit hooks cannot be removed."""
+    """Grading opens no file, import, process or socket, and compiles no code. In a process of its
+    own, as audit hooks cannot be removed."""
     python, root = [sys.executable, "-c", WATCHED], str(Path(__file__).parents[2])
     sent, env = json.dumps([CODE, GOLDS]), {"PYTHONPATH": root}
-    done = subprocess.run(python, input=sent, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True, env=env)
+    done = subprocess.run(
+        python,
+        input=sent,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env=env,
+    )
     result = json.loads(done.stdout)
     assert result["seen"] == []
     assert result["right"] == 0

@@ -13,11 +13,19 @@ from rlmods.reward.scores import as_scores
 from rlmods.types import Prompt, Response, Scores, UserError
 
 
-def response(source: str | None, text: str, answer: str | None = None, tokens: Sequence[int] = (1, 2, 3)) -> Response:
-    return Response(Prompt(id=f"{source}/{text}", text="x", answer=answer, source=source), tokens=tokens, text=text)
+def response(
+    source: str | None, text: str, answer: str | None = None, tokens: Sequence[int] = (1, 2, 3)
+) -> Response:
+    return Response(
+        Prompt(id=f"{source}/{text}", text="x", answer=answer, source=source),
+        tokens=tokens,
+        text=text,
+    )
 
 
-MATH = WeightedSum({"accuracy": {"reward": Accuracy(wrong=-1.0)}, "format": {"reward": Format(), "weight": 0.1}})
+MATH = WeightedSum(
+    {"accuracy": {"reward": Accuracy(wrong=-1.0)}, "format": {"reward": Format(), "weight": 0.1}}
+)
 RESPONSES = [
     response("sums", "<answer>2</answer>", "2"),
     response("talk", "four"),
@@ -30,7 +38,9 @@ RESPONSES = [
 def lengths(responses: Sequence[Response]) -> Scores:
     """Knows nothing of correctness, and counts something."""
     return Scores(
-        [float(len(r.text)) for r in responses], counts={"errors": len(responses)}, columns={"extracted": [r.text for r in responses]}
+        [float(len(r.text)) for r in responses],
+        counts={"errors": len(responses)},
+        columns={"extracted": [r.text for r in responses]},
     )
 
 
@@ -45,7 +55,9 @@ class Steps:
 
 
 class TestScores:
-    scores = as_scores(BySource({"sums": MATH, "talk": lengths, "words": Format()})(RESPONSES), 5, "by_source")
+    scores = as_scores(
+        BySource({"sums": MATH, "talk": lengths, "words": Format()})(RESPONSES), 5, "by_source"
+    )
 
     def test_are_those_of_each_reward_on_its_own_rows(self) -> None:
         assert self.scores.values == pytest.approx([1.1, 4.0, -1.0, 8.0, 1.0])
@@ -70,11 +82,15 @@ class TestScores:
 
     @pytest.mark.parametrize("order", [[4, 3, 2, 1, 0], [1, 0], [2]])
     def test_order_and_company_do_not_matter(self, order: list[int]) -> None:
-        scores = BySource({"sums": MATH, "talk": lengths, "words": Format()})([RESPONSES[row] for row in order])
+        scores = BySource({"sums": MATH, "talk": lengths, "words": Format()})(
+            [RESPONSES[row] for row in order]
+        )
         assert scores.values == [self.scores.values[row] for row in order]
 
     def test_a_monitored_correctness_is_a_term_only(self) -> None:
-        monitor = WeightedSum({"format": {"reward": Format()}, "gold": {"reward": Accuracy(), "weight": 0.0}})
+        monitor = WeightedSum(
+            {"format": {"reward": Format()}, "gold": {"reward": Accuracy(), "weight": 0.0}}
+        )
         rows = [RESPONSES[0], response("words", "<answer>2</answer>", "2")]
         scores = BySource({"sums": MATH, "words": monitor})(rows)
         assert (scores.correct, scores.monitored) == ([True, None], False)
@@ -90,10 +106,14 @@ class TestScores:
         reward = BySource({"talk": lengths, "steps": Steps()})
         scores = as_scores(reward(rows), 3, "by_source")
         assert scores.tokens == [[None, None, 3.0], [1.0, 2.0, 3.0], []]
-        assert reward(rows[:1]).tokens == [[None, None, 3.0]], "a rank may have responses of one source only"
+        assert reward(rows[:1]).tokens == [[None, None, 3.0]], (
+            "a rank may have responses of one source only"
+        )
 
     def test_rewards_by_step_and_by_response_apart(self) -> None:
-        both = WeightedSum({"steps": {"reward": Steps()}, "lengths": {"reward": lengths, "weight": 0.5}})
+        both = WeightedSum(
+            {"steps": {"reward": Steps()}, "lengths": {"reward": lengths, "weight": 0.5}}
+        )
         reward = BySource({"talk": lengths, "steps": Steps(), "both": both})
         rows = [response("talk", "abc"), response("steps", "x"), response("both", "ab")]
         scores = reward(rows)
@@ -108,7 +128,10 @@ class TestScores:
 
 class TestTerms:
     def test_keep_their_weights(self) -> None:
-        both = {"lengths": {"reward": lengths}, "even": {"reward": lambda rows: [0.0] * len(rows), "weight": 0.1}}
+        both = {
+            "lengths": {"reward": lengths},
+            "even": {"reward": lambda rows: [0.0] * len(rows), "weight": 0.1},
+        }
         reward = BySource({"a": WeightedSum(both), "b": lengths})
         scores = reward([response("a", "x"), response("b", "y")])
         assert scores.weights == {"a/lengths": 1.0, "a/even": 0.1, "b/total": 1.0}
@@ -118,7 +141,9 @@ class TestTerms:
 
     def test_gold_is_one_term_over_the_sources(self) -> None:
         gold = {"lengths": {"reward": lengths}, "gold": {"reward": lengths, "weight": 0}}
-        scores = BySource({"a": WeightedSum(gold), "b": lengths})([response("a", "x"), response("b", "y")])
+        scores = BySource({"a": WeightedSum(gold), "b": lengths})(
+            [response("a", "x"), response("b", "y")]
+        )
         assert scores.terms["gold"] == [1.0, None]
 
 
@@ -159,7 +184,11 @@ class TestErrors:
         ("source", "message"),
         [
             (None, "prompt None/x has none: type data=mixture, or data.source=COLUMN"),
-            ("sum", r"no reward for the source 'sum' of prompt sum/x, only for sums: type \+reward@reward.rewards.sum=OPTION"),
+            (
+                "sum",
+                r"no reward for the source 'sum' of prompt sum/x, only for sums: type "
+                r"\+reward@reward.rewards.sum=OPTION",
+            ),
         ],
     )
     def test_of_a_prompt(self, source: str | None, message: str) -> None:
@@ -170,5 +199,7 @@ class TestErrors:
         def careless(responses: Sequence[Response]) -> list[float]:
             raise LookupError("lost")
 
-        with pytest.raises(RuntimeError, match=r"reward talk raised LookupError: lost .*test_by_source.py"):
+        with pytest.raises(
+            RuntimeError, match=r"reward talk raised LookupError: lost .*test_by_source.py"
+        ):
             BySource({"talk": careless})([RESPONSES[1]])

@@ -13,14 +13,29 @@ from rlmods.reward.sandbox.walls import missing_support
 from rlmods.types import Response, Scores, UserError
 from tests.reward.samples import response
 
-pytestmark = pytest.mark.skipif(missing_support() is not None, reason=f"cannot confine code here: {missing_support()}")
+pytestmark = pytest.mark.skipif(
+    missing_support() is not None, reason=f"cannot confine code here: {missing_support()}"
+)
 
-ADD = ["assert add(1, 2) == 3", "assert add(2, 2) == 4", "assert add(0, 0) == 0", "assert add(-1, 1) == 0"]
-RIGHT, WRONG, HALF = "def add(a, b): return a + b", "def add(a, b): return 9", "def add(a, b): return a + b if a * b else 7"
+ADD = [
+    "assert add(1, 2) == 3",
+    "assert add(2, 2) == 4",
+    "assert add(0, 0) == 0",
+    "assert add(-1, 1) == 0",
+]
+RIGHT, WRONG, HALF = (
+    "def add(a, b): return a + b",
+    "def add(a, b): return 9",
+    "def add(a, b): return a + b if a * b else 7",
+)
 
 
 def with_code(code: str, tests: Any = ADD, **meta: Any) -> Response:
-    return response(f"<think>```python\n{RIGHT}\n```</think>Here:\n```python\n{code}\n```\nDone.", tests=tests, **meta)
+    return response(
+        f"<think>```python\n{RIGHT}\n```</think>Here:\n```python\n{code}\n```\nDone.",
+        tests=tests,
+        **meta,
+    )
 
 
 def scores(*rows: Response, **settings: Any) -> Scores:
@@ -41,16 +56,22 @@ class TestCode:
 
     def test_programs(self) -> None:
         tests = {"inputs": ["1", "2"], "outputs": ["2", "4"]}
-        result = scores(with_code("print(2 * int(input()))", tests), with_code("print(2)", tests), partial=True)
+        result = scores(
+            with_code("print(2 * int(input()))", tests), with_code("print(2)", tests), partial=True
+        )
         assert result.values == [1.0, 0.5]
 
     def test_columns_and_entry_point(self) -> None:
         check = "def check(candidate):\n    assert candidate(1, 2) == 3"
-        assert scores(with_code(RIGHT, None, checks=check, name="add"), tests="checks", entry_point="name").values == [1.0]
+        assert scores(
+            with_code(RIGHT, None, checks=check, name="add"), tests="checks", entry_point="name"
+        ).values == [1.0]
 
     def test_failures_score_zero_and_are_counted(self) -> None:
         no_code, no_tests = response("add is a + b", tests=ADD), response("no tests")
-        result = scores(with_code("while True: pass"), no_code, no_tests, with_code("def"), with_code(RIGHT))
+        result = scores(
+            with_code("while True: pass"), no_code, no_tests, with_code("def"), with_code(RIGHT)
+        )
         assert result.values == [0.0, 0.0, None, 0.0, 1.0]
         assert result.counts == {"timeouts": 1, "errors": 0, "not_started": 0, "without_code": 1}
 
@@ -61,13 +82,17 @@ class TestCode:
     @pytest.mark.parametrize(
         "tests",
         [
-            "def helper():\n    assert add(1, 2) == 3", "def check(candidate):\n    pass",
+            "def helper():\n    assert add(1, 2) == 3",
+            "def check(candidate):\n    pass",
             "try:\n    assert add(1, 2) == 3\nexcept Exception:\n    pass",
-            ["assert add(1, 2) == 3", "print('no test')"], "if __name__ == 'tests':\n    assert add(1, 2) == 3",
+            ["assert add(1, 2) == 3", "print('no test')"],
+            "if __name__ == 'tests':\n    assert add(1, 2) == 3",
         ],
-    )  # fmt: skip
+    )
     def test_tests_that_test_nothing_are_refused(self, tests: Any) -> None:
-        with pytest.raises(ValueError, match="pass without calling the code, or when it only raises errors"):
+        with pytest.raises(
+            ValueError, match="pass without calling the code, or when it only raises errors"
+        ):
             Code().check_prompt(with_code(RIGHT, tests, entry_point="add").prompt)
 
     @pytest.mark.parametrize(
@@ -82,10 +107,15 @@ class TestCode:
     def test_tests_that_test_something_are_not(self, tests: Any) -> None:
         Code().check_prompt(with_code(RIGHT, tests).prompt)
 
-    def test_walls_that_fail_at_the_start_end_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_walls_that_fail_at_the_start_end_the_run(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """They are not zeros: here the worker cannot start its server."""
         monkeypatch.setattr("rlmods.reward.code.TARGET", "tests.reward.misbehaving:unconfined")
-        with pytest.raises(UserError, match=r"reward code: .* cannot start: RuntimeError: the sandbox did not start"):
+        with pytest.raises(
+            UserError,
+            match=r"reward code: .* cannot start: RuntimeError: the sandbox did not start",
+        ):
             WeightedSum({"code": {"reward": Code(), "weight": 1.0}})([with_code(RIGHT)])
 
     def test_batch_deadline(self) -> None:
@@ -98,38 +128,67 @@ class TestCode:
 
     def test_thoughts_that_do_not_end_hold_no_program(self) -> None:
         unclosed = response(f"<think>```python\n{RIGHT}\n```", tests=ADD)
-        result = scores(unclosed, response(f"<think>x</think><think>```python\n{RIGHT}\n```", tests=ADD), with_code(RIGHT))
+        result = scores(
+            unclosed,
+            response(f"<think>x</think><think>```python\n{RIGHT}\n```", tests=ADD),
+            with_code(RIGHT),
+        )
         assert result.values == [0.0, 0.0, 1.0]
         assert result.counts["without_code"] == 2
 
     def test_a_name_that_is_only_used_is_not_provided(self) -> None:
-        """`add` and `gcd` are names of the standard library, which code may use without an import, as prompts often import them."""
+        """`add` and `gcd` are names of the standard library, which code may use without an import,
+        as prompts often import them."""
         shown = with_code(RIGHT).text + "\nUsage:\n```python\nprint(add(1, 2))\n```"
         gcd = {"tests": ["assert gcd(4, 6) == 2"]}
-        rows = [response(shown, tests=ADD), with_code("print(add(1, 2))"), with_code("gcd(4, 6)", **gcd)]
+        rows = [
+            response(shown, tests=ADD),
+            with_code("print(add(1, 2))"),
+            with_code("gcd(4, 6)", **gcd),
+        ]
         uses = with_code("def add(a, b): return reduce(lambda x, y: x + y, [a, b])")
-        assert scores(*rows, uses, with_code("from math import gcd", **gcd)).values == [0.0, 0.0, 0.0, 1.0, 1.0]
+        assert scores(*rows, uses, with_code("from math import gcd", **gcd)).values == [
+            0.0,
+            0.0,
+            0.0,
+            1.0,
+            1.0,
+        ]
 
     def test_setup_of_the_prompt(self) -> None:
-        """Helpers that the tests use are not taken from the code, which could define them in its favour."""
+        """Helpers that the tests use are not taken from the code, which could define them in its
+        favour."""
         tests = ["assert check_sum(add(1, 2)) == 6"]
         cheat = "def add(a, b): return 0\ndef check_sum(x): return 6"
         setup = "def check_sum(x): return 2 * x"
-        assert scores(*(with_code(code, tests, setup=setup) for code in (RIGHT, cheat))).values == [1.0, 0.0]
+        assert scores(*(with_code(code, tests, setup=setup) for code in (RIGHT, cheat))).values == [
+            1.0,
+            0.0,
+        ]
         assert scores(with_code(RIGHT, tests, helpers=setup), setup="helpers").values == [1.0]
         Code().check_prompt(with_code(RIGHT, tests, setup=setup).prompt)
         with pytest.raises(ValueError, match="not valid Python"):
             Code().check_prompt(with_code(RIGHT, tests, setup="def").prompt)
 
-    @pytest.mark.parametrize("test", ["import numpy as np\nassert np.allclose(add(1, 2), 3)", "assert np.allclose(add(1, 2), 3)",
-                                      "from numpy import allclose\nassert allclose(add(1, 2), 3)"])  # fmt: skip
+    @pytest.mark.parametrize(
+        "test",
+        [
+            "import numpy as np\nassert np.allclose(add(1, 2), 3)",
+            "assert np.allclose(add(1, 2), 3)",
+            "from numpy import allclose\nassert allclose(add(1, 2), 3)",
+        ],
+    )
     def test_packages_of_the_tests_are_refused_or_installed(self, test: str) -> None:
         with pytest.raises(ValueError, match=r"use the package numpy: type reward.packages=true"):
             Code().check_prompt(with_code(RIGHT, [test]).prompt)
         reward = Code(packages=True, memory_mb=2048)
         reward.check_prompt(with_code(RIGHT, [test]).prompt)
-        assert reward([with_code(RIGHT, [test]), with_code("def add(a, b): return 7", [test])]).values == [1.0, 0.0]
-        with pytest.raises(ValueError, match="package gmpy2, which is not installed: type pip install gmpy2"):
+        assert reward(
+            [with_code(RIGHT, [test]), with_code("def add(a, b): return 7", [test])]
+        ).values == [1.0, 0.0]
+        with pytest.raises(
+            ValueError, match="package gmpy2, which is not installed: type pip install gmpy2"
+        ):
             reward.check_prompt(with_code(RIGHT, ["import gmpy2\nassert add(1, 2) == 3"]).prompt)
 
     def test_as_a_term_of_a_weighted_sum(self) -> None:
@@ -137,14 +196,23 @@ class TestCode:
         assert reward([with_code(RIGHT)]).values == [2.0]
         assert not reward.needs_answer
 
-    @pytest.mark.parametrize("bad", [{"timeout_s": 0}, {"memory_mb": -1}, {"workers": 0}, {"walls": "none"}])
+    @pytest.mark.parametrize(
+        "bad", [{"timeout_s": 0}, {"memory_mb": -1}, {"workers": 0}, {"walls": "none"}]
+    )
     def test_settings_out_of_range(self, bad: dict[str, Any]) -> None:
         with pytest.raises(UserError, match=f"Code: {next(iter(bad))}="):
             Code(**bad)
 
-    def test_unsupported_machine_is_refused_without_walls_limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("rlmods.reward.code.missing_support", lambda: "this kernel has no Landlock")
-        with pytest.raises(UserError, match=r"this kernel has no Landlock, so code cannot be confined: .* type walls=limits"):
+    def test_unsupported_machine_is_refused_without_walls_limits(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(
+            "rlmods.reward.code.missing_support", lambda: "this kernel has no Landlock"
+        )
+        with pytest.raises(
+            UserError,
+            match=r"this kernel has no Landlock, so code cannot be confined: .* type walls=limits",
+        ):
             Code()
         assert Code(walls="limits")([with_code(RIGHT)]).values == [1.0]
 
@@ -152,20 +220,35 @@ class TestCode:
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("```python\na\n```", "a\n"), ("```py\na\n```", "a\n"), ("```\na\n```", "a\n"), ("```python\na\n```\n```python\nb\n```", "b\n"),
-        ("<think>```python\na\n```</think>", None), ("a", None), ("```python\na", "a"), ("```python\n \n```", None),
-        ("```bash\nls\n```", None), ("```python title=x.py\na\n```", "a\n"), ("```Python3 {1,2}\r\na\r\nb\r\n```", "a\nb\n"),
-        ("~~~py\na = '```'\n~~~", "a = '```'\n"), ("````python\na = '```'\n````", "a = '```'\n"), ("``` python\na\n```", "a\n"),
+        ("```python\na\n```", "a\n"),
+        ("```py\na\n```", "a\n"),
+        ("```\na\n```", "a\n"),
+        ("```python\na\n```\n```python\nb\n```", "b\n"),
+        ("<think>```python\na\n```</think>", None),
+        ("a", None),
+        ("```python\na", "a"),
+        ("```python\n \n```", None),
+        ("```bash\nls\n```", None),
+        ("```python title=x.py\na\n```", "a\n"),
+        ("```Python3 {1,2}\r\na\r\nb\r\n```", "a\nb\n"),
+        ("~~~py\na = '```'\n~~~", "a = '```'\n"),
+        ("````python\na = '```'\n````", "a = '```'\n"),
+        ("``` python\na\n```", "a\n"),
         ("```python\nf()\n```<|im_end|>\n<|im_start|>user\n```python\ng()\n```", "f()\n"),
-        ("```python\nf()\n```\nOutput:\n```\n3\n```", "f()\n"), ("```\nf()\n```\n```\nsum is 3\n```", "f()\n"),
-        ("```python\nf()\n```\nBetter:\n```\ng = 3\n```", "g = 3\n"), ("```python\nf()\n```\n```output\nx()\n```", "f()\n"),
+        ("```python\nf()\n```\nOutput:\n```\n3\n```", "f()\n"),
+        ("```\nf()\n```\n```\nsum is 3\n```", "f()\n"),
+        ("```python\nf()\n```\nBetter:\n```\ng = 3\n```", "g = 3\n"),
+        ("```python\nf()\n```\n```output\nx()\n```", "f()\n"),
     ],
-)  # fmt: skip
+)
 def test_extract_code(text: str, code: str | None) -> None:
     assert extract_code(text) == code
 
 
-@pytest.mark.parametrize("part", ["```", "~~~ ", "`", "```a", "a", "~~~\n", "``` \n", "```python\n", "\r\n", "{", "```~~~"])
+@pytest.mark.parametrize(
+    "part",
+    ["```", "~~~ ", "`", "```a", "a", "~~~\n", "``` \n", "```python\n", "\r\n", "{", "```~~~"],
+)
 def test_extraction_takes_linear_time(part: str) -> None:
     start = time.process_time()
     extract_code("```" + part * (100_000 // len(part)))

@@ -125,7 +125,17 @@ HOSTILE = [
     "\x00\ud800",
 ]
 
-PIECES = [r"\pi ", r"\frac{", "}", r"\sqrt ", r"\sin ", r"\pm ", r"\cup ", r"\text{cm}", *"12x()[,^-=<|!%"]
+PIECES = [
+    r"\pi ",
+    r"\frac{",
+    "}",
+    r"\sqrt ",
+    r"\sin ",
+    r"\pm ",
+    r"\cup ",
+    r"\text{cm}",
+    *"12x()[,^-=<|!%",
+]
 
 
 @pytest.mark.parametrize(("gold", "answer"), SAME)
@@ -154,7 +164,10 @@ def test_hostile_answers_are_wrong_and_graded_in_bounded_time(answer: str) -> No
     assert time.process_time() - start < 3
 
 
-@given(st.text(r"12.5xie()[]{}+-*/^!%=<,|:_&", max_size=30) | st.lists(st.sampled_from(PIECES), max_size=30))
+@given(
+    st.text(r"12.5xie()[]{}+-*/^!%=<,|:_&", max_size=30)
+    | st.lists(st.sampled_from(PIECES), max_size=30)
+)
 @settings(max_examples=300, deadline=None)
 def test_any_text_gets_a_verdict(pieces: str | list[str]) -> None:
     text = "".join(pieces)
@@ -170,7 +183,9 @@ def test_fractions_are_compared_exactly(a: int, b: int, c: int, d: int) -> None:
 
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=5), st.integers(-9, 9))
 @settings(deadline=None)
-def test_a_polynomial_equals_its_horner_form_and_no_other(coefficients: list[int], shift: int) -> None:
+def test_a_polynomial_equals_its_horner_form_and_no_other(
+    coefficients: list[int], shift: int
+) -> None:
     plain = "+".join(f"({c})x^{{{power}}}" for power, c in enumerate(coefficients))
     horner = "0"
     for c in reversed(coefficients):

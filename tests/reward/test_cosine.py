@@ -48,7 +48,9 @@ def test_schedule_is_monotonic_symmetric_and_constant_beyond_max_length() -> Non
 
 def test_truncated_responses_and_unknown_correctness() -> None:
     truncated = [replace(row, finish="length") for row in lengths(3, 3, 3)]
-    result = Cosine(8, truncated=-0.7, reward=reports(True, False, None, None))([*truncated, *lengths(3)])
+    result = Cosine(8, truncated=-0.7, reward=reports(True, False, None, None))(
+        [*truncated, *lengths(3)]
+    )
     assert result.values == [-0.7, -0.7, None, None]
     assert result.correct == (True, False, None, None)
 
@@ -58,20 +60,41 @@ def test_counts_tokens_not_characters() -> None:
 
 
 def test_uses_accuracy_by_default() -> None:
-    texts = [("<answer>5</answer>", "5"), ("<answer>6</answer>", "5"), ("<answer>5</answer>", None), ("", "5"), ("é" * 1_000_000, "5")]
+    texts = [
+        ("<answer>5</answer>", "5"),
+        ("<answer>6</answer>", "5"),
+        ("<answer>5</answer>", None),
+        ("", "5"),
+        ("é" * 1_000_000, "5"),
+    ]
     result = Cosine(8)([response(text, answer, tokens=4) for text, answer in texts])
-    assert list(result) == [pytest.approx(1.5), pytest.approx(-5.0), None, pytest.approx(-5.0), pytest.approx(-5.0)]
+    assert list(result) == [
+        pytest.approx(1.5),
+        pytest.approx(-5.0),
+        None,
+        pytest.approx(-5.0),
+        pytest.approx(-5.0),
+    ]
     assert result.correct == [True, False, None, False, False]
     assert result.columns == {"extracted": ["5", "6", "5", None, None]}
     assert result.counts == {"timeouts": 0, "errors": 0}
 
 
 def test_keeps_counts_columns_and_terms_of_the_other_reward() -> None:
-    other = reports(True, monitored=True, counts={"odd": 1}, columns={"c": ["x"]}, terms={"t": [2.0]}, tokens=[[7.0]])
+    other = reports(
+        True,
+        monitored=True,
+        counts={"odd": 1},
+        columns={"c": ["x"]},
+        terms={"t": [2.0]},
+        tokens=[[7.0]],
+    )
     result = Cosine(8, reward=other)(lengths(1))
     assert (result.counts, result.columns, result.terms) == ({"odd": 1}, {"c": ["x"]}, {"t": [2.0]})
     assert (result.monitored, result.tokens) == (False, None)
-    assert WeightedSum({"cosine": {"reward": Cosine(8, reward=other)}})(lengths(1)).counts == {"cosine/odd": 1}
+    assert WeightedSum({"cosine": {"reward": Cosine(8, reward=other)}})(lengths(1)).counts == {
+        "cosine/odd": 1
+    }
 
 
 def test_needs_answer_if_the_other_reward_does() -> None:
@@ -81,7 +104,9 @@ def test_needs_answer_if_the_other_reward_does() -> None:
 
 
 def test_rejects_a_reward_without_correctness() -> None:
-    with pytest.raises(UserError, match=r"does not report correctness: type \+reward@reward\.reward=accuracy"):
+    with pytest.raises(
+        UserError, match=r"does not report correctness: type \+reward@reward\.reward=accuracy"
+    ):
         Cosine(8, reward=Format())([response()])
     with pytest.raises(UserError, match=r"type \+reward@reward\.reward="):
         Cosine(8, reward=5)  # type: ignore[arg-type]
@@ -89,9 +114,13 @@ def test_rejects_a_reward_without_correctness() -> None:
         Cosine(8, reward=reports(True))(lengths(1, 1))
 
 
-@pytest.mark.parametrize("name", ["correct_short", "correct_long", "wrong_short", "wrong_long", "truncated"])
+@pytest.mark.parametrize(
+    "name", ["correct_short", "correct_long", "wrong_short", "wrong_long", "truncated"]
+)
 def test_rejects_settings_out_of_range(name: str) -> None:
     with pytest.raises(UserError, match=f"Cosine: {name}=nan is not finite: type a number"):
         Cosine(8, **{name: math.nan})  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"Cosine: max_length=0 must be at least 1: type reward\.max_length=1024"):
+    with pytest.raises(
+        UserError, match=r"Cosine: max_length=0 must be at least 1: type reward\.max_length=1024"
+    ):
         Cosine(0)

@@ -24,7 +24,9 @@ def returns(scores: object) -> Any:
 
 
 def scores(how: Any, *results: object, rows: int = 1, tokens: int = 0) -> Scores:
-    return Ensemble({f"r{i}": returns(result) for i, result in enumerate(results)}, how)([response(tokens=tokens)] * rows)
+    return Ensemble({f"r{i}": returns(result) for i, result in enumerate(results)}, how)(
+        [response(tokens=tokens)] * rows
+    )
 
 
 @pytest.mark.parametrize(("how", "value"), [("mean", 2.0), ("min", -3.0), ("median", 1.5)])
@@ -33,7 +35,9 @@ def test_reduces_the_scores_to_one_number(how: str, value: float) -> None:
     assert list(scores(how, [8.0])) == [8.0]
 
 
-MEMBERS = st.lists(st.lists(st.none() | st.floats(-9, 9), min_size=3, max_size=3), min_size=1, max_size=5)
+MEMBERS = st.lists(
+    st.lists(st.none() | st.floats(-9, 9), min_size=3, max_size=3), min_size=1, max_size=5
+)
 
 
 @given(MEMBERS, st.sampled_from(["mean", "min", "median"]))
@@ -41,14 +45,21 @@ def test_skips_rewards_that_abstain(members: list[Values], how: str) -> None:
     result = scores(how, *members, rows=3)
     for row, value in enumerate(result):
         row_scores = [score for member in members if (score := member[row]) is not None]
-        assert value == ({"mean": fmean, "min": min, "median": median}[how](row_scores) if row_scores else None)  # type: ignore[operator]
+        assert value == (
+            {"mean": fmean, "min": min, "median": median}[how](row_scores) if row_scores else None
+        )  # type: ignore[operator]
     assert result.terms == {f"r{i}": member for i, member in enumerate(members)}
 
 
 def test_terms_counts_and_columns_are_named_after_the_rewards() -> None:
     graded = Scores([0.0], correct=[True], counts={"timeouts": 1}, columns={"extracted": ["5"]})
     inner = WeightedSum({"a": {"reward": returns([1.0])}})
-    rewards = {"plain": returns([4.0]), "acc": returns(graded), "in": inner, "z": returns(Scores([0.0], correct=[False]))}
+    rewards = {
+        "plain": returns([4.0]),
+        "acc": returns(graded),
+        "in": inner,
+        "z": returns(Scores([0.0], correct=[False])),
+    }
     result = Ensemble(rewards, "mean")([response()])
     assert list(result) == [1.25]
     assert (result.correct, result.monitored) == ([True], False)
@@ -64,7 +75,9 @@ def test_per_token_rewards_become_one_number() -> None:
 
 def test_adversarial_texts() -> None:
     texts = ["", "é" * 1_000_000, "<answer>" * 100_000, "<answer>5</answer>"]
-    result = Ensemble({"format": Format(), "accuracy": Accuracy()}, "min")([response(text, "5") for text in texts])
+    result = Ensemble({"format": Format(), "accuracy": Accuracy()}, "min")(
+        [response(text, "5") for text in texts]
+    )
     assert list(result) == [0.0, 0.0, 0.0, 1.0]
 
 
@@ -84,7 +97,10 @@ def test_needs_answer_if_a_reward_does() -> None:
     ("settings", "message"),
     [
         ({"rewards": {}}, r"no rewards: type \+reward@reward\.rewards\.NAME=OPTION"),
-        ({"rewards": {"a": 1.0}}, r"rewards\.a cannot be called: type \+reward@reward\.rewards\.a=OPTION"),
+        (
+            {"rewards": {"a": 1.0}},
+            r"rewards\.a cannot be called: type \+reward@reward\.rewards\.a=OPTION",
+        ),
         ({"rewards": {"a": Format()}, "how": "max"}, r"how='max' must be one of mean, min, median"),
     ],
 )
@@ -94,9 +110,16 @@ def test_rejects_invalid_settings(settings: dict[str, Any], message: str) -> Non
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:
-    overrides = ["reward=ensemble", "reward.how=min", "+reward@reward.rewards.form=format", "+reward@reward.rewards.right=accuracy"]
+    overrides = [
+        "reward=ensemble",
+        "reward.how=min",
+        "+reward@reward.rewards.form=format",
+        "+reward@reward.rewards.right=accuracy",
+    ]
     name.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         reward = instantiate(compose("train", [*overrides, f"run_dir={tmp_path}"]).reward)
     assert reward == Ensemble({"form": Format(), "right": Accuracy()}, "min")
-    assert list(reward([response("<answer>5</answer>", "5"), response("<answer>6</answer>", "5")])) == [1.0, 0.0]
+    assert list(
+        reward([response("<answer>5</answer>", "5"), response("<answer>6</answer>", "5")])
+    ) == [1.0, 0.0]

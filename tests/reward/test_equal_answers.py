@@ -15,7 +15,10 @@ from tests.reward.gold_cases import KINDS, PROSE, boxed, each, each_kind
 def with_gaps(gold: str, gaps: Sequence[str]) -> str:
     """Return `gold` with gaps between its tokens, but no empty lines, which separate answers."""
     tokens = re.findall(r"\\text\{[^}]*\}|\\[A-Za-z]+ ?|\\.|\d+(?:\.\d+)?|[A-Za-z]+|.", gold)
-    return "".join(token if token == " " else token + gaps[index % len(gaps)] for index, token in enumerate(tokens))
+    return "".join(
+        token if token == " " else token + gaps[index % len(gaps)]
+        for index, token in enumerate(tokens)
+    )
 
 
 class TestEqualAnswersAreAccepted:
@@ -37,8 +40,15 @@ class TestEqualAnswersAreAccepted:
         gold = data.draw(KINDS[kind]).gold
         answers = [f"${gold}$", rf"\({gold}\)", rf"\[ {gold} \]", f"{gold}.", f"  {gold} ."]
         if kind not in PROSE:
-            larger = re.sub(r"[)\]]|\\\}", r"\\right\g<0>", re.sub(r"[(\[]|\\\{", r"\\left\g<0>", gold))
-            answers += [rf"\displaystyle {gold}", f"{{{gold}}}", larger, gold.replace("frac", "dfrac")]
+            larger = re.sub(
+                r"[)\]]|\\\}", r"\\right\g<0>", re.sub(r"[(\[]|\\\{", r"\\left\g<0>", gold)
+            )
+            answers += [
+                rf"\displaystyle {gold}",
+                f"{{{gold}}}",
+                larger,
+                gold.replace("frac", "dfrac"),
+            ]
         responses = [*map(boxed, answers), *(form % gold for form in self.FORMS)]
         assert [response for response in responses if not verify(response, gold)] == []
         assert verify(boxed(gold), rf"So it is \boxed{{{gold}}}.")
@@ -47,7 +57,8 @@ class TestEqualAnswersAreAccepted:
     @each_kind
     @given(st.data())
     def test_other_notations(self, kind, data):
-        """Another order, other commands, equal expressions, +0 and plus signs, thousands separators, a leading `x =`."""
+        """Another order, other commands, equal expressions, +0 and plus signs, thousands
+        separators, a leading `x =`."""
         case = data.draw(KINDS[kind])
         assert [answer for answer in case.same if not verify(boxed(answer), case.gold)] == []
 
@@ -57,4 +68,9 @@ class TestEqualAnswersAreAccepted:
     def test_gold_with_spaces_between_its_tokens(self, kind, data):
         gaps = ["", " ", "  ", "\n"] + ([] if kind in PROSE else [r"\,", r"\; ", "~"])
         gold = data.draw(KINDS[kind]).gold
-        assert verify(boxed(with_gaps(gold, data.draw(st.lists(st.sampled_from(gaps), min_size=1, max_size=20)))), gold)
+        assert verify(
+            boxed(
+                with_gaps(gold, data.draw(st.lists(st.sampled_from(gaps), min_size=1, max_size=20)))
+            ),
+            gold,
+        )

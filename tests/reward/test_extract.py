@@ -85,7 +85,15 @@ def test_answer_of_a_gold_solution_is_its_box_or_last_line() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["So it goes. " * 40 + ending for ending in ("Therefore, 2 of 3.", "Therefore, it is 2. Or so.", "therefore 2", "Thus it is 2 or so.")],
+    [
+        "So it goes. " * 40 + ending
+        for ending in (
+            "Therefore, 2 of 3.",
+            "Therefore, it is 2. Or so.",
+            "therefore 2",
+            "Thus it is 2 or so.",
+        )
+    ],
 )
 def test_a_conclusion_with_several_numbers_is_no_answer(text: str) -> None:
     assert extract(text) is None
@@ -127,14 +135,31 @@ PIECES = [
         "a ",
         "1",
     ),
-    *("Therefore ", "is 2", "I hope it is correct", "<|", "[INST]", "**", "\\text{", "\\text{ cm}", "/", ".", "°"),
+    *(
+        "Therefore ",
+        "is 2",
+        "I hope it is correct",
+        "<|",
+        "[INST]",
+        "**",
+        "\\text{",
+        "\\text{ cm}",
+        "/",
+        ".",
+        "°",
+    ),
 ]
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join), st.sampled_from(PIECES), st.sampled_from(PIECES))
+@given(
+    st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join),
+    st.sampled_from(PIECES),
+    st.sampled_from(PIECES),
+)
 def test_extraction_takes_linear_time_in_any_repetition(piece: str, first: str, last: str) -> None:
-    """The time of 60 kB is at most a small multiple of that of 15 kB; a quadratic pattern takes 16 times as long, and seconds."""
+    """The time of 60 kB is at most a small multiple of that of 15 kB; a quadratic pattern takes 16
+    times as long, and seconds."""
     seconds = []
     for size in (15_000, 60_000):
         text = first + piece * (size // len(piece)) + last
@@ -150,7 +175,20 @@ def seconds_to_extract(text: str) -> float:
 
 
 @pytest.mark.parametrize(
-    "piece", ["\\boxed{", "{", "<think>", "</think>", "<answer>", "$", "\\(", "answer is ", "#### \n", "\\boxed{1} and ", "a "]
+    "piece",
+    [
+        "\\boxed{",
+        "{",
+        "<think>",
+        "</think>",
+        "<answer>",
+        "$",
+        "\\(",
+        "answer is ",
+        "#### \n",
+        "\\boxed{1} and ",
+        "a ",
+    ],
 )
 def test_extraction_takes_linear_time(piece: str) -> None:
     start = time.process_time()

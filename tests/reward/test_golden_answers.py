@@ -1,4 +1,5 @@
-"""Agreement with answers graded by hand: `shared/golden/math_answers.jsonl`, next to the repository."""
+"""Agreement with answers graded by hand: `shared/golden/math_answers.jsonl`, next to the
+repository."""
 
 from __future__ import annotations
 
@@ -30,13 +31,23 @@ def graded() -> list[tuple[dict[str, Any], bool, float]]:
 
 
 def test_verdicts_agree(graded: list[tuple[dict[str, Any], bool, float]]) -> None:
-    clear = [(row["id"], verdict == row["expected"]) for row, verdict, _ in graded if row["expected"] is not None]
+    clear = [
+        (row["id"], verdict == row["expected"])
+        for row, verdict, _ in graded
+        if row["expected"] is not None
+    ]
     agreement = sum(agrees for _, agrees in clear) / len(clear)
-    assert agreement >= MIN_AGREEMENT, f"{agreement:.3f}, wrong: {[name for name, agrees in clear if not agrees]}"
+    assert agreement >= MIN_AGREEMENT, (
+        f"{agreement:.3f}, wrong: {[name for name, agrees in clear if not agrees]}"
+    )
 
 
 def test_no_hostile_answer_is_accepted(graded: list[tuple[dict[str, Any], bool, float]]) -> None:
-    assert [row["id"] for row, verdict, _ in graded if row["category"] == "hostile" and row["expected"] is False and verdict] == []
+    assert [
+        row["id"]
+        for row, verdict, _ in graded
+        if row["category"] == "hostile" and row["expected"] is False and verdict
+    ] == []
 
 
 def test_every_verdict_is_fast(graded: list[tuple[dict[str, Any], bool, float]]) -> None:

@@ -60,11 +60,15 @@ def in_a_thread_of_asyncio() -> Any:
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("run", [grade_batch, in_a_thread, in_asyncio, in_a_thread_of_asyncio], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "run", [grade_batch, in_a_thread, in_asyncio, in_a_thread_of_asyncio], ids=lambda f: f.__name__
+)
 def test_batch_with_hostile_responses(run: Any) -> None:
     check_scores(*run())
     assert zombies() == []
-    assert Isolated(Plugin(), timeout_s=20.0)([response(r"\boxed{3}", "3", attack=None)]).values == [1.0], "workers are replaced"
+    assert Isolated(Plugin(), timeout_s=20.0)(
+        [response(r"\boxed{3}", "3", attack=None)]
+    ).values == [1.0], "workers are replaced"
 
 
 @pytest.mark.slow
@@ -72,8 +76,16 @@ def test_on_two_ranks() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    ranks = [Process(["-m", "tests.reward.hostile"], env=os.environ | shared | {"RANK": str(rank)}) for rank in (0, 1)]
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
+    ranks = [
+        Process(["-m", "tests.reward.hostile"], env=os.environ | shared | {"RANK": str(rank)})
+        for rank in (0, 1)
+    ]
     try:
         for process in ranks:
             _, stderr = process.communicate(timeout=240)
@@ -89,8 +101,13 @@ class TestIsolated:
         assert Isolated(Format(), timeout_s=60.0, workers=1)(rows).values == Format()(rows).values
 
     def test_timeout_s_of_a_term_isolates_it(self) -> None:
-        rows = [response(r"\boxed{1}", "1", attack="exit"), response(r"\boxed{1}", "1", attack=None)]
-        scores = WeightedSum({"plugin": {"reward": Plugin(), "timeout_s": 20.0, "weight": 2.0}})(rows)
+        rows = [
+            response(r"\boxed{1}", "1", attack="exit"),
+            response(r"\boxed{1}", "1", attack=None),
+        ]
+        scores = WeightedSum({"plugin": {"reward": Plugin(), "timeout_s": 20.0, "weight": 2.0}})(
+            rows
+        )
         assert scores.values == [None, 2.0]
         assert scores.counts == {"plugin/timeouts": 0, "plugin/errors": 1}
 
@@ -106,7 +123,9 @@ class TestIsolated:
 
     def test_batch_deadline(self) -> None:
         start = time.monotonic()
-        scores = Isolated(Plugin(), timeout_s=60.0, batch_timeout_s=2.0)([response("", "1", attack="loop")] * 4)
+        scores = Isolated(Plugin(), timeout_s=60.0, batch_timeout_s=2.0)(
+            [response("", "1", attack="loop")] * 4
+        )
         assert time.monotonic() - start < 30
         assert scores.counts == {"timeouts": 4, "errors": 0}
 
@@ -131,7 +150,9 @@ class TestIsolated:
 
 
 @pytest.mark.parametrize("scores", [[], [0.5, 1.0]])
-def test_a_reward_returns_one_score_for_the_one_response_it_gets(scores: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reward_returns_one_score_for_the_one_response_it_gets(
+    scores: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(isolation, "_REWARD", [lambda responses: scores])
     with pytest.raises(ValueError, match=f"{len(scores)} scores for 1 response"):
         isolation.answer(isolation.to_message(response("x")))

@@ -17,9 +17,15 @@ from rlmods.reward.strict_json import validator
 from rlmods.types import Prompt, Response, Scores, UserError
 from tests.reward.samples import response
 
-AGE = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 0}}, "required": ["age"]}
+AGE = {
+    "type": "object",
+    "properties": {"age": {"type": "integer", "minimum": 0}},
+    "required": ["age"],
+}
 
-needs_jsonschema = pytest.mark.skipif(find_spec("jsonschema") is None, reason="needs the extra json")
+needs_jsonschema = pytest.mark.skipif(
+    find_spec("jsonschema") is None, reason="needs the extra json"
+)
 
 
 def score(text: str, **settings: Any) -> float | None:
@@ -28,7 +34,9 @@ def score(text: str, **settings: Any) -> float | None:
 
 def from_config(file: Path) -> Any:
     """Instantiate the reward as the command line does."""
-    return instantiate(OmegaConf.create({"_target_": "rlmods.reward.JSON", "schema": str(file)}), "reward")
+    return instantiate(
+        OmegaConf.create({"_target_": "rlmods.reward.JSON", "schema": str(file)}), "reward"
+    )
 
 
 def scores(*rows: Response, **settings: Any) -> Scores:
@@ -59,7 +67,20 @@ def test_extracts_the_last_block_after_the_thoughts(text: str, json_text: str) -
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "[]", '"é"', " \n0\t", "-1.5e-3", "null", "true", '{"a": {"a": 1}}', '"\\ud83d\\ude00"', '"😀"', "[" * 90 + "]" * 90]
+    "text",
+    [
+        "{}",
+        "[]",
+        '"é"',
+        " \n0\t",
+        "-1.5e-3",
+        "null",
+        "true",
+        '{"a": {"a": 1}}',
+        '"\\ud83d\\ude00"',
+        '"😀"',
+        "[" * 90 + "]" * 90,
+    ],
 )
 def test_valid_json(text: str) -> None:
     assert score(text) == score(f"<think>[</think>```json\n{text}\n```") == 1.0
@@ -68,11 +89,33 @@ def test_valid_json(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", " ", "NaN", "[Infinity]", "-Infinity", "1e999", "9" * 5000, '{"a": 1, "a": 1}', '[{"b": {"a": 1, "a": 2}}]', "{'a': 1}", "[1,]",
-        "{} {}", "{} so", "Here: {}", '"a\nb"', "01", "+1", "١", "\ufeff{}", "\xa0{}", "// no\n1", "tru", "[" * 90 + "]" * 89, '{"a"}',
+        "",
+        " ",
+        "NaN",
+        "[Infinity]",
+        "-Infinity",
+        "1e999",
+        "9" * 5000,
+        '{"a": 1, "a": 1}',
+        '[{"b": {"a": 1, "a": 2}}]',
+        "{'a': 1}",
+        "[1,]",
+        "{} {}",
+        "{} so",
+        "Here: {}",
+        '"a\nb"',
+        "01",
+        "+1",
+        "١",
+        "\ufeff{}",
+        "\xa0{}",
+        "// no\n1",
+        "tru",
+        "[" * 90 + "]" * 89,
+        '{"a"}',
         "```json\n```",
     ],
-)  # fmt: skip
+)
 def test_invalid_json(text: str) -> None:
     assert score(text) == 0.0
 
@@ -93,7 +136,14 @@ def test_counts_json_that_is_too_long_or_too_deep() -> None:
 class TestSchema:
     @pytest.mark.parametrize("schema", [AGE, json.dumps(AGE)])
     def test_from_the_prompt(self, schema: Any) -> None:
-        texts = ['{"age": 3}', '{"age": -3}', '{"age": "3"}', "{}", '{"age": 3', '```json\n{"age": 4}\n```']
+        texts = [
+            '{"age": 3}',
+            '{"age": -3}',
+            '{"age": "3"}',
+            "{}",
+            '{"age": 3',
+            '```json\n{"age": 4}\n```',
+        ]
         result = scores(*[response(text, schema=schema) for text in texts])
         assert result.values == [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
         assert result.counts == {"unread": 0, "timeouts": 0, "errors": 0}
@@ -101,14 +151,24 @@ class TestSchema:
     def test_from_a_file_if_the_prompt_has_none(self, tmp_path: Path) -> None:
         written = json.dumps({**AGE, "title": "Âge"}, ensure_ascii=False)
         (tmp_path / "é.json").write_text(written, encoding="utf-8-sig")
-        rows = [response("{}"), response('{"age": 1}'), response("[]", schema={"type": "array"}), response("1", schema=None, other=False)]
+        rows = [
+            response("{}"),
+            response('{"age": 1}'),
+            response("[]", schema={"type": "array"}),
+            response("1", schema=None, other=False),
+        ]
         file = str(tmp_path / "é.json")
         assert scores(*rows, schema=file).values == [0.0, 1.0, 1.0, 0.0]
         assert scores(*rows, schema=file, column=None).values == [0.0, 1.0, 0.0, 0.0]
         assert scores(*rows, column="other").values == [1.0, 1.0, 1.0, 0.0]
 
     def test_older_draft(self) -> None:
-        old = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "number", "maximum": 3, "exclusiveMaximum": True}
+        old = {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "type": "number",
+            "maximum": 3,
+            "exclusiveMaximum": True,
+        }
         assert scores(response("3", schema=old), response("2", schema=old)).values == [0.0, 1.0]
 
     def test_counts_timeouts_and_errors(self) -> None:
@@ -133,19 +193,38 @@ class TestSchema:
 
     @pytest.mark.parametrize(
         "schema",
-        [{"type": "dict"}, {"properties": None}, 5, [], "{", '{"a": 1, "a": 2}', {"pattern": "("}, {"a": object()}, {"a": math.nan}],
+        [
+            {"type": "dict"},
+            {"properties": None},
+            5,
+            [],
+            "{",
+            '{"a": 1, "a": 2}',
+            {"pattern": "("},
+            {"a": object()},
+            {"a": math.nan},
+        ],
     )
     def test_rejects_invalid_schemas(self, schema: Any, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match=r"prompt 0: column 'schema' is not a JSON schema \(.*type reward\.column=null") as error:
+        with pytest.raises(
+            UserError,
+            match=r"prompt 0: column 'schema' is not a JSON schema \(.*type reward\.column=null",
+        ) as error:
             scores(response("1", schema=schema))
         assert "\n" not in str(error.value)
         if isinstance(schema, str):
             (tmp_path / "bad.json").write_text(schema)
-            with pytest.raises(UserError, match=r"JSON: schema=.*bad\.json is not a JSON schema \(.*type reward\.schema=FILE\.json"):
+            with pytest.raises(
+                UserError,
+                match=r"JSON: schema=.*bad\.json is not a JSON schema \(.*type "
+                r"reward\.schema=FILE\.json",
+            ):
                 from_config(tmp_path / "bad.json")
 
     def test_error_message_is_short(self) -> None:
-        with pytest.raises(UserError, match=r"not a JSON schema \(it is neither an object nor true nor false\)"):
+        with pytest.raises(
+            UserError, match=r"not a JSON schema \(it is neither an object nor true nor false\)"
+        ):
             scores(response("1", schema=5))
         with pytest.raises(UserError) as error:
             scores(response("1", schema={"type": "x" * 100_000}))
@@ -153,7 +232,9 @@ class TestSchema:
 
     def test_fetches_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         requests: list[object] = []
-        monkeypatch.setattr("urllib.request.urlopen", lambda *request, **_: requests.append(request))
+        monkeypatch.setattr(
+            "urllib.request.urlopen", lambda *request, **_: requests.append(request)
+        )
         with pytest.raises(Exception, match="Unresolvable"):
             validator('{"$ref": "https://example.invalid/x.json"}').is_valid(1)
         assert not requests
@@ -167,7 +248,9 @@ def test_rejects_a_file_that_cannot_be_read(content: bytes | None, tmp_path: Pat
     file = tmp_path / "schema.json"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(UserError, match=r"schema\.json cannot be read \(.*\): type reward\.schema=FILE\.json"):
+    with pytest.raises(
+        UserError, match=r"schema\.json cannot be read \(.*\): type reward\.schema=FILE\.json"
+    ):
         from_config(file)
 
 

@@ -42,7 +42,9 @@ def score(text: str, script: str | Sequence[str] = "Latin") -> float | None:
         ("12 + 3 = 15 😀 \u0301", "Latin", 1.0),
     ],
 )
-def test_is_the_fraction_of_letters_in_the_script(text: str, script: str | Sequence[str], value: float) -> None:
+def test_is_the_fraction_of_letters_in_the_script(
+    text: str, script: str | Sequence[str], value: float
+) -> None:
     assert score(text, script) == value
 
 
@@ -53,16 +55,23 @@ def test_fractions_of_complementary_scripts_sum_to_one(text: str, script: str) -
     fraction, other_fraction = score(text, script), score(text, others)
     assert fraction is not None
     assert other_fraction is not None
-    assert fraction + other_fraction == pytest.approx(2.0 if score(text + "ա", ["Armenian"]) == 1.0 else 1.0)
+    assert fraction + other_fraction == pytest.approx(
+        2.0 if score(text + "ա", ["Armenian"]) == 1.0 else 1.0
+    )
 
 
 def test_long_texts_are_fast() -> None:
     start = time.process_time()
-    assert [score(text) for text in ("a" * 1_000_000, "a1" * 500_000, "aж" * 500_000, "\u0301" * 1_000_000)] == [1.0, 1.0, 0.5, 1.0]
+    assert [
+        score(text)
+        for text in ("a" * 1_000_000, "a1" * 500_000, "aж" * 500_000, "\u0301" * 1_000_000)
+    ] == [1.0, 1.0, 0.5, 1.0]
     assert time.process_time() - start < 5
 
 
-@pytest.mark.parametrize("script", ["Klingon", "", "Latin}|\\p{L", ["Latin", "Elvish"], [], [5], "Latin-1"])
+@pytest.mark.parametrize(
+    "script", ["Klingon", "", "Latin}|\\p{L", ["Latin", "Elvish"], [], [5], "Latin-1"]
+)
 def test_rejects_unknown_scripts(script: Any) -> None:
     with pytest.raises(UserError, match=r"Language: script.*type reward\.script=Latin"):
         Language(script)

@@ -25,9 +25,22 @@ from tests.reward.models import said, save
 from tests.reward.test_weighted_sum import composed
 from tests.support import tiny_setup
 
-RESPONSES = [said("<answer>3</answer>"), said("4", prompt="9-5="), said("a long way to say seven", finish="length"), said("")]
-POOLINGS: dict[str, Any] = {"last": lambda x: x[-1], "mean": torch.mean, "sum": torch.sum, "max": torch.max, "min": torch.min}
-POOLINGS["weighted_sum"] = lambda x: (x * torch.arange(1, len(x) + 1)).sum() / sum(range(1, len(x) + 1))
+RESPONSES = [
+    said("<answer>3</answer>"),
+    said("4", prompt="9-5="),
+    said("a long way to say seven", finish="length"),
+    said(""),
+]
+POOLINGS: dict[str, Any] = {
+    "last": lambda x: x[-1],
+    "mean": torch.mean,
+    "sum": torch.sum,
+    "max": torch.max,
+    "min": torch.min,
+}
+POOLINGS["weighted_sum"] = lambda x: (
+    (x * torch.arange(1, len(x) + 1)).sum() / sum(range(1, len(x) + 1))
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +50,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def runs(run: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return [run, *(save(tmp_path_factory.mktemp("more"), seed=seed, kind="reward", pooling="mean", offset=0.0) for seed in (1, 2))]
+    return [
+        run,
+        *(
+            save(
+                tmp_path_factory.mktemp("more"),
+                seed=seed,
+                kind="reward",
+                pooling="mean",
+                offset=0.0,
+            )
+            for seed in (1, 2)
+        ),
+    ]
 
 
 load = cache(ScalarModel.load)
@@ -47,16 +72,26 @@ load = cache(ScalarModel.load)
 def expected_score(source: str, response: Response) -> float:
     """Score of the row alone, with its text encoded by the model's tokenizer."""
     model = load(source)
-    prompt, ids = model.tokenizer(response.prompt.text)["input_ids"], model.tokenizer(response.text)["input_ids"]
+    prompt, ids = (
+        model.tokenizer(response.prompt.text)["input_ids"],
+        model.tokenizer(response.text)["input_ids"],
+    )
     ids = ids + [model.tokenizer.eos_token_id] * (response.finish == "stop")
     outputs = model(torch.tensor([prompt + ids]))[0, len(prompt) :]
-    return float(POOLINGS[model.metadata.get("pooling", "last")](outputs)) - float(model.metadata.get("offset", 0.0))
+    return float(POOLINGS[model.metadata.get("pooling", "last")](outputs)) - float(
+        model.metadata.get("offset", 0.0)
+    )
 
 
 class TestEnsemble:
     @pytest.mark.parametrize(
         ("how", "k", "expected"),
-        [("mean", 1, 3.0), ("min", 1, 1.0), ("mean_minus_std", 1, 3 - 8**0.5 / 3**0.5), ("mean_minus_std", 0.5, 3 - 0.5 * 8**0.5 / 3**0.5)],
+        [
+            ("mean", 1, 3.0),
+            ("min", 1, 1.0),
+            ("mean_minus_std", 1, 3 - 8**0.5 / 3**0.5),
+            ("mean_minus_std", 0.5, 3 - 0.5 * 8**0.5 / 3**0.5),
+        ],
     )
     def test_matches_values_computed_by_hand(self, how: Any, k: float, expected: float) -> None:
         assert ensemble([1.0, 5.0, 3.0], how, k) == pytest.approx(expected, abs=1e-12)
@@ -79,11 +114,15 @@ class TestNeural:
     @pytest.mark.parametrize("pooling", POOLINGS)
     def test_uses_the_pooling_of_its_training(self, pooling: str, tmp_path: Path) -> None:
         source = save(tmp_path, kind="reward", pooling=pooling, offset=-1.5)
-        assert list(Neural(source)(RESPONSES)) == pytest.approx([expected_score(source, r) for r in RESPONSES], abs=2e-5)
+        assert list(Neural(source)(RESPONSES)) == pytest.approx(
+            [expected_score(source, r) for r in RESPONSES], abs=2e-5
+        )
 
     def test_scores_the_last_token_without_metadata(self, run: str, tmp_path: Path) -> None:
         plain = save(tmp_path)
-        assert list(Neural(plain)(RESPONSES)) == pytest.approx([expected_score(run, r) + 0.25 for r in RESPONSES], abs=2e-5)
+        assert list(Neural(plain)(RESPONSES)) == pytest.approx(
+            [expected_score(run, r) + 0.25 for r in RESPONSES], abs=2e-5
+        )
 
     def test_encodes_the_text_and_ignores_the_tokens(self, run: str) -> None:
         other_tokens = [replace(r, tokens=[100_000, 7], prompt_tokens=[5]) for r in RESPONSES]
@@ -103,12 +142,23 @@ class TestNeural:
         assert list(Neural(run)([])) == []
         assert Neural(runs)([]).terms.keys() == Neural(runs)(RESPONSES).terms.keys() != set()
 
-    def test_chat_uses_the_template_of_the_model_with_one_beginning_of_text(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_chat_uses_the_template_of_the_model_with_one_beginning_of_text(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         source = save(tmp_path, tokenizer=tokenizer_with_bos(TestEncode.TEMPLATE))
         rows: list[Any] = []
         grade = ScalarModel.grade
-        monkeypatch.setattr(ScalarModel, "grade", lambda self, inputs, budget: rows.extend(inputs) or grade(self, inputs, budget))
-        Neural(source)([Response(TestEncode.CHAT, text="ab"), Response(Prompt(id="t", text="ab"), text="b", finish="length")])
+        monkeypatch.setattr(
+            ScalarModel,
+            "grade",
+            lambda self, inputs, budget: rows.extend(inputs) or grade(self, inputs, budget),
+        )
+        Neural(source)(
+            [
+                Response(TestEncode.CHAT, text="ab"),
+                Response(Prompt(id="t", text="ab"), text="b", finish="length"),
+            ]
+        )
         assert rows == [([2, 3, 4, 4], [3, 4, 1]), ([2, 3, 4], [4])]
 
 
@@ -126,7 +176,9 @@ class TestSpread:
     def test_uniform_parts_are_equal_and_need_no_common_tokenizer(self, run: str) -> None:
         responses = [replace(r, tokens=[100_000] * 3, prompt_tokens=[5]) for r in RESPONSES]
         scores = Neural(run, spread="uniform")([*responses, replace(responses[0], tokens=[])])
-        assert scores.tokens == [[pytest.approx(value / 3)] * 3 for value in scores.values[:4] if value] + [[]]
+        assert scores.tokens == [
+            [pytest.approx(value / 3)] * 3 for value in scores.values[:4] if value
+        ] + [[]]
 
     def test_differences_are_those_of_the_scores_of_prefixes(self, run: str) -> None:
         scores = Neural(run, spread="differences")(RESPONSES)
@@ -135,26 +187,44 @@ class TestSpread:
             before = 0.25
             for t, reward in enumerate(row):
                 with torch.no_grad():
-                    now = float(load(run)(torch.tensor([[*response.prompt_tokens, *response.tokens[: t + 1]]]))[0, -1])
+                    now = float(
+                        load(run)(
+                            torch.tensor([[*response.prompt_tokens, *response.tokens[: t + 1]]])
+                        )[0, -1]
+                    )
                 assert reward == pytest.approx(now - before, abs=5e-5)
                 before = now
 
     def test_reward_to_go_differs_from_the_score_by_the_potential(self, run: str) -> None:
-        """gamma = 1: G_t = s_T - s_{t-1}, the score less a baseline that does not depend on token t or later ones."""
+        """gamma = 1: G_t = s_T - s_{t-1}, the score less a baseline that does not depend on token t
+        or later ones."""
         scores = Neural(run, spread="differences")(RESPONSES[:1])
         assert scores.tokens is not None
         row = torch.tensor(scores.tokens[0], dtype=torch.float64)
-        to_go, potential = row.flip(0).cumsum(0).flip(0), torch.cat([torch.zeros(1, dtype=torch.float64), row.cumsum(0)[:-1]])
+        to_go, potential = (
+            row.flip(0).cumsum(0).flip(0),
+            torch.cat([torch.zeros(1, dtype=torch.float64), row.cumsum(0)[:-1]]),
+        )
         torch.testing.assert_close(to_go, float(scores[0] or 0.0) - potential)
 
-    def test_differences_need_the_tokens_of_the_policy_one_model_and_its_last_token(self, runs: list[str]) -> None:
+    def test_differences_need_the_tokens_of_the_policy_one_model_and_its_last_token(
+        self, runs: list[str]
+    ) -> None:
         response = replace(RESPONSES[0], prompt_tokens=[5])
-        with pytest.raises(UserError, match=r"another tokenizer than the policy.*: type reward\.terms\.neural\.reward\.spread=uniform"):
+        with pytest.raises(
+            UserError,
+            match=r"another tokenizer than the policy.*: type "
+            r"reward\.terms\.neural\.reward\.spread=uniform",
+        ):
             Neural(runs[0], spread="differences")([response])
         for model in (runs, runs[1]):  # several, or one that pools the mean
-            with pytest.raises(UserError, match=r"needs one reward model that was trained with algo\.pooling=last"):
+            with pytest.raises(
+                UserError, match=r"needs one reward model that was trained with algo\.pooling=last"
+            ):
                 Neural(model, spread="differences")
-        with pytest.raises(UserError, match="Neural: spread='first' must be one of last, uniform, differences"):
+        with pytest.raises(
+            UserError, match="Neural: spread='first' must be one of last, uniform, differences"
+        ):
             Neural(runs[0], spread="first")  # type: ignore[arg-type]
 
 
@@ -163,11 +233,17 @@ class TestEnsembleOfModels:
     def test_aggregates_the_members(self, aggregate: Any, runs: list[str]) -> None:
         members = [[expected_score(source, response) for source in runs] for response in RESPONSES]
         scores = Neural(runs, aggregate=aggregate, k=2.0)(RESPONSES)
-        reduce: dict[str, Any] = {"mean": fmean, "min": min, "mean_minus_std": lambda row: fmean(row) - 2.0 * pstdev(row)}
+        reduce: dict[str, Any] = {
+            "mean": fmean,
+            "min": min,
+            "mean_minus_std": lambda row: fmean(row) - 2.0 * pstdev(row),
+        }
         assert list(scores) == pytest.approx([reduce[aggregate](row) for row in members], abs=5e-5)
         assert set(scores.terms) == {"member_0", "member_1", "member_2"}
         for i, row in enumerate(members):
-            assert [scores.terms[f"member_{j}"][i] for j in range(3)] == pytest.approx(row, abs=2e-5)
+            assert [scores.terms[f"member_{j}"][i] for j in range(3)] == pytest.approx(
+                row, abs=2e-5
+            )
             assert scores.columns["std"][i] == pytest.approx(pstdev(row), abs=5e-5)
 
     def test_of_one_model_equals_that_model(self, run: str) -> None:
@@ -183,9 +259,13 @@ class TestEnsembleOfModels:
 
 
 class TestRewardModelBase:
-    def test_is_frozen_and_loads_at_the_first_call(self, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_frozen_and_loads_at_the_first_call(
+        self, run: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         calls: list[str] = []
-        monkeypatch.setattr(ScalarModel, "load", lambda source: calls.append(source) or load(source))
+        monkeypatch.setattr(
+            ScalarModel, "load", lambda source: calls.append(source) or load(source)
+        )
         reward = Neural(run)
         assert calls == []
         first = reward(RESPONSES)
@@ -199,7 +279,12 @@ class TestRewardModelBase:
         num_bytes = len(pickle.dumps(reward))
         expected = reward(RESPONSES)
         assert len(pickle.dumps(reward)) == num_bytes < 1000
-        for duplicate in (copy.deepcopy(reward), copy.copy(reward), replace(reward), pickle.loads(pickle.dumps(reward))):
+        for duplicate in (
+            copy.deepcopy(reward),
+            copy.copy(reward),
+            replace(reward),
+            pickle.loads(pickle.dumps(reward)),
+        ):
             assert "networks" not in vars(duplicate)
             assert duplicate == reward
             assert duplicate(RESPONSES) == expected
@@ -215,7 +300,10 @@ class TestRejects:
     @pytest.mark.parametrize("model", [None, [], "", [None]])
     def test_a_missing_model(self, model: Any) -> None:
         message = self.error_message(model)
-        assert "reward=neural needs a reward model: type reward.terms.neural.reward.model=RUN_OR_DIRECTORY" in message
+        assert (
+            "reward=neural needs a reward model: type "
+            "reward.terms.neural.reward.model=RUN_OR_DIRECTORY" in message
+        )
         assert "algo=reward_model" in message
 
     def test_a_model_that_does_not_exist(self, run: str) -> None:
@@ -225,10 +313,15 @@ class TestRejects:
 
     def test_a_process_reward_model(self, tmp_path: Path) -> None:
         source = save(tmp_path, kind="process")
-        assert f"type reward=process reward.terms.process.reward.model={source}" in self.error_message(source)
+        assert (
+            f"type reward=process reward.terms.process.reward.model={source}"
+            in self.error_message(source)
+        )
 
     def test_settings_out_of_range(self, run: str) -> None:
-        assert "aggregate='max' must be one of mean, min, mean_minus_std" in self.error_message(run, aggregate="max")
+        assert "aggregate='max' must be one of mean, min, mean_minus_std" in self.error_message(
+            run, aggregate="max"
+        )
         assert "k=-1" in self.error_message(run, k=-1)
         assert "token_budget=0" in self.error_message(run, token_budget=0)
 
@@ -239,7 +332,9 @@ class TestRejects:
 
 class TestOption:
     @pytest.mark.parametrize("several", [False, True])
-    def test_scores_with_the_model_and_logs_correctness(self, several: bool, runs: list[str], tmp_path: Path) -> None:
+    def test_scores_with_the_model_and_logs_correctness(
+        self, several: bool, runs: list[str], tmp_path: Path
+    ) -> None:
         model = f"[{','.join(runs)}]" if several else runs[0]
         reward = composed(tmp_path, "reward=neural", f"reward.terms.neural.reward.model={model}")
         assert isinstance(reward, WeightedSum)
@@ -257,30 +352,54 @@ class TestOption:
 
 
 class TestTraining:
-    def metrics(self, run: str, sampling: Sampling, answers: bool) -> tuple[list[dict[str, Any]], list[float]]:
-        """Train one iteration with a reward model and a gold term of weight 0. Return the logged rows and the change of each parameter."""
-        reward = WeightedSum({"neural": {"reward": Neural(run)}, "gold": {"weight": 0.0, "reward": Accuracy()}})
+    def metrics(
+        self, run: str, sampling: Sampling, answers: bool
+    ) -> tuple[list[dict[str, Any]], list[float]]:
+        """Train one iteration with a reward model and a gold term of weight 0. Return the logged
+        rows and the change of each parameter."""
+        reward = WeightedSum(
+            {"neural": {"reward": Neural(run)}, "gold": {"weight": 0.0, "reward": Accuracy()}}
+        )
 
         def prepare(prompts: Sequence[Prompt]) -> list[Prompt]:
             return [p if answers else replace(p, answer=None) for p in prompts]
 
-        splits = replace(tiny_setup.SPLITS, train=prepare(tiny_setup.SPLITS.train), val=prepare(tiny_setup.SPLITS.val))
-        learner = tiny_setup.learner(reward=reward, sampling=sampling, validation_prompts=splits.val)
+        splits = replace(
+            tiny_setup.SPLITS,
+            train=prepare(tiny_setup.SPLITS.train),
+            val=prepare(tiny_setup.SPLITS.val),
+        )
+        learner = tiny_setup.learner(
+            reward=reward, sampling=sampling, validation_prompts=splits.val
+        )
         before = [float(p.detach().sum()) for p in learner.policy.parameters()]
         rows = tiny_setup.fit(learner, 1, splits=splits)
-        return rows, [float(p.detach().sum()) - x for p, x in zip(learner.policy.parameters(), before, strict=True)]
+        return rows, [
+            float(p.detach().sum()) - x
+            for p, x in zip(learner.policy.parameters(), before, strict=True)
+        ]
 
     @pytest.mark.parametrize("sampling", [Fixed(), Dynamic()])
-    def test_gold_is_logged_and_does_not_change_the_update(self, run: str, sampling: Sampling) -> None:
+    def test_gold_is_logged_and_does_not_change_the_update(
+        self, run: str, sampling: Sampling
+    ) -> None:
         with_gold, update = self.metrics(run, sampling, answers=True)
         without, update_without = self.metrics(run, sampling, answers=False)
         assert update == update_without != [0.0] * len(update)
         merged = {k: v for row in with_gold for k, v in row.items()}
         plain = {k: v for row in without for k, v in row.items()}
-        gold_metrics = {"train/accuracy", "train/reward/gold", "val/accuracy", "val/reward/gold", "val/gold_reward"}
+        gold_metrics = {
+            "train/accuracy",
+            "train/reward/gold",
+            "val/accuracy",
+            "val/reward/gold",
+            "val/gold_reward",
+        }
         gold_metrics |= {"train/all_correct_fraction", "train/all_wrong_fraction"}
         assert merged.keys() - plain.keys() == gold_metrics
         assert merged["val/accuracy"] == merged["val/reward/gold"] == merged["val/gold_reward"]
         assert plain["train/kept_fraction"] == 1.0
         assert plain["train/unscored_fraction"] == 0.0
-        assert plain["val/reward"] == plain["val/reward/neural"] == pytest.approx(merged["val/reward"])
+        assert (
+            plain["val/reward"] == plain["val/reward/neural"] == pytest.approx(merged["val/reward"])
+        )

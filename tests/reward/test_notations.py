@@ -1,4 +1,5 @@
-"""Unusual notations of right answers, beside wrong answers that resemble them, under the default rules."""
+"""Unusual notations of right answers, beside wrong answers that resemble them, under the default
+rules."""
 
 from __future__ import annotations
 
@@ -27,13 +28,43 @@ RIGHT = [  # gold, response
     ("-5", r"\boxed{{-}5}"),
     ("5\\%", r"\boxed{5\text{%}}"),
     ("101_2", "The answer is $(101)_2$."),
-    *((REALS, rf"\boxed{{{x}}}") for x in (r"\text{all real numbers}", r"\text{all reals}", "all real numbers", r"x \in \mathbb{R}")),
+    *(
+        (REALS, rf"\boxed{{{x}}}")
+        for x in (
+            r"\text{all real numbers}",
+            r"\text{all reals}",
+            "all real numbers",
+            r"x \in \mathbb{R}",
+        )
+    ),
     (r"\text{all real numbers}", r"\boxed{\mathbb{R}}"),
-    *(("C", rf"\boxed{{{x}}}") for x in (r"\mathbf{C}", r"\mathbf{(C)}", r"\text{Option C}", "choice (C)", r"\text{Option }\mathbf{C}")),
+    *(
+        ("C", rf"\boxed{{{x}}}")
+        for x in (
+            r"\mathbf{C}",
+            r"\mathbf{(C)}",
+            r"\text{Option C}",
+            "choice (C)",
+            r"\text{Option }\mathbf{C}",
+        )
+    ),
     (r"\text{Option B}", r"\boxed{B}"),
-    *(("3:25 \\text{ p.m.}", rf"\boxed{{3:25{x}}}") for x in (" PM", "pm", r"\,\text{p. m.}", r"~\mathrm{PM}", " p.m.")),
+    *(
+        ("3:25 \\text{ p.m.}", rf"\boxed{{3:25{x}}}")
+        for x in (" PM", "pm", r"\,\text{p. m.}", r"~\mathrm{PM}", " p.m.")
+    ),
     ("3:25", r"\boxed{3:25 \text{ PM}}"),
-    *(("113", f"{x} 113") for x in ("_Answer:_", "_Answer_:", "***Answer:***", "__Final Answer:__", "<b>Answer:</b>", r"\textbf{Answer:}")),
+    *(
+        ("113", f"{x} 113")
+        for x in (
+            "_Answer:_",
+            "_Answer_:",
+            "***Answer:***",
+            "__Final Answer:__",
+            "<b>Answer:</b>",
+            r"\textbf{Answer:}",
+        )
+    ),
     *(
         ("0, 37", rf"\boxed{{0}}{x}\boxed{{37}}")
         for x in (r",\ ", r"\;", "~", r"\quad", r", \hspace{1em}", r"\text{, }", r"\,\text{and}\,")
@@ -55,12 +86,21 @@ WRONG = [
     (r"(0, \infty)", r"\boxed{\text{all real numbers}}"),
     *(
         ("B", rf"\boxed{{{x}}}")
-        for x in (r"\text{Option B or C}", r"\text{not Option B}", "Option B, Option C", r"\mathbf{BC}", "option b")
+        for x in (
+            r"\text{Option B or C}",
+            r"\text{not Option B}",
+            "Option B, Option C",
+            r"\mathbf{BC}",
+            "option b",
+        )
     ),
     *(("3:25 PM", rf"\boxed{{{x}}}") for x in ("3:25 AM", "6:50 PM", "3:26 PM", "3:25 AM or PM")),
     *(("1:45", rf"\boxed{{{x}}}") for x in ("2:90", "1/45", "0:105")),
     ("113", "_Answer:_ 94 or 113"),
-    *(("59", rf"\boxed{{94}}{x}\boxed{{59}}") for x in (r",\ ", r"\;", "~", r"\quad", r"\hspace{1cm}", r" \lor ", " | ", r" \text{ or } ")),
+    *(
+        ("59", rf"\boxed{{94}}{x}\boxed{{59}}")
+        for x in (r",\ ", r"\;", "~", r"\quad", r"\hspace{1cm}", r" \lor ", " | ", r" \text{ or } ")
+    ),
     *(("yes", rf"\boxed{{{x}}}") for x in ("y e s", r"y\,e\,s", "yse")),
     ("(1, 2, 3)", r"\boxed{[1, 2, 3)}"),
     ("(1, 2, 3)", r"\boxed{(1, 2, 3]}"),
@@ -84,7 +124,13 @@ def test_wrong(gold: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("gold", "answer"),
-    [("1288", "(23)(56)"), ("336", r"\sum_{k=1}^{8} 42"), ("81", r"\prod_{k=1}^{4} 3"), ("-12", "(3)(-4)"), ("24", "(2)(3)(4)")],
+    [
+        ("1288", "(23)(56)"),
+        ("336", r"\sum_{k=1}^{8} 42"),
+        ("81", r"\prod_{k=1}^{4} 3"),
+        ("-12", "(3)(-4)"),
+        ("24", "(2)(3)(4)"),
+    ],
 )
 def test_arithmetic_in_other_signs_is_no_closed_form(gold: str, answer: str) -> None:
     assert not same_answer(answer, gold, CLOSED_FORMS)
@@ -98,7 +144,8 @@ def test_ascii_is_unchanged(text: str) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=50))
 def test_only_digits_become_digits(text: str) -> None:
-    """A character whose value is not that of a decimal digit never reads as one outside an exponent, index or fraction."""
+    """A character whose value is not that of a decimal digit never reads as one outside an
+    exponent, index or fraction."""
     for character in text:
         plain = plain_characters(character)
         assert not plain.isdecimal() or character.isdecimal()

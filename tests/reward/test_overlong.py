@@ -15,7 +15,19 @@ GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "rl_math.json"
 
 
 def test_is_zero_then_a_ramp_then_minus_one() -> None:
-    assert list(Overlong(8, 4)([response(tokens=n) for n in range(11)])) == [0, 0, 0, 0, 0, -0.25, -0.5, -0.75, -1, -1, -1]
+    assert list(Overlong(8, 4)([response(tokens=n) for n in range(11)])) == [
+        0,
+        0,
+        0,
+        0,
+        0,
+        -0.25,
+        -0.5,
+        -0.75,
+        -1,
+        -1,
+        -1,
+    ]
 
 
 def test_is_monotonic_and_between_zero_and_minus_one() -> None:
@@ -43,4 +55,6 @@ def test_matches_golden_values() -> None:
     if not GOLDEN.exists():
         pytest.skip(f"no golden numbers at {GOLDEN}")
     for case in json.loads(GOLDEN.read_text())["soft_overlong"]:
-        assert overlong_penalty(case["length"], case["L_max"], case["L_cache"]) == pytest.approx(case["reward"], abs=1e-12)
+        assert overlong_penalty(case["length"], case["L_max"], case["L_cache"]) == pytest.approx(
+            case["reward"], abs=1e-12
+        )

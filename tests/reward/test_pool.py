@@ -29,8 +29,12 @@ def pool() -> Iterator[Pool]:
     pool.close()
 
 
-def run(pool: Pool, *actions: str, timeout_s: float = 1.0, batch_timeout_s: float = 60.0) -> list[Outcome]:
-    return pool.map([(action,) for action in actions], timeout_s=timeout_s, batch_timeout_s=batch_timeout_s)
+def run(
+    pool: Pool, *actions: str, timeout_s: float = 1.0, batch_timeout_s: float = 60.0
+) -> list[Outcome]:
+    return pool.map(
+        [(action,) for action in actions], timeout_s=timeout_s, batch_timeout_s=batch_timeout_s
+    )
 
 
 def is_running(pid: int) -> bool:
@@ -46,7 +50,21 @@ def wait_until(condition: object, *, seconds: float = 20.0) -> bool:
 
 
 def check_all_outcomes(pool: Pool) -> None:
-    actions = ["a", "hang", "b", "exit", "c", "raise", "d", "sys_exit", "no_json", "memory", "recurse", "print", "e"]
+    actions = [
+        "a",
+        "hang",
+        "b",
+        "exit",
+        "c",
+        "raise",
+        "d",
+        "sys_exit",
+        "no_json",
+        "memory",
+        "recurse",
+        "print",
+        "e",
+    ]
     outcomes = run(pool, *actions)
     statuses = {action: outcome.status for action, outcome in zip(actions, outcomes, strict=True)}
     errors = dict.fromkeys(["exit", "raise", "sys_exit", "no_json", "memory", "recurse"], "error")
@@ -111,8 +129,16 @@ def test_workers_import_no_slow_packages() -> None:
     pool = Pool(TARGET, workers=1)
     assert run(pool, "modules") == [Outcome("ok", [])]
     pool.close()
-    code = "import rlmods.reward.grader as g, sys; g.verify(r'\\boxed{x+1}', '1+x'); print('torch' in sys.modules, 'sympy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False False\n"
+    code = (
+        "import rlmods.reward.grader as g, sys; g.verify(r'\\boxed{x+1}', '1+x'); "
+        "print('torch' in sys.modules, 'sympy' in sys.modules)"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "False False\n"
+    )
 
 
 def test_function_that_cannot_be_imported_raises(capfd: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +174,13 @@ threading.Thread(target=pool.map, args=([("hang",)],), kwargs=dict(timeout_s=300
 time.sleep(0.3)
 {ending}
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert "Traceback" not in done.stderr
     assert wait_until(lambda: not is_running(int(done.stdout)))
 
@@ -159,7 +191,9 @@ def test_warmup_does_not_count_against_deadlines() -> None:
     [outcome] = pool.map([("x",)], timeout_s=0.5, batch_timeout_s=60)
     assert (outcome.status, outcome.value) == ("ok", "x")
     with pytest.raises(RuntimeError, match="cannot start: LookupError: no such thing"):
-        Pool("tests.reward.misbehaving:act", workers=1, warmup="raise").map([("a",)], timeout_s=5, batch_timeout_s=60)
+        Pool("tests.reward.misbehaving:act", workers=1, warmup="raise").map(
+            [("a",)], timeout_s=5, batch_timeout_s=60
+        )
 
 
 def test_worker_that_stops_reading_affects_only_its_own_call() -> None:
@@ -187,7 +221,11 @@ def test_garbage_on_the_reply_channel_is_an_error_of_its_call() -> None:
     actions = ["a", "text", "b", "list", "deep", "keys", "bytes", "c"]
     outcomes = pool.map([(action,) for action in actions], timeout_s=20, batch_timeout_s=60)
     assert [outcome.value for outcome in outcomes if outcome.status == "ok"] == ["a", "b", "c"]
-    assert all("the worker process sent a reply" in outcome.value for outcome in outcomes if outcome.status == "error")
+    assert all(
+        "the worker process sent a reply" in outcome.value
+        for outcome in outcomes
+        if outcome.status == "error"
+    )
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
@@ -205,7 +243,9 @@ def test_fork_made_by_a_call_does_not_reply() -> None:
         assert [outcome.value for outcome in outcomes] == ["fork", "a", "b", "c"]
 
 
-def test_start_timeout_of_an_idle_worker_begins_with_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_timeout_of_an_idle_worker_begins_with_the_next_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("rlmods.reward.pool.START_TIMEOUT_S", 6.0)
     pool = Pool("tests.reward.misbehaving:slow_warmup", workers=2, warmup=0.5)
     assert run_all(pool, "ab") == ["a", "b"]
@@ -216,9 +256,15 @@ def test_start_timeout_of_an_idle_worker_begins_with_the_next_batch(monkeypatch:
 class TestWorkersThatExit:
     """Workers that exit during every call are not restarted forever."""
 
-    def test_many_in_a_row_raise_an_error_with_their_exit_code(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_in_a_row_raise_an_error_with_their_exit_code(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("rlmods.reward.pool.MAX_CONSECUTIVE_EXITS", 4)
-        with pytest.raises(WorkerError, match=r"4 worker processes for .*:act in a row ended in the middle of a call \(with code 3\)"):
+        with pytest.raises(
+            WorkerError,
+            match=r"4 worker processes for .*:act in a row ended in the middle of a call \(with "
+            r"code 3\)",
+        ):
             run(Pool(TARGET, workers=1), *["exit"] * 9)
         killed = Pool(TARGET, workers=1)
         run(killed, "kill", "kill")
@@ -232,7 +278,9 @@ class TestWorkersThatExit:
 
     def test_timeouts_are_not_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("rlmods.reward.pool.MAX_CONSECUTIVE_EXITS", 2)
-        assert [o.status for o in run(Pool(TARGET, workers=1), "hang", "hang", "hang", timeout_s=0.2)] == ["timeout"] * 3
+        assert [
+            o.status for o in run(Pool(TARGET, workers=1), "hang", "hang", "hang", timeout_s=0.2)
+        ] == ["timeout"] * 3
 
     def test_the_error_names_the_term(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("rlmods.reward.pool.MAX_CONSECUTIVE_EXITS", 3)
@@ -243,4 +291,7 @@ class TestWorkersThatExit:
 
 
 def run_all(pool: Pool, calls: Sequence[str]) -> list[object]:
-    return [outcome.value for outcome in pool.map([(call,) for call in calls], timeout_s=20, batch_timeout_s=60)]
+    return [
+        outcome.value
+        for outcome in pool.map([(call,) for call in calls], timeout_s=20, batch_timeout_s=60)
+    ]

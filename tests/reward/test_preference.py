@@ -22,7 +22,9 @@ def longer(prompt: Prompt, first: str, second: str) -> float:
 
 class TestPreference:
     def test_is_the_win_rate(self) -> None:
-        assert Preference(longer)([respond("x"), respond("xxx"), respond("xx"), respond("yy")]).values == pytest.approx([0, 1, 0.5, 0.5])
+        assert Preference(longer)(
+            [respond("x"), respond("xxx"), respond("xx"), respond("yy")]
+        ).values == pytest.approx([0, 1, 0.5, 0.5])
 
     def test_mean_over_a_group_is_one_half(self) -> None:
         values = Preference(longer)([respond("x" * n) for n in (1, 1, 2, 5, 5, 7, 9)]).values
@@ -40,7 +42,11 @@ class TestPreference:
             compared.append((first, second))
             return longer(prompt, first, second)
 
-        assert Preference(recording_judge)([respond("x"), respond("x"), respond("xx")]).values == [0.25, 0.25, 1.0]
+        assert Preference(recording_judge)([respond("x"), respond("x"), respond("xx")]).values == [
+            0.25,
+            0.25,
+            1.0,
+        ]
         assert compared == [("x", "xx")]
 
     def test_abstains_without_a_verdict_and_counts_the_pair(self) -> None:
@@ -56,12 +62,17 @@ class TestPreference:
                 self.counts["requests"] += 1
                 return 1.0
 
-        assert Preference(CountingJudge())([respond("x"), respond("xx")]).counts == {"requests": 1, "without_verdict": 0}
+        assert Preference(CountingJudge())([respond("x"), respond("xx")]).counts == {
+            "requests": 1,
+            "without_verdict": 0,
+        }
 
     def test_with_a_rule_as_judge(self) -> None:
         total = WeightedSum({"preference": {"reward": Preference(Rule())}})
         assert total.needs_answer
-        assert total([respond(r"\boxed{1}", answer="1"), respond(r"\boxed{2}", answer="1")]).values == [1.0, 0.0]
+        assert total(
+            [respond(r"\boxed{1}", answer="1"), respond(r"\boxed{2}", answer="1")]
+        ).values == [1.0, 0.0]
 
     def test_rejects_a_missing_judge(self) -> None:
         with pytest.raises(UserError, match=r"type \+judge@reward\.judge=llm"):

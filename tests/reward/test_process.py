@@ -54,7 +54,8 @@ class TestStepEnds:
             (("a", "\n", " ", "\n", "b"), [3, 4]),  # also with whitespace between them
             (("a", "\n", " ", "b"), [1, 3]),  # indentation belongs to the step
             (("a", "\n\n", "b"), [1, 2]),
-            (("a", "\n\nb", "<eos>"), [1, 2]),  # the token that completes the separator, even if it contains more
+            # the token that completes the separator, even if it contains more
+            (("a", "\n\nb", "<eos>"), [1, 2]),
             (("a\n \nb", "\n", "a"), [0, 1, 2]),
             (("a", "\n", "<eos>"), [2]),  # no text follows: the last step extends to the last token
             (("a", "\n", " "), [2]),
@@ -81,7 +82,9 @@ class TestStepEnds:
         assert "".join(steps) == "".join(pieces).replace("<eos>", "")
         assert all(step.endswith("\n") and step.strip() for step in steps[:-1])
         lines = [line for line in "".join(steps).split("\n") if line.strip()]
-        assert [step.strip() for step in steps] == ([line.strip() for line in lines] or [""] * bool(pieces))
+        assert [step.strip() for step in steps] == (
+            [line.strip() for line in lines] or [""] * bool(pieces)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +95,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def other_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Model whose tokenizer has other ids for the same letters."""
-    return save(tmp_path_factory.mktemp("other_tokenizer"), kind="process", tokenizer=tokenizer_with_bos(None))
+    return save(
+        tmp_path_factory.mktemp("other_tokenizer"),
+        kind="process",
+        tokenizer=tokenizer_with_bos(None),
+    )
 
 
 load = cache(ScalarModel.load)
@@ -113,7 +120,9 @@ class TestProcess:
     def test_rewards_are_at_the_step_ends_only(self, run: str, budget: int) -> None:
         scores = Process(run, token_budget=budget)(RESPONSES)
         assert scores.tokens is not None
-        for response, indices, rewards, value, steps in zip(RESPONSES, ENDS, scores.tokens, scores, scores.columns["steps"], strict=True):
+        for response, indices, rewards, value, steps in zip(
+            RESPONSES, ENDS, scores.tokens, scores, scores.columns["steps"], strict=True
+        ):
             assert len(rewards) == len(response.tokens)
             assert [t for t, x in enumerate(rewards) if x is not None] == indices
             expected = expected_steps(run, response, indices)
@@ -123,8 +132,13 @@ class TestProcess:
     @pytest.mark.parametrize("aggregate", REDUCTIONS)
     def test_aggregate_gives_one_score_per_response(self, run: str, aggregate: Any) -> None:
         scores = Process(run, aggregate=aggregate)(RESPONSES)
-        step_scores = [expected_steps(run, response, indices) for response, indices in zip(RESPONSES, ENDS, strict=True)]
-        assert list(scores) == pytest.approx([REDUCTIONS[aggregate](steps) for steps in step_scores], abs=1e-5)
+        step_scores = [
+            expected_steps(run, response, indices)
+            for response, indices in zip(RESPONSES, ENDS, strict=True)
+        ]
+        assert list(scores) == pytest.approx(
+            [REDUCTIONS[aggregate](steps) for steps in step_scores], abs=1e-5
+        )
         assert scores.tokens is None
         assert [len(steps) for steps in scores.columns["steps"]] == [3, 1, 2, 1, 1]
 
@@ -134,11 +148,19 @@ class TestProcess:
         for value, response, ends in zip(scores, RESPONSES, ENDS, strict=False):
             steps = expected_steps(run, response, ends)
             weights = [decay ** (len(steps) - k) for k in range(1, len(steps) + 1)]
-            assert value == pytest.approx(sum(w * s for w, s in zip(weights, steps, strict=True)) / sum(weights), abs=1e-5)
-        assert scores[0] != pytest.approx(Process(run, aggregate="mean")(RESPONSES[:1])[0], abs=1e-7)
+            assert value == pytest.approx(
+                sum(w * s for w, s in zip(weights, steps, strict=True)) / sum(weights), abs=1e-5
+            )
+        assert scores[0] != pytest.approx(
+            Process(run, aggregate="mean")(RESPONSES[:1])[0], abs=1e-7
+        )
 
     @pytest.mark.parametrize(
-        ("options", "says"), [({"decay": 0.0, "aggregate": "mean"}, "decay=0.0 must"), ({"decay": 0.5}, "aggregate=mean")]
+        ("options", "says"),
+        [
+            ({"decay": 0.0, "aggregate": "mean"}, "decay=0.0 must"),
+            ({"decay": 0.5}, "aggregate=mean"),
+        ],
     )
     def test_weights_that_cannot_be(self, run: str, options: dict[str, Any], says: str) -> None:
         with pytest.raises(UserError, match=says):
@@ -151,7 +173,9 @@ class TestProcess:
         scores = Process(run)([with_special])
         assert scores.tokens is not None
         assert [t for t, x in enumerate(scores.tokens[0]) if x is not None] == [3, 5]
-        assert scores.columns["steps"][0] == pytest.approx(expected_steps(run, with_special, [3, 5]), abs=1e-5)
+        assert scores.columns["steps"][0] == pytest.approx(
+            expected_steps(run, with_special, [3, 5]), abs=1e-5
+        )
 
     def test_last_token_may_be_a_stop_token_that_is_not_in_the_text(self, run: str) -> None:
         response = replace(said("a\nb"), tokens=[*said("a\nb").tokens[:-1], 40])
@@ -169,24 +193,39 @@ class TestProcess:
 
     def test_another_separator(self, run: str) -> None:
         scores = Process(run, separator="=>")([said("1=>2=>3")])
-        assert scores.columns["steps"][0] == pytest.approx(expected_steps(run, said("1=>2=>3"), [2, 5, 7]), abs=1e-5)
+        assert scores.columns["steps"][0] == pytest.approx(
+            expected_steps(run, said("1=>2=>3"), [2, 5, 7]), abs=1e-5
+        )
 
     def test_step_rewards_require_the_tokenizer_of_the_policy(self, other_tokenizer: str) -> None:
         for response in (said("ab", prompt="b"), said("", prompt="a")):
-            with pytest.raises(UserError, match=r"has another tokenizer than the policy.*aggregate=min"):
+            with pytest.raises(
+                UserError, match=r"has another tokenizer than the policy.*aggregate=min"
+            ):
                 Process(other_tokenizer)([response])
 
     def test_aggregate_works_with_another_tokenizer(self, other_tokenizer: str) -> None:
-        responses = [said("ab", prompt="b"), said("", prompt="a"), said("aab", prompt="b", finish="length")]
+        responses = [
+            said("ab", prompt="b"),
+            said("", prompt="a"),
+            said("aab", prompt="b", finish="length"),
+        ]
         scores = Process(other_tokenizer, aggregate="last")(responses)
-        encoded = [replace(r, prompt_tokens=[2, {"a": 3, "b": 4}[r.prompt.text or ""]]) for r in responses]
+        encoded = [
+            replace(r, prompt_tokens=[2, {"a": 3, "b": 4}[r.prompt.text or ""]]) for r in responses
+        ]
         tokens = [[3, 4, 1], [1], [3, 3, 4]]
-        expected = [expected_steps(other_tokenizer, replace(r, tokens=t), [len(t) - 1])[0] for r, t in zip(encoded, tokens, strict=True)]
+        expected = [
+            expected_steps(other_tokenizer, replace(r, tokens=t), [len(t) - 1])[0]
+            for r, t in zip(encoded, tokens, strict=True)
+        ]
         assert list(scores) == pytest.approx(expected, abs=1e-5)
 
     def test_encodes_a_response_without_tokens(self, run: str) -> None:
         text = Response(Prompt(id="p", text="1+2="), text="a\nb")
-        assert Process(run, aggregate="min")([text]) == Process(run, aggregate="min")([said("a\nb")])
+        assert Process(run, aggregate="min")([text]) == Process(run, aggregate="min")(
+            [said("a\nb")]
+        )
 
     def test_gives_steps_only_without_aggregate(self, run: str) -> None:
         assert Process(run).gives_steps
@@ -202,16 +241,25 @@ class TestRejects:
 
     def test_a_missing_model(self) -> None:
         message = self.error_message()
-        assert "reward=process needs a reward model: type reward.terms.process.reward.model=RUN_OR_DIRECTORY" in message
+        assert (
+            "reward=process needs a reward model: type "
+            "reward.terms.process.reward.model=RUN_OR_DIRECTORY" in message
+        )
         assert "algo=process_reward_model" in message
 
     def test_an_outcome_reward_model(self, tmp_path: Path) -> None:
         source = save(tmp_path, kind="reward")
-        assert f"type reward=neural reward.terms.neural.reward.model={source}" in self.error_message(source)
+        assert (
+            f"type reward=neural reward.terms.neural.reward.model={source}"
+            in self.error_message(source)
+        )
 
     def test_settings_out_of_range(self, run: str) -> None:
         assert "separator is empty" in self.error_message(run, separator="")
-        assert "aggregate='sum' must be one of null, min, mean, last, product" in self.error_message(run, aggregate="sum")
+        assert (
+            "aggregate='sum' must be one of null, min, mean, last, product"
+            in self.error_message(run, aggregate="sum")
+        )
 
 
 class TestOption:
@@ -228,5 +276,7 @@ class TestOption:
 
     def test_with_aggregate(self, run: str, tmp_path: Path) -> None:
         terms = "reward.terms.process.reward"
-        reward = composed(tmp_path, "reward=process", f"{terms}.model={run}", f"{terms}.aggregate=min")
+        reward = composed(
+            tmp_path, "reward=process", f"{terms}.model={run}", f"{terms}.aggregate=min"
+        )
         assert not reward.gives_steps  # type: ignore[attr-defined]

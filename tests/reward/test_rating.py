@@ -23,7 +23,9 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rating(url: str, template: str | None = "{prompt}|{response}", **fields: Any) -> Rating:
-    return Rating(LLM(**{"url": url, "model": "m", "backoff_s": 0.0, "retries": 1, **fields}), template)
+    return Rating(
+        LLM(**{"url": url, "model": "m", "backoff_s": 0.0, "retries": 1, **fields}), template
+    )
 
 
 def rate_by_length(body: dict[str, Any], number: int) -> str:
@@ -33,9 +35,16 @@ def rate_by_length(body: dict[str, Any], number: int) -> str:
 class TestRating:
     def test_is_the_rating_of_the_model(self) -> None:
         with serve(rate_by_length) as server:
-            scores = rating(server.url)([response("xxx"), response("x" * 10), response("xxx"), response("x" * 11)])
+            scores = rating(server.url)(
+                [response("xxx"), response("x" * 10), response("xxx"), response("x" * 11)]
+            )
         assert scores.values == [0.3, 1.0, 0.3, None]
-        assert sorted(server.questions) == ["?|xxx", "?|" + "x" * 10, "?|" + "x" * 11, "?|" + "x" * 11]
+        assert sorted(server.questions) == [
+            "?|xxx",
+            "?|" + "x" * 10,
+            "?|" + "x" * 11,
+            "?|" + "x" * 11,
+        ]
         assert scores.counts["requests"] == 4
         assert scores.counts["without_verdict"] == 2
 
@@ -71,7 +80,8 @@ class TestRating:
             Rating(judge)
 
     @pytest.mark.parametrize(
-        ("template", "words"), [("{prompt}", "{response} is missing"), ("{response} {first}", "unknown field {first}")]
+        ("template", "words"),
+        [("{prompt}", "{response} is missing"), ("{response} {first}", "unknown field {first}")],
     )
     def test_rejects_invalid_templates(self, template: str, words: str) -> None:
         with pytest.raises(UserError, match=words):
@@ -81,11 +91,22 @@ class TestRating:
 @pytest.mark.parametrize(
     ("reply", "value"),
     [
-        ("7", 0.7), ("Good.\nRating: 10", 1.0), ("**0**", 0.0), ("Rating: 8/10", 0.8), ("The rating is 9.", 0.9), ("[[4]]", 0.4),
-        ("11", None), ("7.5", None), ("", None), ("good", None), ("3 of 4 right", None), ("Rating: 3\nThank you", None),
-        ("-3", None), ("100", None),
+        ("7", 0.7),
+        ("Good.\nRating: 10", 1.0),
+        ("**0**", 0.0),
+        ("Rating: 8/10", 0.8),
+        ("The rating is 9.", 0.9),
+        ("[[4]]", 0.4),
+        ("11", None),
+        ("7.5", None),
+        ("", None),
+        ("good", None),
+        ("3 of 4 right", None),
+        ("Rating: 3\nThank you", None),
+        ("-3", None),
+        ("100", None),
         ("between 3 and 4", None),
     ],
-)  # fmt: skip
+)
 def test_read_rating(reply: str, value: float | None) -> None:
     assert read_rating(reply) == value

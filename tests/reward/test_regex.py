@@ -40,7 +40,9 @@ def test_is_1_if_the_pattern_matches(pattern: str, full: bool, text: str, score:
 @pytest.mark.parametrize("full", [False, True])
 def test_a_timeout_scores_0_and_is_counted(full: bool) -> None:
     start = time.monotonic()
-    result = Regex(r"(a|aa)+b", full, timeout_s=0.2)([response(text) for text in ("a" * 1_000_000, "ab", "b" * 1_000_000, "a" * 60)])
+    result = Regex(r"(a|aa)+b", full, timeout_s=0.2)(
+        [response(text) for text in ("a" * 1_000_000, "ab", "b" * 1_000_000, "a" * 60)]
+    )
     assert result.values == [0.0, 1.0, 0.0, 0.0]
     assert result.counts == {"timeouts": 2}
     assert time.monotonic() - start < 20
@@ -48,7 +50,9 @@ def test_a_timeout_scores_0_and_is_counted(full: bool) -> None:
 
 def test_batch_deadline() -> None:
     start = time.monotonic()
-    result = Regex(r"(a|aa)+b", timeout_s=5.0, batch_timeout_s=0.5)([response("a" * 1_000_000)] * 20 + [response("ab")])
+    result = Regex(r"(a|aa)+b", timeout_s=5.0, batch_timeout_s=0.5)(
+        [response("a" * 1_000_000)] * 20 + [response("ab")]
+    )
     assert time.monotonic() - start < 20
     assert result.values == [0.0] * 21
     assert result.counts == {"timeouts": 21}
@@ -62,7 +66,9 @@ def test_rejects_a_missing_pattern(pattern: str | None) -> None:
 
 def test_rejects_invalid_settings() -> None:
     config = OmegaConf.create({"_target_": "rlmods.reward.Regex", "pattern": "(a"})
-    with pytest.raises(UserError, match=r"Regex: pattern='\(a' is not a valid pattern \(.*position.*\): type "):
+    with pytest.raises(
+        UserError, match=r"Regex: pattern='\(a' is not a valid pattern \(.*position.*\): type "
+    ):
         instantiate(config, "reward")
     with pytest.raises(UserError, match="Regex: timeout_s=0 is not positive"):
         Regex("a", timeout_s=0)

@@ -42,7 +42,9 @@ def test_matches_a_reference_loop(words: list[str], size: int) -> None:
 
 
 def test_texts_shorter_than_one_ngram_score_0_and_are_counted() -> None:
-    result = Repetition(3)([response(text) for text in ("", " \n", "a a", "好" * 50, "a a a", "a a a a")])
+    result = Repetition(3)(
+        [response(text) for text in ("", " \n", "a a", "好" * 50, "a a a", "a a a a")]
+    )
     assert result.values == [0.0, 0.0, 0.0, 0.0, 0.0, -0.5]
     assert result.counts == {"short": 4}
 

@@ -27,10 +27,14 @@ def test_the_defaults_are_those_of_the_class() -> None:
 
 
 def test_a_rule_is_set_by_its_name() -> None:
-    assert reward("accuracy", "rules.form=any", "rules.irrational_digits=3").rules == Rules(form="any", irrational_digits=3)
+    assert reward("accuracy", "rules.form=any", "rules.irrational_digits=3").rules == Rules(
+        form="any", irrational_digits=3
+    )
 
 
-@pytest.mark.parametrize("override", ["rules.form=words", "+rules.lenient=true", "rules.repeating_digits=0"])
+@pytest.mark.parametrize(
+    "override", ["rules.form=words", "+rules.lenient=true", "rules.repeating_digits=0"]
+)
 def test_wrong_rules_are_refused(override: str) -> None:
     with pytest.raises(UserError, match=override.rpartition(".")[2].partition("=")[0]):
         reward("accuracy", override)

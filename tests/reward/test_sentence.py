@@ -20,7 +20,8 @@ STATED = {
     "Ans: 18": "18",
     LONG + "Therefore, 18 apples remain.": "18 apples",
     LONG + "Hence, the probability that Alice wins is 2/3.": "2/3",
-    LONG + "Thus, there are 18 distinct sequences that meet the given conditions. I hope it is correct.": "18",
+    LONG + "Thus, there are 18 distinct sequences that meet the given conditions. I hope it is "
+    "correct.": "18",
 }
 NOT_STATED = (
     "it cannot be 7",
@@ -71,7 +72,11 @@ def test_a_sentence_states_its_number(text: str, answer: str) -> None:
 
 
 @pytest.mark.parametrize("sentence", NOT_STATED)
-@pytest.mark.parametrize("start", ["", "Therefore, ", LONG + "Therefore, ", LONG + "Hence ", LONG + "Thus, "], ids=range(5))
+@pytest.mark.parametrize(
+    "start",
+    ["", "Therefore, ", LONG + "Therefore, ", LONG + "Hence ", LONG + "Thus, "],
+    ids=range(5),
+)
 def test_a_denied_or_doubted_number_is_not_stated(sentence: str, start: str) -> None:
     assert not verify(f"{start}{sentence}.", "7")
 

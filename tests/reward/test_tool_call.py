@@ -12,11 +12,18 @@ from rlmods.reward.tool_call import split_calls
 from rlmods.types import Scores, UserError
 from tests.reward.samples import response
 
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 TOOLS = [{"name": "weather", "parameters": CITY}, {"name": "now"}]
 OPENAI = [{"type": "function", "function": tool} for tool in TOOLS]
 
-needs_jsonschema = pytest.mark.skipif(find_spec("jsonschema") is None, reason="needs the extra json")
+needs_jsonschema = pytest.mark.skipif(
+    find_spec("jsonschema") is None, reason="needs the extra json"
+)
 
 
 def call(name: Any = "weather", /, **arguments: Any) -> str:
@@ -35,9 +42,18 @@ GOOD = call(city="Oslo")
 
 
 @needs_jsonschema
-@pytest.mark.parametrize("tools", [TOOLS, OPENAI, tuple(TOOLS), json.dumps(OPENAI), [{**TOOLS[0], "function": None}, TOOLS[1]]])
+@pytest.mark.parametrize(
+    "tools",
+    [TOOLS, OPENAI, tuple(TOOLS), json.dumps(OPENAI), [{**TOOLS[0], "function": None}, TOOLS[1]]],
+)
 def test_is_the_fraction_of_valid_calls(tools: Any) -> None:
-    texts = [GOOD, GOOD + call(town="Oslo"), GOOD + call() + GOOD, f"{call('now')} and\n{GOOD} and {call('then')}", call("now", zone=1)]
+    texts = [
+        GOOD,
+        GOOD + call(town="Oslo"),
+        GOOD + call() + GOOD,
+        f"{call('now')} and\n{GOOD} and {call('then')}",
+        call("now", zone=1),
+    ]
     result = scores(*texts, tools=tools)
     assert result.values == [1.0, 1 / 2, 2 / 3, 2 / 3, 1.0]
     assert result.columns["calls"] == ["1/1", "1/2", "2/3", "2/3", "1/1"]
@@ -77,21 +93,34 @@ def test_invalid_calls(body: str) -> None:
 
 
 @needs_jsonschema
-@pytest.mark.parametrize("arguments", [{}, {"city": 1}, {"city": None}, {"city": "Oslo", "zone": 1}, {"town": "Oslo"}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"city": 1}, {"city": None}, {"city": "Oslo", "zone": 1}, {"town": "Oslo"}]
+)
 def test_arguments_must_match_the_parameters(arguments: dict[str, Any]) -> None:
     assert scores(call("weather", **arguments)).values == [0.0]
 
 
 def test_an_unmatched_tag_is_an_invalid_call() -> None:
     now = call("now")
-    texts = [f"{now}<tool_call>", f"</tool_call>{now}", f"<tool_call>{now}", f"<tool_call>{now}</tool_call>", "<tool_call>{", now[:-12]]
+    texts = [
+        f"{now}<tool_call>",
+        f"</tool_call>{now}",
+        f"<tool_call>{now}",
+        f"<tool_call>{now}</tool_call>",
+        "<tool_call>{",
+        now[:-12],
+    ]
     assert scores(*texts).values == [1 / 2, 1 / 2, 1 / 2, 1 / 3, 0.0, 0.0]
-    assert split_calls("a<tool_call>b</tool_call>c</tool_call><tool_call>d<tool_call>e</tool_call>") == (["b", "e"], 2)
+    assert split_calls(
+        "a<tool_call>b</tool_call>c</tool_call><tool_call>d<tool_call>e</tool_call>"
+    ) == (["b", "e"], 2)
     assert split_calls("none") == ([], 0)
 
 
 def test_ignores_calls_within_the_thoughts() -> None:
-    assert scores(f"<think>{wrap('?')}</think>{call('now')}", f"<think>{call('now')}</think>", without=0.25).values == [1.0, 0.25]
+    assert scores(
+        f"<think>{wrap('?')}</think>{call('now')}", f"<think>{call('now')}</think>", without=0.25
+    ).values == [1.0, 0.25]
 
 
 def test_responses_without_calls_and_prompts_without_tools() -> None:
@@ -107,15 +136,29 @@ def test_responses_without_calls_and_prompts_without_tools() -> None:
 
 
 def test_tools_are_those_of_the_prompt() -> None:
-    rows = [response(call("a"), tools=[{"name": "a"}]), response(call("a")), response(call("a"), tools=[{"name": "b"}])]
+    rows = [
+        response(call("a"), tools=[{"name": "a"}]),
+        response(call("a")),
+        response(call("a"), tools=[{"name": "b"}]),
+    ]
     assert ToolCall()(rows).values == [1.0, None, 0.0]
 
 
 @needs_jsonschema
 def test_counts_timeouts_and_errors() -> None:
     slow = {"properties": {"a": {"pattern": "^(a|aa)+$"}}}
-    tools = [{"name": "slow", "parameters": slow}, {"name": "lost", "parameters": {"$ref": "#/nowhere"}}, {"name": "now", "parameters": {}}]
-    result = scores(call("slow", a="a" * 60 + "b") + call("now"), call("lost"), call("now"), tools=tools, timeout_s=3.0)
+    tools = [
+        {"name": "slow", "parameters": slow},
+        {"name": "lost", "parameters": {"$ref": "#/nowhere"}},
+        {"name": "now", "parameters": {}},
+    ]
+    result = scores(
+        call("slow", a="a" * 60 + "b") + call("now"),
+        call("lost"),
+        call("now"),
+        tools=tools,
+        timeout_s=3.0,
+    )
     assert result.values == [0.5, 0.0, 1.0]
     assert result.counts == {"timeouts": 1, "errors": 1, "without_call": 0}
 
@@ -145,15 +188,35 @@ def test_large_arguments() -> None:
     assert scores(call(city="é" * 500_000), call(city=["é"] * 50_000)).values == [1.0, 0.0]
 
 
-@pytest.mark.parametrize("tools", [5, "{", {"name": "a"}, ["a"], [{}], [{"name": 1}], [{"name": ["a"]}], [{"function": "a"}], "{}x"])
+@pytest.mark.parametrize(
+    "tools",
+    [
+        5,
+        "{",
+        {"name": "a"},
+        ["a"],
+        [{}],
+        [{"name": 1}],
+        [{"name": ["a"]}],
+        [{"function": "a"}],
+        "{}x",
+    ],
+)
 def test_rejects_tools_of_another_form(tools: Any) -> None:
-    with pytest.raises(UserError, match=r"prompt 0: column 'tools' is not a list of \{name, parameters\}: .*type reward\.column=COLUMN"):
+    with pytest.raises(
+        UserError,
+        match=r"prompt 0: column 'tools' is not a list of \{name, parameters\}: .*type "
+        r"reward\.column=COLUMN",
+    ):
         scores("", tools=tools)
 
 
 @needs_jsonschema
 def test_rejects_parameters_that_are_not_a_schema() -> None:
-    with pytest.raises(UserError, match=r"prompt 0: column 'tools': parameters of a is not a JSON schema \('dict' is not valid"):
+    with pytest.raises(
+        UserError,
+        match=r"prompt 0: column 'tools': parameters of a is not a JSON schema \('dict' is not valid",
+    ):
         scores("", tools=[{"name": "a", "parameters": {"type": "dict"}}])
 
 

@@ -26,7 +26,11 @@ REWARDS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "accuracy": (Accuracy, r"\boxed{5}", r"\boxed{6}"),
     "cosine": (lambda: Cosine(10, wrong_short=0.0, reward=Accuracy()), r"\boxed{5}", r"\boxed{6}"),
     "format": (Format, "<answer>5</answer>", "5"),
-    "format think": (lambda: Format("think_answer"), "<think>a</think><answer>5</answer>", "<think>a"),
+    "format think": (
+        lambda: Format("think_answer"),
+        "<think>a</think><answer>5</answer>",
+        "<think>a",
+    ),
     "json": (JSON, "```json\n[1]\n```\n", "```json\n[1\n```\n"),
     "regex": (lambda: Regex("good"), "good", "bad"),
     "regex full": (lambda: Regex("good", full=True), "good", "bad"),
@@ -38,7 +42,11 @@ REWARDS: dict[str, tuple[Callable[[], Any], str, str]] = {
 @pytest.mark.parametrize("name", REWARDS)
 def test_another_turn_is_not_graded(name: str) -> None:
     make, right, wrong = REWARDS[name]
-    texts = [wrong + end + between + right for end in ENDS for between in ("", "<think>Let me see.</think>", "</think>")]
+    texts = [
+        wrong + end + between + right
+        for end in ENDS
+        for between in ("", "<think>Let me see.</think>", "</think>")
+    ]
     scores = make()([response(text, "5", tools=TOOLS) for text in [right, *texts]])
     assert scores[0] > 0
     assert list(scores)[1:] == [0.0] * len(texts)
@@ -47,7 +55,12 @@ def test_another_turn_is_not_graded(name: str) -> None:
 @pytest.mark.parametrize("name", REWARDS)
 def test_what_follows_a_right_turn_does_not_matter(name: str) -> None:
     make, right, wrong = REWARDS[name]
-    scores = make()([response(text, "5", tools=TOOLS) for text in [right, *(right + end + wrong for end in ENDS)]])
+    scores = make()(
+        [
+            response(text, "5", tools=TOOLS)
+            for text in [right, *(right + end + wrong for end in ENDS)]
+        ]
+    )
     assert len(set(scores)) == 1
 
 
@@ -63,7 +76,10 @@ def test_what_follows_a_right_turn_does_not_matter(name: str) -> None:
         ("<start_of_turn>models of 5<eos>", "models of 5"),
         ("a <s>b</s> c", "a <s>b</s> c"),
         ("a</s><s>b</s>", "a"),
-        ("<|begin_of_thought|>a<|end_of_thought|>b<|tool_calls_begin|>c", "<|begin_of_thought|>a<|end_of_thought|>b<|tool_calls_begin|>c"),
+        (
+            "<|begin_of_thought|>a<|end_of_thought|>b<|tool_calls_begin|>c",
+            "<|begin_of_thought|>a<|end_of_thought|>b<|tool_calls_begin|>c",
+        ),
         ("1 <| 2 |> 3", "1 <| 2 |> 3"),
     ],
 )
@@ -72,7 +88,12 @@ def test_first_turn(text: str, turn: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "rest"), [("a</think>b</think>c", "c"), ("a<|im_end|></think>b", "a"), ("<think>a</think>b<|im_end|><think>c</think>d", "b")]
+    ("text", "rest"),
+    [
+        ("a</think>b</think>c", "c"),
+        ("a<|im_end|></think>b", "a"),
+        ("<think>a</think>b<|im_end|><think>c</think>d", "b"),
+    ],
 )
 def test_without_thoughts(text: str, rest: str) -> None:
     assert without_thoughts(text) == rest

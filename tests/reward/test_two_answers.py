@@ -25,5 +25,7 @@ TWO_ANSWERS = (
 def test_a_correct_answer_next_to_a_wrong_one_is_rejected(kind, data):
     """Except for unions: a list of sets may mean their union, which can equal the gold."""
     case = data.draw(KINDS[kind])
-    responses = [form % (case.gold, case.wrong[0]) for form in TWO_ANSWERS] + [form % (case.wrong[0], case.gold) for form in TWO_ANSWERS]
+    responses = [form % (case.gold, case.wrong[0]) for form in TWO_ANSWERS] + [
+        form % (case.wrong[0], case.gold) for form in TWO_ANSWERS
+    ]
     assert [response for response in responses if verify(response, case.gold)] == []

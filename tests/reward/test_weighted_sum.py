@@ -24,24 +24,43 @@ def constant(result: object) -> object:
 
 
 def weighted(*terms: tuple[float, object]) -> WeightedSum:
-    return WeightedSum({f"t{index}": {"weight": weight, "reward": constant(result)} for index, (weight, result) in enumerate(terms)})
+    return WeightedSum(
+        {
+            f"t{index}": {"weight": weight, "reward": constant(result)}
+            for index, (weight, result) in enumerate(terms)
+        }
+    )
 
 
 def total(*terms: tuple[float, object], rows: int = 2, tokens: int = 0) -> Scores:
     return weighted(*terms)([response(tokens=tokens)] * rows)
 
 
-@given(st.lists(st.tuples(st.floats(-3, 3), st.lists(st.none() | st.floats(-9, 9), min_size=4, max_size=4)), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.tuples(st.floats(-3, 3), st.lists(st.none() | st.floats(-9, 9), min_size=4, max_size=4)),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_the_weighted_terms_add_up_to_the_total(terms: list[tuple[float, Values]]) -> None:
     scores = total(*terms, (2.0, [None] * 4), rows=4)
     for row, value in enumerate(scores):
-        scored = [(weight, scores.terms[f"t{index}"][row]) for index, (weight, _) in enumerate(terms) if weight]
+        scored = [
+            (weight, scores.terms[f"t{index}"][row])
+            for index, (weight, _) in enumerate(terms)
+            if weight
+        ]
         weighted_scores = [weight * score for weight, score in scored if score is not None]
         assert value == (pytest.approx(sum(weighted_scores)) if weighted_scores else None)
 
 
 def test_abstaining_terms_are_left_out_and_the_sum_abstains_if_all_do() -> None:
-    assert list(total((1.0, [1.0, None, None]), (0.5, [1.0, 1.0, None]), rows=3)) == [1.5, 0.5, None]
+    assert list(total((1.0, [1.0, None, None]), (0.5, [1.0, 1.0, None]), rows=3)) == [
+        1.5,
+        0.5,
+        None,
+    ]
 
 
 def test_names_of_terms_counts_and_columns() -> None:
@@ -49,7 +68,9 @@ def test_names_of_terms_counts_and_columns() -> None:
     graded = Scores([0.0], correct=[True], counts={"timeouts": 1}, columns={"extracted": ["5"]})
     later = Scores([0.0], correct=[False])
     rewards = {"plain": constant([2.0]), "acc": constant(graded), "in": inner, "z": constant(later)}
-    scores = WeightedSum({name: {"reward": reward} for name, reward in rewards.items()})([response()])
+    scores = WeightedSum({name: {"reward": reward} for name, reward in rewards.items()})(
+        [response()]
+    )
     assert scores.correct == [True]
     assert scores.counts == {"acc/timeouts": 1}
     assert scores.columns == {"acc/extracted": ["5"]}
@@ -67,7 +88,9 @@ def test_token_rewards_sum_to_the_values() -> None:
 
 def test_rewards_by_step_and_by_response_are_also_given_apart() -> None:
     by_token = Scores([3.0, None], tokens=[[1.0, None, 2.0], [5.0, None, None]])
-    scores = total((0.5, by_token), (2.0, [1.0, None]), (3.0, [1.0, 1.0]), (0.0, [9.0, 9.0]), tokens=3)
+    scores = total(
+        (0.5, by_token), (2.0, [1.0, None]), (3.0, [1.0, 1.0]), (0.0, [9.0, 9.0]), tokens=3
+    )
     assert scores.step_tokens == [[0.5, None, 1.0], [None, None, None]]
     assert scores.outcomes == [5.0, 3.0]
     assert scores.weights == {"t0": 0.5, "t1": 2.0, "t2": 3.0}
@@ -77,7 +100,10 @@ def test_rewards_by_step_and_by_response_are_also_given_apart() -> None:
 
 
 def test_token_rewards_add_up_token_by_token() -> None:
-    one, other = Scores([3.0], tokens=[[1.0, None, 2.0, None]]), Scores([0.0], tokens=[[1.0, 0.0, None, -1.0]])
+    one, other = (
+        Scores([3.0], tokens=[[1.0, None, 2.0, None]]),
+        Scores([0.0], tokens=[[1.0, 0.0, None, -1.0]]),
+    )
     assert total((1.0, one), (2.0, other), rows=1, tokens=4).tokens == [[3.0, 0.0, 2.0, -2.0]]
     assert total((1.0, one), (1.0, [None]), rows=1, tokens=4).tokens == one.tokens
     assert total((1.0, Scores([None], tokens=[[]])), rows=1, tokens=0).tokens == [[]]
@@ -96,7 +122,9 @@ class TestMonitor:
     def test_its_correctness_is_only_monitored(self) -> None:
         scores = total((1.0, [0.5, 0.5]), (0.0, self.GOLD))
         assert (scores.correct, scores.monitored) == ([True, None], True)
-        nested = WeightedSum({"inner": {"reward": weighted((1.0, [0.5, 0.5]), (0.0, self.GOLD))}})([response()] * 2)
+        nested = WeightedSum({"inner": {"reward": weighted((1.0, [0.5, 0.5]), (0.0, self.GOLD))}})(
+            [response()] * 2
+        )
         assert (nested.correct, nested.monitored) == ([True, None], True)
 
     def test_correctness_of_a_weighted_term_comes_first(self) -> None:
@@ -128,10 +156,14 @@ def test_gives_steps_if_a_weighted_term_does(gives: bool) -> None:
             return [0.0] * len(responses)
 
     assert WeightedSum({"a": {"reward": Format()}, "b": {"reward": Steps()}}).gives_steps == gives
-    assert not WeightedSum({"a": {"reward": Format()}, "b": {"reward": Steps(), "weight": 0.0}}).gives_steps
+    assert not WeightedSum(
+        {"a": {"reward": Format()}, "b": {"reward": Steps(), "weight": 0.0}}
+    ).gives_steps
 
 
-@pytest.mark.parametrize("result", [torch.tensor([1.0, 2.0]), (1, 2.0), [True, torch.tensor(2.0)], Scores([1.0, 2.0])])
+@pytest.mark.parametrize(
+    "result", [torch.tensor([1.0, 2.0]), (1, 2.0), [True, torch.tensor(2.0)], Scores([1.0, 2.0])]
+)
 def test_any_sequence_of_numbers_is_accepted(result: object) -> None:
     assert list(total((1.0, result))) == [1.0, 2.0]
 
@@ -161,7 +193,9 @@ def test_an_exception_names_the_term_and_its_line() -> None:
     def broken(responses: Sequence[Response]) -> list[float]:
         raise KeyError("colour")
 
-    with pytest.raises(RuntimeError, match=r"reward mine raised KeyError: 'colour' \(.*test_weighted_sum.py:\d+\)"):
+    with pytest.raises(
+        RuntimeError, match=r"reward mine raised KeyError: 'colour' \(.*test_weighted_sum.py:\d+\)"
+    ):
         WeightedSum({"mine": {"reward": broken}})([response()])
 
 
@@ -181,7 +215,9 @@ def test_needs_an_answer_if_a_term_does() -> None:
 
 def composed(tmp_path: Path, *overrides: str) -> object:
     search = f"hydra: {{searchpath: ['file://{CONF}']}}"
-    (tmp_path / "train.yaml").write_text(f"{search}\ndefaults: [{{reward: math}}, _self_]\nrollout: {{max_tokens: 40}}\n")
+    (tmp_path / "train.yaml").write_text(
+        f"{search}\ndefaults: [{{reward: math}}, _self_]\nrollout: {{max_tokens: 40}}\n"
+    )
     (tmp_path / "reward").mkdir()
     (tmp_path / "reward" / "mine.yaml").write_text("_target_: rlmods.reward.Format\nstyle: boxed\n")
     with initialize_config_dir(str(tmp_path), version_base="1.3"):
@@ -189,14 +225,27 @@ def composed(tmp_path: Path, *overrides: str) -> object:
 
 
 def test_the_math_option_and_its_overrides(tmp_path: Path) -> None:
-    reward = composed(tmp_path, "reward.terms.format.weight=0.5", "~reward.terms.overlong", "+reward@reward.terms.mine.reward=mine")
+    reward = composed(
+        tmp_path,
+        "reward.terms.format.weight=0.5",
+        "~reward.terms.overlong",
+        "+reward@reward.terms.mine.reward=mine",
+    )
     assert isinstance(reward, WeightedSum)
     assert reward.weights == {"accuracy": 1.0, "format": 0.5, "mine": 1.0}
-    scores = reward([response(r"<answer>\boxed{5}</answer>", "5", tokens=40), response("<answer>6</answer>", "5")])
+    scores = reward(
+        [
+            response(r"<answer>\boxed{5}</answer>", "5", tokens=40),
+            response("<answer>6</answer>", "5"),
+        ]
+    )
     assert list(scores) == [2.5, -0.5]
 
 
-@pytest.mark.parametrize(("option", "part"), [("math", WeightedSum), ("accuracy", Accuracy), ("format", Format), ("overlong", Overlong)])
+@pytest.mark.parametrize(
+    ("option", "part"),
+    [("math", WeightedSum), ("accuracy", Accuracy), ("format", Format), ("overlong", Overlong)],
+)
 def test_every_option_makes_its_part(option: str, part: type, tmp_path: Path) -> None:
     reward = composed(tmp_path, f"reward={option}")
     assert isinstance(reward, part)

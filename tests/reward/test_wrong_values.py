@@ -15,7 +15,11 @@ from tests.reward.gold_cases import KINDS, any_text, boxed, each, each_kind, fra
 def test_other_values_are_rejected(kind, data):
     """Also with the two exchanged."""
     case = data.draw(KINDS[kind])
-    assert [answer for answer in case.wrong if verify(boxed(answer), case.gold) or verify(boxed(case.gold), answer)] == []
+    assert [
+        answer
+        for answer in case.wrong
+        if verify(boxed(answer), case.gold) or verify(boxed(case.gold), answer)
+    ] == []
 
 
 @any_text

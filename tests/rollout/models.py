@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from rlmods.policy.base import Policy
 from rlmods.rollout import Local
@@ -20,11 +27,14 @@ PAD, EOS_A, EOS_B = 0, 1, 2
 
 
 class TinyPolicy(Policy):
-    """Token id i is the character chr(64 + i). Unlike `Policy`, it keeps the checkpoint's dropout."""
+    """Token id i is the character chr(64 + i). Unlike `Policy`, it keeps the checkpoint's
+    dropout."""
 
     pad_id = 0
 
-    def __init__(self, model: Any, *, eos: Sequence[int] = (EOS_A, EOS_B), pad: int = PAD, context: int = 128) -> None:
+    def __init__(
+        self, model: Any, *, eos: Sequence[int] = (EOS_A, EOS_B), pad: int = PAD, context: int = 128
+    ) -> None:
         nn.Module.__init__(self)
         self.model = model
         self.eos_ids = frozenset(eos)
@@ -39,7 +49,8 @@ class TinyPolicy(Policy):
 
 
 class Chain(nn.Module):
-    """A language model that depends only on the last token: its logits are a row of a table [V, V]."""
+    """A language model that depends only on the last token: its logits are a row of a table [V,
+    V]."""
 
     def __init__(self, table: Tensor) -> None:
         super().__init__()
@@ -48,7 +59,9 @@ class Chain(nn.Module):
 
     @property
     def base_model(self) -> Any:
-        return lambda input_ids, **_: SimpleNamespace(last_hidden_state=self.table[input_ids[:, -1:]])
+        return lambda input_ids, **_: SimpleNamespace(
+            last_hidden_state=self.table[input_ids[:, -1:]]
+        )
 
     def get_output_embeddings(self) -> nn.Module:
         return nn.Identity()
@@ -64,22 +77,43 @@ def chain(*links: str) -> Chain:
 
 
 def llama(**kwargs: Any) -> LlamaForCausalLM:
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    return _seeded(LlamaForCausalLM, LlamaConfig(vocab_size=VOCAB, max_position_embeddings=128, attention_dropout=0.5, **shape | kwargs))
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    return _seeded(
+        LlamaForCausalLM,
+        LlamaConfig(
+            vocab_size=VOCAB, max_position_embeddings=128, attention_dropout=0.5, **shape | kwargs
+        ),
+    )
 
 
 def mistral() -> MistralForCausalLM:
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     return _seeded(MistralForCausalLM, MistralConfig(vocab_size=VOCAB, sliding_window=5, **shape))
 
 
 def gpt2() -> GPT2LMHeadModel:
     dropout = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
-    return _seeded(GPT2LMHeadModel, GPT2Config(vocab_size=VOCAB, n_positions=128, n_embd=32, n_layer=2, n_head=4, **dropout))
+    return _seeded(
+        GPT2LMHeadModel,
+        GPT2Config(vocab_size=VOCAB, n_positions=128, n_embd=32, n_layer=2, n_head=4, **dropout),
+    )
 
 
 def _seeded(kind: Any, config: Any) -> Any:
-    """Weights large enough for distributions that are neither uniform nor deterministic, and that depend on positions."""
+    """Weights large enough for distributions that are neither uniform nor deterministic, and that
+    depend on positions."""
     config.eos_token_id, config.bos_token_id, config.pad_token_id = EOS_A, None, PAD
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -92,14 +126,23 @@ def _seeded(kind: Any, config: Any) -> Any:
 
 def checkpointed(model: Any) -> Any:
     """Enable gradient checkpointing; transformers renamed the method."""
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable = (
+        getattr(model, "activation_checkpointing_enable", None)
+        or model.gradient_checkpointing_enable
+    )
     enable({"use_reentrant": False})
     return model
 
 
 def with_generation_config(model: Any) -> Any:
     """Give a model a generation config that is near greedy and penalises repetition."""
-    settings = {"do_sample": True, "top_k": 1, "top_p": 0.001, "temperature": 0.01, "repetition_penalty": 1.5}
+    settings = {
+        "do_sample": True,
+        "top_k": 1,
+        "top_p": 0.001,
+        "temperature": 0.01,
+        "repetition_penalty": 1.5,
+    }
     for name, value in settings.items():
         setattr(model.generation_config, name, value)
     return model
@@ -107,7 +150,8 @@ def with_generation_config(model: Any) -> Any:
 
 MODELS = {"llama": llama, "gpt2": gpt2, "mistral": mistral}
 RAGGED = [
-    Prompt(id=f"p{i}", text="".join(chr(67 + (5 * i + 3 * j) % 60) for j in range(length))) for i, length in enumerate([1, 9, 4, 17, 2, 9])
+    Prompt(id=f"p{i}", text="".join(chr(67 + (5 * i + 3 * j) % 60) for j in range(length)))
+    for i, length in enumerate([1, 9, 4, 17, 2, 9])
 ]
 
 
@@ -124,7 +168,13 @@ def teacher_forced(policy: Policy, response: Response, temperature: float = 1.0)
     return logprobs[start - 1 : -1].gather(-1, ids[0, start:, None]).squeeze(-1)
 
 
-def sample(policy: Policy, prompts: Sequence[Prompt] = RAGGED, samples: int = 4, iteration: int = 0, **fields: Any) -> list[Response]:
+def sample(
+    policy: Policy,
+    prompts: Sequence[Prompt] = RAGGED,
+    samples: int = 4,
+    iteration: int = 0,
+    **fields: Any,
+) -> list[Response]:
     rollout = Local(**{"max_tokens": 24, "seed": 7} | fields)
     rollout.sync(policy, iteration=iteration)
     return rollout.generate(prompts, samples=samples, iteration=iteration)
@@ -137,4 +187,9 @@ def outcomes(responses):
 def assert_agrees(policy, responses, temperature=1.0, atol=1e-4):
     assert sum(len(r.tokens) for r in responses) > 100
     for r in responses:
-        torch.testing.assert_close(torch.tensor(r.behavior_logprobs), teacher_forced(policy, r, temperature), rtol=0, atol=atol)
+        torch.testing.assert_close(
+            torch.tensor(r.behavior_logprobs),
+            teacher_forced(policy, r, temperature),
+            rtol=0,
+            atol=atol,
+        )

@@ -1,4 +1,5 @@
-"""Stand-in of a vLLM server for tests: the same addresses, weights from files, and responses that depend on prompt and seed alone."""
+"""Stand-in of a vLLM server for tests: the same addresses, weights from files, and responses that
+depend on prompt and seed alone."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from rlmods.rollout.servers import UNSYNCED
 from tests.judge.server import RequestLog, serve
 
 Change = Callable[["StandIn", dict[str, Any], dict[str, Any]], Any]
-"""Called with the server, a request for responses and the ordinary reply; returns the reply to send, or a status."""
+"""Called with the server, a request for responses and the ordinary reply; returns the reply to
+send, or a status."""
 
 
 class StandIn:
@@ -52,7 +54,11 @@ class StandIn:
             if "token_ids" not in body:
                 self.num_resets += 1
                 return 200, b'{"success": false}' if self.keeps_cache else b'{"success": true}'
-            reply: Any = {"choices": [choice(body, i, self.version) for i in range(body["sampling_params"]["n"])][::-1]}
+            reply: Any = {
+                "choices": [
+                    choice(body, i, self.version) for i in range(body["sampling_params"]["n"])
+                ][::-1]
+            }
             if self.change is not None:
                 reply = self.change(self, body, reply)
             if isinstance(reply, int):
@@ -66,10 +72,18 @@ def choice(body: dict[str, Any], index: int, version: str) -> dict[str, Any]:
     settings = body["sampling_params"]
     length = 1 + (settings["seed"] + index) % settings["max_tokens"]
     tokens = [10 + (settings["seed"] + index + i) % 50 for i in range(length)]
-    content = [{"token_id": i, "logprob": -math.log(i), "rank": 1, "top_logprobs": []} for i in tokens]
+    content = [
+        {"token_id": i, "logprob": -math.log(i), "rank": 1, "top_logprobs": []} for i in tokens
+    ]
     spans = [{"version": version, "start": 0, "end": length}]
     finish = "length" if length == settings["max_tokens"] else "stop"
-    return {"index": index, "token_ids": tokens, "logprobs": {"content": content}, "finish_reason": finish, "weight_versions": spans}
+    return {
+        "index": index,
+        "token_ids": tokens,
+        "logprobs": {"content": content},
+        "finish_reason": finish,
+        "weight_versions": spans,
+    }
 
 
 @contextmanager

@@ -27,10 +27,25 @@ def run(policy: Any, beginnings: Sequence[int] | None, samples: int = 1) -> tupl
     """Return what is sampled, and the number of ids that were processed before the first token."""
     shapes: list[tuple[int, int]] = []
     base = policy.model.base_model
-    hook = base.register_forward_pre_hook(lambda _, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True)
-    uniforms = torch.rand(len(PROMPTS) * samples, STEPS, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    hook = base.register_forward_pre_hook(
+        lambda _, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    uniforms = torch.rand(
+        len(PROMPTS) * samples,
+        STEPS,
+        dtype=torch.float64,
+        generator=torch.Generator().manual_seed(3),
+    )
     decoded = decode(
-        policy.eval(), PROMPTS, [STEPS] * len(PROMPTS), uniforms, beginnings=beginnings, forward_cost=0, temperature=1.0, top_p=1.0, top_k=0
+        policy.eval(),
+        PROMPTS,
+        [STEPS] * len(PROMPTS),
+        uniforms,
+        beginnings=beginnings,
+        forward_cost=0,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
     )
     hook.remove()
     return decoded, sum(rows * width for rows, width in shapes if width > 1)
@@ -45,7 +60,9 @@ class TestDecode:
         assert torch.equal(ours.lengths, whole.lengths)
         for row, length in enumerate(ours.lengths.tolist()):
             assert torch.equal(ours.tokens[row, :length], whole.tokens[row, :length])
-            torch.testing.assert_close(ours.logprobs[row, :length], whole.logprobs[row, :length], atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                ours.logprobs[row, :length], whole.logprobs[row, :length], atol=1e-5, rtol=0
+            )
 
     def test_beginnings_are_processed_once(self, model: Any, samples: int) -> None:
         policy = TinyPolicy(model())
@@ -94,7 +111,12 @@ class TestLevels:
         random = Random(seed)
         tree = [[random.randrange(20, 60)] * random.randint(0, 3)]
         for _ in range(12):
-            tree.append([*random.choice(tree), *(random.randrange(20, 60) for _ in range(random.randint(1, 4)))])
+            tree.append(
+                [
+                    *random.choice(tree),
+                    *(random.randrange(20, 60) for _ in range(random.randint(1, 4))),
+                ]
+            )
         prompts = [prompt for prompt in random.choices(tree, k=7) if prompt] or [[20]]
         beginnings = [random.randint(0, len(prompt)) for prompt in prompts]
         assert_as_alone(prompts, beginnings, seed)
@@ -106,15 +128,31 @@ class TestLevels:
 def assert_as_alone(prompts: Sequence[list[int]], beginnings: Sequence[int], seed: int = 0) -> None:
     """Check that what follows each prompt is what follows it in a batch of its own."""
     policy = TinyPolicy(llama()).eval()
-    uniforms = torch.rand(len(prompts), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    uniforms = torch.rand(
+        len(prompts), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
     limits = [3] * len(prompts)
-    ours = decode(policy, prompts, limits, uniforms, beginnings=beginnings, forward_cost=0, temperature=1.0, top_p=1.0, top_k=0)
+    ours = decode(
+        policy,
+        prompts,
+        limits,
+        uniforms,
+        beginnings=beginnings,
+        forward_cost=0,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+    )
     for row, prompt in enumerate(prompts):
-        alone = decode(policy, [prompt], [3], uniforms[row : row + 1], temperature=1.0, top_p=1.0, top_k=0)
+        alone = decode(
+            policy, [prompt], [3], uniforms[row : row + 1], temperature=1.0, top_p=1.0, top_k=0
+        )
         length = int(alone.lengths)
         assert int(ours.lengths[row]) == length
         assert torch.equal(ours.tokens[row, :length], alone.tokens[0, :length])
-        torch.testing.assert_close(ours.logprobs[row, :length], alone.logprobs[0, :length], atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            ours.logprobs[row, :length], alone.logprobs[0, :length], atol=1e-5, rtol=0
+        )
 
 
 def test_a_model_that_reads_the_padding_between_is_found() -> None:

@@ -27,7 +27,12 @@ TWO = Script(["abc", "de"])
 
 
 def sample(
-    environment: Any, rule: Entropy | None, *, samples: int = 4, prompts: Sequence[Prompt] = PROMPTS, **settings: Any
+    environment: Any,
+    rule: Entropy | None,
+    *,
+    samples: int = 4,
+    prompts: Sequence[Prompt] = PROMPTS,
+    **settings: Any,
 ) -> list[Response]:
     rollout = MultiTurn(Local(**{"max_tokens": 8, "seed": 7} | settings), environment, rule)
     rollout.sync(policy(), iteration=3)
@@ -39,14 +44,20 @@ def groups(responses: list[Response], samples: int = 4) -> list[list[Response]]:
 
 
 def without_decisions(responses: list[Response]) -> list[Response]:
-    return [replace(r, meta={key: value for key, value in r.meta.items() if key != "decisions"}) for r in responses]
+    return [
+        replace(r, meta={key: value for key, value in r.meta.items() if key != "decisions"})
+        for r in responses
+    ]
 
 
 class TestLimits:
     def test_without_branches_they_are_independent_responses(self) -> None:
-        """Those of a rollout without a rule, although some are sampled after others have ended, in batches of other sizes."""
+        """Those of a rollout without a rule, although some are sampled after others have ended, in
+        batches of other sizes."""
         expected, found = sample(Echo(), None), without_decisions(sample(Echo(), NEVER))
-        assert [replace(r, behavior_logprobs=()) for r in found] == [replace(r, behavior_logprobs=()) for r in expected]
+        assert [replace(r, behavior_logprobs=()) for r in found] == [
+            replace(r, behavior_logprobs=()) for r in expected
+        ]
         for r, other in zip(found, expected, strict=True):
             assert r.behavior_logprobs == pytest.approx(other.behavior_logprobs, abs=1e-5)
         assert not any(r.branch for r in expected)
@@ -54,7 +65,12 @@ class TestLimits:
     def test_always_branching_is_a_full_tree_until_the_budget_is_spent(self) -> None:
         for group in groups(sample(TWO, ALWAYS, max_tokens=40)):
             first, second = group[0].turns[1].start, group[0].turns[2].start
-            assert [r.branch for r in group] == [None, Branch(0, first), Branch(0, second), Branch(1, group[1].turns[2].start)]
+            assert [r.branch for r in group] == [
+                None,
+                Branch(0, first),
+                Branch(0, second),
+                Branch(1, group[1].turns[2].start),
+            ]
 
     @pytest.mark.parametrize("samples", [1, 3, 6])
     def test_the_budget_is_spent_exactly(self, samples: int) -> None:
@@ -75,7 +91,9 @@ class TestPrefix:
                     assert not r.mask[shared - 1]
                     assert r.mask[shared]
                     assert shared == next(turn.start for turn in r.turns if turn.start >= shared)
-                    assert [t for t in r.turns if t.stop <= shared] == [t for t in parent.turns if t.stop <= shared]
+                    assert [t for t in r.turns if t.stop <= shared] == [
+                        t for t in parent.turns if t.stop <= shared
+                    ]
                     num_branches += 1
         assert num_branches == 9
 
@@ -85,20 +103,32 @@ class TestPrefix:
 
     def test_logprobs_equal_teacher_forcing(self) -> None:
         responses, model = sample(TWO, ALWAYS, temperature=0.8, max_tokens=40), policy()
-        rows = collate(responses, Scores([0.0] * 12), torch.arange(3).repeat_interleave(4), policy_version=0, pad_id=model.pad_id)
+        rows = collate(
+            responses,
+            Scores([0.0] * 12),
+            torch.arange(3).repeat_interleave(4),
+            policy_version=0,
+            pad_id=model.pad_id,
+        )
         assert rows.origin is not None
         logprobs = model(rows.tokens, rows.mask, temperature=0.8).logprobs
-        torch.testing.assert_close(logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4
+        )
 
     def test_neither_other_rows_nor_batch_size_matter(self) -> None:
         def ids(**settings: Any) -> list[tuple[Any, ...]]:
-            return [(r.prompt.id, tuple(r.tokens), r.branch) for r in sample(Echo(), ALWAYS, **settings)]
+            return [
+                (r.prompt.id, tuple(r.tokens), r.branch) for r in sample(Echo(), ALWAYS, **settings)
+            ]
 
         expected = ids()
         assert ids(batch_size=1) == ids(batch_size=5) == expected
         assert ids(prompts=PROMPTS[:1]) + ids(prompts=PROMPTS[1:]) == expected
 
-    def test_tokens_of_the_parent_are_not_sampled_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_tokens_of_the_parent_are_not_sampled_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         said, extend = [], Local.extend
 
         def spy(self: Local, contexts: Any, *, iteration: int) -> Any:
@@ -115,7 +145,8 @@ class TestPrefix:
 
 class TestEpisode:
     def test_goes_on_from_a_copy_at_the_branch(self) -> None:
-        """What the environment has seen in an episode are the turns of its response, and what it replies follows from them."""
+        """What the environment has seen in an episode are the turns of its response, and what it
+        replies follows from them."""
         episodes: list[Lines] = []
 
         class Watched(Lines):
@@ -136,13 +167,18 @@ class TestEpisode:
     def test_the_observation_follows_from_the_conversation_of_the_branch(self) -> None:
         model, prompts = policy(), [Prompt(id="0", messages=[{"role": "user", "content": "1+1="}])]
         model.tokenizer.chat_template = (
-            "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+            "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}{% if "
+            "add_generation_prompt %}[assistant]{% endif %}"
         )
         rollout = MultiTurn(Local(max_tokens=6, seed=7), Script(["ab", "cd", "ef"]), ALWAYS)
         rollout.sync(model, iteration=0)
         for r in rollout.generate(prompts, samples=8, iteration=0):
-            for turn, following, text in zip(r.turns, r.turns[1:], ("ab", "cd", "ef"), strict=False):
-                assert model.decode_raw(r.tokens[turn.stop : following.start]).endswith(f"[user]{text}[assistant]")
+            for turn, following, text in zip(
+                r.turns, r.turns[1:], ("ab", "cd", "ef"), strict=False
+            ):
+                assert model.decode_raw(r.tokens[turn.stop : following.start]).endswith(
+                    f"[user]{text}[assistant]"
+                )
 
 
 class TestEntropies:
@@ -152,14 +188,30 @@ class TestEntropies:
         for group in groups(sample(TWO, rule, temperature=0.8, max_tokens=40)):
             for r in group:
                 ids = torch.tensor([[*r.prompt_tokens, *r.tokens]])
-                entropies = model(ids, torch.ones_like(ids, dtype=torch.bool), temperature=0.8).entropy[0, len(r.prompt_tokens) :] / size
-                by_turn = {turn.start: float(entropies[turn.start : min(turn.stop, turn.start + 3)].mean()) for turn in r.turns}
+                entropies = (
+                    model(ids, torch.ones_like(ids, dtype=torch.bool), temperature=0.8).entropy[
+                        0, len(r.prompt_tokens) :
+                    ]
+                    / size
+                )
+                by_turn = {
+                    turn.start: float(entropies[turn.start : min(turn.stop, turn.start + 3)].mean())
+                    for turn in r.turns
+                }
                 for decision in r.meta.get("decisions", ()):
                     assert decision["row"] == r.meta["sample"]
-                    assert decision["entropy"] == pytest.approx(by_turn[decision["position"]], abs=1e-4)
+                    assert decision["entropy"] == pytest.approx(
+                        by_turn[decision["position"]], abs=1e-4
+                    )
                     assert decision["initial_entropy"] == pytest.approx(by_turn[0], abs=1e-4)
-                    assert decision["probability"] == pytest.approx(0.5 + 0.2 * (decision["entropy"] - decision["initial_entropy"]))
-                    branched = [x for x in group if x.branch == Branch(r.meta["sample"], decision["position"])]
+                    assert decision["probability"] == pytest.approx(
+                        0.5 + 0.2 * (decision["entropy"] - decision["initial_entropy"])
+                    )
+                    branched = [
+                        x
+                        for x in group
+                        if x.branch == Branch(r.meta["sample"], decision["position"])
+                    ]
                     assert len(branched) == decision["num_branches"]
                     checked += 1
         assert checked > 6
@@ -185,7 +237,9 @@ def test_metrics_of_branches() -> None:
     log_turns(meter, "train", responses)
     found = meter.compute()
     assert found["train/branched_fraction"] == 0.75
-    assert found["train/shared_tokens"] == pytest.approx(sum(r.num_sampled - r.num_new for r in responses) / 12)
+    assert found["train/shared_tokens"] == pytest.approx(
+        sum(r.num_sampled - r.num_new for r in responses) / 12
+    )
     meter = Meter(torch.device("cpu"))
     log_turns(meter, "train", sample(TWO, None))
     assert "train/branched_fraction" not in meter.compute()
@@ -201,9 +255,17 @@ def test_metrics_count_prompts_to_which_no_response_branches() -> None:
 
 def test_decisions_are_logged_if_no_response_branches() -> None:
     responses = sample(TWO, NEVER, max_tokens=40)
-    rows = sample_rows(responses, Scores([0.0] * 12), torch.ones(12, dtype=torch.bool), 1, torch.arange(3).repeat_interleave(4))
+    rows = sample_rows(
+        responses,
+        Scores([0.0] * 12),
+        torch.ones(12, dtype=torch.bool),
+        1,
+        torch.arange(3).repeat_interleave(4),
+    )
     assert all(row["branch"]["parent"] is None for row in rows)
-    assert [len(row["branch"]["decisions"]) for row in rows] == [len(r.turns) - 1 for r in responses]
+    assert [len(row["branch"]["decisions"]) for row in rows] == [
+        len(r.turns) - 1 for r in responses
+    ]
     assert any(row["branch"]["decisions"] for row in rows)
 
 
@@ -213,7 +275,13 @@ def test_calls_before_the_branch_are_shared() -> None:
     tokens, mask = list(range(9)), [True, True, False, False, True, True, False, False, True]
     root = Response(PROMPTS[0], tokens=tokens, mask=mask, turns=turns)
     branches = {shared: replace(root, branch=Branch(0, shared)) for shared in (0, 1, 2, 4, 8)}
-    assert {shared: branch.num_shared_calls for shared, branch in branches.items()} == {0: 0, 1: 0, 2: 1, 4: 1, 8: 2}
+    assert {shared: branch.num_shared_calls for shared, branch in branches.items()} == {
+        0: 0,
+        1: 0,
+        2: 1,
+        4: 1,
+        8: 2,
+    }
     assert root.num_shared_calls == 0
     meter = Meter(torch.device("cpu"))
     log_turns(meter, "train", [root, branches[4]])

@@ -18,7 +18,9 @@ def test_layer_matches_the_stock_layer(slots):
     rows = 3
     for step, new in enumerate([5, 1, 1, 1, 1]):
         key, value = torch.randn(2, rows, 2, new, 4)
-        for actual, expected in zip(ours.update(key, value), stock.update(key.clone(), value.clone()), strict=True):
+        for actual, expected in zip(
+            ours.update(key, value), stock.update(key.clone(), value.clone()), strict=True
+        ):
             assert torch.equal(actual, expected)
         assert ours.get_seq_length() == stock.get_seq_length()
         assert ours.get_mask_sizes(1) == stock.get_mask_sizes(1)
@@ -49,7 +51,9 @@ def test_buffers_do_not_grow_beyond_slots():
 def test_samples_equal_those_of_the_stock_cache(model, monkeypatch):
     policy = TinyPolicy(model())
     ours = sample(policy)
-    assert all(isinstance(layer, GrowingLayer) for layer in new_cache(policy.model.config, 8).layers)
+    assert all(
+        isinstance(layer, GrowingLayer) for layer in new_cache(policy.model.config, 8).layers
+    )
     monkeypatch.setattr(cache, "new_cache", lambda config, _slots: DynamicCache(config=config))
     stock = sample(policy)
     assert [r.tokens for r in ours] == [r.tokens for r in stock]

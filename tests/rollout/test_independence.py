@@ -1,4 +1,5 @@
-"""Samples depend on weights, seed, prompt, occurrence, sample and iteration, and on nothing else."""
+"""Samples depend on weights, seed, prompt, occurrence, sample and iteration, and on nothing
+else."""
 
 from __future__ import annotations
 
@@ -8,7 +9,16 @@ import pytest
 import torch
 
 from rlmods.rollout import Local, decode
-from tests.rollout.models import MODELS, RAGGED, TinyPolicy, assert_agrees, gpt2, llama, outcomes, sample
+from tests.rollout.models import (
+    MODELS,
+    RAGGED,
+    TinyPolicy,
+    assert_agrees,
+    gpt2,
+    llama,
+    outcomes,
+    sample,
+)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -18,7 +28,8 @@ def test_other_rows_and_batch_size_do_not_matter(name, monkeypatch):
     assert outcomes(sample(policy, batch_size=1)) == expected
     assert outcomes(sample(policy, batch_size=9)) == expected
     assert sorted(outcomes(sample(policy, RAGGED[::-1]))) == sorted(expected)
-    assert outcomes(sample(policy, RAGGED[:2])) + outcomes(sample(policy, RAGGED[2:])) == expected  # as on two ranks
+    # as on two ranks
+    assert outcomes(sample(policy, RAGGED[:2])) + outcomes(sample(policy, RAGGED[2:])) == expected
     assert [s for s in expected if s[1] < 2] == outcomes(sample(policy, samples=2))
     for fraction in (0.0, 1.0):  # finished rows never leave the batch; they leave it at once
         monkeypatch.setattr(decode, "COMPACT_BELOW", fraction)
@@ -46,7 +57,8 @@ def test_seed_iteration_sample_occurrence_and_id_change_samples():
 
 
 def test_a_prompt_of_two_passes_gets_other_answers_in_one_batch():
-    """A batch may hold a prompt of this pass over the data and of the next: the answers are those that each pass gets by itself."""
+    """A batch may hold a prompt of this pass over the data and of the next: the answers are those
+    that each pass gets by itself."""
     policy, tokens = TinyPolicy(llama(), eos=[]), lambda rows: [tuple(r.tokens) for r in rows]
     passes = [dataclasses.replace(RAGGED[0], time=time) for time in (0, 1, 2)]
     alone = [tokens(sample(policy, [prompt], samples=4)) for prompt in passes]

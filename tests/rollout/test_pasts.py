@@ -25,20 +25,39 @@ NEVER = TinyPolicy(llama(), eos=())
 
 
 def uniforms(num_rows: int, steps: int, seed: int) -> torch.Tensor:
-    return torch.rand(num_rows, steps, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.rand(
+        num_rows, steps, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
 
 
-def run(model: Any, prompts: Sequence[list[int]], pasts: Sequence[Past | None] | None = None, *, seed: int = 0, **options: Any) -> Decoded:
+def run(
+    model: Any,
+    prompts: Sequence[list[int]],
+    pasts: Sequence[Past | None] | None = None,
+    *,
+    seed: int = 0,
+    **options: Any,
+) -> Decoded:
     """Sample up to 6 ids after each prompt."""
-    options = {"limits": [6] * len(prompts), "uniforms": uniforms(len(prompts), 6, seed)} | NONE | options
-    return decode(model.eval(), prompts, pasts=None if pasts is None else list(pasts), forward_cost=0, **options)
+    options = (
+        {"limits": [6] * len(prompts), "uniforms": uniforms(len(prompts), 6, seed)} | NONE | options
+    )
+    return decode(
+        model.eval(),
+        prompts,
+        pasts=None if pasts is None else list(pasts),
+        forward_cost=0,
+        **options,
+    )
 
 
 def assert_equal(ours: Decoded, expected: Decoded) -> None:
     assert torch.equal(ours.lengths, expected.lengths)
     for row, length in enumerate(ours.lengths.tolist()):
         assert torch.equal(ours.tokens[row, :length], expected.tokens[row, :length])
-        torch.testing.assert_close(ours.logprobs[row, :length], expected.logprobs[row, :length], atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            ours.logprobs[row, :length], expected.logprobs[row, :length], atol=1e-5, rtol=0
+        )
 
 
 class Shapes:
@@ -57,9 +76,12 @@ class Shapes:
 @pytest.mark.parametrize("seed", range(5))
 class TestDecode:
     def test_goes_on_over_several_turns(self, model: Any, seed: int) -> None:
-        """Rows of different lengths, which end at different steps and have padding between their ids."""
+        """Rows of different lengths, which end at different steps and have padding between their
+        ids."""
         random, made = Random(seed), TinyPolicy(model(), eos=range(40, 52))
-        contexts = [[random.randrange(3, 40) for _ in range(random.randint(1, 9))] for _ in range(7)]
+        contexts = [
+            [random.randrange(3, 40) for _ in range(random.randint(1, 9))] for _ in range(7)
+        ]
         pasts: list[Past | None] = [None] * 7
         for turn in range(4):
             found = run(made, contexts, pasts, seed=turn, keep=[True] * 7)
@@ -73,7 +95,8 @@ class TestDecode:
             pasts = found.pasts
 
     def test_ids_in_common_are_enough(self, model: Any, seed: int) -> None:
-        """As for a branch that leaves a response within a turn, for a response that was cut, and for one without keys and values."""
+        """As for a branch that leaves a response within a turn, for a response that was cut, and
+        for one without keys and values."""
         random, made = Random(seed), TinyPolicy(model())
         contexts = [[random.randrange(3, 40) for _ in range(8)] for _ in range(6)]
         pasts = run(made, contexts, keep=[True] * 6).pasts
@@ -93,11 +116,14 @@ class TestCost:
     def test_only_new_ids_are_processed(self) -> None:
         contexts = [[5, 6, 7, 8], [9, 10]]
         found = run(NEVER, contexts, keep=[True, True])
-        contexts = [[*context, *found.tokens[row].tolist(), 11, 12] for row, context in enumerate(contexts)]
+        contexts = [
+            [*context, *found.tokens[row].tolist(), 11, 12] for row, context in enumerate(contexts)
+        ]
         shapes = Shapes(NEVER)
         run(NEVER, contexts, found.pasts)
         shapes.hook.remove()
-        assert shapes.num_ids == 2 * 3  # the last sampled one, which no forward has read, and two new ones
+        # the last sampled one, which no forward has read, and two new ones
+        assert shapes.num_ids == 2 * 3
 
     def test_a_row_with_a_longer_rest_than_equal_beginnings_leave_is_processed_anew(self) -> None:
         begin = list(range(5, 25))
@@ -111,7 +137,13 @@ class TestCost:
         pasts = run(NEVER, [[5, 6], [7]], keep=[True, True]).pasts
         seen: list[int] = []
         decode(
-            NEVER.eval(), [[5, 6, 7], [7, 8]], [3, 3], uniforms(2, 3, 0), pasts=pasts, on_step=lambda *_: seen.append(len(pasts)), **NONE
+            NEVER.eval(),
+            [[5, 6, 7], [7, 8]],
+            [3, 3],
+            uniforms(2, 3, 0),
+            pasts=pasts,
+            on_step=lambda *_: seen.append(len(pasts)),
+            **NONE,
         )
         assert seen == [0, 0, 0]
 
@@ -128,8 +160,12 @@ def test_models_with_sliding_windows_keep_nothing() -> None:
     assert run(TinyPolicy(mistral()), [[5, 6, 7]], keep=[True]).pasts == [None]
 
 
-def sample(environment: Any, model: Policy, branching: Any = None, **settings: Any) -> list[Response]:
-    rollout = MultiTurn(Local(**{"max_tokens": 6, "temperature": 2.0} | settings), environment, branching)
+def sample(
+    environment: Any, model: Policy, branching: Any = None, **settings: Any
+) -> list[Response]:
+    rollout = MultiTurn(
+        Local(**{"max_tokens": 6, "temperature": 2.0} | settings), environment, branching
+    )
     rollout.sync(model, iteration=0)
     return rollout.generate(SPLITS.train[:3], samples=4, iteration=0)
 
@@ -160,13 +196,17 @@ class TestTurns:
         assert [r.tokens for r in ours] == [r.tokens for r in expected]
         assert [r.cuts for r in ours] == [r.cuts for r in expected]
         for r, other in zip(ours, expected, strict=True):
-            torch.testing.assert_close(r.behavior_logprobs, other.behavior_logprobs, atol=1e-4, rtol=0)
+            torch.testing.assert_close(
+                r.behavior_logprobs, other.behavior_logprobs, atol=1e-4, rtol=0
+            )
         assert any(past is not None for past in kept)
         assert any(r.cuts for r in ours) == forgets
         assert any(r.branch for r in ours) == (rule is not None)
 
     @pytest.mark.parametrize("batch_size", [2, 4, 256])
-    def test_are_kept_of_as_many_rows_as_are_sampled_at_once(self, case: str, batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_are_kept_of_as_many_rows_as_are_sampled_at_once(
+        self, case: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         environment, forgets, rule = CASES[case]
         most, contexts = [], MultiTurn._contexts
 
@@ -174,17 +214,23 @@ class TestTurns:
             before = sum(row.past is not None for row in active)
             made = contexts(self, batch, active)
             after = sum(row.past is not None for row in active)
-            most.append((before, after + sum(len(context.samples) for context in made if context.keep)))
+            most.append(
+                (before, after + sum(len(context.samples) for context in made if context.keep))
+            )
             return made
 
         monkeypatch.setattr(MultiTurn, "_contexts", count)
-        sample(environment, forgetful(policy()) if forgets else policy(), rule, batch_size=batch_size)
+        sample(
+            environment, forgetful(policy()) if forgets else policy(), rule, batch_size=batch_size
+        )
         assert max(after for _, after in most) <= batch_size
         if rule is None:
             assert max(before for before, _ in most) <= batch_size
 
 
-def test_nothing_is_kept_of_last_turns_and_of_responses_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_kept_of_last_turns_and_of_responses_that_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows: dict[int, Any] = {}
     contexts = MultiTurn._contexts
 
@@ -192,7 +238,8 @@ def test_nothing_is_kept_of_last_turns_and_of_responses_that_have_ended(monkeypa
         rows.update((id(row), row) for row in active)
         made = contexts(self, batch, active)
         assert not any(
-            context.keep and len(own[0].turns) + 1 == self.environment.max_turns for own, context in zip(batch, made, strict=True)
+            context.keep and len(own[0].turns) + 1 == self.environment.max_turns
+            for own, context in zip(batch, made, strict=True)
         )
         assert not any(row.past is not None for row in rows.values() if row.done)
         return made

@@ -28,7 +28,9 @@ def test_uniforms_are_pinned_and_prefix_stable():
 def test_uniforms_do_not_depend_on_those_drawn_before(keys):
     for count, key in keys:
         digest = hashlib.blake2b(repr((key, count)).encode(), digest_size=16).digest()
-        expected = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))).random(count)
+        expected = np.random.Generator(
+            np.random.Philox(key=int.from_bytes(digest, "little"))
+        ).random(count)
         assert keyed_uniforms(count, key, count).tolist() == expected.tolist()
 
 
@@ -36,7 +38,10 @@ def test_uniforms_do_not_depend_on_those_drawn_before(keys):
 @given(st.integers(0, 2**32 - 1), st.integers(1, 70), st.sampled_from([0.3, 1.0, 2.0]))
 def test_equals_a_slow_reference(seed, num_tokens, temperature):
     g = torch.Generator().manual_seed(seed)
-    logits, u = torch.randn(4, num_tokens, generator=g) * 4, torch.rand(4, generator=g, dtype=torch.float64)
+    logits, u = (
+        torch.randn(4, num_tokens, generator=g) * 4,
+        torch.rand(4, generator=g, dtype=torch.float64),
+    )
     tokens, logprobs = sample_tokens(logits, u, temperature=temperature)
     for row in range(4):
         p = (logits[row].double() / temperature).softmax(-1)
@@ -51,43 +56,69 @@ def test_tokens_of_probability_zero_are_never_sampled(possible, u):
     """At any position in the vocabulary, and at both ends of the unit interval."""
     possible = torch.tensor(possible)
     logits = torch.randn(1, len(possible)).masked_fill(~possible, -torch.inf)
-    tokens, logprobs = sample_tokens(logits, torch.tensor([u], dtype=torch.float64), temperature=1.0)
+    tokens, logprobs = sample_tokens(
+        logits, torch.tensor([u], dtype=torch.float64), temperature=1.0
+    )
     assert possible[tokens]
     assert logprobs.isfinite()
 
 
 def test_rare_tokens_are_sampled():
-    """Each token of probability 2e-12 after common ones still has its own part of the unit interval."""
+    """Each token of probability 2e-12 after common ones still has its own part of the unit
+    interval."""
     logits = torch.tensor([[0.0] * 1000 + [-20.0] * 1000])
     cdf = logits[0].double().softmax(-1).cumsum(-1)
     ids = torch.arange(1, 2000)
-    tokens, _ = sample_tokens(logits.expand(len(ids), -1), (cdf[ids - 1] + cdf[ids]) / 2, temperature=1.0)
+    tokens, _ = sample_tokens(
+        logits.expand(len(ids), -1), (cdf[ids - 1] + cdf[ids]) / 2, temperature=1.0
+    )
     assert tokens.tolist() == ids.tolist()
 
 
 def test_bfloat16_logits_are_sampled_in_float32():
-    logits, u = torch.randn(8, 64, generator=torch.Generator().manual_seed(0)).bfloat16(), torch.arange(8, dtype=torch.float64) / 8
-    for actual, expected in zip(sample_tokens(logits, u, temperature=0.7), sample_tokens(logits.float(), u, temperature=0.7), strict=True):
+    logits, u = (
+        torch.randn(8, 64, generator=torch.Generator().manual_seed(0)).bfloat16(),
+        torch.arange(8, dtype=torch.float64) / 8,
+    )
+    for actual, expected in zip(
+        sample_tokens(logits, u, temperature=0.7),
+        sample_tokens(logits.float(), u, temperature=0.7),
+        strict=True,
+    ):
         assert torch.equal(actual, expected)
 
 
 def test_underflowed_probabilities_are_never_sampled():
     logits = torch.tensor([[-200.0, 0.0, -200.0]])
     for u in EDGES:
-        assert sample_tokens(logits, torch.tensor([u], dtype=torch.float64), temperature=1.0)[0].item() == 1
+        assert (
+            sample_tokens(logits, torch.tensor([u], dtype=torch.float64), temperature=1.0)[0].item()
+            == 1
+        )
 
 
 def test_greedy_logprobs_are_those_of_temperature_one():
     logits = torch.tensor([[1.0, 3.0, 2.0]])
-    token, logprob = sample_tokens(logits, torch.tensor([0.99], dtype=torch.float64), temperature=0.0, top_k=1)
+    token, logprob = sample_tokens(
+        logits, torch.tensor([0.99], dtype=torch.float64), temperature=0.0, top_k=1
+    )
     assert token.item() == 1
     torch.testing.assert_close(logprob, logits.log_softmax(-1)[:, 1])
 
 
 def test_truncation_keeps_the_fewest_tokens():
     scores = torch.tensor([[0.1, 0.5, 0.15, 0.25]]).log()
-    kept = {p: truncate(scores, top_p=p, top_k=0).isfinite().int().tolist()[0] for p in (1e-9, 0.49, 0.51, 0.76, 0.91)}
-    assert kept == {1e-9: [0, 1, 0, 0], 0.49: [0, 1, 0, 0], 0.51: [0, 1, 0, 1], 0.76: [0, 1, 1, 1], 0.91: [1, 1, 1, 1]}
+    kept = {
+        p: truncate(scores, top_p=p, top_k=0).isfinite().int().tolist()[0]
+        for p in (1e-9, 0.49, 0.51, 0.76, 0.91)
+    }
+    assert kept == {
+        1e-9: [0, 1, 0, 0],
+        0.49: [0, 1, 0, 0],
+        0.51: [0, 1, 0, 1],
+        0.76: [0, 1, 1, 1],
+        0.91: [1, 1, 1, 1],
+    }
     assert truncate(scores, top_p=1.0, top_k=2).isfinite().int().tolist() == [[0, 1, 0, 1]]
     assert torch.equal(truncate(scores, top_p=1.0, top_k=9), scores)
     # top_p counts the mass among the top_k: 0.5 / 0.75 reaches 0.6 alone

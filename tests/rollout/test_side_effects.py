@@ -21,12 +21,20 @@ def test_modes_are_restored_and_no_graph_is_built():
     seen = []
 
     def record(module, _, out):
-        seen.append((module.training, out.requires_grad, out.is_inference(), out.shape[:-1].numel() <= 4 * len(RAGGED)))
+        seen.append(
+            (
+                module.training,
+                out.requires_grad,
+                out.is_inference(),
+                out.shape[:-1].numel() <= 4 * len(RAGGED),
+            )
+        )
 
     handle = policy.model.lm_head.register_forward_hook(record)
     sample(policy, samples=4)
     handle.remove()
-    assert set(seen) == {(False, False, False, True)}  # one position of a row: only the last logits are computed
+    # one position of a row: only the last logits are computed
+    assert set(seen) == {(False, False, False, True)}
     assert [m.training for m in policy.modules()] == before
     policy.model.lm_head.weight.data[3] = torch.nan
     with pytest.raises(UserError):
@@ -63,7 +71,8 @@ def test_bfloat16_model_has_float32_logprobs():
 
 @pytest.mark.parametrize("first", ["forward", "sample"])
 def test_autocast_caches_no_weights(first):
-    """Weights change between two calls under one autocast, as in a training step: neither call may use the other's casts."""
+    """Weights change between two calls under one autocast, as in a training step: neither call may
+    use the other's casts."""
     policy, ids = TinyPolicy(llama()), torch.tensor([[5, 6, 7]])
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         if first == "forward":
@@ -73,7 +82,10 @@ def test_autocast_caches_no_weights(first):
         else:
             sample(policy)
             policy.model.lm_head.weight.mul_(-1)
-            assert torch.equal(policy.model(input_ids=ids).logits, copy.deepcopy(policy.model)(input_ids=ids).logits)
+            assert torch.equal(
+                policy.model(input_ids=ids).logits,
+                copy.deepcopy(policy.model)(input_ids=ids).logits,
+            )
 
 
 def test_no_prompts_give_no_responses():
@@ -83,7 +95,15 @@ def test_no_prompts_give_no_responses():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("max_tokens", 0), ("temperature", -1.0), ("temperature", math.nan), ("top_p", 0.0), ("top_p", 1.1), ("top_k", -1), ("stop", [""])],
+    [
+        ("max_tokens", 0),
+        ("temperature", -1.0),
+        ("temperature", math.nan),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_k", -1),
+        ("stop", [""]),
+    ],
 )
 def test_invalid_settings_name_the_override(field, value):
     with pytest.raises(ValueError, match=rf"rollout\.{field}="):

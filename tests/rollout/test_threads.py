@@ -1,4 +1,5 @@
-"""Threads of environments: calls run in order and in parallel, and nothing waits for a call that hangs."""
+"""Threads of environments: calls run in order and in parallel, and nothing waits for a call that
+hangs."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def test_leaving_waits_for_no_call_and_cancels_those_that_have_not_begun() -> No
 
 def test_a_call_that_hangs_does_not_keep_the_process() -> None:
     program = (
-        "import time; from rlmods.rollout.threads import Threads\nwith Threads(1, 'test') as t: t.submit(time.sleep, 600); time.sleep(0.1)"
+        "import time; from rlmods.rollout.threads import Threads\nwith Threads(1, 'test') as "
+        "t: t.submit(time.sleep, 600); time.sleep(0.1)"
     )
     start = time.monotonic()
     subprocess.run([sys.executable, "-c", program], check=True, timeout=300)

@@ -31,7 +31,12 @@ PROMPTS = [Prompt(id=str(i), text=text) for i, text in enumerate(("1+1=", "22-3=
 
 
 def sample(
-    environment: Any, *, samples: int = 4, iteration: int = 3, prompts: Sequence[Prompt] = PROMPTS, **settings: Any
+    environment: Any,
+    *,
+    samples: int = 4,
+    iteration: int = 3,
+    prompts: Sequence[Prompt] = PROMPTS,
+    **settings: Any,
 ) -> list[Response]:
     rollout = MultiTurn(Local(**{"max_tokens": 8, "seed": 7} | settings), environment)
     rollout.sync(policy(), iteration=iteration)
@@ -44,7 +49,8 @@ def ids(responses: Sequence[Response]) -> list[tuple[int, ...]]:
 
 class TestTokens:
     def test_are_those_sampled_and_observed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Nothing is decoded and encoded again: the sampled ids are the engine's, and the others the observation's."""
+        """Nothing is decoded and encoded again: the sampled ids are the engine's, and the others
+        the observation's."""
         said: list[list[int]] = []
         extend = Local.extend
 
@@ -65,15 +71,18 @@ class TestTokens:
                 assert all(r.mask[turn.start : turn.stop])
                 stop = r.turns[i + 1].start if i + 1 < len(r.turns) else len(r.tokens)
                 observed = r.tokens[turn.stop : stop]
-                assert model.decode_raw(observed) == ("" if i + 1 == len(r.turns) else ["\nabc\n", "\nde\n"][i])
+                assert model.decode_raw(observed) == (
+                    "" if i + 1 == len(r.turns) else ["\nabc\n", "\nde\n"][i]
+                )
                 assert not any(r.mask[turn.stop : stop])
                 assert not any(r.behavior_logprobs[turn.stop : stop])
             assert r.text == r.turns[-1].text
 
     @pytest.mark.parametrize("batch_size", [64, 1])
     def test_what_is_processed(self, monkeypatch: pytest.MonkeyPatch, batch_size: int) -> None:
-        """The prompt once for all responses, and then the last sampled token and the observation of each; or the prompt in every round, if
-        there is no room for the keys and values of all responses."""
+        """The prompt once for all responses, and then the last sampled token and the observation of
+        each; or the prompt in every round, if there is no room for the keys and values of all
+        responses."""
         widths: list[tuple[int, int]] = []
         forward = CachedRows._forward
 
@@ -100,21 +109,35 @@ class TestTokens:
     def test_logprobs_equal_teacher_forcing_over_all_turns(self) -> None:
         responses, model = sample(Echo(least=2), temperature=0.8), policy()
         scores = Scores([0.0] * len(responses))
-        rows = collate(responses, scores, torch.arange(len(responses)), policy_version=0, pad_id=model.pad_id)
+        rows = collate(
+            responses, scores, torch.arange(len(responses)), policy_version=0, pad_id=model.pad_id
+        )
         assert not torch.equal(
-            rows.mask, rows.mask & (torch.arange(rows.mask.shape[1]) >= rows.mask.int().argmax(1)[:, None]).cumprod(1).bool()
+            rows.mask,
+            rows.mask
+            & (torch.arange(rows.mask.shape[1]) >= rows.mask.int().argmax(1)[:, None])
+            .cumprod(1)
+            .bool(),
         )
         logprobs = model(rows.tokens, rows.mask, temperature=0.8).logprobs
-        torch.testing.assert_close(logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4
+        )
 
     def test_every_turn_has_random_numbers_of_its_own(self) -> None:
         """Without a stop, turns of equal contexts would otherwise be equal."""
         model = policy()
         model.eos_ids = frozenset({1})
-        model.model.get_output_embeddings().weight.data.zero_()  # every token is equally likely, whatever the context
-        rollout = MultiTurn(Local(max_tokens=4, seed=7, stop=list("0123456789abcdefghijklmnopqrstuvwxyz")), Script(["ab", "ab"]))
+        # every token is equally likely, whatever the context
+        model.model.get_output_embeddings().weight.data.zero_()
+        rollout = MultiTurn(
+            Local(max_tokens=4, seed=7, stop=list("0123456789abcdefghijklmnopqrstuvwxyz")),
+            Script(["ab", "ab"]),
+        )
         rollout.sync(model, iteration=0)
-        responses = [r for r in rollout.generate(PROMPTS, samples=16, iteration=0) if len(r.turns) > 1]
+        responses = [
+            r for r in rollout.generate(PROMPTS, samples=16, iteration=0) if len(r.turns) > 1
+        ]
         turns = [[tuple(r.tokens[t.start : t.stop]) for t in r.turns] for r in responses]
         assert len(turns) > 5
         assert all(len(set(row)) == len(row) for row in turns)
@@ -130,7 +153,10 @@ class TestKeys:
     def test_neither_other_rows_nor_batch_size_matter(self) -> None:
         expected = ids(sample(Echo()))
         assert ids(sample(Echo(), batch_size=1)) == ids(sample(Echo(), batch_size=5)) == expected
-        assert ids(sample(Echo(), prompts=PROMPTS[:1])) + ids(sample(Echo(), prompts=PROMPTS[1:])) == expected
+        assert (
+            ids(sample(Echo(), prompts=PROMPTS[:1])) + ids(sample(Echo(), prompts=PROMPTS[1:]))
+            == expected
+        )
         assert [s for i, s in enumerate(expected) if i % 4 < 2] == ids(sample(Echo(), samples=2))
 
     def test_seed_iteration_and_occurrence_change_samples(self) -> None:
@@ -191,7 +217,9 @@ class TestLimits:
         for r in (responses := sample(Script(["a"] * 2), samples=16, max_tokens=3)):
             assert all(turn.finish == "stop" for turn in r.turns[:-1])
             assert all(turn.stop - turn.start <= 3 for turn in r.turns)
-            assert r.finish == ("length" if r.turns[-1].finish == "length" or len(r.turns) < 3 else "stop")
+            assert r.finish == (
+                "length" if r.turns[-1].finish == "length" or len(r.turns) < 3 else "stop"
+            )
         assert {r.finish for r in responses} == {"stop", "length"}
 
     @pytest.mark.parametrize("limit", [12, 20])
@@ -202,14 +230,19 @@ class TestLimits:
         assert all(r.mask is not None and r.mask[-1] for r in responses)
 
     def test_of_the_context(self) -> None:
-        rollout = MultiTurn(Local(max_tokens=8, seed=7), Script(["abcd"] * 30, max_turns=31, max_tokens=1000))
+        rollout = MultiTurn(
+            Local(max_tokens=8, seed=7), Script(["abcd"] * 30, max_turns=31, max_tokens=1000)
+        )
         rollout.sync(policy(context_length=24), iteration=0)
         responses = rollout.generate(PROMPTS, samples=8, iteration=0)
         assert max(len(r.prompt_tokens) + len(r.tokens) for r in responses) <= 24
 
-    @pytest.mark.parametrize("limits", [{"max_turns": 2}, {"max_turns": 3}, {"max_tokens": 16}, {}], ids=str)
+    @pytest.mark.parametrize(
+        "limits", [{"max_turns": 2}, {"max_turns": 3}, {"max_tokens": 16}, {}], ids=str
+    )
     def test_episodes_are_told_if_one_ends_them(self, limits: dict[str, int]) -> None:
-        """Also if the last turn is truncated; not if the last reply, the third, ended the episode."""
+        """Also if the last turn is truncated; not if the last reply, the third, ended the
+        episode."""
         responses = sample(Told(["."] * 2, **limits), samples=8)
         for r in responses:
             *earlier, last = r.turns
@@ -219,7 +252,9 @@ class TestLimits:
             assert r.finish == ("stop" if len(r.turns) == 3 and last.finish == "stop" else "length")
         assert any(r.turns[-1].reward == 5.0 for r in responses)
 
-    def test_an_episode_that_is_only_measured_is_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_episode_that_is_only_measured_is_ended(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         ended: list[Any] = []
         monkeypatch.setattr(ToldLines, "end", lambda self: ended.append(self))
         assert num_added_tokens(policy(), MultiTurn(Local(), Told()), PROMPTS) == 0
@@ -286,7 +321,9 @@ class TestWithEnvironment:
         sample(Script(), stop=["3"])
         assert stops == [("3", "7"), ("3",)]
 
-    def test_the_conversation_is_told_whether_a_turn_has_its_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_conversation_is_told_whether_a_turn_has_its_end(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         told, observe = Counter[bool](), Conversation.observe
 
         def spy(self: Any, model: Any, reply: str, ended: bool, messages: Any) -> Any:
@@ -295,11 +332,15 @@ class TestWithEnvironment:
 
         monkeypatch.setattr(Conversation, "observe", spy)
         responses = sample(Script(["a"] * 3), samples=16, stop=list("abcdefghijklmnop"))
-        assert told == Counter(r.tokens[turn.stop - 1] in policy().eos_ids for r in responses for turn in r.turns[:-1])
+        assert told == Counter(
+            r.tokens[turn.stop - 1] in policy().eos_ids for r in responses for turn in r.turns[:-1]
+        )
         assert len(told) == 2
 
     def test_the_longest_context_is_that_of_the_rollout(self) -> None:
-        rollout = MultiTurn(Short(max_tokens=8, seed=7), Script(["abcd"] * 30, max_turns=31, max_tokens=1000))
+        rollout = MultiTurn(
+            Short(max_tokens=8, seed=7), Script(["abcd"] * 30, max_turns=31, max_tokens=1000)
+        )
         rollout.sync(policy(), iteration=0)
         responses = rollout.generate(PROMPTS, samples=8, iteration=0)
         assert max(len(r.prompt_tokens) + len(r.tokens) for r in responses) <= 24
@@ -308,13 +349,24 @@ class TestWithEnvironment:
 def test_failed_calls_are_counted_by_their_kind() -> None:
     errors = (None, "malformed", "error", "unknown", "timeout")
     calls = tuple(ToolCall("x", {}, "", error, seconds=0.5) for error in errors)  # type: ignore[arg-type]
-    response = Response(PROMPTS[0], tokens=range(5), mask=[True, False, False, True, True], turns=(Turn(0, 1, calls=calls), Turn(3, 5)))
+    response = Response(
+        PROMPTS[0],
+        tokens=range(5),
+        mask=[True, False, False, True, True],
+        turns=(Turn(0, 1, calls=calls), Turn(3, 5)),
+    )
     meter = Meter(torch.device("cpu"))
     log_turns(meter, "train", [response])
     found = {name.removeprefix("train/"): value for name, value in meter.compute().items()}
     assert found == {
-        "turns": 2, "tool_calls": 5, "tool_errors": 3, "malformed_calls": 1, "tool_s": 2.5, "observation_tokens": 2, "cut_fraction": 0,
-    }  # fmt: skip
+        "turns": 2,
+        "tool_calls": 5,
+        "tool_errors": 3,
+        "malformed_calls": 1,
+        "tool_s": 2.5,
+        "observation_tokens": 2,
+        "cut_fraction": 0,
+    }
 
 
 class TestRollout:
@@ -326,11 +378,24 @@ class TestRollout:
     def test_settings_are_those_of_the_inner_rollout(self) -> None:
         rollout = MultiTurn(Local(max_tokens=8, seed=7), GuessNumber(max_tokens=50))
         greedy = with_settings(rollout, temperature=0.0, top_p=1.0, top_k=0, cache=3)
-        assert (greedy.temperature, greedy.rollout.temperature, rollout.temperature) == (0.0, 0.0, 1.0)
-        assert (greedy.max_tokens, greedy.batch_size, greedy.ahead, greedy.top_p, greedy.top_k) == (50, 256, 0, 1.0, 0)
+        assert (greedy.temperature, greedy.rollout.temperature, rollout.temperature) == (
+            0.0,
+            0.0,
+            1.0,
+        )
+        assert (greedy.max_tokens, greedy.batch_size, greedy.ahead, greedy.top_p, greedy.top_k) == (
+            50,
+            256,
+            0,
+            1.0,
+            0,
+        )
 
     def test_another_without_extend_is_refused(self) -> None:
-        with pytest.raises(UserError, match=r"Whole samples responses of one turn only .*: type environment=single_turn"):
+        with pytest.raises(
+            UserError,
+            match=r"Whole samples responses of one turn only .*: type environment=single_turn",
+        ):
             MultiTurn(Whole(), Echo())
 
     def test_reports_progress(self) -> None:
@@ -359,10 +424,16 @@ class Scripted(Local):
     def extend(self, contexts: Any, *, iteration: int) -> Any:
         assert self._policy is not None
         tokens = [*self._policy.encode(Prompt(id="", text=next(self.script))), 1]
-        return [[Continuation(tokens, [-1.0] * len(tokens), True) for _ in context.samples] for context in contexts]
+        return [
+            [Continuation(tokens, [-1.0] * len(tokens), True) for _ in context.samples]
+            for context in contexts
+        ]
 
 
-@pytest.mark.parametrize(("guesses", "turns", "reward"), [(["4"], 1, 1.0), (["9", "2", "4"], 3, 0.8), (["x", "5", "3"], 3, -0.3)])
+@pytest.mark.parametrize(
+    ("guesses", "turns", "reward"),
+    [(["4"], 1, 1.0), (["9", "2", "4"], 3, 0.8), (["x", "5", "3"], 3, -0.3)],
+)
 def test_guessing(guesses: list[str], turns: int, reward: float) -> None:
     rollout = Scripted()
     rollout.script = iter(guesses)

@@ -33,27 +33,49 @@ from tests.support.tiny_setup import fit, learner
 pytest.importorskip("vllm")
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
-RAGGED = [Prompt(id=f"p{i}", text="".join(chr(97 + (5 * i + 3 * j) % 26) for j in range(n))) for i, n in enumerate([1, 9, 4, 40, 2, 17])]
-SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+RAGGED = [
+    Prompt(id=f"p{i}", text="".join(chr(97 + (5 * i + 3 * j) % 26) for j in range(n)))
+    for i, n in enumerate([1, 9, 4, 40, 2, 17])
+]
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 
 
 def llama(*, tied: bool, seed: int = 0, **options: Any) -> Policy:
     """A random Llama whose distributions are neither uniform nor deterministic."""
     tokenizer = character_tokenizer()
-    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+    ids = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": None,
+    }
     options = {"max_position_embeddings": 64, **options}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=tied, **SHAPE, **ids, **options))
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=len(tokenizer), tie_word_embeddings=tied, **SHAPE, **ids, **options
+            )
+        )
         for x in model.parameters():
             if x.ndim == 2:
                 x.data.normal_(std=0.25)
     policy = Policy(model, tokenizer)
-    policy.eos_ids = frozenset([30, 31, 32])  # not that of the configuration, which ends no response
+    # not that of the configuration, which ends no response
+    policy.eos_ids = frozenset([30, 31, 32])
     return policy
 
 
-POLICIES = {"tiny": lambda: Tiny()(), "tied": lambda: llama(tied=True), "untied": lambda: llama(tied=False)}
+POLICIES = {
+    "tiny": lambda: Tiny()(),
+    "tied": lambda: llama(tied=True),
+    "untied": lambda: llama(tied=False),
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +89,13 @@ def synced(policy: Policy, **settings: Any) -> VLLM:
     return rollout
 
 
-def sample(policy: Policy, prompts: Sequence[Prompt] = RAGGED, samples: int = 4, iteration: int = 0, **settings: Any) -> list[Response]:
+def sample(
+    policy: Policy,
+    prompts: Sequence[Prompt] = RAGGED,
+    samples: int = 4,
+    iteration: int = 0,
+    **settings: Any,
+) -> list[Response]:
     return synced(policy, **settings).generate(prompts, samples=samples, iteration=iteration)
 
 
@@ -77,14 +105,17 @@ def outcomes(responses: list[Response]) -> list[Any]:
 
 @torch.no_grad()
 def gap(policy: Policy, responses: list[Response], temperature: float = 1.0) -> float:
-    """Largest distance between the sampler's log-probabilities and those of the trainer's forward."""
+    """Largest distance between the sampler's log-probabilities and those of the trainer's
+    forward."""
     rows = [torch.tensor([*r.prompt_tokens, *r.tokens]) for r in responses]
     tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     mask = torch.zeros(tokens.shape, dtype=torch.bool)
     for i, r in enumerate(responses):
         mask[i, len(r.prompt_tokens) : len(rows[i])] = True
     sampled = torch.tensor([x for r in responses for x in r.behavior_logprobs])
-    return float((policy(tokens, mask, temperature=temperature).logprobs[mask] - sampled).abs().max())
+    return float(
+        (policy(tokens, mask, temperature=temperature).logprobs[mask] - sampled).abs().max()
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
@@ -93,7 +124,9 @@ def test_logprobs_are_those_of_the_trainer(name: str, temperature: float) -> Non
     policy = POLICIES[name]()
     responses = sample(policy, temperature=temperature)
     assert gap(policy, responses, temperature) < 1e-4
-    assert [(r.prompt, r.meta["sample"]) for r in responses] == [(p, i) for p in RAGGED for i in range(4)]
+    assert [(r.prompt, r.meta["sample"]) for r in responses] == [
+        (p, i) for p in RAGGED for i in range(4)
+    ]
     assert [r.prompt_tokens for r in responses[::4]] == [policy.encode(p) for p in RAGGED]
     assert len({tuple(r.tokens) for r in responses}) > 12
 
@@ -169,7 +202,9 @@ def test_greedy_is_that_of_the_local_sampler(tied: Policy) -> None:
     assert outcomes(found) == outcomes(expected)
     for a, b in zip(found, expected, strict=True):
         assert a.text == b.text
-        torch.testing.assert_close(torch.tensor(a.behavior_logprobs), torch.tensor(b.behavior_logprobs), atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            torch.tensor(a.behavior_logprobs), torch.tensor(b.behavior_logprobs), atol=1e-4, rtol=0
+        )
 
 
 def test_the_token_that_ends_a_response_is_kept(tied: Policy) -> None:
@@ -177,7 +212,11 @@ def test_the_token_that_ends_a_response_is_kept(tied: Policy) -> None:
     ended = [r for r in responses if r.finish == "stop"]
     assert 10 < len(ended) < len(responses) - 10
     assert {r.tokens[-1] for r in ended} == set(tied.eos_ids)
-    assert all(r.tokens[-1] not in tied.eos_ids and len(r.tokens) == 12 for r in responses if r.finish == "length")
+    assert all(
+        r.tokens[-1] not in tied.eos_ids and len(r.tokens) == 12
+        for r in responses
+        if r.finish == "length"
+    )
     assert not any(i in tied.eos_ids for r in responses for i in r.tokens[:-1])
     assert all(r.text == tied.decode(r.tokens[:-1]) for r in ended)
 
@@ -191,7 +230,9 @@ def test_responses_fit_the_context(tied: Policy) -> None:
         tied.eos_ids = eos
     assert max(len(r.tokens) for r in responses[:8]) == 4
     assert max(len(r.tokens) for r in responses[8:]) == 12
-    with pytest.raises(UserError, match="64 tokens leave no room for a response in the model's context of 64"):
+    with pytest.raises(
+        UserError, match="64 tokens leave no room for a response in the model's context of 64"
+    ):
         sample(tied, [Prompt(id="full", text="a" * 64)])
 
 
@@ -203,7 +244,11 @@ def test_stop_strings_end_a_response(tied: Policy) -> None:
         stopped = sample(tied, samples=32, stop=[text])
     finally:
         tied.eos_ids = eos
-    assert sum(text in r.text for r in free) == sum(r.text.endswith(text) and r.finish == "stop" for r in stopped) > 0
+    assert (
+        sum(text in r.text for r in free)
+        == sum(r.text.endswith(text) and r.finish == "stop" for r in stopped)
+        > 0
+    )
     for a, b in zip(free, stopped, strict=True):
         assert a.tokens[: len(b.tokens)] == b.tokens
         assert len(a.behavior_logprobs[: len(b.tokens)]) == len(b.behavior_logprobs)
@@ -217,11 +262,14 @@ def test_truncated_support_and_logprobs(tied: Policy, settings: dict[str, Any]) 
     size = settings.get("top_k") or int((p[order].cumsum(0) < settings["top_p"]).sum()) + 1
     kept = {int(i): float(p[i] / p[order[:size]].sum()) for i in order[:size]}
     for r in responses:
-        assert r.behavior_logprobs[0] == pytest.approx(torch.tensor(kept[r.tokens[0]]).log().item(), abs=1e-4)
+        assert r.behavior_logprobs[0] == pytest.approx(
+            torch.tensor(kept[r.tokens[0]]).log().item(), abs=1e-4
+        )
 
 
 def test_training_is_not_disturbed(tied: Policy) -> None:
-    """Random state, threads, precision context and the train or eval mode stay as they were; validation's copy has its own settings."""
+    """Random state, threads, precision context and the train or eval mode stay as they were;
+    validation's copy has its own settings."""
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
     tied.train()
     rollout = synced(tied)
@@ -265,7 +313,11 @@ def test_nan_weights_are_an_error() -> None:
     with torch.no_grad():
         policy.model.model.layers[0].mlp.down_proj.weight.fill_(torch.nan)
     # An engine of its own: NaN stays in its cache.
-    with pytest.raises(UserError, match=r"^iteration 0: the policy's logits are not finite, training has diverged: type a lower"):
+    with pytest.raises(
+        UserError,
+        match=r"^iteration 0: the policy's logits are not finite, training has diverged: type a "
+        r"lower",
+    ):
         sample(policy, max_length=60)
 
 
@@ -275,12 +327,17 @@ def test_an_unknown_architecture_is_an_error(tied: Policy) -> None:
 
     VLLM().check_policy(tied)
     policy = Policy(Unknown(tied.model.config), tied.tokenizer)
-    with pytest.raises(UserError, match="vLLM has no implementation of Unknown: type rollout=local"):
+    with pytest.raises(
+        UserError, match="vLLM has no implementation of Unknown: type rollout=local"
+    ):
         VLLM().check_policy(policy)
 
 
 def test_an_engine_that_does_not_start_says_why(tied: Policy) -> None:
-    with pytest.raises(UserError, match=r"the engine does not start \(.*cache.*\): type a larger rollout\.cache_gib") as error:
+    with pytest.raises(
+        UserError,
+        match=r"the engine does not start \(.*cache.*\): type a larger rollout\.cache_gib",
+    ) as error:
         synced(tied, cache_gib=1e-5)
     assert "\n" not in str(error.value)
     assert gap(tied, sample(tied)) < 1e-4
@@ -288,7 +345,11 @@ def test_an_engine_that_does_not_start_says_why(tied: Policy) -> None:
 
 def test_experts_are_refused_without_a_gpu() -> None:
     """If vLLM's CPU build loads new experts now, remove the check."""
-    with pytest.raises(UserError, match="vLLM's CPU build cannot load new experts into Qwen3MoeForCausalLM: type rollout=local"):
+    with pytest.raises(
+        UserError,
+        match="vLLM's CPU build cannot load new experts into Qwen3MoeForCausalLM: type "
+        "rollout=local",
+    ):
         VLLM().check_policy(mixture("qwen3"))
 
 
@@ -309,7 +370,11 @@ def small() -> Policy:
 
 @pytest.mark.parametrize("kind", [VLLM, Skips])
 def test_a_skipped_sync_ends_the_run_with_one_line(kind: Any, tmp_path: Path) -> None:
-    part = learner(policy=small(), rollout=kind(max_tokens=8, cache_gib=0.25), optimizer=partial(torch.optim.AdamW, lr=0.05))
+    part = learner(
+        policy=small(),
+        rollout=kind(max_tokens=8, cache_gib=0.25),
+        optimizer=partial(torch.optim.AdamW, lr=0.05),
+    )
     if kind is VLLM:
         rows = fit(part, 4, callbacks=(Guard(tmp_path, max_kl=None, max_ratio=None),))
         assert max(row["train/sampler_logprob_gap"] for row in rows) < 1e-4
@@ -328,9 +393,12 @@ def test_learns_as_with_the_local_sampler() -> None:
     last = {}
     for rollout in (Local(max_tokens=16), VLLM(max_tokens=16, cache_gib=0.25)):
         part = learner(
-            policy=Tiny()(), rollout=rollout, reward=Accuracy(), batch=Batch(prompts=16, samples=8),
+            policy=Tiny()(),
+            rollout=rollout,
+            reward=Accuracy(),
+            batch=Batch(prompts=16, samples=8),
             optimizer=partial(torch.optim.AdamW, lr=2e-4),
-        )  # fmt: skip
+        )
         rows = fit(part, 20, splits=splits)
         rewards = [row["train/reward"] for row in rows if "train/reward" in row]
         last[type(rollout).__name__] = (sum(rewards[:3]) / 3, sum(rewards[-5:]) / 5)

@@ -1,4 +1,5 @@
-"""`rollout=vllm` with a stand-in of vLLM: how the engine is started, what it is given, and what is checked."""
+"""`rollout=vllm` with a stand-in of vLLM: how the engine is started, what it is given, and what is
+checked."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ class StandIn:
 
     def collective_rpc(self, method: str, kwargs: Any) -> None:
         assert method == "reload_weights"
-        self.weights, self.num_loads = {name: x.clone() for name, x in kwargs["weights_iterator"]}, self.num_loads + 1
+        self.weights, self.num_loads = (
+            {name: x.clone() for name, x in kwargs["weights_iterator"]},
+            self.num_loads + 1,
+        )
 
     def reset_prefix_cache(self) -> bool:
         self.num_resets += 1
@@ -67,14 +71,26 @@ class StandIn:
         outputs = []
         for name in [*self.waiting][:-3:-1]:
             _, settings = self.waiting.pop(name)
-            rows = [choice({"sampling_params": settings}, i, self.version) for i in range(settings["n"])]
-            outputs.append(SimpleNamespace(request_id=name, finished=True, outputs=[self.row(x) for x in rows]))
+            rows = [
+                choice({"sampling_params": settings}, i, self.version) for i in range(settings["n"])
+            ]
+            outputs.append(
+                SimpleNamespace(request_id=name, finished=True, outputs=[self.row(x) for x in rows])
+            )
         return [SimpleNamespace(request_id="x", finished=False, outputs=[]), *outputs]
 
     def row(self, x: Any) -> Any:
-        logprobs = [{entry["token_id"]: SimpleNamespace(logprob=entry["logprob"])} for entry in x["logprobs"]["content"]]
+        logprobs = [
+            {entry["token_id"]: SimpleNamespace(logprob=entry["logprob"])}
+            for entry in x["logprobs"]["content"]
+        ]
         spans = [SimpleNamespace(**span) for span in x["weight_versions"]]
-        return SimpleNamespace(token_ids=x["token_ids"], logprobs=logprobs, finish_reason=x["finish_reason"], weight_versions=spans)
+        return SimpleNamespace(
+            token_ids=x["token_ids"],
+            logprobs=logprobs,
+            finish_reason=x["finish_reason"],
+            weight_versions=spans,
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +106,11 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
     kinds.RequestOutputKind = SimpleNamespace(FINAL_ONLY=2)
     for name, x in {"vllm": module, "vllm.inputs": inputs, "vllm.sampling_params": kinds}.items():
         monkeypatch.setitem(sys.modules, name, x)
-    for name in ("VLLM_LOGGING_LEVEL", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_ENABLE_V1_MULTIPROCESSING"):
+    for name in (
+        "VLLM_LOGGING_LEVEL",
+        "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_ENABLE_V1_MULTIPROCESSING",
+    ):
         monkeypatch.setenv(name, "0")
     monkeypatch.setattr(torch, "set_num_threads", torch.set_num_threads)
     monkeypatch.setattr(external, "_engines", {})
@@ -103,7 +123,9 @@ def policy() -> Policy:
 
 
 def outcomes(responses: list[Response]) -> list[Any]:
-    return [(r.prompt.id, r.meta, r.tokens, r.behavior_logprobs, r.finish, r.text) for r in responses]
+    return [
+        (r.prompt.id, r.meta, r.tokens, r.behavior_logprobs, r.finish, r.text) for r in responses
+    ]
 
 
 def synced(policy: Policy, **settings: Any) -> VLLM:
@@ -117,7 +139,9 @@ def test_responses_are_in_the_order_of_the_prompts(policy: Policy) -> None:
     rollout = synced(policy)
     rollout.on_tokens = lambda *progress: calls.append(progress)
     responses = rollout.generate(PROMPTS, samples=3, iteration=4)
-    assert [(r.prompt, r.meta) for r in responses] == [(p, {"sample": i, "iteration": 4}) for p in PROMPTS for i in range(3)]
+    assert [(r.prompt, r.meta) for r in responses] == [
+        (p, {"sample": i, "iteration": 4}) for p in PROMPTS for i in range(3)
+    ]
     for p, rows in zip(PROMPTS, zip(*3 * [iter(responses)], strict=True), strict=True):
         encoded = external.encode(policy, [p], rollout._occurrences.__class__(), 6)[0]
         settings = sampling_settings(rollout, policy, whole([encoded], 3)[0], 4)
@@ -132,13 +156,23 @@ def test_responses_are_in_the_order_of_the_prompts(policy: Policy) -> None:
 
 
 def test_seeds_differ_by_everything_that_samples_depend_on(policy: Policy) -> None:
-    def seed(run: int = 0, prompt: str = "p", time: int = 0, before: int = 0, iteration: int = 0) -> int:
+    def seed(
+        run: int = 0, prompt: str = "p", time: int = 0, before: int = 0, iteration: int = 0
+    ) -> int:
         rollout = VLLM(seed=run)
         prompts = [Prompt(id=prompt, text="1", time=time)] * (before + 1)
         encoded = external.encode(policy, prompts, rollout._occurrences, 6)[-1]
         return int(sampling_settings(rollout, policy, whole([encoded], 1)[0], iteration)["seed"])
 
-    seeds = [seed(), seed(run=1), seed(prompt="q"), seed(time=1), seed(before=1), seed(iteration=1), seed(run=1, iteration=1)]
+    seeds = [
+        seed(),
+        seed(run=1),
+        seed(prompt="q"),
+        seed(time=1),
+        seed(before=1),
+        seed(iteration=1),
+        seed(run=1, iteration=1),
+    ]
     assert len(set(seeds)) == len(seeds)
     assert seed() == seed()
     assert all(0 <= x < 2**63 - 2**32 for x in seeds)
@@ -147,15 +181,23 @@ def test_seeds_differ_by_everything_that_samples_depend_on(policy: Policy) -> No
 def test_limits_are_those_of_the_local_sampler(policy: Policy, vllm: Any) -> None:
     long = Prompt(id="long", text="1" * (policy.context_length - 4))
     responses = synced(policy, max_tokens=64).generate([long, PROMPTS[0]], samples=8, iteration=0)
-    assert max(len(r.tokens) for r in responses[:8]) <= 4 < max(len(r.tokens) for r in responses[8:])
+    assert (
+        max(len(r.tokens) for r in responses[:8]) <= 4 < max(len(r.tokens) for r in responses[8:])
+    )
     full = Prompt(id="full", text="1" * policy.context_length)
     for rollout in (Local(), VLLM()):
         rollout.sync(policy, iteration=0)
-        with pytest.raises(UserError, match=r"prompt full: 256 tokens leave no room .*context of 256; .*policy=\.\.\. for a model with"):
+        with pytest.raises(
+            UserError,
+            match=r"prompt full: 256 tokens leave no room .*context of 256; .*policy=\.\.\. for a "
+            r"model with",
+        ):
             rollout.generate([full], samples=1, iteration=0)
     short = synced(policy, max_length=20)
     assert vllm.LLM.made[-1].options["max_model_len"] == 20
-    with pytest.raises(UserError, match=r"context of 20; shorten it, or type a larger rollout\.max_length"):
+    with pytest.raises(
+        UserError, match=r"context of 20; shorten it, or type a larger rollout\.max_length"
+    ):
         short.generate([Prompt(id="p", text="1" * 20)], samples=1, iteration=0)
 
 
@@ -165,7 +207,12 @@ def test_the_engine_is_that_of_the_policy(policy: Policy, vllm: Any) -> None:
     assert llm.config.architectures == ["LlamaForCausalLM"]
     assert llm.config.hidden_size == policy.model.config.hidden_size
     assert llm.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
-    expected = {"load_format": "dummy", "dtype": "bfloat16", "max_model_len": 256, "kv_cache_memory_bytes": 2**29}
+    expected = {
+        "load_format": "dummy",
+        "dtype": "bfloat16",
+        "max_model_len": 256,
+        "kv_cache_memory_bytes": 2**29,
+    }
     expected |= {"logprobs_mode": "processed_logprobs", "generation_config": "vllm"}
     assert expected.items() <= llm.options.items()
 
@@ -175,7 +222,11 @@ def test_an_engine_that_does_not_start_is_an_error(policy: Policy, vllm: Any) ->
         raise ValueError("No memory for the KV cache.\nDecrease it.")
 
     vllm.LLM = fail
-    with pytest.raises(UserError, match=r"does not start \(No memory for the KV cache. Decrease it.\): type a larger rollout.cache_gib"):
+    with pytest.raises(
+        UserError,
+        match=r"does not start \(No memory for the KV cache. Decrease it.\): type a larger "
+        r"rollout.cache_gib",
+    ):
         synced(policy)
 
 
@@ -183,7 +234,11 @@ def test_every_weight_is_sent_when_it_changes(vllm: Any) -> None:
     policy = tiny_setup.policy()
     rollout = synced(policy)
     [llm] = vllm.LLM.made
-    assert llm.weights.keys() == policy.model.state_dict().keys() >= {"lm_head.weight", "model.embed_tokens.weight"}
+    assert (
+        llm.weights.keys()
+        == policy.model.state_dict().keys()
+        >= {"lm_head.weight", "model.embed_tokens.weight"}
+    )
     greedy = with_settings(rollout, temperature=0.0)
     greedy.sync(policy, iteration=0)
     assert (llm.num_loads, llm.num_resets) == (1, 1)
@@ -208,7 +263,9 @@ def test_weights_of_experts_have_the_names_of_a_checkpoint(kind: str, tmp_path: 
     assert all(torch.equal(x, saved[name]) for name, x in sent.items())
 
 
-def test_a_failed_transfer_is_repeated(policy: Policy, vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_transfer_is_repeated(
+    policy: Policy, vllm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rollout = synced(policy)
     [llm] = vllm.LLM.made
     with monkeypatch.context() as patch:
@@ -224,7 +281,9 @@ def test_a_failed_transfer_is_repeated(policy: Policy, vllm: Any, monkeypatch: p
 def test_weights_that_another_process_changed_are_an_error(policy: Policy, vllm: Any) -> None:
     rollout = synced(policy)
     vllm.LLM.made[0].version = "other"
-    with pytest.raises(UserError, match=r"the weights other instead of .*give each training run its own engine") as error:
+    with pytest.raises(
+        UserError, match=r"the weights other instead of .*give each training run its own engine"
+    ) as error:
         rollout.generate(PROMPTS, samples=2, iteration=0)
     assert "\n" not in str(error.value)
 
@@ -263,21 +322,30 @@ def test_nan_is_an_error(policy: Policy, vllm: Any, monkeypatch: pytest.MonkeyPa
         return changed
 
     monkeypatch.setattr(vllm.LLM, "row", with_nan)
-    with pytest.raises(UserError, match=r"^iteration 2: the policy's logits are not finite, training has diverged"):
+    with pytest.raises(
+        UserError, match=r"^iteration 2: the policy's logits are not finite, training has diverged"
+    ):
         rollout.generate(PROMPTS, samples=1, iteration=2)
 
 
 def test_what_is_missing_is_named(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     VLLM().check_policy(policy)
     monkeypatch.setattr(sys.modules["vllm"].ModelRegistry, "get_supported_archs", set)
-    with pytest.raises(UserError, match="vLLM has no implementation of LlamaForCausalLM: type rollout=local"):
+    with pytest.raises(
+        UserError, match="vLLM has no implementation of LlamaForCausalLM: type rollout=local"
+    ):
         VLLM().check_policy(policy)
     sys.modules["vllm"].ModelRegistry.get_supported_archs = lambda: {"Qwen3MoeForCausalLM"}  # type: ignore[attr-defined]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="CPU build cannot load new experts into Qwen3MoeForCausalLM: type rollout=local"):
+    with pytest.raises(
+        UserError,
+        match="CPU build cannot load new experts into Qwen3MoeForCausalLM: type rollout=local",
+    ):
         VLLM().check_policy(mixture("qwen3"))
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(UserError, match=r"^rollout=vllm: vLLM cannot be imported .*: pip install 'rlmods\[vllm\]'"):
+    with pytest.raises(
+        UserError, match=r"^rollout=vllm: vLLM cannot be imported .*: pip install 'rlmods\[vllm\]'"
+    ):
         VLLM().check_policy(policy)
 
 
@@ -302,7 +370,10 @@ def test_versions_follow_policy_iteration_and_changes() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": 0.001}, r"rollout\.temperature=0\.001: must be 0 \(greedy\), or at least 0\.01 with vLLM"),
+        (
+            {"temperature": 0.001},
+            r"rollout\.temperature=0\.001: must be 0 \(greedy\), or at least 0\.01 with vLLM",
+        ),
         ({"max_tokens": 0}, r"rollout\.max_tokens=0: must be at least 1"),
         ({"cache_gib": 0}, r"rollout\.cache_gib=0: must be above 0"),
         ({"max_length": 1}, r"rollout\.max_length=1: must be null or at least 2"),

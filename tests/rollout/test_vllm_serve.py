@@ -38,9 +38,18 @@ def start(folder: Path) -> tuple[str, subprocess.Popen[bytes]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "rlmods.serve", "policy=tiny", f"port={port}", "cache_gib=0.25"]
+    command = [
+        sys.executable,
+        "-m",
+        "rlmods.serve",
+        "policy=tiny",
+        f"port={port}",
+        "cache_gib=0.25",
+    ]
     with open(folder / f"{port}.log", "wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=Path(__file__).parents[2])
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, start_new_session=True, cwd=Path(__file__).parents[2]
+        )
     return f"http://127.0.0.1:{port}", process
 
 
@@ -64,7 +73,9 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+def servers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     folder = tmp_path_factory.mktemp("servers")
     started = dict(start(folder) for _ in range(2))
     try:
@@ -94,14 +105,22 @@ def test_responses_are_those_of_the_policy(servers: Any) -> None:
         responses.append(part.generate(PROMPTS, samples=4, iteration=0))
         assert [r.prompt.id for r in responses[-1]] == [p.id for p in PROMPTS for _ in range(4)]
         assert gap(changed, responses[-1]) < 1e-4
-        assert outcomes(part.generate(PROMPTS[:4], samples=4, iteration=1)) != outcomes(responses[-1][:16])
+        assert outcomes(part.generate(PROMPTS[:4], samples=4, iteration=1)) != outcomes(
+            responses[-1][:16]
+        )
         part.sync(changed, iteration=iteration)
         assert outcomes(part.generate(PROMPTS, samples=4, iteration=0)) == outcomes(responses[-1])
     assert outcomes(responses[0]) != outcomes(responses[1])
 
 
 def test_responses_are_those_of_the_engine_in_this_process(servers: Any) -> None:
-    settings: dict[str, Any] = {"max_tokens": 12, "seed": 3, "temperature": 0.8, "top_p": 0.9, "stop": ["1"]}
+    settings: dict[str, Any] = {
+        "max_tokens": 12,
+        "seed": 3,
+        "temperature": 0.8,
+        "top_p": 0.9,
+        "stop": ["1"],
+    }
     changed, samples = policy(0.1), []
     for part in (VLLMServer(urls=list(servers), **settings), VLLM(cache_gib=0.25, **settings)):
         part.sync(changed, iteration=0)
@@ -112,10 +131,18 @@ def test_responses_are_those_of_the_engine_in_this_process(servers: Any) -> None
 
 def test_training_with_servers_learns(servers: Any, tmp_path: Path) -> None:
     part = learner(
-        policy=policy(), rollout=VLLMServer(urls=list(servers)), reward=Accuracy(), batch=Batch(prompts=16, samples=8),
+        policy=policy(),
+        rollout=VLLMServer(urls=list(servers)),
+        reward=Accuracy(),
+        batch=Batch(prompts=16, samples=8),
         optimizer=partial(torch.optim.AdamW, lr=2e-4),
-    )  # fmt: skip
-    rows = fit(part, 12, splits=Arithmetic(level=1, num_train=256, num_val=8)(), callbacks=(Guard(tmp_path),))
+    )
+    rows = fit(
+        part,
+        12,
+        splits=Arithmetic(level=1, num_train=256, num_val=8)(),
+        callbacks=(Guard(tmp_path),),
+    )
     rewards = [row["train/reward"] for row in rows if "train/reward" in row]
     assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.15
     assert max(row["train/sampler_logprob_gap"] for row in rows if "train/reward" in row) < 1e-4
@@ -132,9 +159,14 @@ def test_a_server_killed_while_sampling_loses_nothing(servers: Any) -> None:
             kill(victim)
 
     part.on_tokens = kill_in_the_middle
-    with pytest.warns(UserWarning, match=r"its prompts went to the others, and it is left out until the next iteration"):
+    with pytest.warns(
+        UserWarning,
+        match=r"its prompts went to the others, and it is left out until the next iteration",
+    ):
         responses = part.generate(PROMPTS, samples=4, iteration=0)
-    assert [(r.prompt.id, r.meta["sample"]) for r in responses] == [(p.id, i) for p in PROMPTS for i in range(4)]
+    assert [(r.prompt.id, r.meta["sample"]) for r in responses] == [
+        (p.id, i) for p in PROMPTS for i in range(4)
+    ]
     assert gap(changed, responses) < 1e-4
     with pytest.warns(UserWarning, match=r"Connection refused.*left out until the next iteration"):
         part.sync(changed, iteration=1)

@@ -1,4 +1,5 @@
-"""`rollout=vllm_server` with stand-ins of servers: what is sent, what is checked, and what happens when servers fail."""
+"""`rollout=vllm_server` with stand-ins of servers: what is sent, what is checked, and what happens
+when servers fail."""
 
 from __future__ import annotations
 
@@ -48,7 +49,10 @@ def after(event: threading.Event) -> Change:
 
 
 def rollout(found: list[StandIn], **settings: Any) -> VLLMServer:
-    return VLLMServer(**{"urls": [x.url for x in found], "max_tokens": 6, "backoff_s": 0.0, "concurrency": 2} | settings)
+    return VLLMServer(
+        **{"urls": [x.url for x in found], "max_tokens": 6, "backoff_s": 0.0, "concurrency": 2}
+        | settings
+    )
 
 
 def sample(found: list[StandIn], policy: Policy, **settings: Any) -> list[Response]:
@@ -58,13 +62,18 @@ def sample(found: list[StandIn], policy: Policy, **settings: Any) -> list[Respon
 
 
 def complete(responses: list[Response], policy: Policy) -> bool:
-    """Whether every prompt has its responses, in order, with the ids that a server returned for it."""
-    order = [(r.prompt.id, r.meta["sample"]) for r in responses] == [(p.id, i) for p in PROMPTS for i in range(3)]
+    """Whether every prompt has its responses, in order, with the ids that a server returned for
+    it."""
+    order = [(r.prompt.id, r.meta["sample"]) for r in responses] == [
+        (p.id, i) for p in PROMPTS for i in range(3)
+    ]
     return order and all(r.prompt_tokens == policy.encode(r.prompt) for r in responses)
 
 
 def outcomes(responses: list[Response]) -> list[Any]:
-    return [(r.prompt.id, r.meta["sample"], r.tokens, r.behavior_logprobs, r.finish) for r in responses]
+    return [
+        (r.prompt.id, r.meta["sample"], r.tokens, r.behavior_logprobs, r.finish) for r in responses
+    ]
 
 
 class TestRequests:
@@ -72,10 +81,20 @@ class TestRequests:
         with servers(None, None) as found:
             responses = sample(found, policy)
             assert complete(responses, policy)
-            assert sorted(found[0].prompts + found[1].prompts) == sorted(policy.encode(p) for p in PROMPTS)
-            seeds = dict(zip(map(tuple, found[0].prompts + found[1].prompts), found[0].settings + found[1].settings, strict=True))
+            assert sorted(found[0].prompts + found[1].prompts) == sorted(
+                policy.encode(p) for p in PROMPTS
+            )
+            seeds = dict(
+                zip(
+                    map(tuple, found[0].prompts + found[1].prompts),
+                    found[0].settings + found[1].settings,
+                    strict=True,
+                )
+            )
             for r in responses:
-                expected = choice({"sampling_params": seeds[tuple(r.prompt_tokens)]}, r.meta["sample"], "")
+                expected = choice(
+                    {"sampling_params": seeds[tuple(r.prompt_tokens)]}, r.meta["sample"], ""
+                )
                 assert r.tokens == expected["token_ids"]
         with servers(None) as found:
             assert outcomes(sample(found, policy)) == outcomes(responses)
@@ -83,8 +102,21 @@ class TestRequests:
     def test_everything_that_changes_sampling_is_sent(self, policy: Policy) -> None:
         with servers(None) as found:
             sample(found, policy, temperature=0.7, top_p=0.9, top_k=3, stop=["</answer>"])
-            expected = {"n": 3, "max_tokens": 6, "temperature": 0.7, "top_p": 0.9, "top_k": 3, "stop": ["</answer>"], "logprobs": 0}
-            expected |= {"repetition_penalty": 1.0, "min_p": 0.0, "ignore_eos": True, "stop_token_ids": sorted(policy.eos_ids)}
+            expected = {
+                "n": 3,
+                "max_tokens": 6,
+                "temperature": 0.7,
+                "top_p": 0.9,
+                "top_k": 3,
+                "stop": ["</answer>"],
+                "logprobs": 0,
+            }
+            expected |= {
+                "repetition_penalty": 1.0,
+                "min_p": 0.0,
+                "ignore_eos": True,
+                "stop_token_ids": sorted(policy.eos_ids),
+            }
             assert all(expected.items() <= settings.items() for settings in found[0].settings)
             seeds = {settings["seed"] for settings in found[0].settings}
             assert len(seeds) == len(PROMPTS)
@@ -92,7 +124,9 @@ class TestRequests:
     def test_seeds_are_numbers_of_63_bits(self, policy: Policy) -> None:
         """Those of all continuations: vLLM adds their index."""
         engine = VLLMServer(urls=["http://localhost:1"])
-        contexts = whole([EncodedPrompt(prompt, [3], i, 4) for prompt in PROMPTS for i in range(20)], 1 << 10)
+        contexts = whole(
+            [EncodedPrompt(prompt, [3], i, 4) for prompt in PROMPTS for i in range(20)], 1 << 10
+        )
         seeds = [sampling_settings(engine, policy, context, 0)["seed"] for context in contexts]
         assert 1 << 60 < max(seeds) + (1 << 10) < 1 << 63
 
@@ -113,10 +147,16 @@ class TestRequests:
         with servers(after(failed), dies) as found:
             part = rollout(found)
             part.sync(policy, iteration=0)
-            with pytest.warns(UserWarning, match="HTTP 503.*: its prompts went to the others, and it is left out until the next iteration"):
+            with pytest.warns(
+                UserWarning,
+                match="HTTP 503.*: its prompts went to the others, and it is left out until the "
+                "next iteration",
+            ):
                 responses = part.generate(PROMPTS, samples=3, iteration=0)
             assert complete(responses, policy)
-            assert sorted(found[0].prompts + found[1].prompts) == sorted(policy.encode(p) for p in PROMPTS)
+            assert sorted(found[0].prompts + found[1].prompts) == sorted(
+                policy.encode(p) for p in PROMPTS
+            )
             expected, num_requests = outcomes(responses), len(found[1].log.bodies)
             part.generate(PROMPTS, samples=3, iteration=0)
             assert len(found[1].log.bodies) == num_requests
@@ -129,16 +169,26 @@ class TestRequests:
 
     def test_without_servers_the_run_ends_with_one_line(self, policy: Policy) -> None:
         with servers(*2 * [lambda server, body, reply: 503]) as found:
-            pattern = r"^rollout: no server is left for 9 prompts: (http://[\d.:]+: HTTP 503, '{}'(; )?){2}$"
+            pattern = (
+                r"^rollout: no server is left for 9 prompts: (http://[\d.:]+: HTTP 503, '{}'(; "
+                r")?){2}$"
+            )
             with pytest.raises(UserError, match=pattern):
                 sample(found, policy, retries=1)
 
     @pytest.mark.parametrize(
         ("status", "advice"),
-        [(401, r"export VLLM_API_KEY=KEY"), (403, "start it with python -m rlmods.serve"), (404, "start it with python -m rlmods.serve")],
+        [
+            (401, r"export VLLM_API_KEY=KEY"),
+            (403, "start it with python -m rlmods.serve"),
+            (404, "start it with python -m rlmods.serve"),
+        ],
     )
     def test_a_rejection_says_what_to_do(self, status: int, advice: str, policy: Policy) -> None:
-        with servers(lambda server, body, reply: status) as found, pytest.raises(UserError, match=advice):
+        with (
+            servers(lambda server, body, reply: status) as found,
+            pytest.raises(UserError, match=advice),
+        ):
             sample(found, policy)
 
     def test_an_interruption_is_not_delayed(self, policy: Policy) -> None:
@@ -182,12 +232,20 @@ def with_first(**fields: Any) -> Any:
 
 class TestReplies:
     def test_other_weights_are_an_error(self, policy: Policy) -> None:
-        with servers(with_version("other")) as found, pytest.raises(UserError, match=r"weights other instead of .*another process changed"):
+        with (
+            servers(with_version("other")) as found,
+            pytest.raises(UserError, match=r"weights other instead of .*another process changed"),
+        ):
             sample(found, policy)
 
-    @pytest.mark.parametrize("version", [{}, [None], 3, "x" * 10**5], ids=["mapping", "list", "number", "long"])
+    @pytest.mark.parametrize(
+        "version", [{}, [None], 3, "x" * 10**5], ids=["mapping", "list", "number", "long"]
+    )
     def test_weights_without_a_name_are_other_weights(self, version: Any, policy: Policy) -> None:
-        with servers(with_version(version)) as found, pytest.raises(UserError, match="another process changed") as error:
+        with (
+            servers(with_version(version)) as found,
+            pytest.raises(UserError, match="another process changed") as error,
+        ):
             sample(found, policy)
         assert len(str(error.value)) < 500
 
@@ -198,7 +256,10 @@ class TestReplies:
             asked.set()
             return restarted(server, body, reply)
 
-        with servers(after(asked), change) as found, pytest.warns(UserWarning, match="started again and has no weights yet"):
+        with (
+            servers(after(asked), change) as found,
+            pytest.warns(UserWarning, match="started again and has no weights yet"),
+        ):
             assert complete(sample(found, policy), policy)
 
     @pytest.mark.parametrize(
@@ -209,18 +270,34 @@ class TestReplies:
                 "the policy's logits are not finite, training has diverged",
             ),
             ({"token_ids": []}, "with 0 tokens"),
-            ({"token_ids": [30] * 7, "logprobs": {"content": [{"logprob": -1.0}] * 7}}, "with 7 tokens, 7 log-probabilities"),
-            ({"token_ids": [30] * 4, "logprobs": {"content": [{"logprob": -1.0}] * 2}}, "with 4 tokens, 2 log-probabilities"),
+            (
+                {"token_ids": [30] * 7, "logprobs": {"content": [{"logprob": -1.0}] * 7}},
+                "with 7 tokens, 7 log-probabilities",
+            ),
+            (
+                {"token_ids": [30] * 4, "logprobs": {"content": [{"logprob": -1.0}] * 2}},
+                "with 4 tokens, 2 log-probabilities",
+            ),
             ({"finish_reason": "abort"}, "finish reason abort: see its log"),
             ({"finish_reason": "x" * 10**5}, "finish reason x{160}: see its log"),
             (
                 {"token_ids": [10**9], "logprobs": {"content": [{"logprob": -1.0}]}},
                 "tokens from 1000000000 to",
             ),
-            ({"token_ids": [-1], "logprobs": {"content": [{"logprob": -1.0}]}}, "tokens from -1 to -1 of a vocabulary of"),
-            ({"token_ids": [30], "logprobs": {"content": [{"logprob": 3.0}]}}, "and log-probabilities up to 3: start it with this policy"),
+            (
+                {"token_ids": [-1], "logprobs": {"content": [{"logprob": -1.0}]}},
+                "tokens from -1 to -1 of a vocabulary of",
+            ),
+            (
+                {"token_ids": [30], "logprobs": {"content": [{"logprob": 3.0}]}},
+                "and log-probabilities up to 3: start it with this policy",
+            ),
             ({"token_ids": [1e400]}, "its reply lacks tokens, log-probabilities or versions"),
-            ({"logprobs": None}, "its reply lacks tokens, log-probabilities or versions: start it with python -m rlmods.serve"),
+            (
+                {"logprobs": None},
+                "its reply lacks tokens, log-probabilities or versions: start it with python "
+                "-m rlmods.serve",
+            ),
         ],
         ids=[
             "nan",
@@ -236,24 +313,38 @@ class TestReplies:
             "no logprobs",
         ],
     )
-    def test_an_invalid_response_is_an_error(self, fields: dict[str, Any], message: str, policy: Policy) -> None:
-        with servers(with_first(**fields)) as found, pytest.raises(UserError, match=message) as error:
+    def test_an_invalid_response_is_an_error(
+        self, fields: dict[str, Any], message: str, policy: Policy
+    ) -> None:
+        with (
+            servers(with_first(**fields)) as found,
+            pytest.raises(UserError, match=message) as error,
+        ):
             sample(found, policy)
         assert "\n" not in str(error.value)
 
     def test_fewer_responses_are_an_error(self, policy: Policy) -> None:
         fewer = lambda server, body, reply: {"choices": reply["choices"][1:]}  # noqa: E731
-        with servers(fewer) as found, pytest.raises(UserError, match="2 responses to prompt p0 instead of 3"):
+        with (
+            servers(fewer) as found,
+            pytest.raises(UserError, match="2 responses to prompt p0 instead of 3"),
+        ):
             sample(found, policy)
 
 
 class TestWeights:
-    def test_are_complete_and_named_as_in_transformers(self, policy: Policy, tmp_path: Path) -> None:
+    def test_are_complete_and_named_as_in_transformers(
+        self, policy: Policy, tmp_path: Path
+    ) -> None:
         with servers(None, None) as found:
             sample(found, policy, folder=str(tmp_path))
             state = policy.model.state_dict()
             for server in found:
-                assert server.weights.keys() == state.keys() >= {"lm_head.weight", "model.embed_tokens.weight"}
+                assert (
+                    server.weights.keys()
+                    == state.keys()
+                    >= {"lm_head.weight", "model.embed_tokens.weight"}
+                )
                 assert all(torch.equal(x, state[name]) for name, x in server.weights.items())
                 assert (server.num_loads, server.num_resets) == (1, 1)
         assert list(tmp_path.iterdir()) == []
@@ -269,7 +360,9 @@ class TestWeights:
             assert found[0].weights.keys() == expected.keys()
             assert all(torch.equal(x, expected[name]) for name, x in found[0].weights.items())
 
-    def test_are_in_several_files_if_they_are_large(self, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_are_in_several_files_if_they_are_large(
+        self, policy: Policy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(servers_module, "FILE_BYTES", 20_000)
         assert len(list(servers_module._parts(policy))) > 3
         with servers(None) as found:
@@ -299,7 +392,9 @@ class TestWeights:
                 part.sync(policy, iteration=0)
             assert complete(part.generate(PROMPTS, samples=3, iteration=0), policy)
             found[0].is_down = True
-            with pytest.raises(UserError, match=r"^rollout: no server has the weights: .*HTTP 503.*HTTP 503"):
+            with pytest.raises(
+                UserError, match=r"^rollout: no server has the weights: .*HTTP 503.*HTTP 503"
+            ):
                 part.sync(policy, iteration=1)
             found[0].is_down = found[1].is_down = False
             part.sync(policy, iteration=1)
@@ -310,26 +405,39 @@ class TestWeights:
         """They are those of the previous weights."""
         with servers(None, None) as found:
             found[0].keeps_cache = True
-            with pytest.warns(UserWarning, match="did not drop the cached keys and values of the previous weights"):
+            with pytest.warns(
+                UserWarning, match="did not drop the cached keys and values of the previous weights"
+            ):
                 sample(found, policy)
             assert [len(server.prompts) for server in found] == [0, len(PROMPTS)]
 
-    def test_a_folder_that_cannot_be_written_is_an_error(self, policy: Policy, tmp_path: Path) -> None:
+    def test_a_folder_that_cannot_be_written_is_an_error(
+        self, policy: Policy, tmp_path: Path
+    ) -> None:
         (tmp_path / "file").touch()
         with (
             servers(None) as found,
-            pytest.raises(UserError, match=r"no server has the weights: .*file cannot be written .*: type rollout\.folder="),
+            pytest.raises(
+                UserError,
+                match=r"no server has the weights: .*file cannot be written .*: type "
+                r"rollout\.folder=",
+            ),
         ):
             sample(found, policy, folder=str(tmp_path / "file"))
 
-    def test_a_folder_without_room_is_an_error(self, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_folder_without_room_is_an_error(
+        self, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def full(*_: Any) -> None:
             raise OSError("No space left on device")
 
         monkeypatch.setattr(servers_module, "save_file", full)
         with (
             servers(None) as found,
-            pytest.raises(UserError, match=r"cannot be written \(No space left on device\): type rollout\.folder="),
+            pytest.raises(
+                UserError,
+                match=r"cannot be written \(No space left on device\): type rollout\.folder=",
+            ),
         ):
             sample(found, policy, folder=str(tmp_path))
         assert list(tmp_path.iterdir()) == []
@@ -347,7 +455,9 @@ def two_ranks(rank: int, urls: list[str]) -> None:
         responses = part.generate(PROMPTS[rank::2], samples=3, iteration=iteration)
         versions = all_gather(part._servers.version)
         assert versions[0] == versions[1]
-        assert [r.prompt.id for r in responses] == [p.id for p in PROMPTS[rank::2] for _ in range(3)]
+        assert [r.prompt.id for r in responses] == [
+            p.id for p in PROMPTS[rank::2] for _ in range(3)
+        ]
 
 
 class OnRank:
@@ -377,13 +487,28 @@ class TestSamplingAhead:
             one = ahead_ranks.trained(server.url, turns=turns)
             prompts = sorted(server.prompts)
             server.prompts.clear()
-            ranks.run("tests.support.ahead_ranks", [str(tmp_path / "out.pt"), server.url, *(["turns"] if turns else [])])
+            ranks.run(
+                "tests.support.ahead_ranks",
+                [str(tmp_path / "out.pt"), server.url, *(["turns"] if turns else [])],
+            )
             assert sorted(server.prompts) == prompts
         two = torch.load(tmp_path / "out.pt", weights_only=True)
         before = tiny_setup.learner().state_dict()
-        assert max(float((weight - before[name]).abs().max()) for name, weight in one["weights"].items()) > 1e-4
+        assert (
+            max(
+                float((weight - before[name]).abs().max())
+                for name, weight in one["weights"].items()
+            )
+            > 1e-4
+        )
         for name, weight in one["weights"].items():
-            torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(
+                two["weights"][name],
+                weight,
+                rtol=0,
+                atol=1e-6,
+                msg=lambda text, name=name: f"{name}: {text}",
+            )
         for mine, theirs in zip(one["rows"], two["rows"], strict=True):
             assert theirs == pytest.approx(mine, rel=1e-4, abs=2e-6)
         assert [row["train/staleness_max"] for row in two["rows"]] == [0, 1, 1]
@@ -394,8 +519,13 @@ class TestSamplingAhead:
             return 503 if len(server.prompts) >= 6 else reply
 
         with servers(dies) as found:
-            made = tiny_setup.learner(rollout=rollout(found, ahead=1, retries=0), correction=Truncated())
-            with pytest.raises(UserError, match=r"^rollout: no server is left for \d prompts: http://[\d.:]+: HTTP 503, '{}'$"):
+            made = tiny_setup.learner(
+                rollout=rollout(found, ahead=1, retries=0), correction=Truncated()
+            )
+            with pytest.raises(
+                UserError,
+                match=r"^rollout: no server is left for \d prompts: http://[\d.:]+: HTTP 503, '{}'$",
+            ):
                 tiny_setup.fit(made, 3)
         assert made.iteration == 0
 
@@ -407,7 +537,10 @@ class TestSamplingAhead:
 
         with servers(changes) as found:
             made = tiny_setup.learner(rollout=rollout(found, ahead=1), correction=Truncated())
-            with pytest.raises(UserError, match=r"weights other instead of .*-iteration-0, so another process changed"):
+            with pytest.raises(
+                UserError,
+                match=r"weights other instead of .*-iteration-0, so another process changed",
+            ):
                 tiny_setup.fit(made, 3)
 
 
@@ -417,7 +550,10 @@ class TestSamplingAhead:
         ({"urls": []}, r"type 'rollout\.urls=\[http://HOST:PORT\]'"),
         ({"urls": ["localhost:8000"]}, r"type 'rollout\.urls=\[http://HOST:PORT\]'"),
         ({"urls": ["http://a", "http://a"]}, r"names a server twice"),
-        ({"temperature": 0.001}, r"rollout\.temperature=0\.001: must be 0 \(greedy\), or at least 0\.01 with vLLM"),
+        (
+            {"temperature": 0.001},
+            r"rollout\.temperature=0\.001: must be 0 \(greedy\), or at least 0\.01 with vLLM",
+        ),
         ({"top_p": 0.0}, r"rollout\.top_p=0\.0: must be"),
         ({"concurrency": 0}, r"rollout\.concurrency=0: must be at least 1"),
         ({"ahead": 2}, r"rollout\.ahead=2: must be 0 or 1"),

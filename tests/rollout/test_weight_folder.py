@@ -35,14 +35,18 @@ class TestPlace:
         folder.remove()
         assert not list(memory.iterdir())
 
-    def test_is_the_temporary_folder_if_memory_is_too_small(self, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_the_temporary_folder_if_memory_is_too_small(
+        self, memory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: namedtuple("Usage", "free")(1050))
         folder = WeightFolder.create(None, 1000)
         assert folder.path.parent != memory
         folder.remove()
         assert not folder.path.exists()
 
-    def test_is_the_given_folder(self, memory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def test_is_the_given_folder(
+        self, memory: Path, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
         parent = tmp_path_factory.mktemp("given") / "new"
         folder = WeightFolder.create(str(parent), 1000)
         assert folder.path.parent == parent
@@ -74,7 +78,9 @@ os.kill(os.getpid(), signal.SIGKILL)
         assert folder.path.exists()
         folder.remove()
 
-    def test_young_folders_links_and_files_stay(self, memory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def test_young_folders_links_and_files_stay(
+        self, memory: Path, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
         elsewhere = tmp_path_factory.mktemp("elsewhere")
         (elsewhere / "kept").write_text("x")
         (memory / f"{PREFIX}young").mkdir()

@@ -41,7 +41,9 @@ class TestBalanceLoss:
         expected = load_balancing_loss_func(tuple(logits), E, K, mask)
         actual = balance_loss(logits, mask.flatten(), fractions(routes, mask), mask.sum())
         torch.testing.assert_close(actual, expected)
-        for a, b in zip(torch.autograd.grad(actual, logits), torch.autograd.grad(expected, logits), strict=True):
+        for a, b in zip(
+            torch.autograd.grad(actual, logits), torch.autograd.grad(expected, logits), strict=True
+        ):
             torch.testing.assert_close(a, b)
             assert b.norm() > 1e-3
             assert (a[~mask.flatten()] == 0).all()
@@ -49,18 +51,24 @@ class TestBalanceLoss:
     def test_microbatches_add_up(self) -> None:
         logits, routes, mask = random_routing()
         step = fractions(routes, mask), mask.sum()
-        parts = [balance_loss([x.view(N, T, E)[i] for x in logits], mask[i], *step) for i in range(N)]
+        parts = [
+            balance_loss([x.view(N, T, E)[i] for x in logits], mask[i], *step) for i in range(N)
+        ]
         torch.testing.assert_close(sum(parts), balance_loss(logits, mask.flatten(), *step))
 
     def test_uniform_load_gives_k_and_collapse_gives_the_number_of_experts(self) -> None:
         mask = torch.ones(4 * E, dtype=torch.bool)
         uniform = torch.full((E,), K / E)
         logits = [torch.zeros(4 * E, E)]
-        torch.testing.assert_close(balance_loss(logits, mask, uniform, 4 * E), torch.tensor(float(K)))
+        torch.testing.assert_close(
+            balance_loss(logits, mask, uniform, 4 * E), torch.tensor(float(K))
+        )
         skewed = torch.zeros(E)
         skewed[:K] = 1.0
         collapsed = [(50.0 * skewed).expand(4 * E, E)]
-        torch.testing.assert_close(balance_loss(collapsed, mask, skewed, 4 * E), torch.tensor(float(E)))
+        torch.testing.assert_close(
+            balance_loss(collapsed, mask, skewed, 4 * E), torch.tensor(float(E))
+        )
 
 
 class TestRouterEntropy:
@@ -68,17 +76,28 @@ class TestRouterEntropy:
         logits, _, mask = random_routing()
         tokens = mask.flatten()
         entropy = router_entropy(logits, tokens)
-        expected = torch.stack([torch.distributions.Categorical(logits=x).entropy() for x in logits]).mean(0)[tokens]
+        expected = torch.stack(
+            [torch.distributions.Categorical(logits=x).entropy() for x in logits]
+        ).mean(0)[tokens]
         torch.testing.assert_close(entropy, expected)
-        for a, b in zip(torch.autograd.grad(entropy.sum(), logits), torch.autograd.grad(expected.sum(), logits), strict=True):
+        for a, b in zip(
+            torch.autograd.grad(entropy.sum(), logits),
+            torch.autograd.grad(expected.sum(), logits),
+            strict=True,
+        ):
             torch.testing.assert_close(a, b)
             assert b.norm() > 1e-2
             assert (a[~tokens] == 0).all()
 
     def test_uniform_routers_have_log_e_and_certain_ones_0(self) -> None:
         mask = torch.ones(2, dtype=torch.bool)
-        torch.testing.assert_close(router_entropy([torch.zeros(2, E)], mask), torch.full((2,), float(E)).log())
-        assert (router_entropy([torch.full((2, E), -1e6).index_fill(1, torch.tensor([0]), 0.0)], mask) == 0).all()
+        torch.testing.assert_close(
+            router_entropy([torch.zeros(2, E)], mask), torch.full((2,), float(E)).log()
+        )
+        assert (
+            router_entropy([torch.full((2, E), -1e6).index_fill(1, torch.tensor([0]), 0.0)], mask)
+            == 0
+        ).all()
 
     def test_no_tokens_have_a_gradient_of_0(self) -> None:
         logits = [torch.zeros(3, E, requires_grad=True)]

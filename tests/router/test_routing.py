@@ -9,7 +9,15 @@ from tests.policy.test_base import policy
 
 
 @pytest.mark.parametrize(
-    "options", [{"replay": 1}, {"every": 0}, {"every": 1.5}, {"every": True}, {"aux_coefficient": -1.0}, {"entropy_coefficient": -1.0}]
+    "options",
+    [
+        {"replay": 1},
+        {"every": 0},
+        {"every": 1.5},
+        {"every": True},
+        {"aux_coefficient": -1.0},
+        {"entropy_coefficient": -1.0},
+    ],
 )
 def test_invalid_values_name_their_key(options):
     [key] = options
@@ -18,11 +26,20 @@ def test_invalid_values_name_their_key(options):
 
 
 @pytest.mark.parametrize(
-    "options", [{"replay": True}, {"every": None}, {"every": 2}, {"aux_coefficient": 0.1}, {"entropy_coefficient": 0.1}]
+    "options",
+    [
+        {"replay": True},
+        {"every": None},
+        {"every": 2},
+        {"aux_coefficient": 0.1},
+        {"entropy_coefficient": 0.1},
+    ],
 )
 def test_a_dense_policy_is_rejected(options):
     Routing()(policy())
-    with pytest.raises(UserError, match=r"LlamaForCausalLM has no routers .*: type router=free") as error:
+    with pytest.raises(
+        UserError, match=r"LlamaForCausalLM has no routers .*: type router=free"
+    ) as error:
         Routing(**options)(policy())
     assert "\n" not in str(error.value)
 
@@ -38,6 +55,14 @@ def test_every_null_freezes_the_routers_only():
 
 
 def test_routers_are_updated_every_n_iterations():
-    assert [not Routing(every=3).is_frozen(i) for i in range(7)] == [False, False, True, False, False, True, False]
+    assert [not Routing(every=3).is_frozen(i) for i in range(7)] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
     assert not any(Routing().is_frozen(i) for i in range(3))
     assert all(Routing(every=None).is_frozen(i) for i in range(3))

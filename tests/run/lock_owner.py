@@ -1,4 +1,5 @@
-"""Lock a run directory until killed: `python -m tests.run.lock_owner FOLDER` prints the ids of its children, a program and a fork."""
+"""Lock a run directory until killed: `python -m tests.run.lock_owner FOLDER` prints the ids of its
+children, a program and a fork."""
 
 import os
 import subprocess

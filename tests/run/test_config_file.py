@@ -9,10 +9,20 @@ import pytest
 from rlmods.run.config_file import MAX_BYTES, MAX_NESTING, read_config
 from rlmods.types import UserError
 
-ALIASES = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [{','.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12))
+ALIASES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{','.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12)
+)
 
 
-@pytest.mark.parametrize("text", ["seed: 1\nname: é\n", "", f"a: {'[' * (MAX_NESTING - 1)}{']' * (MAX_NESTING - 1)}", f"a: {'1' * 900}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed: 1\nname: é\n",
+        "",
+        f"a: {'[' * (MAX_NESTING - 1)}{']' * (MAX_NESTING - 1)}",
+        f"a: {'1' * 900}",
+    ],
+)
 def test_settings_are_read_as_they_are(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
     assert read_config(tmp_path / "config.yaml") == text

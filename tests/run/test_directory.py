@@ -29,7 +29,13 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(run_dir: Path, **changes: Any) -> DictConfig:
-    defaults = {"seed": 1, "ratio": {"low": 0.2}, "trainer": {"max_iterations": 5}, "export": "${run_dir}/export", "resume": None}
+    defaults = {
+        "seed": 1,
+        "ratio": {"low": 0.2},
+        "trainer": {"max_iterations": 5},
+        "export": "${run_dir}/export",
+        "resume": None,
+    }
     return OmegaConf.create({**defaults, "run_dir": str(run_dir), **changes})
 
 
@@ -40,7 +46,9 @@ def checkpoint(path: Path, iteration: int) -> Path:
 
 
 def files(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    return {
+        str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()
+    }
 
 
 def test_new_run_writes_config_and_versions(tmp_path: Path) -> None:
@@ -49,22 +57,40 @@ def test_new_run_writes_config_and_versions(tmp_path: Path) -> None:
     assert sorted(files(run.path)) == [".lock", "config.yaml", "sources.txt", "versions.txt"]
     saved = OmegaConf.load(run.path / "config.yaml")
     assert (saved.ratio.low, saved.export) == (0.2, f"{run.path}/export")
-    assert dict(line.split(" ", 1) for line in (run.path / "versions.txt").read_text().splitlines()).keys() >= {
-        "command", "python", "platform", "rlmods", "torch", "lightning", "transformers", "hydra-core"
-    }  # fmt: skip
+    assert dict(
+        line.split(" ", 1) for line in (run.path / "versions.txt").read_text().splitlines()
+    ).keys() >= {
+        "command",
+        "python",
+        "platform",
+        "rlmods",
+        "torch",
+        "lightning",
+        "transformers",
+        "hydra-core",
+    }
 
 
-def test_relative_directory_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_directory_becomes_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     settings = config(Path("runs/a"))
     assert RunDir.open(settings).path == tmp_path / "runs/a"
-    assert settings.run_dir == json.loads(os.environ[RUN_DIR_VARIABLE])["path"] == str(tmp_path / "runs/a")
+    assert (
+        settings.run_dir
+        == json.loads(os.environ[RUN_DIR_VARIABLE])["path"]
+        == str(tmp_path / "runs/a")
+    )
 
 
 def test_directory_with_a_run_is_rejected_and_unchanged(tmp_path: Path) -> None:
     RunDir.open(config(tmp_path))
     before = files(tmp_path)
-    with pytest.raises(UserError, match=r"already holds a run: continue it with resume=auto or choose another run_dir=\.\.\.$"):
+    with pytest.raises(
+        UserError,
+        match=r"already holds a run: continue it with resume=auto or choose another run_dir=\.\.\.$",
+    ):
         RunDir.open(config(tmp_path))
     assert files(tmp_path) == before
 
@@ -80,14 +106,19 @@ def test_resuming_overwrites_nothing(tmp_path: Path) -> None:
     assert {"config.resumed_000004.yaml", "versions.resumed_000004.txt"} < after.keys()
 
 
-@pytest.mark.parametrize("name", ["config.resumed_000000.yaml", "metrics.jsonl", "samples/iteration_000001.jsonl", "missing"])
+@pytest.mark.parametrize(
+    "name",
+    ["config.resumed_000000.yaml", "metrics.jsonl", "samples/iteration_000001.jsonl", "missing"],
+)
 def test_files_elsewhere_are_not_written(name: str, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     path = RunDir.open(config(tmp_path / "run")).path
     lock.release(path)
     (path / name).parent.mkdir(exist_ok=True)
     (path / name).symlink_to(tmp_path / ("mine" if name != "missing" else name))
-    with pytest.raises(UserError, match=r"links to .*, a file elsewhere, which the run may overwrite"):
+    with pytest.raises(
+        UserError, match=r"links to .*, a file elsewhere, which the run may overwrite"
+    ):
         RunDir.open(config(path, resume="auto"))
     assert not (tmp_path / "missing").exists()
     assert (tmp_path / "mine").read_text() == "mine"
@@ -105,25 +136,57 @@ def test_auto_without_a_checkpoint_starts_from_scratch(tmp_path: Path) -> None:
 
 def test_changed_settings_are_rejected(tmp_path: Path) -> None:
     RunDir.open(config(tmp_path))
-    changed = config(tmp_path, resume="auto", ratio={"low": 0.3, "high": 1}, trainer={}, logger={"csv": 1})
-    with pytest.raises(UserError, match=r"was started with ratio.high=unset \(now 1\), ratio.low=0.2 \(now 0.3\): ") as error:
+    changed = config(
+        tmp_path, resume="auto", ratio={"low": 0.3, "high": 1}, trainer={}, logger={"csv": 1}
+    )
+    with pytest.raises(
+        UserError, match=r"was started with ratio.high=unset \(now 1\), ratio.low=0.2 \(now 0.3\): "
+    ) as error:
         RunDir.open(changed)
     assert "\n" not in str(error.value)
 
 
-COMPUTED = ("algo", "advantage", "batch", "data", "optimizer", "policy", "reward", "rollout", "sampling", "schedule", "validation")
+COMPUTED = (
+    "algo",
+    "advantage",
+    "batch",
+    "data",
+    "optimizer",
+    "policy",
+    "reward",
+    "rollout",
+    "sampling",
+    "schedule",
+    "validation",
+)
 REPORTED = ("callbacks", "logger")
 
 
 @pytest.mark.parametrize("group", [*COMPUTED, *REPORTED])
 def test_only_what_reports_may_change(tmp_path: Path, group: str) -> None:
     RunDir.open(config(tmp_path, **{group: {"value": 1}}))
-    with pytest.raises(UserError, match=f"was started with {group}.value=1") if group in COMPUTED else nullcontext():
+    with (
+        pytest.raises(UserError, match=f"was started with {group}.value=1")
+        if group in COMPUTED
+        else nullcontext()
+    ):
         RunDir.open(config(tmp_path, resume="auto", **{group: {"value": 2}}))
 
 
-@pytest.mark.parametrize("key", ["batch.token_budget", "batch.preflight", "policy.gradient_checkpointing", "rollout.timeout_s",
-    "rollout.batch_size", "rollout.cache_gib", "rollout.urls", "rollout.ahead", "reward.terms.a.reward.token_budget"])  # fmt: skip
+@pytest.mark.parametrize(
+    "key",
+    [
+        "batch.token_budget",
+        "batch.preflight",
+        "policy.gradient_checkpointing",
+        "rollout.timeout_s",
+        "rollout.batch_size",
+        "rollout.cache_gib",
+        "rollout.urls",
+        "rollout.ahead",
+        "reward.terms.a.reward.token_budget",
+    ],
+)
 def test_memory_and_speed_may_change(tmp_path: Path, key: str) -> None:
     """Single settings of groups whose other settings may not."""
     before, after = config(tmp_path), config(tmp_path, resume="auto")
@@ -145,7 +208,9 @@ def test_memory_and_speed_may_change(tmp_path: Path, key: str) -> None:
         ("algo.DAPO", "validation.samples", 0),
     ],
 )
-def test_settings_that_the_saved_ones_lack_have_their_default(tmp_path: Path, part: str, key: str, default: Any) -> None:
+def test_settings_that_the_saved_ones_lack_have_their_default(
+    tmp_path: Path, part: str, key: str, default: Any
+) -> None:
     """The run was started by a version without them."""
     parts = {part.split(".")[0]: {"_target_": f"rlmods.{part}"}}
     RunDir.open(config(tmp_path, **parts))
@@ -159,14 +224,19 @@ def test_settings_that_the_saved_ones_lack_have_their_default(tmp_path: Path, pa
 
 @pytest.mark.parametrize("group", ADDED_GROUPS)
 def test_groups_that_the_saved_settings_lack_are_the_defaults(tmp_path: Path, group: str) -> None:
-    """The run was started by a version without them, which computed what the default of today does."""
+    """The run was started by a version without them, which computed what the default of today
+    does."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         part = compose("train")[group]
     assert part._target_ == ADDED_GROUPS[group]
     RunDir.open(config(tmp_path))
     RunDir.open(config(tmp_path, resume="auto", **{group: part}))
     other = {"_target_": "rlmods.correction.Truncated"}
-    with pytest.raises(UserError, match=rf"was started with {group}._target_={part._target_} \(now rlmods.correction.Truncated\)"):
+    with pytest.raises(
+        UserError,
+        match=rf"was started with {group}._target_={part._target_} \(now "
+        r"rlmods.correction.Truncated\)",
+    ):
         RunDir.open(config(tmp_path, resume="auto", **{group: other}))
 
 
@@ -212,7 +282,9 @@ def test_impossible_directory_gives_a_one_line_error(tmp_path: Path, path: str) 
         RunDir.open(config(tmp_path / path))
 
 
-def test_other_ranks_use_the_first_ranks_directory_and_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_use_the_first_ranks_directory_and_write_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = RunDir.open(config(tmp_path / "12-00-01"))
     monkeypatch.setenv("LOCAL_RANK", "1")
     settings = config(tmp_path / "12-00-02")
@@ -227,14 +299,27 @@ def test_torchrun_ranks_use_one_directory(tmp_path: Path) -> None:
     script.write_text(
         "import os, sys\nfrom omegaconf import OmegaConf\nfrom rlmods.run import RunDir\n"
         "for job in 'ab':\n"
-        "    run = RunDir.open(OmegaConf.create({'run_dir': f'{sys.argv[1]}/{job}' + os.environ['RANK'], 'resume': None}))\n"
+        "    run = RunDir.open(OmegaConf.create({'run_dir': f'{sys.argv[1]}/{job}' + "
+        "os.environ['RANK'], 'resume': None}))\n"
         "    open(sys.argv[1] + '/out' + job + os.environ['RANK'], 'w').write(run.path.name)\n"
     )
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), str(tmp_path)]
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(script),
+        str(tmp_path),
+    ]
     run = Process(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     _, error = run.communicate(timeout=120)
     assert run.returncode == 0, error
-    assert [(tmp_path / f"out{job}{rank}").read_text() for job in "ab" for rank in "01"] == ["a0", "a0", "b0", "b0"]
+    assert [(tmp_path / f"out{job}{rank}").read_text() for job in "ab" for rank in "01"] == [
+        "a0",
+        "a0",
+        "b0",
+        "b0",
+    ]
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a0", "b0"]
 
 
@@ -272,14 +357,18 @@ def test_rejected_directory_is_unlocked(tmp_path: Path) -> None:
     other.communicate()
 
 
-def test_sources_have_a_digest_of_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_have_a_digest_of_each_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plugin = tmp_path / "mine_of_sources.py"
     plugin.write_text("x = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "mine_of_sources", importlib.import_module("mine_of_sources"))
 
     def sources(name: str) -> dict[str, str]:
-        run = RunDir.open(config(tmp_path / name, ratio={"_target_": "mine_of_sources.Ratio", "low": 0.2}))
+        run = RunDir.open(
+            config(tmp_path / name, ratio={"_target_": "mine_of_sources.Ratio", "low": 0.2})
+        )
         lines = (run.path / "sources.txt").read_text().splitlines()
         return {line.split()[1]: line.split()[0] for line in lines}
 

@@ -15,9 +15,17 @@ from tests.run.test_directory import checkpoint, config, files
 from tests.support.processes import Process
 
 COMMAND = (
-    "train.py", "data.num_train=16", "data.num_val=2", "batch.prompts=4", "batch.samples=4", "rollout.max_tokens=8",
-    "validation.every=100", "trainer.accelerator=cpu", "callbacks.checkpoint.every=1", "callbacks.checkpoint.keep=0",
-)  # fmt: skip
+    "train.py",
+    "data.num_train=16",
+    "data.num_val=2",
+    "batch.prompts=4",
+    "batch.samples=4",
+    "rollout.max_tokens=8",
+    "validation.every=100",
+    "trainer.accelerator=cpu",
+    "callbacks.checkpoint.every=1",
+    "callbacks.checkpoint.keep=0",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -47,14 +55,20 @@ def test_starts_from_the_named_checkpoint_with_another_part(origin: Path, tmp_pa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seed": 2}, r"started with seed=1 \(now 2\): restore these settings of the run; a fork may change ratio, advantage"),
+        (
+            {"seed": 2},
+            r"started with seed=1 \(now 2\): restore these settings of the run; a fork may "
+            r"change ratio, advantage",
+        ),
         ({"fork": "@3"}, r"no checkpoint of this iteration, there are: 2, 4"),
         ({"fork": "@last"}, r"type a run directory and an iteration"),
         ({"fork": "/nowhere@2"}, r"is not a run directory"),
         ({"resume": "PATH"}, r"two origins, drop one of them"),
     ],
 )
-def test_other_origins_and_settings_are_refused(changes: dict[str, Any], message: str, origin: Path, tmp_path: Path) -> None:
+def test_other_origins_and_settings_are_refused(
+    changes: dict[str, Any], message: str, origin: Path, tmp_path: Path
+) -> None:
     changes = {"fork": "@2", **changes}
     changes["fork"] = f"{origin}{changes['fork']}"
     if "resume" in changes:
@@ -67,7 +81,8 @@ def test_other_origins_and_settings_are_refused(changes: dict[str, Any], message
 def test_interrupted_fork_resumes_from_its_own_checkpoint(origin: Path, tmp_path: Path) -> None:
     fork = {"fork": f"{origin}@2", "ratio": {"low": 0.1}}
     run = RunDir.open(config(tmp_path / "b", **fork))
-    assert RunDir.open(config(tmp_path / "b", resume="auto", **fork)).iteration == 2  # no checkpoint of its own yet
+    # no checkpoint of its own yet
+    assert RunDir.open(config(tmp_path / "b", resume="auto", **fork)).iteration == 2
     checkpoint(run.checkpoints / "iteration_000003.ckpt", 3)
     assert RunDir.open(config(tmp_path / "b", resume="auto", **fork)).iteration == 3
     with pytest.raises(UserError, match=r"ratio.low=0.1 \(now 0.3\)"):
@@ -76,10 +91,14 @@ def test_interrupted_fork_resumes_from_its_own_checkpoint(origin: Path, tmp_path
 
 def test_unchanged_it_is_bitwise_the_same_run(tmp_path: Path) -> None:
     def train(name: str, *overrides: str) -> dict[str, torch.Tensor]:
-        process = Process([*COMMAND, f"run_dir={tmp_path / name}", "trainer.max_iterations=2", *overrides])
+        process = Process(
+            [*COMMAND, f"run_dir={tmp_path / name}", "trainer.max_iterations=2", *overrides]
+        )
         _, error = process.communicate(timeout=100)
         assert process.returncode == 0, error
-        state: dict[str, torch.Tensor] = torch.load(tmp_path / name / "checkpoints/iteration_000002.ckpt", weights_only=True)["state_dict"]
+        state: dict[str, torch.Tensor] = torch.load(
+            tmp_path / name / "checkpoints/iteration_000002.ckpt", weights_only=True
+        )["state_dict"]
         return state
 
     original, fork = train("a"), train("b", f"fork={tmp_path / 'a'}@1")
@@ -87,4 +106,7 @@ def test_unchanged_it_is_bitwise_the_same_run(tmp_path: Path) -> None:
     other = train("c", f"fork={tmp_path / 'a'}@1", "advantage=group_mean")
     assert any(not torch.equal(original[name], other[name]) for name in original)
     summary = json.loads((tmp_path / "c/summary.json").read_text())
-    assert (summary["label"], summary["fork"]) == ("dapo[advantage=group_mean,fork=a@1]", f"{tmp_path / 'a'}@1")
+    assert (summary["label"], summary["fork"]) == (
+        "dapo[advantage=group_mean,fork=a@1]",
+        f"{tmp_path / 'a'}@1",
+    )

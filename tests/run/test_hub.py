@@ -43,7 +43,11 @@ class TestCheckHub:
         assert requests == []
         assert not constants.HF_HUB_OFFLINE
 
-    def test_a_hub_that_answers_is_used(self, requests: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("huggingface_hub.get_session", lambda: SimpleNamespace(head=lambda url, timeout: 404))
+    def test_a_hub_that_answers_is_used(
+        self, requests: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(
+            "huggingface_hub.get_session", lambda: SimpleNamespace(head=lambda url, timeout: 404)
+        )
         hub.check_hub("nosuch/model")
         assert not constants.HF_HUB_OFFLINE

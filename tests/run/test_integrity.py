@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlmods.run.integrity import MANIFEST, DirectCheckpointIO, compute_checksums, find_damage, write_manifest
+from rlmods.run.integrity import (
+    MANIFEST,
+    DirectCheckpointIO,
+    compute_checksums,
+    find_damage,
+    write_manifest,
+)
 
 CONTENT = {"iteration": 3, "loops": {}, "weights": {f"w{i}": torch.randn(50, 20) for i in range(3)}}
 
@@ -20,7 +26,9 @@ def is_equal(path: Path) -> bool:
     """Return True if the checkpoint holds `CONTENT`."""
     try:
         content = torch.load(path, weights_only=True)
-        return content.keys() == CONTENT.keys() and all(torch.equal(content["weights"][k], v) for k, v in CONTENT["weights"].items())
+        return content.keys() == CONTENT.keys() and all(
+            torch.equal(content["weights"][k], v) for k, v in CONTENT["weights"].items()
+        )
     except Exception:
         return False
 
@@ -53,8 +61,9 @@ class TestFile:
         assert find_damage(tmp_path / "a") == "it is not a file"
 
     def test_flipped_bits_are_detected(self, tmp_path: Path) -> None:
-        """Flips that are not detected are in padding, which is not read; torch.load alone accepts flipped weights. (The index at the end of
-        the file is left out: torch checks nearly all of it.)"""
+        """Flips that are not detected are in padding, which is not read; torch.load alone accepts
+        flipped weights. (The index at the end of the file is left out: torch checks nearly all of
+        it.)"""
         torch.save(CONTENT, tmp_path / "a")
         content = (tmp_path / "a").read_bytes()
         with zipfile.ZipFile(tmp_path / "a") as archive:
@@ -85,7 +94,11 @@ class TestFolder:
         return tmp_path
 
     def test_ranks_split_the_files(self, folder: Path) -> None:
-        assert set(json.loads((folder / MANIFEST).read_text())) == {"meta.pt", "__0_0.distcp", ".metadata"}
+        assert set(json.loads((folder / MANIFEST).read_text())) == {
+            "meta.pt",
+            "__0_0.distcp",
+            ".metadata",
+        }
         assert find_damage(folder) is None
 
     @pytest.mark.parametrize("name", ["meta.pt", "__0_0.distcp", ".metadata"])
@@ -121,9 +134,16 @@ class TestDirectCheckpointIO:
 
     def test_quota_raises_os_error(self, tmp_path: Path) -> None:
         """The write fails only when torch's writer closes the archive."""
-        code = "import sys, torch; from rlmods.run.integrity import DirectCheckpointIO\n" \
-            "try: DirectCheckpointIO().save_checkpoint({'w': torch.zeros(10**6)}, sys.argv[1])\n" \
-            "except OSError as error: print(error.strerror)"  # fmt: skip
+        code = (
+            "import sys, torch; from rlmods.run.integrity import DirectCheckpointIO\n"
+            "try: DirectCheckpointIO().save_checkpoint({'w': torch.zeros(10**6)}, sys.argv[1])\n"
+            "except OSError as error: print(error.strerror)"
+        )
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # noqa: E731
-        done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a")], capture_output=True, text=True, preexec_fn=limit)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "a")],
+            capture_output=True,
+            text=True,
+            preexec_fn=limit,
+        )
         assert (done.stdout, done.stderr) == ("File too large\n", "")

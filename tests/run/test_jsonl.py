@@ -9,7 +9,11 @@ import pytest
 from rlmods.run.jsonl import JsonlWriter, read_rows, truncate_rows
 from rlmods.types import UserError
 
-ROWS = [{"id": "0", "text": "é\n"}, {"id": "1", "x": [1, None]}, {"id": "2", "lone surrogate": "\ud83d"}]
+ROWS = [
+    {"id": "0", "text": "é\n"},
+    {"id": "1", "x": [1, None]},
+    {"id": "2", "lone surrogate": "\ud83d"},
+]
 
 
 def write(path, rows=ROWS):
@@ -38,7 +42,8 @@ class TestJsonlWriter:
         ends = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
         for cut in range(len(content) + 1):
             path.write_bytes(content[:cut])
-            num_rows = sum(end - 1 <= cut for end in ends)  # a row that only lacks its newline is complete
+            # a row that only lacks its newline is complete
+            num_rows = sum(end - 1 <= cut for end in ends)
             assert read_rows(path) == ROWS[:num_rows]
             write(path, ROWS[num_rows:])
             assert (read_rows(path), path.read_bytes().rstrip()) == (ROWS, content.rstrip())
@@ -83,7 +88,12 @@ class TestJsonlWriter:
 
     def test_is_thread_safe(self, tmp_path):
         writer = JsonlWriter(tmp_path / "rows.jsonl")
-        threads = [threading.Thread(target=lambda i=i: [writer.append({"i": i, "x": "y" * 9999}) for _ in range(20)]) for i in range(8)]
+        threads = [
+            threading.Thread(
+                target=lambda i=i: [writer.append({"i": i, "x": "y" * 9999}) for _ in range(20)]
+            )
+            for i in range(8)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

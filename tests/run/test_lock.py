@@ -14,7 +14,8 @@ from tests.support.processes import Process
 
 
 def start_owner(folder: Path) -> tuple[Process, list[int]]:
-    """Start another process that locks `folder`; return it and the ids of its children, a program and a fork."""
+    """Start another process that locks `folder`; return it and the ids of its children, a program
+    and a fork."""
     process = Process(["-m", "tests.run.lock_owner", str(folder)])
     process.wait_for("\n")
     return process, [int(pid) for pid in process.files[1].read_text().split()]
@@ -25,14 +26,19 @@ class TestAcquire:
         other, children = start_owner(tmp_path)
         try:
             before = (tmp_path / lock.LOCK_FILE).read_bytes()
-            owner = rf"run_dir={tmp_path} is in use by process {other.pid} on {socket.gethostname()}: type another run_dir=\.\.\."
+            owner = (
+                rf"run_dir={tmp_path} is in use by process {other.pid} on {socket.gethostname()}: "
+                r"type another run_dir=\.\.\."
+            )
             with pytest.raises(UserError, match=owner) as error:
                 lock.acquire(tmp_path)
             assert "\n" not in str(error.value)
             assert (tmp_path / lock.LOCK_FILE).read_bytes() == before
             other.kill()
             other.wait()
-            assert all(Path(f"/proc/{child}").exists() for child in children), "its children are still running"
+            assert all(Path(f"/proc/{child}").exists() for child in children), (
+                "its children are still running"
+            )
             assert lock.acquire(tmp_path)
             lock.release(tmp_path)
         finally:
@@ -46,7 +52,10 @@ class TestAcquire:
         try:
             for change in (lambda file: file.unlink(), lambda file: file.write_text("replaced\n")):
                 change(tmp_path / lock.LOCK_FILE)
-                with pytest.raises(UserError, match=rf"run_dir={tmp_path} is in use by (another process|replaced): type another"):
+                with pytest.raises(
+                    UserError,
+                    match=rf"run_dir={tmp_path} is in use by (another process|replaced): type another",
+                ):
                     lock.acquire(tmp_path)
             other.kill()
             other.wait()
@@ -58,7 +67,9 @@ class TestAcquire:
                 os.kill(child, signal.SIGKILL)
             other.communicate()
 
-    def test_file_system_that_cannot_lock_folders(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_file_system_that_cannot_lock_folders(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         flock = fcntl.flock
 
         def files_only(file: int, operation: int) -> None:
@@ -75,12 +86,16 @@ class TestAcquire:
         assert lock.acquire(tmp_path)
         assert not lock.acquire(tmp_path / "." / "../" / tmp_path.name)
         lock.write_owner(tmp_path)
-        assert (tmp_path / lock.LOCK_FILE).read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
+        assert (
+            tmp_path / lock.LOCK_FILE
+        ).read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
         lock.release(tmp_path)
         assert lock.acquire(tmp_path)
         lock.release(tmp_path)
 
-    def test_file_system_without_locks_gives_a_warning(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_file_system_without_locks_gives_a_warning(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def unsupported(*_: Any) -> None:
             raise OSError(errno.ENOLCK, "No locks available")
 

@@ -38,7 +38,11 @@ def test_auto_skips_damaged_checkpoints(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     intact, damaged = (checkpoint(folder / f"iteration_00000{n}.ckpt", n) for n in (1, 2))
     damaged.write_bytes(damaged.read_bytes()[:200])
-    with pytest.warns(UserWarning, match=rf"{damaged}: cannot be read .*: resuming from iteration 1, later iterations are repeated"):
+    with pytest.warns(
+        UserWarning,
+        match=rf"{damaged}: cannot be read .*: resuming from iteration 1, later iterations are "
+        r"repeated",
+    ):
         assert find_resume(tmp_path, "auto") == intact
     intact.write_bytes(b"")
     with pytest.raises(UserError, match="none of its 2 checkpoints can be read"):
@@ -47,18 +51,24 @@ def test_auto_skips_damaged_checkpoints(tmp_path: Path) -> None:
 
 def test_path_may_be_a_checkpoint_its_folder_or_a_run(tmp_path: Path) -> None:
     path = checkpoint(tmp_path / "checkpoints/iteration_000003.ckpt", 3)
-    assert {find_resume(Path("elsewhere"), str(source)) for source in (path, path.parent, tmp_path)} == {path}
+    assert {
+        find_resume(Path("elsewhere"), str(source)) for source in (path, path.parent, tmp_path)
+    } == {path}
 
 
 @pytest.mark.parametrize("iteration", ["three", None, 2.5, -1, True, torch.tensor(3), [3], "3\n4"])
 def test_iteration_must_be_a_whole_number(iteration: Any, tmp_path: Path) -> None:
     path = checkpoint(tmp_path / "iteration_000003.ckpt", iteration)
-    with pytest.raises(UserError, match=r"its iteration is .*, not a whole number; choose another with resume=PATH") as error:
+    with pytest.raises(
+        UserError, match=r"its iteration is .*, not a whole number; choose another with resume=PATH"
+    ) as error:
         find_resume(tmp_path, str(path))
     assert "\n" not in str(error.value)
 
 
-def test_recorded_resume_reads_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_resume_reads_no_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RECEIVED_SECRET", "sk-secret")
     (tmp_path / "config.yaml").write_text("resume: ${oc.env:RECEIVED_SECRET}\n")
     assert recorded_resume(tmp_path) == "${oc.env:RECEIVED_SECRET}"
@@ -67,7 +77,9 @@ def test_recorded_resume_reads_no_environment(tmp_path: Path, monkeypatch: pytes
 def test_sharded_checkpoint_is_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints/iteration_000003.ckpt"
     checkpoint(folder / "meta.pt", 3)
-    (folder / ".metadata").write_bytes(pickle.dumps(Metadata(state_dict_metadata={}, storage_data={})))
+    (folder / ".metadata").write_bytes(
+        pickle.dumps(Metadata(state_dict_metadata={}, storage_data={}))
+    )
     write_manifest(folder, [compute_checksums(folder)])
     assert find_resume(tmp_path, "auto") == find_resume(tmp_path, str(folder)) == folder
 
@@ -90,10 +102,16 @@ def test_invalid_path_gives_a_one_line_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"a: &a [1]\nb: *a\n", b"5", b"\xff", b"a: ["])
-def test_settings_of_a_received_run_are_read_in_bounded_time(content: bytes, tmp_path: Path) -> None:
+def test_settings_of_a_received_run_are_read_in_bounded_time(
+    content: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(content)
-    for read in (lambda: recorded_precision(path), lambda: recorded_resume(tmp_path), lambda: check_same_run(path, OmegaConf.create())):
+    for read in (
+        lambda: recorded_precision(path),
+        lambda: recorded_resume(tmp_path),
+        lambda: check_same_run(path, OmegaConf.create()),
+    ):
         with pytest.raises(UserError, match=r"config\.yaml: .*give another run") as error:
             read()
         assert "\n" not in str(error.value)

@@ -20,14 +20,25 @@ class TestRun:
         assert run.series("val/accuracy") == [(0, 0.25), (2, 0.5), (3, 0.75)]
         assert (run.result("val/accuracy"), run.result("val/accuracy", last=2)) == (0.75, 0.625)
         assert run.result("train/reward") is None
-        assert (run.seed, run.label, run.exit, run.parts["ratio"]) == (3, "dapo", "finished", "clip_higher")
+        assert (run.seed, run.label, run.exit, run.parts["ratio"]) == (
+            3,
+            "dapo",
+            "finished",
+            "clip_higher",
+        )
 
     def test_values_that_are_no_numbers_are_skipped(self, tmp_path: Path) -> None:
         run = SavedRun(write_run(tmp_path / "a", [0.25]))
         with (run.path / "metrics.jsonl").open("a") as file:
-            file.write('{"iteration": 1, "val/accuracy": "0.5"}\n{"iteration": "2", "val/accuracy": 1}\n')
-            file.write('{"iteration": 3, "val/accuracy": NaN}\n{"iteration": 4, "val/accuracy": 1e308}\n')
-            file.write('{"iteration": 5, "val/accuracy": true}\n{"iteration": true, "val/accuracy": 1}\n')
+            file.write(
+                '{"iteration": 1, "val/accuracy": "0.5"}\n{"iteration": "2", "val/accuracy": 1}\n'
+            )
+            file.write(
+                '{"iteration": 3, "val/accuracy": NaN}\n{"iteration": 4, "val/accuracy": 1e308}\n'
+            )
+            file.write(
+                '{"iteration": 5, "val/accuracy": true}\n{"iteration": true, "val/accuracy": 1}\n'
+            )
             file.write('{"iteration": -1, "val/accuracy": 1}\n{"iter')
         assert run.series("val/accuracy") == [(0, 0.25)]
 
@@ -40,7 +51,10 @@ class TestRun:
     def test_huge_numbers_are_skipped(self, tmp_path: Path) -> None:
         run = SavedRun(write_run(tmp_path / "a", [0.25]))
         with (run.path / "metrics.jsonl").open("a") as file:
-            file.write(f'{{"iteration": 1{"0" * 400}, "val/accuracy": 1}}\n{{"iteration": 1, "val/accuracy": 1{"0" * 400}}}\n')
+            file.write(
+                f'{{"iteration": 1{"0" * 400}, "val/accuracy": 1}}\n{{"iteration": 1, '
+                f'"val/accuracy": 1{"0" * 400}}}\n'
+            )
         assert run.series("val/accuracy") == [(0, 0.25)]
         assert curves(group_runs([run])[0], 10)["val/accuracy"].iterations == [0.0]
 
@@ -54,7 +68,9 @@ class TestRun:
         run = SavedRun(write_run(tmp_path / "a", [0.5], exit=None))
         assert (run.exit, run.label, run.parts, run.overrides) == ("not finished", "dapo", {}, None)
 
-    @pytest.mark.parametrize("text", ["a: &x [1]\nb: *x\n", "a: [", "!!python/object/apply:os.system ['true']\n", "\x00"])
+    @pytest.mark.parametrize(
+        "text", ["a: &x [1]\nb: *x\n", "a: [", "!!python/object/apply:os.system ['true']\n", "\x00"]
+    )
     def test_a_broken_or_hostile_config_is_one_line(self, text: str, tmp_path: Path) -> None:
         folder = write_run(tmp_path / "a", [0.5])
         (folder / "config.yaml").write_text(text)
@@ -78,7 +94,10 @@ class TestRun:
     def test_numbers_beyond_floats_are_skipped(self, tmp_path: Path) -> None:
         run = SavedRun(write_run(tmp_path / "a", [0.25]))
         with (run.path / "metrics.jsonl").open("a") as file:
-            file.write(f'{{"iteration": 1, "val/accuracy": 1{"0" * 400}}}\n{{"iteration": 2, "val/accuracy": -1e999}}\n')
+            file.write(
+                f'{{"iteration": 1, "val/accuracy": 1{"0" * 400}}}\n{{"iteration": 2, '
+                f'"val/accuracy": -1e999}}\n'
+            )
         assert run.series("val/accuracy") == [(0, 0.25)]
 
 
@@ -120,18 +139,30 @@ class TestGroups:
     def test_of_algorithms_are_named_by_them_alone(self, tmp_path: Path) -> None:
         write_run(tmp_path / "a", [0.5])
         write_run(tmp_path / "b", [0.5], parts={"algo": "grpo", "ratio": "symmetric"})
-        assert [group.name for group in group_runs(find_runs([tmp_path]))] == ["algo=dapo", "algo=grpo"]
+        assert [group.name for group in group_runs(find_runs([tmp_path]))] == [
+            "algo=dapo",
+            "algo=grpo",
+        ]
 
     def test_of_variants_are_named_by_them_alone(self, tmp_path: Path) -> None:
         names = {"one": "symmetric", "two": "clip_higher"}
         for variant, ratio in names.items():
             for seed in (1, 2):
-                write_run(tmp_path / f"{variant}-{seed}", [0.5], seed=seed, parts={"variant": variant, "ratio": ratio})
+                write_run(
+                    tmp_path / f"{variant}-{seed}",
+                    [0.5],
+                    seed=seed,
+                    parts={"variant": variant, "ratio": ratio},
+                )
         groups = group_runs(find_runs([tmp_path]))
         assert [group.name for group in groups] == ["variant=one", "variant=two"]
         write_run(tmp_path / "two-3", [0.5], parts={"variant": "two", "ratio": "none"})
         names_within = {group.name for group in group_runs(find_runs([tmp_path]))}
-        assert names_within == {"variant=one, ratio=symmetric", "variant=two, ratio=clip_higher", "variant=two, ratio=none"}
+        assert names_within == {
+            "variant=one, ratio=symmetric",
+            "variant=two, ratio=clip_higher",
+            "variant=two, ratio=none",
+        }
 
     def test_a_single_one_has_the_label(self, tmp_path: Path) -> None:
         write_run(tmp_path / "a", [0.5])

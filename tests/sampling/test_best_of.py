@@ -7,13 +7,19 @@ from rlmods.sampling import BestOf
 from tests.support.batches import few
 
 NAN = float("nan")
-ROWS = st.lists(st.tuples(st.integers(-2, 2), st.sampled_from([NAN, -1.0, 0.0, 0.5, 1.0, 2.0])), min_size=1, max_size=20)
+ROWS = st.lists(
+    st.tuples(st.integers(-2, 2), st.sampled_from([NAN, -1.0, 0.0, 0.5, 1.0, 2.0])),
+    min_size=1,
+    max_size=20,
+)
 
 
 @few
 @given(ROWS, st.integers(1, 4), st.sampled_from([-1.0, 0.5, 1.0]))
 def test_equals_the_loop(rows: list[tuple[int, float]], k: int, threshold: float) -> None:
-    keep = BestOf(k, threshold)(torch.tensor([s for _, s in rows]), torch.tensor([g for g, _ in rows]))
+    keep = BestOf(k, threshold)(
+        torch.tensor([s for _, s in rows]), torch.tensor([g for g, _ in rows])
+    )
     expected = set()
     for group in {g for g, _ in rows}:
         passed = [(-s, i) for i, (g, s) in enumerate(rows) if g == group and s >= threshold]
@@ -26,11 +32,21 @@ def test_by_hand() -> None:
     group = torch.tensor([7, 5, 7, 7, 5, 9, 5])
     assert BestOf()(scores, group).tolist() == [True, False, False, False, True, False, False]
     assert BestOf(k=2)(scores, group).tolist() == [True, False, True, False, True, False, True]
-    assert BestOf(k=9, threshold=0.0)(scores, group).tolist() == [True, True, True, False, True, True, True]
+    assert BestOf(k=9, threshold=0.0)(scores, group).tolist() == [
+        True,
+        True,
+        True,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_unscored_responses_are_not_kept() -> None:
-    assert not BestOf(threshold=-torch.inf)(torch.full((3,), NAN), torch.zeros(3, dtype=torch.long)).any()
+    assert not BestOf(threshold=-torch.inf)(
+        torch.full((3,), NAN), torch.zeros(3, dtype=torch.long)
+    ).any()
     assert BestOf()(torch.zeros(0), torch.zeros(0, dtype=torch.long)).tolist() == []
 
 

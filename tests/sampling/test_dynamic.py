@@ -12,7 +12,9 @@ GROUPS = st.lists(st.tuples(st.integers(-2, 2), st.booleans()), min_size=1, max_
 @pytest.mark.parametrize("wrong_score", [0.0, -1.0])
 @few
 @given(GROUPS)
-def test_keeps_a_group_iff_some_and_not_all_are_correct(wrong_score: float, rows: list[tuple[int, bool]]) -> None:
+def test_keeps_a_group_iff_some_and_not_all_are_correct(
+    wrong_score: float, rows: list[tuple[int, bool]]
+) -> None:
     group = torch.tensor([g for g, _ in rows])
     scores = torch.tensor([1.0 if correct else wrong_score for _, correct in rows])
     keep = Dynamic()(scores, group).tolist()
@@ -47,7 +49,10 @@ def test_bounds_select_groups_by_mean_score() -> None:
 
 def test_unscored_responses_do_not_count_in_the_mean_score() -> None:
     nan = float("nan")
-    scores, group = torch.tensor([1.0, 0.4, nan, nan, 0.0, 0.6, nan, nan]), torch.tensor([0] * 4 + [1] * 4)
+    scores, group = (
+        torch.tensor([1.0, 0.4, nan, nan, 0.0, 0.6, nan, nan]),
+        torch.tensor([0] * 4 + [1] * 4),
+    )
     assert Dynamic(low=0.5)(scores, group).tolist() == [True] * 4 + [False] * 4
     assert Dynamic(high=0.5)(scores, group).tolist() == [False] * 4 + [True] * 4
 

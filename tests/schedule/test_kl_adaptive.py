@@ -16,7 +16,16 @@ def after(schedule: KLAdaptive, *kls: float) -> float:
 
 class TestKLAdaptive:
     @pytest.mark.parametrize(
-        ("kl", "factor"), [(0.021, 1 / 1.5), (0.019, 1.0), (0.01, 1.0), (0.0051, 1.0), (0.0049, 1.5), (0.0, 1.0), (-1e-9, 1.0)]
+        ("kl", "factor"),
+        [
+            (0.021, 1 / 1.5),
+            (0.019, 1.0),
+            (0.01, 1.0),
+            (0.0051, 1.0),
+            (0.0049, 1.5),
+            (0.0, 1.0),
+            (-1e-9, 1.0),
+        ],
     )
     def test_factor_changes_outside_of_the_band(self, kl: float, factor: float) -> None:
         assert after(KLAdaptive(target=0.01), kl) == pytest.approx(factor)
@@ -25,7 +34,9 @@ class TestKLAdaptive:
     def test_factor_returns_from_its_bounds(self, kl: float, bound: float) -> None:
         schedule = KLAdaptive(target=0.01, minimum=0.2, maximum=3.0)
         assert after(schedule, *[kl] * 500) == bound
-        assert after(schedule, 1.0 if kl < 0.01 else 1e-4) == pytest.approx(2.0 if bound == 3 else 0.3)
+        assert after(schedule, 1.0 if kl < 0.01 else 1e-4) == pytest.approx(
+            2.0 if bound == 3 else 0.3
+        )
 
     def test_factor_is_kept_without_the_metric(self) -> None:
         schedule = KLAdaptive()
@@ -40,7 +51,10 @@ class TestKLAdaptive:
         assert isinstance(one, Controller)
 
     def test_learning_rate_of_the_next_iteration_follows_the_kl_of_this_one(self) -> None:
-        made = learner(schedule=KLAdaptive(target=1e-9, rate=2.0), batch=Batch(prompts=4, samples=4, minibatches=4))
+        made = learner(
+            schedule=KLAdaptive(target=1e-9, rate=2.0),
+            batch=Batch(prompts=4, samples=4, minibatches=4),
+        )
         rows = fit(made, 4)
         assert all(row["train/kl_old"] > 2e-9 for row in rows)
         assert [row["train/lr"] for row in rows] == pytest.approx([1e-2, 5e-3, 2.5e-3, 1.25e-3])
@@ -50,7 +64,10 @@ class TestKLAdaptive:
         rows = fit(learner(SFT, schedule=KLAdaptive()), 2)
         assert [row["train/lr"] for row in rows if "train/lr" in row] == [1e-2, 1e-2]
 
-    @pytest.mark.parametrize("bad", [{"target": 0.0}, {"rate": 1.0}, {"minimum": 0.0}, {"minimum": 2.0}, {"maximum": 0.5}])
+    @pytest.mark.parametrize(
+        "bad",
+        [{"target": 0.0}, {"rate": 1.0}, {"minimum": 0.0}, {"minimum": 2.0}, {"maximum": 0.5}],
+    )
     def test_invalid_fields_are_refused_by_name(self, bad: dict[str, float]) -> None:
         with pytest.raises(ValueError, match=rf"schedule\.{next(iter(bad))}"):
             KLAdaptive(**bad)

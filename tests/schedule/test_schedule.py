@@ -20,7 +20,9 @@ class TestSchedule:
         assert factors(Schedule(decay="linear"), 5) == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
 
     def test_cosine(self) -> None:
-        assert factors(Schedule(decay="cosine"), 5) == pytest.approx([1.0, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0.0])
+        assert factors(Schedule(decay="cosine"), 5) == pytest.approx(
+            [1.0, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0.0]
+        )
 
     @pytest.mark.parametrize("decay", ["linear", "cosine"])
     def test_decay_starts_at_1_after_warmup_and_ends_at_final(self, decay: str) -> None:
@@ -39,7 +41,8 @@ class TestSchedule:
         assert Schedule(decay=decay)(0, 1) == 1.0
 
     @pytest.mark.parametrize(
-        ("change", "message"), [({"warmup": -1}, r"schedule\.warmup=-1"), ({"decay": "step"}, r"schedule\.decay=step")]
+        ("change", "message"),
+        [({"warmup": -1}, r"schedule\.warmup=-1"), ({"decay": "step"}, r"schedule\.decay=step")],
     )
     def test_invalid_fields_are_refused_by_name(self, change: dict, message: str) -> None:
         with pytest.raises(ValueError, match=message):

@@ -1,4 +1,5 @@
-"""Iterations with responses sampled ahead on as many ranks as there are: `python -m tests.support.ahead_ranks OUT URL [turns]`."""
+"""Iterations with responses sampled ahead on as many ranks as there are: `python -m
+tests.support.ahead_ranks OUT URL [turns]`."""
 
 from __future__ import annotations
 
@@ -17,11 +18,18 @@ from tests.support.tiny_setup import fit, learner
 
 
 def trained(url: str, *, turns: bool = False, **options: Any) -> dict[str, Any]:
-    """Return weights and metrics after three iterations. `turns`: with responses of several turns."""
+    """Return weights and metrics after three iterations. `turns`: with responses of several
+    turns."""
     rollout: Any = VLLMServer(urls=[url], max_tokens=6, backoff_s=0.0, ahead=1)
     rollout = MultiTurn(rollout, Echo(least=2)) if turns else rollout
-    made = learner(rollout=rollout, correction=Truncated(), optimizer=partial(torch.optim.SGD, lr=0.1))  # Adam would magnify rounding
-    rows = [{k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in fit(made, 3, **options)]
+    # Adam would magnify rounding
+    made = learner(
+        rollout=rollout, correction=Truncated(), optimizer=partial(torch.optim.SGD, lr=0.1)
+    )
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))}
+        for row in fit(made, 3, **options)
+    ]
     return {"weights": {name: x.clone() for name, x in made.state_dict().items()}, "rows": rows}
 
 

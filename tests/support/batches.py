@@ -1,4 +1,5 @@
-"""Ragged batches to test losses on: holes inside rows, rows without a token, groups that are not contiguous."""
+"""Ragged batches to test losses on: holes inside rows, rows without a token, groups that are not
+contiguous."""
 
 from __future__ import annotations
 
@@ -45,10 +46,18 @@ class Batch:
         return replace(wide, mask=torch.nn.functional.pad(self.mask, (0, columns)))
 
     def select(self, rows: Tensor) -> Batch:
-        return replace(self._fields(lambda x: x[rows]), mask=self.mask[rows], group=self.group[rows])
+        return replace(
+            self._fields(lambda x: x[rows]), mask=self.mask[rows], group=self.group[rows]
+        )
 
     def _fields(self, change) -> Batch:
-        return replace(self, **{name: change(getattr(self, name)) for name in ("log_ratio", "advantages", "rewards", "values")})
+        return replace(
+            self,
+            **{
+                name: change(getattr(self, name))
+                for name in ("log_ratio", "advantages", "rewards", "values")
+            },
+        )
 
 
 def batch(rows: int, width: int, seed: int, holes: float = 0.2) -> Batch:

@@ -1,4 +1,5 @@
-"""Pages in headless Chromium: a script drives the page, and its findings are read from the document."""
+"""Pages in headless Chromium: a script drives the page, and its findings are read from the
+document."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ window.addEventListener("load", () => {
 
 
 def with_driver(page: str, steps: str) -> str:
-    """Return the page with a script that takes these steps, which its content security policy allows."""
+    """Return the page with a script that takes these steps, which its content security policy
+    allows."""
     script = DRIVER.replace("STEPS", steps)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = page.replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
@@ -52,8 +54,9 @@ def chromium(path: Path, *options: str) -> str:
 
 
 def drive(page: str, steps: str, path: Path, virtual_time: bool = True) -> dict[str, Any]:
-    """Write the page with a driver, open it, and return `result` of the steps, with `problems` (errors of the console, violations of the
-    policy) and `requests`. With virtual time, timers of the page pass at once and `performance.now()` is no wall time."""
+    """Write the page with a driver, open it, and return `result` of the steps, with `problems`
+    (errors of the console, violations of the policy) and `requests`. With virtual time, timers of
+    the page pass at once and `performance.now()` is no wall time."""
     path.write_text(with_driver(page, steps))
     found = re.search(
         r'<pre id="driver-result">(.*?)</pre>',

@@ -1,8 +1,8 @@
 """Faster compositions for tests, which make thousands of them in one process.
 
-Half of the time of a composition goes into files that were parsed for the one before, and into a table that only defaults with an
-interpolation read. The default data are 10 thousand problems, the same ones in most plans.
-"""
+Half of the time of a composition goes into files that were parsed for the one before, and into a
+table that only defaults with an interpolation read. The default data are 10 thousand problems, the
+same ones in most plans."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _parsed: dict[tuple[int, ...], bytes] = {}
 
 
 def speed_up() -> None:
-    """Let `OmegaConf.load` parse a file again only if it has changed, and Hydra tabulate choices only where a default interpolates
-    them, and let plans with the same settings of `data=arithmetic` share its problems."""
+    """Let `OmegaConf.load` parse a file again only if it has changed, and Hydra tabulate choices
+    only where a default interpolates them, and let plans with the same settings of
+    `data=arithmetic` share its problems."""
     OmegaConf.load = load  # type: ignore[method-assign]
     defaults_list._create_interpolation_map = interpolation_map
     plans.load_splits = splits

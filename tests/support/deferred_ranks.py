@@ -1,4 +1,5 @@
-"""Networks whose weights are read by shards equal those that are loaded in full: `python -m tests.support.deferred_ranks FOLDER`."""
+"""Networks whose weights are read by shards equal those that are loaded in full: `python -m
+tests.support.deferred_ranks FOLDER`."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def network(folder: Path, kind: str, mesh: str, defer: bool) -> nn.Module:
     """A sharded network from the model in `folder`."""
     torch.manual_seed(0)
     shards, replicas, offload = MESHES[mesh]
-    shape, names = ((shards,), ("shard",)) if replicas == 1 else ((replicas, shards), ("replicate", "shard"))
+    shape, names = (
+        ((shards,), ("shard",)) if replicas == 1 else ((replicas, shards), ("replicate", "shard"))
+    )
     with deferred.defer_loading(defer):
         made = NETWORKS[kind](load(folder))
     assert deferred.is_deferred(made) == defer
@@ -72,15 +75,20 @@ def check_network(folder: Path, kind: str, mesh: str) -> None:
         assert torch.equal(x.to_local(), y.to_local()), name
     for (name, x), (_, y) in zip(made.named_buffers(), loaded.named_buffers(), strict=True):
         assert torch.equal(x, y), name
-    assert [(n, p.requires_grad) for n, p in made.named_parameters()] == [(n, p.requires_grad) for n, p in loaded.named_parameters()]
-    size = sum(p.to_local().numel() for p in made.parameters() if isinstance(p, DTensor))  # tied weights once
+    assert [(n, p.requires_grad) for n, p in made.named_parameters()] == [
+        (n, p.requires_grad) for n, p in loaded.named_parameters()
+    ]
+    # tied weights once
+    size = sum(p.to_local().numel() for p in made.parameters() if isinstance(p, DTensor))
     if kind == "policy":
         assert sum(num_read) == size
         gradients = []
         for policy in (made, loaded):
             mask = torch.tensor([[False, True, True]] * 2)
             policy(torch.tensor([[3, 4, 5], [6, 7, 8]]), mask).logprobs.sum().backward()
-            gradients.append([sharding.full_tensor(p.grad) for p in policy.parameters() if p.grad is not None])
+            gradients.append(
+                [sharding.full_tensor(p.grad) for p in policy.parameters() if p.grad is not None]
+            )
         assert all(torch.equal(x, y) for x, y in zip(*gradients, strict=True))
         assert max(float(x.abs().max()) for x in gradients[0]) > 0
 
@@ -100,7 +108,8 @@ def check_run(case: str, folder: Path) -> None:
 
 
 def peak_bytes(folder: Path, defer: bool) -> int:
-    """Peak of memory of this process while the model is loaded and sharded, beyond what it has before."""
+    """Peak of memory of this process while the model is loaded and sharded, beyond what it has
+    before."""
 
     def status(key: str) -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -117,8 +126,11 @@ def main(folder: Path) -> None:
     composition.speed_up()
     dist.init_process_group("gloo")
     if os.access("/proc/self/clear_refs", os.W_OK):
-        network(folder / "bfloat16", "policy", "all ranks", defer=False)  # what the first use of libraries takes
-        peaks = {defer: peak_bytes(folder / "large", defer) / (4 * LARGE) for defer in (True, False)}
+        # what the first use of libraries takes
+        network(folder / "bfloat16", "policy", "all ranks", defer=False)
+        peaks = {
+            defer: peak_bytes(folder / "large", defer) / (4 * LARGE) for defer in (True, False)
+        }
         print("peak, in copies of the model:", peaks)
         assert peaks[True] < 0.8 < 1 < peaks[False], peaks
     for model in ("bfloat16", "files"):

@@ -31,8 +31,8 @@ class Talk:
 
 @dataclass(frozen=True)
 class Echo:
-    """Says something random of 2 to 6 characters, and ends after 1 to `max_turns` turns. The reward of a turn is 1 if its text has an odd
-    number of characters, else 0."""
+    """Says something random of 2 to 6 characters, and ends after 1 to `max_turns` turns. The reward
+    of a turn is 1 if its text has an odd number of characters, else 0."""
 
     max_turns: int = 3
     max_tokens: int = 60
@@ -67,12 +67,21 @@ class Script:
     max_tokens: int = 200
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Lines:
-        return Lines(prompt, [*(Reply([{"role": "user", "content": text}]) for text in self.texts), Reply(None, 1.0)], [])
+        return Lines(
+            prompt,
+            [
+                *(Reply([{"role": "user", "content": text}]) for text in self.texts),
+                Reply(None, 1.0),
+            ],
+            [],
+        )
 
 
 FORGETFUL = (
     "{% for m in messages %}{% if m['role'] == 'user' %}={{ m['content'] }};"
-    "{% elif m['content'][:1] in '" + ascii_letters + "' %}{{ m['content'][1:] }};{% else %}{{ m['content'] }};{% endif %}{% endfor %}"
+    "{% elif m['content'][:1] in '"
+    + ascii_letters
+    + "' %}{{ m['content'][1:] }};{% else %}{{ m['content'] }};{% endif %}{% endfor %}"
 )
 """A chat template that leaves out the first character of earlier turns if it is a letter."""
 
@@ -86,7 +95,10 @@ class Chat(Echo):
     least: int = 2
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Talk:
-        return super().start(replace(prompt, text=None, messages=[{"role": "user", "content": prompt.text or ""}]), key=key)
+        return super().start(
+            replace(prompt, text=None, messages=[{"role": "user", "content": prompt.text or ""}]),
+            key=key,
+        )
 
 
 def forgetful(policy: Any) -> Any:

@@ -1,4 +1,5 @@
-"""A rollout without a model, whose responses depend on the weights it was given, as those of an engine in another process."""
+"""A rollout without a model, whose responses depend on the weights it was given, as those of an
+engine in another process."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Calls:
 
 @dataclass
 class FakeEngine:
-    """Samples tokens from a generator that is a function of weights, seed, prompt, pass, occurrence, sample and iteration.
+    """Samples tokens from a generator that is a function of weights, seed, prompt, pass,
+    occurrence, sample and iteration.
 
     Raises: AssertionError if the weights change while it samples, or two threads use it at once.
     """
@@ -43,19 +45,27 @@ class FakeEngine:
     """Time of a call of `generate`."""
     before: Callable[[FakeEngine], None] | None = None
     """Called with this copy of the rollout in `generate`, before it samples."""
-    on_tokens: Callable[[int, int, int], None] | None = field(default=None, init=False, repr=False, compare=False)
+    on_tokens: Callable[[int, int, int], None] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
     _policy: Any = field(default=None, init=False, repr=False, compare=False)
     _weights: str = field(default="", init=False, repr=False, compare=False)
-    _occurrences: Counter[tuple[str, int]] = field(default_factory=Counter, init=False, repr=False, compare=False)
+    _occurrences: Counter[tuple[str, int]] = field(
+        default_factory=Counter, init=False, repr=False, compare=False
+    )
     calls: Calls = field(default_factory=Calls)
 
     def sync(self, policy: Any, *, iteration: int) -> None:
         assert self.calls.num_running == 0, "the weights change while the engine samples"
         self._policy = policy
-        self._weights = hashlib.sha256(b"".join(x.detach().numpy().tobytes() for x in policy.parameters())).hexdigest()
+        self._weights = hashlib.sha256(
+            b"".join(x.detach().numpy().tobytes() for x in policy.parameters())
+        ).hexdigest()
         self._occurrences.clear()
 
-    def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
+    def generate(
+        self, prompts: Sequence[Prompt], *, samples: int, iteration: int
+    ) -> list[Response]:
         assert self.calls.num_running == 0, "two threads use the engine"
         self.calls.num_running += 1
         try:
@@ -70,7 +80,11 @@ class FakeEngine:
             while time.monotonic() < end:
                 time.sleep(0.01)
                 self._report(0, len(prompts) * samples)
-            responses = [response for prompt in prompts for response in self._responses(prompt, samples, iteration)]
+            responses = [
+                response
+                for prompt in prompts
+                for response in self._responses(prompt, samples, iteration)
+            ]
             self._report(len(responses), len(responses))
             return responses
         finally:
@@ -79,13 +93,30 @@ class FakeEngine:
     def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
         assert self.calls.num_running == 0, "two threads use the engine"
         self.calls.threads.append(threading.current_thread().name)
-        return [[self._continuation(context, sample, iteration) for sample in context.samples] for context in contexts]
+        return [
+            [self._continuation(context, sample, iteration) for sample in context.samples]
+            for context in contexts
+        ]
 
     def _continuation(self, context: Context, sample: int, iteration: int) -> Continuation:
         prompt = context.prompt
-        random = Random(repr((self._weights, self.seed, prompt.prompt.id, prompt.occurrence, sample, iteration, context.position)))
+        random = Random(
+            repr(
+                (
+                    self._weights,
+                    self.seed,
+                    prompt.prompt.id,
+                    prompt.occurrence,
+                    sample,
+                    iteration,
+                    context.position,
+                )
+            )
+        )
         tokens = [random.randrange(25, 100) for _ in range(random.randint(1, context.limit))]
-        return Continuation(tokens, [-random.uniform(3.5, 5.5) for _ in tokens], len(tokens) < context.limit)
+        return Continuation(
+            tokens, [-random.uniform(3.5, 5.5) for _ in tokens], len(tokens) < context.limit
+        )
 
     def _report(self, done: int, total: int) -> None:
         if self.on_tokens is not None:
@@ -94,12 +125,30 @@ class FakeEngine:
     def _responses(self, prompt: Prompt, samples: int, iteration: int) -> list[Response]:
         occurrence = self._occurrences[prompt.id, prompt.time]
         self._occurrences[prompt.id, prompt.time] += 1
-        key = (self._weights, self.seed, self.temperature, prompt.id, prompt.time, occurrence, iteration)
-        return [self._response(prompt, Random(repr((*key, i))), i, iteration) for i in range(samples)]
+        key = (
+            self._weights,
+            self.seed,
+            self.temperature,
+            prompt.id,
+            prompt.time,
+            occurrence,
+            iteration,
+        )
+        return [
+            self._response(prompt, Random(repr((*key, i))), i, iteration) for i in range(samples)
+        ]
 
     def _response(self, prompt: Prompt, random: Random, sample: int, iteration: int) -> Response:
         tokens = [random.randrange(25, 100) for _ in range(random.randint(1, self.max_tokens))]
         logprobs = [-random.uniform(3.5, 5.5) for _ in tokens]
         finish: Any = "length" if len(tokens) == self.max_tokens else "stop"
         meta = {"sample": sample, "iteration": iteration}
-        return Response(prompt, self._policy.encode(prompt), tokens, logprobs, self._policy.decode(tokens), finish, meta)
+        return Response(
+            prompt,
+            self._policy.encode(prompt),
+            tokens,
+            logprobs,
+            self._policy.decode(tokens),
+            finish,
+            meta,
+        )

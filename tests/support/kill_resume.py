@@ -1,8 +1,9 @@
-"""Kills training at random moments and lets it go on: `python -m tests.support.kill_resume [-n KILLS] [-s SEED] [-f FOLDER] OVERRIDE...`.
+"""Kills training at random moments and lets it go on: `python -m tests.support.kill_resume [-n
+KILLS] [-s SEED] [-f FOLDER] OVERRIDE...`.
 
-Each run is killed once, with all its processes and without warning: every other one at a random moment, the rest while they write a
-checkpoint. What it then ends in must be what a run ends in that nobody killed, bit by bit.
-"""
+Each run is killed once, with all its processes and without warning: every other one at a random
+moment, the rest while they write a checkpoint. What it then ends in must be what a run ends in that
+nobody killed, bit by bit."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ import torch
 
 from tests.support.processes import Process
 
-QUICK = ("logger=none", "callbacks.checkpoint.every=1", "validation.max_prompts=8", "validation.every=3")
+QUICK = (
+    "logger=none",
+    "callbacks.checkpoint.every=1",
+    "validation.max_prompts=8",
+    "validation.every=3",
+)
 
 
 @contextmanager
@@ -53,17 +59,23 @@ def finish(folder: Path, typed: Sequence[str]) -> float:
 
 
 def interrupt(folder: Path, typed: Sequence[str], delay_s: float, saving: bool) -> str:
-    """Train for so long, or from then to the next checkpoint that is under way, and kill. What was there to see."""
+    """Train for so long, or from then to the next checkpoint that is under way, and kill. What was
+    there to see."""
     with training(folder, typed) as process:
         began = _appears(folder / "config.yaml", process)
         while time.monotonic() - began < delay_s and process.poll() is None:
             time.sleep(0.001)
-        while saving and process.poll() is None and not list((folder / "checkpoints").glob(".*.tmp")):
+        while (
+            saving and process.poll() is None and not list((folder / "checkpoints").glob(".*.tmp"))
+        ):
             pass
         half = [path.name for path in (folder / "checkpoints").glob(".*.tmp")]
         kill(process)
     whole = sorted(path.name for path in (folder / "checkpoints").glob("*.ckpt"))
-    return f"{delay_s:5.2f} s: newest {whole[-1] if whole else 'none'}{', half a checkpoint' if half else ''}"
+    return (
+        f"{delay_s:5.2f} s: newest "
+        f"{whole[-1] if whole else 'none'}{', half a checkpoint' if half else ''}"
+    )
 
 
 def _appears(path: Path, process: Process) -> float:
@@ -80,24 +92,47 @@ def result(folder: Path) -> dict[str, Any]:
     """All that a run leaves, less its clock."""
     newest = sorted((folder / "checkpoints").glob("iteration_*.ckpt"))[-1]
     content = torch.load(newest, weights_only=True)
-    kept = {name: content[name] for name in ("state_dict", "optimizer_states", "lr_schedulers", "rlmods", "iteration")}
+    kept = {
+        name: content[name]
+        for name in ("state_dict", "optimizer_states", "lr_schedulers", "rlmods", "iteration")
+    }
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    untimed = [{k: v for k, v in row.items() if k != "wall_s" and not k.startswith(("time/", "perf/"))} for row in rows]
+    untimed = [
+        {k: v for k, v in row.items() if k != "wall_s" and not k.startswith(("time/", "perf/"))}
+        for row in rows
+    ]
     samples = {path.name: path.read_text() for path in (folder / "samples").glob("*.jsonl")}
     found = [path.read_text() for path in folder.glob("hacking.jsonl")]
     weights = (folder / "export" / "model.safetensors").read_bytes()
-    return {"checkpoint": newest.name, **kept, "metrics": untimed, "samples": samples, "hacking": found, "export": weights}
+    return {
+        "checkpoint": newest.name,
+        **kept,
+        "metrics": untimed,
+        "samples": samples,
+        "hacking": found,
+        "export": weights,
+    }
 
 
 def differing(a: Any, b: Any, where: str = "") -> list[str]:
     """Places at which two results are not the same to the last bit."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        same = a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
+        same = (
+            a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
+        )
         return [] if same else [where]
     if isinstance(a, dict) and isinstance(b, dict):
-        return [w for key in {*a, *b} for w in differing(a.get(key, "-"), b.get(key, "-"), f"{where}/{key}")]
+        return [
+            w
+            for key in {*a, *b}
+            for w in differing(a.get(key, "-"), b.get(key, "-"), f"{where}/{key}")
+        ]
     if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        return [w for i, (x, y) in enumerate(zip(a, b, strict=True)) for w in differing(x, y, f"{where}/{i}")]
+        return [
+            w
+            for i, (x, y) in enumerate(zip(a, b, strict=True))
+            for w in differing(x, y, f"{where}/{i}")
+        ]
     return [] if type(a) is type(b) and bool(a == b) else [where]
 
 
@@ -112,7 +147,9 @@ def survive(folder: Path, typed: Sequence[str], num_kills: int, seed: int = 0) -
     lines = [f"uninterrupted: {duration_s:.2f} s"]
     for i in range(num_kills):
         run = folder / f"killed_{i:02d}"
-        seen = interrupt(run, typed, random_.uniform(0, duration_s * (0.7 if i % 2 else 1.0)), saving=i % 2 == 1)
+        seen = interrupt(
+            run, typed, random_.uniform(0, duration_s * (0.7 if i % 2 else 1.0)), saving=i % 2 == 1
+        )
         finish(run, typed)
         wrong = differing(straight, result(run))
         assert not wrong, f"kill {i} ({seen}): {wrong[:5]}"

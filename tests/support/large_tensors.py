@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_leaves
 
 
 class LargeTensors(TorchDispatchMode):
-    """Record in `peak` the largest number of tensors of at least `numel` float32 elements that operations in the block made and that
-    existed at once. Views count once."""
+    """Record in `peak` the largest number of tensors of at least `numel` float32 elements that
+    operations in the block made and that existed at once. Views count once."""
 
     def __init__(self, numel: int) -> None:
         super().__init__()
@@ -21,7 +21,10 @@ class LargeTensors(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
         for storage in (x.untyped_storage() for x in tree_leaves(outputs) if isinstance(x, Tensor)):
-            if storage.nbytes() >= self.num_bytes and (address := storage.data_ptr()) not in self.alive:
+            if (
+                storage.nbytes() >= self.num_bytes
+                and (address := storage.data_ptr()) not in self.alive
+            ):
                 self.alive.add(address)
                 weakref.finalize(storage, self.alive.discard, address)
         self.peak = max(self.peak, len(self.alive))

@@ -13,10 +13,26 @@ from tests.support.tiny_setup import OneRank, close, gradients
 __all__ = ["RAGGED", "alone", "close", "gradients", "padded", "shuffled", "widened"]
 
 RAGGED = [
-    Prompt(id="0", text="1+1=", meta={"candidates": ("<answer>2</answer>", "3", "4444"), "ranks": (0, 1, 2), "margin": 0.5}),
-    Prompt(id="1", text="2+10=", meta={"candidates": ("5", "<answer>12</answer>"), "ranks": (1, 0), "finished": (False, True)}),
+    Prompt(
+        id="0",
+        text="1+1=",
+        meta={"candidates": ("<answer>2</answer>", "3", "4444"), "ranks": (0, 1, 2), "margin": 0.5},
+    ),
+    Prompt(
+        id="1",
+        text="2+10=",
+        meta={
+            "candidates": ("5", "<answer>12</answer>"),
+            "ranks": (1, 0),
+            "finished": (False, True),
+        },
+    ),
     Prompt(id="2", text="7-3=", meta={"candidates": ("4",), "ranks": (0,)}),
-    Prompt(id="3", text="9-9=", meta={"candidates": ("0", "zero", "1"), "ranks": (0, 0, 1), "margin": 1.0}),
+    Prompt(
+        id="3",
+        text="9-9=",
+        meta={"candidates": ("0", "zero", "1"), "ranks": (0, 0, 1), "margin": 1.0},
+    ),
 ]
 """Rankings of different length, a cut-off candidate, a tie, a single response."""
 
@@ -30,7 +46,11 @@ def alone(made: Any) -> Any:
 def padded(rows: Any, columns: int = 30) -> Any:
     """The same rows with more padding to the right."""
     width = rows.tokens.shape[-1]
-    wide = {k: torch.nn.functional.pad(x, (0, columns)) for k, x in rows.tensors().items() if x is not None and x.shape[-1] == width}
+    wide = {
+        k: torch.nn.functional.pad(x, (0, columns))
+        for k, x in rows.tensors().items()
+        if x is not None and x.shape[-1] == width
+    }
     return replace(rows, **wide)
 
 

@@ -1,4 +1,5 @@
-"""Resume from checkpoints of another number of ranks, on this many ranks: `python -m tests.support.other_ranks FOLDER STAGE`."""
+"""Resume from checkpoints of another number of ranks, on this many ranks: `python -m
+tests.support.other_ranks FOLDER STAGE`."""
 
 from __future__ import annotations
 
@@ -21,22 +22,38 @@ from tests.config.test_compose import plan
 from tests.support.tiny_setup import Log
 
 CASE = (
-    "algo=ppo", "critic=separate", "kl.coefficient=0.2", "algo.reference_every=1", "algo.normalize_reward=true",
-    "batch.prompts=6", "batch.samples=3", "batch.minibatches=1", "batch.epochs=2", "rollout.max_tokens=8", "sampling=fixed",
-    "validation.max_prompts=2", "data.num_train=64", "data.num_val=8",
-)  # fmt: skip
+    "algo=ppo",
+    "critic=separate",
+    "kl.coefficient=0.2",
+    "algo.reference_every=1",
+    "algo.normalize_reward=true",
+    "batch.prompts=6",
+    "batch.samples=3",
+    "batch.minibatches=1",
+    "batch.epochs=2",
+    "rollout.max_tokens=8",
+    "sampling=fixed",
+    "validation.max_prompts=2",
+    "data.num_train=64",
+    "data.num_val=8",
+)
 RESUMED = "iteration_000001.ckpt"
 
 
-def trained(folder: Path, iterations: int, resume: Path | None = None, **options: Any) -> dict[str, torch.Tensor]:
-    """Weights after so many iterations of gradient descent with momentum; the checkpoint of each is in the folder."""
+def trained(
+    folder: Path, iterations: int, resume: Path | None = None, **options: Any
+) -> dict[str, torch.Tensor]:
+    """Weights after so many iterations of gradient descent with momentum; the checkpoint of each is
+    in the folder."""
     silence_libraries()
     made = plan(*CASE, f"run_dir={folder}")
     learner: Any = made.learner()
     learner.optimizer = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
     options = {"accelerator": "cpu", "devices": 1, **options}
     checkpoint = IterationCheckpoint(folder, every=1, keep=0)
-    trainer = trainers.build(max_iterations=iterations, callbacks=[checkpoint], loggers=[Log()], **options)
+    trainer = trainers.build(
+        max_iterations=iterations, callbacks=[checkpoint], loggers=[Log()], **options
+    )
     trainer.fit(learner, datamodule=made.data(), ckpt_path=resume, weights_only=True)
     learner.export(folder / "export")
     return {name: tensor.clone() for name, tensor in sharding.full_state(learner).items()}
@@ -65,7 +82,13 @@ if __name__ == "__main__":
         resume = None if source is None else where / source / RESUMED
         made = strategy()
         with defer_loading(isinstance(made, FSDP2)):  # as trainer=fsdp does
-            weights = trained(where / name, iterations, resume, devices=int(os.environ["WORLD_SIZE"]), strategy=made)
+            weights = trained(
+                where / name,
+                iterations,
+                resume,
+                devices=int(os.environ["WORLD_SIZE"]),
+                strategy=made,
+            )
         if name == "hybrid":
             assert made.shards.mesh_dim_names == ("replicate", "shard"), made.shards
         if is_first_rank():

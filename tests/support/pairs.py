@@ -1,19 +1,23 @@
-"""Run every pair of options of different groups for two iterations and check what must hold: `python -m tests.support.pairs OUT.json`.
+"""Run every pair of options of different groups for two iterations and check what must hold:
+`python -m tests.support.pairs OUT.json`.
 
     python -m tests.support.pairs OUT.json [--triples | --wide] [--only advantage ratio] [--jobs 1/2]
 
-A pair is refused when composing (with its message), or trained on a random model and held against these properties:
+A pair is refused when composing (with its message), or trained on a random model and held against
+these properties:
 
 * trains: at least one optimizer step, and the weights move.
-* flat: equal rewards in every group move no weight, if the advantage compares the responses to one prompt.
+* flat: equal rewards in every group move no weight, if the advantage compares the responses to one
+  prompt.
 * sign: the first update with negated rewards has a negative inner product with the update itself.
 * swap: the update differs from that with the group's default option.
-* credit: exchanging the advantages of a response's tokens changes the update, if the advantage differs between tokens.
+* credit: exchanging the advantages of a response's tokens changes the update, if the advantage
+  differs between tokens.
 
-Without further options, the groups are those of the loss (`CORE`). `--wide` pairs each of them, and each other, with the groups of `WIDE`,
-where a reward's own scores are kept and a number that differs between responses is added to them. `--triples` runs sampling x advantage x
-kl. `--jobs I/N` runs every N-th case, starting with the I-th. Cases in OUT.json are not run again.
-"""
+Without further options, the groups are those of the loss (`CORE`). `--wide` pairs each of them, and
+each other, with the groups of `WIDE`, where a reward's own scores are kept and a number that
+differs between responses is added to them. `--triples` runs sampling x advantage x kl. `--jobs I/N`
+runs every N-th case, starting with the I-th. Cases in OUT.json are not run again."""
 
 from __future__ import annotations
 
@@ -41,19 +45,49 @@ from tests.reward import models
 from tests.support import tiny_setup
 
 BASE = (
-    "algo=policy_gradient", "policy.pretrained=false", "policy.hidden_size=16", "policy.num_layers=1", "rollout.max_tokens=6",
-    "data.num_train=16", "data.num_val=2", "data.level=1", "batch.prompts=4", "batch.samples=4", "batch.minibatches=2",
-    "batch.max_norm=inf", "validation.every=null", "sampling=fixed", "ratio=none", "kl=none", "advantage=group_norm",
-    "aggregation=token_mean", "correction=none", "critic=none",
-)  # fmt: skip
+    "algo=policy_gradient",
+    "policy.pretrained=false",
+    "policy.hidden_size=16",
+    "policy.num_layers=1",
+    "rollout.max_tokens=6",
+    "data.num_train=16",
+    "data.num_val=2",
+    "data.level=1",
+    "batch.prompts=4",
+    "batch.samples=4",
+    "batch.minibatches=2",
+    "batch.max_norm=inf",
+    "validation.every=null",
+    "sampling=fixed",
+    "ratio=none",
+    "kl=none",
+    "advantage=group_norm",
+    "aggregation=token_mean",
+    "correction=none",
+    "critic=none",
+)
 DEFAULTS = {
-    "advantage": "group_norm", "ratio": "none", "kl": "none", "aggregation": "token_mean", "sampling": "fixed", "critic": "none",
-    "correction": "none", "reward": "accuracy", "adapter": "none", "reference": "policy", "schedule": "constant",
-}  # fmt: skip
+    "advantage": "group_norm",
+    "ratio": "none",
+    "kl": "none",
+    "aggregation": "token_mean",
+    "sampling": "fixed",
+    "critic": "none",
+    "correction": "none",
+    "reward": "accuracy",
+    "adapter": "none",
+    "reference": "policy",
+    "schedule": "constant",
+}
 """Groups of the sweep, with the option that `swap` compares with."""
 WIDE = ("reward", "adapter", "reference", "schedule")
 CORE = ("advantage", "ratio", "kl", "correction", "aggregation", "sampling", "critic")
-PROCESS = ("reward=process", "reward.terms.process.reward.model={process}", "reward.terms.process.reward.separator=a", "batch.prompts=16")
+PROCESS = (
+    "reward=process",
+    "reward.terms.process.reward.model={process}",
+    "reward.terms.process.reward.separator=a",
+    "batch.prompts=16",
+)
 SHIFTED = ("rollout._target_=tests.correction.rollouts.Shifted",)
 GYM = ("data=reasoning_gym", "data.chat=false", "data.num_train=16", "data.num_val=2")
 ROWS = ("data=jsonl", "data.train={rows}", "data.num_val=2")
@@ -74,7 +108,10 @@ COMPANIONS: dict[str, tuple[str, ...]] = {
     "reward=process": PROCESS,
     "reward=neural": ("reward.terms.neural.reward.model={neural}",),
     "reward=preference": ("+judge@reward.judge=rule",),
-    "reward=ensemble": ("+reward@reward.rewards.length=length", "+reward@reward.rewards.accuracy=accuracy"),
+    "reward=ensemble": (
+        "+reward@reward.rewards.length=length",
+        "+reward@reward.rewards.accuracy=accuracy",
+    ),
     "reward=regex": ("reward.pattern=a",),
     "reward=by_source": (
         "data=mixture",
@@ -90,9 +127,11 @@ COMPANIONS: dict[str, tuple[str, ...]] = {
     "reward=tool_call": ROWS,
     "reference=model": ("reference.name={policy}",),
 }
-"""Options without which an option is refused, by option; left out where the pair sets the group itself."""
+"""Options without which an option is refused, by option; left out where the pair sets the group
+itself."""
 LARGE = 5.0
-"""Learning rate of the updates that are compared: the second minibatch of an iteration has ratios outside of every clip range."""
+"""Learning rate of the updates that are compared: the second minibatch of an iteration has ratios
+outside of every clip range."""
 UNSIGNED = {
     "advantage=accept": "accepted responses are imitated, with either sign of the others",
     "advantage=max_rl": "negative rewards are refused",
@@ -105,7 +144,8 @@ SAME_UPDATE = {
 }
 """Groups whose options make the same update here, with the reason."""
 SAME_ROWS = {"advantage=process": "no group of a process reward is flat"}
-"""Options with which `sampling=dynamic` selects the same rows as `sampling=fixed` here, with the reason."""
+"""Options with which `sampling=dynamic` selects the same rows as `sampling=fixed` here, with the
+reason."""
 
 
 def options(group: str) -> list[str]:
@@ -115,16 +155,23 @@ def options(group: str) -> list[str]:
 def pairs(groups: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield the pairs of options of different groups as overrides."""
     for first, second in combinations(groups, 2):
-        yield from ((f"{first}={a}", f"{second}={b}") for a, b in product(options(first), options(second)))
+        yield from (
+            (f"{first}={a}", f"{second}={b}") for a, b in product(options(first), options(second))
+        )
 
 
 def overrides(pair: Sequence[str]) -> list[str]:
-    """Return all overrides of a case: the base, the companions that the pair does not set itself, and the pair."""
+    """Return all overrides of a case: the base, the companions that the pair does not set itself,
+    and the pair."""
     typed, groups = [], {option.split("=")[0] for option in pair}
     for option in pair:
         typed += [x for x in COMPANIONS.get(option, ()) if x.split("=")[0] not in groups]
     groups |= {x.split("=")[0] for x in typed}
-    base = [x for x in BASE if x.split("=")[0] not in groups and not ("data" in groups and x.startswith("data."))]
+    base = [
+        x
+        for x in BASE
+        if x.split("=")[0] not in groups and not ("data" in groups and x.startswith("data."))
+    ]
     return [x.format_map(Files()) if "{" in x else x for x in (*base, *typed, *pair)]
 
 
@@ -137,7 +184,8 @@ class Files(dict[str, str]):
 
 @cache
 def file(name: str) -> str:
-    """Return the path of a model with random weights ("policy", or a reward model: "neural", "process") or of a data set ("rows")."""
+    """Return the path of a model with random weights ("policy", or a reward model: "neural",
+    "process") or of a data set ("rows")."""
     folder = Path(tempfile.mkdtemp(prefix="pairs-"))
     if name == "policy":
         models.reader().export(folder)
@@ -148,22 +196,32 @@ def file(name: str) -> str:
         "answer": "4",
         "tests": ["assert f(2) == 4"],
         "schema": {"type": "object"},
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        ],
     }
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row | {"prompt": f"{i}+{i}="}) + "\n" for i in range(16)))
+    (folder / "rows.jsonl").write_text(
+        "".join(json.dumps(row | {"prompt": f"{i}+{i}="}) + "\n" for i in range(16))
+    )
     return str(folder / "rows.jsonl")
 
 
 def parity(responses: Sequence[Response], sign: float = 1.0) -> Scores:
-    """Score 1 for an even first token, else 0, plus a little for each token, so that the score differs between most responses."""
+    """Score 1 for an even first token, else 0, plus a little for each token, so that the score
+    differs between most responses."""
     correct = [r.tokens[0] % 2 == 0 for r in responses]
-    values = [float(c) + 0.01 * (sum(r.tokens) % 7) for c, r in zip(correct, responses, strict=True)]
-    return Scores([sign * v for v in values], correct=correct if sign > 0 else [not c for c in correct])
+    values = [
+        float(c) + 0.01 * (sum(r.tokens) % 7) for c, r in zip(correct, responses, strict=True)
+    ]
+    return Scores(
+        [sign * v for v in values], correct=correct if sign > 0 else [not c for c in correct]
+    )
 
 
 class Varied:
-    """The configured reward with a number added to each score, so that scores differ between responses. Correctness is that of `parity`, if
-    the reward reports it: random text is never correct."""
+    """The configured reward with a number added to each score, so that scores differ between
+    responses. Correctness is that of `parity`, if the reward reports it: random text is never
+    correct."""
 
     def __init__(self, reward: Any, sign: float = 1.0) -> None:
         self.reward = reward
@@ -175,8 +233,12 @@ class Varied:
     def __call__(self, responses: Sequence[Response]) -> Scores:
         scores = as_scores(self.reward(responses), len(responses), "reward")
         added = parity(responses, self.sign)
-        values = [None if v is None else self.sign * v + a for v, a in zip(scores, added, strict=True)]
-        return replace(scores, values=values, correct=None if scores.correct is None else added.correct)
+        values = [
+            None if v is None else self.sign * v + a for v, a in zip(scores, added, strict=True)
+        ]
+        return replace(
+            scores, values=values, correct=None if scores.correct is None else added.correct
+        )
 
 
 def constant(_: Any) -> Any:
@@ -208,7 +270,8 @@ def update(
     iterations: int = 2,
     edit: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, int]:
-    """Train with plain gradient descent. Returns the change of the weights and the number of optimizer steps.
+    """Train with plain gradient descent. Returns the change of the weights and the number of
+    optimizer steps.
 
     Args:
         reward: maps the configured reward to the one that is used.
@@ -222,7 +285,9 @@ def update(
         learner.reward = reward(learner.reward)
     if edit is not None:
         step = learner.train_step
-        learner.train_step = lambda rows, *more: step(replace(rows, advantages=edit(rows.advantages, rows.mask)), *more)
+        learner.train_step = lambda rows, *more: step(
+            replace(rows, advantages=edit(rows.advantages, rows.mask)), *more
+        )
     before = torch.cat([p.detach().flatten().clone() for p in learner.policy.parameters()])
     tiny_setup.fit(learner, iterations, splits=made.splits)
     after = torch.cat([p.detach().flatten() for p in learner.policy.parameters()])
@@ -238,7 +303,8 @@ def reverse_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
 
 
 def check(pair: Sequence[str]) -> dict[str, Any]:
-    """Return the result of one case: `refused` with the message, or a value by property: True, False, or why it does not apply."""
+    """Return the result of one case: `refused` with the message, or a value by property: True,
+    False, or why it does not apply."""
     typed = overrides(pair)
     try:
         composed(*typed)
@@ -259,12 +325,19 @@ def check(pair: Sequence[str]) -> dict[str, Any]:
 def properties(pair: Sequence[str], typed: Sequence[str], lr: float) -> dict[str, Any]:
     """Return the properties of one case, from updates with the learning rate `lr`."""
     by_step = "reward=process" in typed
-    custom = None if by_step else partial(varied, own=any(option.startswith("reward=") for option in typed))
+    custom = (
+        None
+        if by_step
+        else partial(varied, own=any(option.startswith("reward=") for option in typed))
+    )
     change, num_steps = update(typed, custom, lr=lr)
     result: dict[str, Any] = {"trains": bool(num_steps > 0 and change.norm() > 0)}
     if not result["trains"]:
         return result
-    advantage, groups = composed(*typed).parts["advantage"], {option.split("=")[0] for option in pair}
+    advantage, groups = (
+        composed(*typed).parts["advantage"],
+        {option.split("=")[0] for option in pair},
+    )
     if getattr(advantage, "needs_group", False) and not getattr(advantage, "needs_steps", False):
         moved, _ = update(typed, constant)
         # A KL at its minimum has the gradient of rounded log-probabilities.
@@ -272,14 +345,19 @@ def properties(pair: Sequence[str], typed: Sequence[str], lr: float) -> dict[str
     if custom is not None:
         reason = next((UNSIGNED[x] for x in typed if x in UNSIGNED), None)
         if reason is None:
-            first, negated = (update(typed, partial(custom, sign=sign), iterations=1)[0] for sign in (1.0, -1.0))
+            first, negated = (
+                update(typed, partial(custom, sign=sign), iterations=1)[0] for sign in (1.0, -1.0)
+            )
         result["sign"] = reason or bool(torch.dot(first, negated) < 0)
     for group in sorted(groups & DEFAULTS.keys()):
         own = next(option for option in pair if option.split("=")[0] == group)
         default = f"{group}={DEFAULTS[group]}"
         if own == default:
             continue
-        reasons = [SAME_UPDATE.get(group), *(SAME_ROWS.get(x) for x in pair if own == "sampling=dynamic")]
+        reasons = [
+            SAME_UPDATE.get(group),
+            *(SAME_ROWS.get(x) for x in pair if own == "sampling=dynamic"),
+        ]
         if reason := next(filter(None, reasons), None):
             result[f"swap {group}"] = reason
             continue
@@ -290,7 +368,9 @@ def properties(pair: Sequence[str], typed: Sequence[str], lr: float) -> dict[str
             result[f"swap {group}"] = f"the default is refused: {error}"
         else:
             other, _ = update(swapped, custom, lr=lr)
-            result[f"swap {group}"] = bool(other.shape != change.shape or (other - change).norm() > 1e-6 * change.norm())
+            result[f"swap {group}"] = bool(
+                other.shape != change.shape or (other - change).norm() > 1e-6 * change.norm()
+            )
     differs = [False]
 
     def reverse(advantages: Tensor, mask: Tensor) -> Tensor:
@@ -305,20 +385,33 @@ def properties(pair: Sequence[str], typed: Sequence[str], lr: float) -> dict[str
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--triples", action="store_true")
     parser.add_argument("--wide", action="store_true")
-    parser.add_argument("--only", nargs="*", default=None, help="groups of which both options of a pair come, with --wide one")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        default=None,
+        help="groups of which both options of a pair come, with --wide one",
+    )
     parser.add_argument("--jobs", default="1/1")
     settings = parser.parse_args(arguments)
     index, num_jobs = map(int, settings.jobs.split("/"))
     if settings.triples:
-        cases = [tuple(f"{g}={o}" for g, o in zip(("sampling", "advantage", "kl"), case, strict=True))
-                 for case in product(options("sampling"), options("advantage"), options("kl"))]  # fmt: skip
+        cases = [
+            tuple(f"{g}={o}" for g, o in zip(("sampling", "advantage", "kl"), case, strict=True))
+            for case in product(options("sampling"), options("advantage"), options("kl"))
+        ]
     elif settings.wide:
         wide = set(settings.only or WIDE)
-        cases = [case for case in pairs((*CORE, *WIDE)) if any(option.split("=")[0] in wide for option in case)]
+        cases = [
+            case
+            for case in pairs((*CORE, *WIDE))
+            if any(option.split("=")[0] in wide for option in case)
+        ]
     else:
         cases = list(pairs(settings.only or CORE))
     results: dict[str, Any] = json.loads(settings.out.read_text()) if settings.out.exists() else {}
@@ -332,12 +425,22 @@ def main(arguments: Sequence[str]) -> int:
         results[name] = check(case)
         settings.out.write_text(json.dumps(results, indent=1))
         wrong = [key for key, value in results[name].items() if value is False]
-        outcome = f"WRONG {', '.join(wrong)}" if wrong else next((key for key in results[name] if key.startswith("refused")), "right")
+        outcome = (
+            f"WRONG {', '.join(wrong)}"
+            if wrong
+            else next((key for key in results[name] if key.startswith("refused")), "right")
+        )
         print(f"{number + 1}/{len(cases)} {name}: {outcome}", flush=True)
     refused = sum(any(key.startswith("refused") for key in result) for result in results.values())
-    wrong = {name: [key for key, value in result.items() if value is False] for name, result in results.items()}
+    wrong = {
+        name: [key for key, value in result.items() if value is False]
+        for name, result in results.items()
+    }
     wrong = {name: keys for name, keys in wrong.items() if keys}
-    print(f"{len(results)} cases: {refused} refused, {len(results) - refused - len(wrong)} right, {len(wrong)} wrong")
+    print(
+        f"{len(results)} cases: {refused} refused, {len(results) - refused - len(wrong)} "
+        f"right, {len(wrong)} wrong"
+    )
     for name, keys in wrong.items():
         print(f"  {name}: {', '.join(keys)}")
     return int(bool(wrong))

@@ -1,10 +1,10 @@
-"""Plant one-line changes, each in a run of two iterations, and count in how many `rlmods.diff` names the change.
+"""Plant one-line changes, each in a run of two iterations, and count in how many `rlmods.diff`
+names the change.
 
     python -m tests.support.planted
 
-The changes are settings, and lines of source files in a copy of the repository. Prints one line per change, and exits with status 1 if one
-is not named.
-"""
+The changes are settings, and lines of source files in a copy of the repository. Prints one line per
+change, and exits with status 1 if one is not named."""
 
 from __future__ import annotations
 
@@ -23,10 +23,23 @@ from rlmods.run.lock import release
 
 ROOT = Path(__file__).parents[2]
 BASE = (
-    "algo=grpo", "sampling=fixed", "data.num_train=16", "data.num_val=4", "batch.prompts=4", "batch.samples=4", "batch.minibatches=2",
-    "rollout.max_tokens=8", "optimizer.lr=0.0003", "trainer.accelerator=cpu", "trainer.max_iterations=2", "callbacks.checkpoint.every=1",
-    "callbacks.checkpoint.keep=0", "callbacks.samples.print_every=0", "~logger.tensorboard", "~logger.csv",
-)  # fmt: skip
+    "algo=grpo",
+    "sampling=fixed",
+    "data.num_train=16",
+    "data.num_val=4",
+    "batch.prompts=4",
+    "batch.samples=4",
+    "batch.minibatches=2",
+    "rollout.max_tokens=8",
+    "optimizer.lr=0.0003",
+    "trainer.accelerator=cpu",
+    "trainer.max_iterations=2",
+    "callbacks.checkpoint.every=1",
+    "callbacks.checkpoint.keep=0",
+    "callbacks.samples.print_every=0",
+    "~logger.tensorboard",
+    "~logger.csv",
+)
 SETTINGS = {
     "seed=2": "seed",
     "data.level=1": "data.level",
@@ -75,7 +88,13 @@ def train_copy(folder: Path, file: str, old: str, new: str) -> Path:
     head, _, tail = content.rpartition(old)
     (copy / file).write_text(head + new + tail)
     environment = os.environ | {"PYTHONPATH": str(copy), RUN_DIR_VARIABLE: ""}
-    subprocess.run([sys.executable, "train.py", *BASE, f"run_dir={folder}"], cwd=copy, env=environment, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "train.py", *BASE, f"run_dir={folder}"],
+        cwd=copy,
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
     return folder
 
 
@@ -83,8 +102,16 @@ def named(base: Path, changed: Path, name: str) -> bool:
     """Return whether the most likely cause is `name`, and print it."""
     parting, causes = diff(base, changed)
     is_named = parting is not None and bool(causes) and causes[0].name == name
-    where = "nowhere" if parting is None else f"iteration {parting.iteration}, {parting.stage}: {parting.where}"
-    print(f"{'named' if is_named else 'MISSED':7} {name:42} {where}; {causes[0] if causes else 'no cause'}", flush=True)
+    where = (
+        "nowhere"
+        if parting is None
+        else f"iteration {parting.iteration}, {parting.stage}: {parting.where}"
+    )
+    print(
+        f"{'named' if is_named else 'MISSED':7} {name:42} {where}; "
+        f"{causes[0] if causes else 'no cause'}",
+        flush=True,
+    )
     return is_named
 
 

@@ -1,4 +1,5 @@
-"""Runs with and without the largest microbatches before training, bit for bit: `python -m tests.support.preflight_ranks ddp|fsdp`."""
+"""Runs with and without the largest microbatches before training, bit for bit: `python -m
+tests.support.preflight_ranks ddp|fsdp`."""
 
 from __future__ import annotations
 
@@ -24,8 +25,14 @@ def trained(case: str, strategy: str, preflight: bool) -> tuple[str, torch.Tenso
     made, lines = setup(case), Lines()
     made.batch = replace(made.batch, preflight=preflight)
     rows = fit(made, 2, callbacks=(lines,), devices=2, strategy=STRATEGIES[strategy]())
-    untimed = [{k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in rows]
-    weights = [full_tensor(p.detach()).flatten() for network in made.networks.values() for p in network.parameters()]
+    untimed = [
+        {k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in rows
+    ]
+    weights = [
+        full_tensor(p.detach()).flatten()
+        for network in made.networks.values()
+        for p in network.parameters()
+    ]
     return repr(untimed), torch.cat(weights), lines.lines
 
 
@@ -33,7 +40,9 @@ if __name__ == "__main__":
     silence_libraries()
     assert CASES.keys() >= set(NAMES)
     for case in NAMES:
-        (rows, weights, lines), (expected_rows, expected, none) = (trained(case, sys.argv[1], preflight) for preflight in (True, False))
+        (rows, weights, lines), (expected_rows, expected, none) = (
+            trained(case, sys.argv[1], preflight) for preflight in (True, False)
+        )
         assert rows == expected_rows, case
         assert torch.equal(weights, expected), case
         assert (len(lines), len(none)) == (1, 0), case

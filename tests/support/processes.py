@@ -1,8 +1,9 @@
-"""Commands in processes of their own that start fast: forked from a server that has imported the packages already.
+"""Commands in processes of their own that start fast: forked from a server that has imported the
+packages already.
 
-Importing torch, Lightning and transformers takes seconds, more than most commands that tests run. `Process` is the part of
-`subprocess.Popen` that tests use. At least one test of every command starts a real interpreter.
-"""
+Importing torch, Lightning and transformers takes seconds, more than most commands that tests run.
+`Process` is the part of `subprocess.Popen` that tests use. At least one test of every command
+starts a real interpreter."""
 
 from __future__ import annotations
 
@@ -22,9 +23,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PRELOAD = [
-    "rlmods.cli.main", "rlmods.policy", "torch._dynamo", "transformers.models.llama.modeling_llama", "pytest", "hydra.main",
+    "rlmods.cli.main",
+    "rlmods.policy",
+    "torch._dynamo",
+    "transformers.models.llama.modeling_llama",
+    "pytest",
+    "hydra.main",
     "tests.support.frozen",
-]  # fmt: skip
+]
 
 CONTEXT: Any = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(PRELOAD)
@@ -41,10 +47,18 @@ class Process:
     """
 
     def __init__(
-        self, command: Sequence[str], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None, merge: bool = False, stdin: bool = False
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path = ROOT,
+        env: Mapping[str, str] | None = None,
+        merge: bool = False,
+        stdin: bool = False,
     ) -> None:
         self.folder = tempfile.mkdtemp()
-        self.files = [Path(self.folder, name) for name in ("stdin", "stdout", "stdout" if merge else "stderr")]
+        self.files = [
+            Path(self.folder, name) for name in ("stdin", "stdout", "stdout" if merge else "stderr")
+        ]
         if stdin:
             os.mkfifo(self.files[0])
         arguments = (list(command), str(cwd), dict(os.environ if env is None else env), self.files)
@@ -73,7 +87,8 @@ class Process:
         """Wait until the text is on standard output.
 
         Raises:
-            subprocess.TimeoutExpired: it is not after `timeout` seconds, or the command has ended without it.
+            subprocess.TimeoutExpired: it is not after `timeout` seconds, or the command has ended
+            without it.
         """
         end = time.monotonic() + timeout
         while not (self.files[1].exists() and text in self.files[1].read_text()):
@@ -109,7 +124,10 @@ def _run(command: list[str], cwd: str, env: dict[str, str], files: list[Path]) -
         sys.stdin = os.fdopen(0)
     for number, file in zip((1, 2), files[1:], strict=True):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1, errors="backslashreplace")
+    sys.stdout, sys.stderr = (
+        os.fdopen(1, "w", buffering=1),
+        os.fdopen(2, "w", buffering=1, errors="backslashreplace"),
+    )
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)

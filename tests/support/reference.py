@@ -1,7 +1,8 @@
-"""Slow loops written from the papers: one scalar at a time, true slots only. Meant to be read beside the paper, and never to be fast.
+"""Slow loops written from the papers: one scalar at a time, true slots only. Meant to be read
+beside the paper, and never to be fast.
 
-A field is {(row, slot): scalar} over the true slots; scalars are float64 tensors, so that autograd differentiates the loops as well.
-"""
+A field is {(row, slot): scalar} over the true slots; scalars are float64 tensors, so that autograd
+differentiates the loops as well."""
 
 from __future__ import annotations
 
@@ -29,8 +30,16 @@ def dense(field: Field, shape: torch.Size) -> Tensor:
 # advantages
 
 
-def group_advantage(kind: str, rewards: Tensor, mask: Tensor, group: Tensor, eps: float = 1e-6, unbiased: bool = True) -> Tensor:
-    """group_norm, group_mean or rloo: each response against the scored responses of equal group id."""
+def group_advantage(
+    kind: str,
+    rewards: Tensor,
+    mask: Tensor,
+    group: Tensor,
+    eps: float = 1e-6,
+    unbiased: bool = True,
+) -> Tensor:
+    """group_norm, group_mean or rloo: each response against the scored responses of equal group
+    id."""
     slots = true_slots(mask)
     score = {i: sum(float(rewards[i, t]) for t in ts) for i, ts in enumerate(slots) if ts}
     field: Field = {}
@@ -50,15 +59,24 @@ def group_advantage(kind: str, rewards: Tensor, mask: Tensor, group: Tensor, eps
     return dense(field, mask.shape)
 
 
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """A_t = sum_l (gamma lam)^l delta_{t+l}, as the paper's equation 16 sums it, over the row's true tokens."""
+def gae(
+    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float
+) -> tuple[Tensor, Tensor]:
+    """A_t = sum_l (gamma lam)^l delta_{t+l}, as the paper's equation 16 sums it, over the row's
+    true tokens."""
     advantages: Field = {}
     returns: Field = {}
     for i, ts in enumerate(true_slots(mask)):
-        r, v = [rewards[i, t] for t in ts], [values[i, t] for t in ts] + [torch.tensor(0.0, dtype=torch.float64)]
+        r, v = (
+            [rewards[i, t] for t in ts],
+            [values[i, t] for t in ts] + [torch.tensor(0.0, dtype=torch.float64)],
+        )
         delta = [r[k] + gamma * v[k + 1] - v[k] for k in range(len(ts))]
         for k, t in enumerate(ts):
-            advantages[i, t] = sum(((gamma * lam) ** (j - k) * delta[j] for j in range(k, len(ts))), torch.tensor(0.0, dtype=torch.float64))
+            advantages[i, t] = sum(
+                ((gamma * lam) ** (j - k) * delta[j] for j in range(k, len(ts))),
+                torch.tensor(0.0, dtype=torch.float64),
+            )
             returns[i, t] = advantages[i, t] + v[k]
     return dense(advantages, mask.shape), dense(returns, mask.shape)
 
@@ -68,14 +86,22 @@ def to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Field:
     field: Field = {}
     for i, ts in enumerate(true_slots(mask)):
         for k, t in enumerate(ts):
-            field[i, t] = sum((gamma**j * rewards[i, u] for j, u in enumerate(ts[k:])), torch.tensor(0.0, dtype=torch.float64))
+            field[i, t] = sum(
+                (gamma**j * rewards[i, u] for j, u in enumerate(ts[k:])),
+                torch.tensor(0.0, dtype=torch.float64),
+            )
     return field
 
 
-def reinforce_pp(rewards: Tensor, mask: Tensor, group: Tensor, gamma: float, baseline: str) -> Tensor:
-    """Returns-to-go, less the group's mean score or not, then less their mean and divided by their standard deviation."""
+def reinforce_pp(
+    rewards: Tensor, mask: Tensor, group: Tensor, gamma: float, baseline: str
+) -> Tensor:
+    """Returns-to-go, less the group's mean score or not, then less their mean and divided by their
+    standard deviation."""
     field = to_go(rewards, mask, gamma)
-    score = {i: sum(float(rewards[i, t]) for t in ts) for i, ts in enumerate(true_slots(mask)) if ts}
+    score = {
+        i: sum(float(rewards[i, t]) for t in ts) for i, ts in enumerate(true_slots(mask)) if ts
+    }
     if baseline == "group":
         for i, t in field:
             members = [score[j] for j in score if int(group[j]) == int(group[i])]
@@ -85,8 +111,16 @@ def reinforce_pp(rewards: Tensor, mask: Tensor, group: Tensor, gamma: float, bas
     return dense({at: (x - mean) / sqrt(variance + 1e-8) for at, x in field.items()}, mask.shape)
 
 
-def process(rewards: Tensor, mask: Tensor, group: Tensor, steps: Tensor, eps: float = 1e-6, unbiased: bool = True) -> Tensor:
-    """Every step reward against all step rewards of its group; a token gets the sum over the steps that end at it or later."""
+def process(
+    rewards: Tensor,
+    mask: Tensor,
+    group: Tensor,
+    steps: Tensor,
+    eps: float = 1e-6,
+    unbiased: bool = True,
+) -> Tensor:
+    """Every step reward against all step rewards of its group; a token gets the sum over the steps
+    that end at it or later."""
     slots = true_slots(mask)
     ends = {(i, t): float(rewards[i, t]) for i, ts in enumerate(slots) for t in ts if steps[i, t]}
     normalised = {}
@@ -98,7 +132,11 @@ def process(rewards: Tensor, mask: Tensor, group: Tensor, steps: Tensor, eps: fl
         else:
             std = sqrt(sum((x - mean) ** 2 for x in members) / (size - 1 if unbiased else size))
             normalised[i, t] = (own - mean) / (std + eps)
-    field = {(i, t): sum(normalised.get((i, u), 0.0) for u in ts if u >= t) for i, ts in enumerate(slots) for t in ts}
+    field = {
+        (i, t): sum(normalised.get((i, u), 0.0) for u in ts if u >= t)
+        for i, ts in enumerate(slots)
+        for t in ts
+    }
     return dense({at: torch.tensor(x, dtype=torch.float64) for at, x in field.items()}, mask.shape)
 
 
@@ -107,20 +145,37 @@ def process(rewards: Tensor, mask: Tensor, group: Tensor, steps: Tensor, eps: fl
 
 def clip(x: Tensor, low: float, high: float) -> Tensor:
     """x where it is inside, else the bound, a constant."""
-    return torch.tensor(low, dtype=x.dtype) if x < low else torch.tensor(high, dtype=x.dtype) if x > high else x
+    return (
+        torch.tensor(low, dtype=x.dtype)
+        if x < low
+        else torch.tensor(high, dtype=x.dtype)
+        if x > high
+        else x
+    )
 
 
 def clipped(
-    log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float, level: str = "token", dual: float | None = None
+    log_ratio: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    low: float,
+    high: float,
+    level: str = "token",
+    dual: float | None = None,
 ) -> tuple[Field, set[tuple[int, int]]]:
-    """PPO's min, at the level of a token or of a response, and the slots whose gradient the clip took."""
+    """PPO's min, at the level of a token or of a response, and the slots whose gradient the clip
+    took."""
     objective: Field = {}
     decided = set()
     for i, ts in enumerate(true_slots(mask)):
         for t in ts:
             s = torch.exp(sum(log_ratio[i, u] for u in ts) / len(ts))
             d = log_ratio[i, t]
-            r = {"token": torch.exp(d), "sequence": s, "sequence_token": s.detach() * torch.exp(d - d.detach())}[level]
+            r = {
+                "token": torch.exp(d),
+                "sequence": s,
+                "sequence_token": s.detach() * torch.exp(d - d.detach()),
+            }[level]
             a = advantages[i, t]
             free, bound = r * a, clip(r, 1 - low, 1 + high) * a
             objective[i, t] = bound if bound < free else free
@@ -132,20 +187,35 @@ def clipped(
     return objective, decided
 
 
-def unclipped(log_ratio: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Field, set[tuple[int, int]]]:
-    return {(i, t): torch.exp(log_ratio[i, t]) * advantages[i, t] for i, ts in enumerate(true_slots(mask)) for t in ts}, set()
+def unclipped(
+    log_ratio: Tensor, advantages: Tensor, mask: Tensor
+) -> tuple[Field, set[tuple[int, int]]]:
+    return {
+        (i, t): torch.exp(log_ratio[i, t]) * advantages[i, t]
+        for i, ts in enumerate(true_slots(mask))
+        for t in ts
+    }, set()
 
 
-def soft(log_ratio: Tensor, advantages: Tensor, mask: Tensor, positive: float, negative: float) -> tuple[Field, set[tuple[int, int]]]:
+def soft(
+    log_ratio: Tensor, advantages: Tensor, mask: Tensor, positive: float, negative: float
+) -> tuple[Field, set[tuple[int, int]]]:
     objective: Field = {}
     for i, ts in enumerate(true_slots(mask)):
         for t in ts:
             tau = positive if advantages[i, t] > 0 else negative
-            objective[i, t] = 4 / tau / (1 + torch.exp(-tau * (torch.exp(log_ratio[i, t]) - 1))) * advantages[i, t]
+            objective[i, t] = (
+                4
+                / tau
+                / (1 + torch.exp(-tau * (torch.exp(log_ratio[i, t]) - 1)))
+                * advantages[i, t]
+            )
     return objective, set()
 
 
-def cispo(log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float | None, high: float | None) -> tuple[Field, set[tuple[int, int]]]:
+def cispo(
+    log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float | None, high: float | None
+) -> tuple[Field, set[tuple[int, int]]]:
     objective: Field = {}
     decided = set()
     for i, ts in enumerate(true_slots(mask)):
@@ -161,11 +231,19 @@ def cispo(log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float | None
     return objective, decided
 
 
-def log_likelihood(log_ratio: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Field, set[tuple[int, int]]]:
-    return {(i, t): advantages[i, t] * log_ratio[i, t] for i, ts in enumerate(true_slots(mask)) for t in ts}, set()
+def log_likelihood(
+    log_ratio: Tensor, advantages: Tensor, mask: Tensor
+) -> tuple[Field, set[tuple[int, int]]]:
+    return {
+        (i, t): advantages[i, t] * log_ratio[i, t]
+        for i, ts in enumerate(true_slots(mask))
+        for t in ts
+    }, set()
 
 
-def kl_penalty(log_ratio: Tensor, advantages: Tensor, mask: Tensor, beta: float) -> tuple[Field, set[tuple[int, int]]]:
+def kl_penalty(
+    log_ratio: Tensor, advantages: Tensor, mask: Tensor, beta: float
+) -> tuple[Field, set[tuple[int, int]]]:
     objective: Field = {}
     for i, ts in enumerate(true_slots(mask)):
         for t in ts:
@@ -174,8 +252,11 @@ def kl_penalty(log_ratio: Tensor, advantages: Tensor, mask: Tensor, beta: float)
     return objective, set()
 
 
-def geometric_mean(log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float) -> tuple[Field, set[tuple[int, int]]]:
-    """The paper's product: PPO's min of r A and clip(r) A decides by token which ratio goes into it."""
+def geometric_mean(
+    log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float
+) -> tuple[Field, set[tuple[int, int]]]:
+    """The paper's product: PPO's min of r A and clip(r) A decides by token which ratio goes into
+    it."""
     objective: Field = {}
     decided = set()
     for i, ts in enumerate(true_slots(mask)):
@@ -191,12 +272,16 @@ def geometric_mean(log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: flo
     return objective, decided
 
 
-def topr(log_ratio: Tensor, advantages: Tensor, mask: Tensor, level: str) -> tuple[Field, set[tuple[int, int]]]:
+def topr(
+    log_ratio: Tensor, advantages: Tensor, mask: Tensor, level: str
+) -> tuple[Field, set[tuple[int, int]]]:
     objective: Field = {}
     decided = set()
     for i, ts in enumerate(true_slots(mask)):
         for t in ts:
-            ratio = exp(sum(log_ratio[i, u].item() for u in (ts if level == "sequence_token" else [t])))
+            ratio = exp(
+                sum(log_ratio[i, u].item() for u in (ts if level == "sequence_token" else [t]))
+            )
             if advantages[i, t] < 0 and ratio > 1:
                 decided.add((i, t))
             weight = 1.0 if advantages[i, t] > 0 else min(ratio, 1.0)
@@ -205,7 +290,13 @@ def topr(log_ratio: Tensor, advantages: Tensor, mask: Tensor, level: str) -> tup
 
 
 def dppo(
-    log_ratio: Tensor, advantages: Tensor, mask: Tensor, old_logprobs: Tensor, divergence: str, low: float, high: float
+    log_ratio: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    old_logprobs: Tensor,
+    divergence: str,
+    low: float,
+    high: float,
 ) -> tuple[Field, set[tuple[int, int]]]:
     """The mask of equation 12, from the two probabilities of each token."""
     objective: Field = {}
@@ -214,9 +305,19 @@ def dppo(
         for t in ts:
             old, a = exp(float(old_logprobs[i, t])), float(advantages[i, t])
             new = min(old * log_ratio[i, t].exp().item(), 1 - 1e-7)
-            distance = abs(new - old) if divergence == "tv" else old * log(old / new) + (1 - old) * log((1 - old) / (1 - new))
-            away = (a > 0 and new > old and distance > high) or (a < 0 and new < old and distance > low)
-            objective[i, t] = torch.zeros((), dtype=torch.float64) if away else torch.exp(log_ratio[i, t]) * advantages[i, t]
+            distance = (
+                abs(new - old)
+                if divergence == "tv"
+                else old * log(old / new) + (1 - old) * log((1 - old) / (1 - new))
+            )
+            away = (a > 0 and new > old and distance > high) or (
+                a < 0 and new < old and distance > low
+            )
+            objective[i, t] = (
+                torch.zeros((), dtype=torch.float64)
+                if away
+                else torch.exp(log_ratio[i, t]) * advantages[i, t]
+            )
             if away:
                 decided.add((i, t))
     return objective, decided
@@ -228,7 +329,8 @@ def dppo(
 def correction(
     old: Tensor, behavior: Tensor, mask: Tensor, level: str, low: float, high: float, masks: bool
 ) -> tuple[Field, set[tuple[int, int]]]:
-    """The weights min(rho, high), or rho within the bounds and 0 outside, and the slots outside of them."""
+    """The weights min(rho, high), or rho within the bounds and 0 outside, and the slots outside of
+    them."""
     weights: Field = {}
     outside = set()
     for i, ts in enumerate(true_slots(mask)):
@@ -239,7 +341,9 @@ def correction(
             is_outside = rho > high or (masks and rho < low)
             if is_outside:
                 outside.add((i, t))
-            weights[i, t] = torch.tensor((0.0 if masks else high) if is_outside else rho, dtype=torch.float64)
+            weights[i, t] = torch.tensor(
+                (0.0 if masks else high) if is_outside else rho, dtype=torch.float64
+            )
     return weights, outside
 
 
@@ -251,5 +355,13 @@ def aggregate(kind: str, field: Field, tokens: float, sequences: float, length: 
     own = {i: sum(1 for row, _ in field if row == i) for i, _ in field}
     total = torch.zeros((), dtype=torch.float64)
     for (i, _), x in field.items():
-        total = total + x / {"token_mean": tokens, "sequence_mean": own[i] * sequences, "fixed_length": sequences * length}[kind]
+        total = (
+            total
+            + x
+            / {
+                "token_mean": tokens,
+                "sequence_mean": own[i] * sequences,
+                "fixed_length": sequences * length,
+            }[kind]
+        )
     return total

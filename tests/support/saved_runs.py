@@ -37,15 +37,36 @@ def write_run(
         **settings,
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    rows = [{"iteration": i, "wall_s": float(i), "val/accuracy": x, **metrics} for i, x in enumerate(accuracies)]
+    rows = [
+        {"iteration": i, "wall_s": float(i), "val/accuracy": x, **metrics}
+        for i, x in enumerate(accuracies)
+    ]
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     samples = [{"id": name, "correct": x, "temperature": 0.0} for name, x in correct.items()]
-    (folder / f"samples/validation_{len(accuracies) - 1:06d}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in samples))
+    (folder / f"samples/validation_{len(accuracies) - 1:06d}.jsonl").write_text(
+        "".join(f"{json.dumps(row)}\n" for row in samples)
+    )
     known = [x for x in accuracies if x is not None]
-    accuracy = {"first": known[0], "best": max(known), "last": known[-1]} if known else dict.fromkeys(("first", "best", "last"))
-    summary = {"label": parts["algo"], "algo": parts["algo"], "parts": parts, "iterations": len(rows) - 1, "val/accuracy": accuracy}
+    accuracy = (
+        {"first": known[0], "best": max(known), "last": known[-1]}
+        if known
+        else dict.fromkeys(("first", "best", "last"))
+    )
+    summary = {
+        "label": parts["algo"],
+        "algo": parts["algo"],
+        "parts": parts,
+        "iterations": len(rows) - 1,
+        "val/accuracy": accuracy,
+    }
     if exit is not None:
-        extra = {"wall_s": 1.0, "response_tokens": 10, "peak_memory_mb": 1.0, "exit": exit, "seed": seed}
+        extra = {
+            "wall_s": 1.0,
+            "response_tokens": 10,
+            "peak_memory_mb": 1.0,
+            "exit": exit,
+            "seed": seed,
+        }
         recorded = {} if overrides is None else {"overrides": list(overrides)}
         (folder / "summary.json").write_text(json.dumps(summary | extra | recorded))
     return folder

@@ -1,8 +1,9 @@
-"""Watches a long run from outside: `python -m tests.support.soak [-n ITERATIONS] [-f FOLDER] OVERRIDE...`.
+"""Watches a long run from outside: `python -m tests.support.soak [-n ITERATIONS] [-f FOLDER]
+OVERRIDE...`.
 
-Memory, descriptors, threads and processes must not grow, and an iteration must not get slower: the last quarter is held against the
-second one, as the first still fills caches. Ends with status 1 where something does.
-"""
+Memory, descriptors, threads and processes must not grow, and an iteration must not get slower: the
+last quarter is held against the second one, as the first still fills caches. Ends with status 1
+where something does."""
 
 from __future__ import annotations
 
@@ -18,14 +19,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-BOUNDS = {"memory_mb": 1.03, "descriptors": 1.0, "threads": 1.0, "processes": 1.0, "iteration_s": 1.1}
+BOUNDS = {
+    "memory_mb": 1.03,
+    "descriptors": 1.0,
+    "threads": 1.0,
+    "processes": 1.0,
+    "iteration_s": 1.1,
+}
 """How much of the earlier median the later one may be."""
 
 
 def family(pid: int) -> list[int]:
     """A process and all below it."""
     try:
-        tasks = [Path(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task")]
+        tasks = [
+            Path(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task")
+        ]
         children = [int(child) for path in tasks for child in path.read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
         return []
@@ -51,14 +60,24 @@ def reading(pid: int) -> dict[str, float] | None:
     }
 
 
-def soak(folder: Path, typed: Sequence[str], num_iterations: int, pause_s: float = 1.0) -> dict[str, tuple[float, float]]:
+def soak(
+    folder: Path, typed: Sequence[str], num_iterations: int, pause_s: float = 1.0
+) -> dict[str, tuple[float, float]]:
     """Medians of the second quarter and of the last, by what was watched."""
-    command = [sys.executable, "train.py", *typed, f"trainer.max_iterations={num_iterations}", f"run_dir={folder}"]
+    command = [
+        sys.executable,
+        "train.py",
+        *typed,
+        f"trainer.max_iterations={num_iterations}",
+        f"run_dir={folder}",
+    ]
     readings: list[tuple[int, dict[str, float]]] = []
     """With the iterations completed by then."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{folder.name}.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=log, stderr=log
+        )
         while process.poll() is None:
             if found := reading(process.pid):
                 readings.append((len(iterations(folder)), found))
@@ -68,7 +87,10 @@ def soak(folder: Path, typed: Sequence[str], num_iterations: int, pause_s: float
     seconds = iterations(folder)
     found = {"iteration_s": tuple(statistics.median(seconds[low:high]) for low, high in spans)}
     for name in readings[0][1]:
-        found[name] = tuple(statistics.median(held[name] for at, held in readings if low <= at <= high) for low, high in spans)
+        found[name] = tuple(
+            statistics.median(held[name] for at, held in readings if low <= at <= high)
+            for low, high in spans
+        )
     return found  # type: ignore[return-value]
 
 

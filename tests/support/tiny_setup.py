@@ -1,4 +1,5 @@
-"""Small training setup for tests: a random model of 10 thousand parameters, sums of digits, and replaceable parts."""
+"""Small training setup for tests: a random model of 10 thousand parameters, sums of digits, and
+replaceable parts."""
 
 from __future__ import annotations
 
@@ -37,15 +38,18 @@ SPLITS = Arithmetic(level=1, num_train=24, num_val=8)()
 
 
 def even(responses: list[Response]) -> Scores:
-    """Score 1 for a first token with an even id, else 0: random at first, easy to learn, and different within almost every group."""
+    """Score 1 for a first token with an even id, else 0: random at first, easy to learn, and
+    different within almost every group."""
     correct = [r.tokens[0] % 2 == 0 for r in responses]
     return Scores([float(x) for x in correct], correct=correct)
 
 
 def half_flat(responses: list[Response]) -> Scores:
-    """Score the samples of the first two prompts of a batch 1, and those of the others 1 and 0 in turn: whatever is sampled, two groups are
-    flat and the others are not."""
-    order = {prompt_id: i for i, prompt_id in enumerate(dict.fromkeys(r.prompt.id for r in responses))}
+    """Score the samples of the first two prompts of a batch 1, and those of the others 1 and 0 in
+    turn: whatever is sampled, two groups are flat and the others are not."""
+    order = {
+        prompt_id: i for i, prompt_id in enumerate(dict.fromkeys(r.prompt.id for r in responses))
+    }
     correct = [order[r.prompt.id] < 2 or r.meta["sample"] % 2 == 0 for r in responses]
     return Scores([float(x) for x in correct], correct=correct)
 
@@ -54,12 +58,14 @@ def policy(seed: int = 0, **options: Any) -> Policy:
     """Return a policy with random weights."""
     torch.manual_seed(seed)
     policy = Tiny(pretrained=False, hidden_size=32, num_layers=2, **options)()
-    policy.eos_ids = frozenset(range(25))  # a quarter of the vocabulary, so that random responses differ in length
+    # a quarter of the vocabulary, so that random responses differ in length
+    policy.eos_ids = frozenset(range(25))
     return policy
 
 
 def learner(kind: type[Learner] = PolicyGradient, **changes: Any) -> Any:
-    """Return a learner with default parts. `changes`: other parts, and settings of the algorithm."""
+    """Return a learner with default parts. `changes`: other parts, and settings of the
+    algorithm."""
     arguments: dict[str, Any] = {
         "policy": changes.pop("adapter", NoAdapter())(changes.pop("policy", None) or policy()),
         "rollout": Local(max_tokens=8),
@@ -68,11 +74,19 @@ def learner(kind: type[Learner] = PolicyGradient, **changes: Any) -> Any:
         "schedule": Schedule(),
         "batch": Batch(prompts=4, samples=4),
         "validation": Validation(every=None),
-        "splits": Splits(SPLITS.train, changes.pop("validation_prompts", []), ptx=changes.pop("ptx_prompts", ())),
+        "splits": Splits(
+            SPLITS.train, changes.pop("validation_prompts", []), ptx=changes.pop("ptx_prompts", ())
+        ),
         "seed": 0,
     }
     if issubclass(kind, PolicyGradient):
-        arguments |= {"router": Routing(), "sampling": Fixed(), "advantage": GroupNorm(), "critic": NoCritic(), "kl": NoKL()}
+        arguments |= {
+            "router": Routing(),
+            "sampling": Fixed(),
+            "advantage": GroupNorm(),
+            "critic": NoCritic(),
+            "kl": NoKL(),
+        }
         arguments |= {"ratio": Clipped(), "aggregation": TokenMean()}
     if "reference" in kind.groups:
         arguments |= {"reference": changes.pop("reference_part", StartPolicy())}
@@ -109,8 +123,15 @@ def fit(
     """Train on the CPU and return the logged rows."""
     log = Log()
     options = {"accelerator": "cpu", "devices": 1, **options}
-    trainer = trainers.build(max_iterations=iterations, callbacks=callbacks, loggers=[log], **options)
-    trainer.fit(learner, datamodule=PromptModule(splits, learner.batch.prompts, learner.seed), ckpt_path=resume, weights_only=True)
+    trainer = trainers.build(
+        max_iterations=iterations, callbacks=callbacks, loggers=[log], **options
+    )
+    trainer.fit(
+        learner,
+        datamodule=PromptModule(splits, learner.batch.prompts, learner.seed),
+        ckpt_path=resume,
+        weights_only=True,
+    )
     return log.rows
 
 
@@ -124,7 +145,8 @@ class OneRank:
 
 
 def close(gradient: torch.Tensor, reference: torch.Tensor) -> None:
-    """Assert that two gradients are equal up to rounding: relative distance at most 1e-5, about 100 float32 roundings."""
+    """Assert that two gradients are equal up to rounding: relative distance at most 1e-5, about 100
+    float32 roundings."""
     assert reference.norm() > 1e-4
     assert float((gradient - reference).norm() / reference.norm()) < 1e-5
 
@@ -143,14 +165,18 @@ def attached(learner: Any) -> Any:
 
 
 def collected(learner: Any, num_prompts: int = 4) -> Experience:
-    """Return scored responses to the first prompts with old log-probabilities, ready for an optimizer step."""
+    """Return scored responses to the first prompts with old log-probabilities, ready for an
+    optimizer step."""
     experience, _ = attached(learner).sample(SPLITS.train[:num_prompts])
     experience = learner.normalize_advantages(experience)
-    return learner.scorer.add_old_logprobs(experience, torch.ones(len(experience), dtype=torch.bool))
+    return learner.scorer.add_old_logprobs(
+        experience, torch.ones(len(experience), dtype=torch.bool)
+    )
 
 
 class Recorder:
-    """Optimizer that records the gradient of the latest step instead of stepping; 0 where a parameter has none, and without a step."""
+    """Optimizer that records the gradient of the latest step instead of stepping; 0 where a
+    parameter has none, and without a step."""
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         self.parameters = parameters
@@ -161,20 +187,34 @@ class Recorder:
             p.grad = None
 
     def step(self) -> None:
-        self.gradient = torch.cat([torch.zeros(p.numel()) if p.grad is None else p.grad.flatten().clone() for p in self.parameters])
+        self.gradient = torch.cat(
+            [
+                torch.zeros(p.numel()) if p.grad is None else p.grad.flatten().clone()
+                for p in self.parameters
+            ]
+        )
 
 
-def gradients(learner: Any, batch: Any, loss: Any = None, *more: Any, max_norm: float = math.inf) -> torch.Tensor:
-    """Return the flattened gradient with which `TrainStep` steps the optimizer on these rows, and on `more` rows with their losses. It is
-    not clipped, unless to `max_norm`. The learner's weights and counts stay as they were."""
-    recorder, step = Recorder([p for network in learner.networks.values() for p in network.parameters()]), learner.step
+def gradients(
+    learner: Any, batch: Any, loss: Any = None, *more: Any, max_norm: float = math.inf
+) -> torch.Tensor:
+    """Return the flattened gradient with which `TrainStep` steps the optimizer on these rows, and
+    on `more` rows with their losses. It is not clipped, unless to `max_norm`. The learner's weights
+    and counts stay as they were."""
+    recorder, step = (
+        Recorder([p for network in learner.networks.values() for p in network.parameters()]),
+        learner.step,
+    )
     before = step.max_norm, step.num_steps, step.num_nonfinite
 
     def backward(loss: torch.Tensor) -> None:
         loss.backward()
         learner.on_after_backward()
 
-    with patch.object(learner, "optimizers", lambda: recorder), patch.object(learner, "manual_backward", backward):
+    with (
+        patch.object(learner, "optimizers", lambda: recorder),
+        patch.object(learner, "manual_backward", backward),
+    ):
         step.max_norm = max_norm
         step(batch, loss or learner.loss, *more)
     step.max_norm, step.num_steps, step.num_nonfinite = before

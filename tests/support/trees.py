@@ -1,4 +1,5 @@
-"""Random trees of responses: branches of branches, observed tokens, unscored responses, groups that are not contiguous."""
+"""Random trees of responses: branches of branches, observed tokens, unscored responses, groups that
+are not contiguous."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Forest:
     rewards: Tensor
     """float64; any value where the mask is False."""
     identity: list[dict[int, int]]
-    """Of each row, by column: a number that is unique to the sampled or observed token, and the same in all rows that share it."""
+    """Of each row, by column: a number that is unique to the sampled or observed token, and the
+    same in all rows that share it."""
 
     @property
     def group(self) -> Tensor:
@@ -56,15 +58,30 @@ class Forest:
 
     def scores(self) -> dict[int, float]:
         """R of each scored row."""
-        return {i: float(self.rewards[i][self.mask[i]].sum()) for i in range(len(self.mask)) if self.mask[i].any()}
+        return {
+            i: float(self.rewards[i][self.mask[i]].sum())
+            for i in range(len(self.mask))
+            if self.mask[i].any()
+        }
 
     def sharing(self, i: int, t: int) -> list[int]:
         """Scored rows that hold the token in column t of row i."""
-        return [j for j in self.scores() if self.mask[j, t] and self.identity[j].get(t) == self.identity[i][t]]
+        return [
+            j
+            for j in self.scores()
+            if self.mask[j, t] and self.identity[j].get(t) == self.identity[i][t]
+        ]
 
 
-def forest(seed: int, branching: float = 0.7, num_prompts: int = 2, unscored: float = 0.1, vocabulary: int = 50) -> Forest:
-    """Draw 1 to 6 responses to each prompt, each a branch of an earlier one with probability `branching`."""
+def forest(
+    seed: int,
+    branching: float = 0.7,
+    num_prompts: int = 2,
+    unscored: float = 0.1,
+    vocabulary: int = 50,
+) -> Forest:
+    """Draw 1 to 6 responses to each prompt, each a branch of an earlier one with probability
+    `branching`."""
     rng, fresh = np.random.default_rng(seed), count()
     responses, group, identity, sampled = [], [], [], []
     for number in range(num_prompts):
@@ -78,20 +95,32 @@ def forest(seed: int, branching: float = 0.7, num_prompts: int = 2, unscored: fl
                 shared = int(rng.integers(len(responses[first + parent].tokens) + 1))
                 branch = Branch(parent, shared)
                 tokens = list(responses[first + parent].tokens[:shared])
-                kinds, names = sampled[first + parent][:shared], list(identity[first + parent].values())[:shared]
+                kinds, names = (
+                    sampled[first + parent][:shared],
+                    list(identity[first + parent].values())[:shared],
+                )
             length = int(rng.integers(1, 6))
             tokens = [*tokens, *rng.integers(vocabulary, size=length).tolist()]
             kinds = [*kinds, *(rng.random(length) < 0.75).tolist()]
             start = len(prompt_tokens)
-            identity.append({start + k: name for k, name in enumerate([*names, *(next(fresh) for _ in range(length))])})
+            identity.append(
+                {
+                    start + k: name
+                    for k, name in enumerate([*names, *(next(fresh) for _ in range(length))])
+                }
+            )
             sampled.append(kinds)
-            responses.append(Response(prompt, prompt_tokens, tokens, [-1.0] * len(tokens), branch=branch))
+            responses.append(
+                Response(prompt, prompt_tokens, tokens, [-1.0] * len(tokens), branch=branch)
+            )
             group.append(7 - 100 * number)
     scored = rng.random(len(responses)) >= unscored
     scores = Scores([0.0 if x else None for x in scored])
     batch = collate(responses, scores, torch.tensor(group), policy_version=0, pad_id=0)
     if batch.origin is None:
-        batch = replace(batch, origin=torch.arange(len(responses))[:, None].expand(batch.tokens.shape))
+        batch = replace(
+            batch, origin=torch.arange(len(responses))[:, None].expand(batch.tokens.shape)
+        )
     mask = batch.mask.clone()
     for i, kinds in enumerate(sampled):
         start = len(responses[i].prompt_tokens)
@@ -102,11 +131,13 @@ def forest(seed: int, branching: float = 0.7, num_prompts: int = 2, unscored: fl
 
 
 forests = st.tuples(st.integers(0, 10**6), st.sampled_from([0.0, 0.7, 1.0]))
-"""Arguments of `forest`, drawn by hypothesis. Checks of types use the global generator, which strategies must not do."""
+"""Arguments of `forest`, drawn by hypothesis. Checks of types use the global generator, which
+strategies must not do."""
 
 
 def hard(f: Forest, advantages: Tensor) -> Tensor:
-    """Mean of the rows' advantages over the rows that share a token. `advantages` [N, T]: one number on all true slots of a row."""
+    """Mean of the rows' advantages over the rows that share a token. `advantages` [N, T]: one
+    number on all true slots of a row."""
     own = {i: float(advantages[i][f.mask[i]][0]) for i in f.scores()}
     field: Field = {}
     for i in own:
@@ -117,7 +148,8 @@ def hard(f: Forest, advantages: Tensor) -> Tensor:
 
 
 def tree(f: Forest) -> Tensor:
-    """V(segment) - V(parent segment), where V is the mean reward of the rows that share a segment."""
+    """V(segment) - V(parent segment), where V is the mean reward of the rows that share a
+    segment."""
     score = f.scores()
 
     def value(rows: list[int]) -> float:

@@ -1,4 +1,5 @@
-"""Two optimizer steps of every algorithm on as many ranks as there are: `python -m tests.support.two_ranks OUT STRATEGY`."""
+"""Two optimizer steps of every algorithm on as many ranks as there are: `python -m
+tests.support.two_ranks OUT STRATEGY`."""
 
 from __future__ import annotations
 
@@ -27,42 +28,144 @@ from tests.policy.mixtures import mixture
 from tests.support import composition
 from tests.support.tiny_setup import Log
 
-ONLINE = ("batch.prompts=6", "batch.samples=3", "rollout.max_tokens=8", "batch.epochs=2", "batch.minibatches=1", "sampling=fixed")
+ONLINE = (
+    "batch.prompts=6",
+    "batch.samples=3",
+    "rollout.max_tokens=8",
+    "batch.epochs=2",
+    "batch.minibatches=1",
+    "sampling=fixed",
+)
 GKD = tuple(s for s in ONLINE if not s.startswith(("batch.samples=", "sampling=")))
 ROWS = ("batch.prompts=10", "batch.epochs=2", "batch.minibatches=1")
 HINT = ("teacher.demonstration=answer", "teacher.template='{demonstration} {prompt}'")
 LORA = ("adapter=lora", "adapter.rank=4")
 GAME = ("data=hidden_number", "environment=guess_number", "reward=length")
 BRANCHES = ("branching=entropy", "branching.num_initial=1", "branching.tau=-100")
-SMALL = ("batch.token_budget=48", "validation.max_prompts=5", "batch.max_norm=0.5", "data.num_train=64", "data.num_val=8")
+SMALL = (
+    "batch.token_budget=48",
+    "validation.max_prompts=5",
+    "batch.max_norm=0.5",
+    "data.num_train=64",
+    "data.num_val=8",
+)
 OTHERS: dict[str, tuple[str, ...]] = {
-    "dapo sequence_mean and two validations": ("algo=dapo", *ONLINE, "aggregation=sequence_mean", "validation.samples=3"),
-    "dapo fixed_length and second pass": ("algo=dapo", *ONLINE, "aggregation=fixed_length", "validation.samples=0", "data.num_train=8"),
+    "dapo sequence_mean and two validations": (
+        "algo=dapo",
+        *ONLINE,
+        "aggregation=sequence_mean",
+        "validation.samples=3",
+    ),
+    "dapo fixed_length and second pass": (
+        "algo=dapo",
+        *ONLINE,
+        "aggregation=fixed_length",
+        "validation.samples=0",
+        "data.num_train=8",
+    ),
     "dapo one rank masked": ("algo=dapo", *ONLINE, "algo.max_draws=1"),
     "dapo checkpointed activations": ("algo=dapo", *ONLINE, "policy.gradient_checkpointing=true"),
-    "dapo corrected": ("algo=dapo", *ONLINE, "rollout.top_p=0.6", "correction=masked", "correction.low=0.8"),
-    "reinforce_pp overlong": ("algo=reinforce_pp", *ONLINE, "algo.overlong_filter=true", "rollout.max_tokens=6"),
+    "dapo corrected": (
+        "algo=dapo",
+        *ONLINE,
+        "rollout.top_p=0.6",
+        "correction=masked",
+        "correction.low=0.8",
+    ),
+    "reinforce_pp overlong": (
+        "algo=reinforce_pp",
+        *ONLINE,
+        "algo.overlong_filter=true",
+        "rollout.max_tokens=6",
+    ),
     "grpo kl in the reward": ("algo=grpo", *ONLINE, "kl=reward", "kl.coefficient=0.5"),
     "ppo shared": ("algo=ppo", *ONLINE, "critic=shared", "kl.coefficient=0.2"),
-    "ppo imitating": ("algo=ppo", *ONLINE, "algo.ptx_coefficient=0.5", "algo.ptx_rows=5", "algo.normalize_reward=true"),
-    "ppo imitating and overlong": ("algo=ppo", *ONLINE, "algo.ptx_coefficient=0.5", "algo.overlong_filter=true", "rollout.max_tokens=6"),
+    "ppo imitating": (
+        "algo=ppo",
+        *ONLINE,
+        "algo.ptx_coefficient=0.5",
+        "algo.ptx_rows=5",
+        "algo.normalize_reward=true",
+    ),
+    "ppo imitating and overlong": (
+        "algo=ppo",
+        *ONLINE,
+        "algo.ptx_coefficient=0.5",
+        "algo.overlong_filter=true",
+        "rollout.max_tokens=6",
+    ),
     "ppo shared imitating": ("algo=ppo", *ONLINE, "critic=shared", "algo.ptx_coefficient=0.5"),
     "grpo moving reference": ("algo=grpo", *ONLINE, "algo.reference_every=1", "kl.coefficient=0.5"),
     "grpo lora": ("algo=grpo", *ONLINE, *LORA, "policy.gradient_checkpointing=true"),
-    "ppo lora": ("algo=ppo", *ONLINE, *LORA, "critic=shared", "algo.reference_every=1", "algo.ptx_coefficient=0.5"),
-    "grpo full kl": ("algo=grpo", *ONLINE, "kl=full", "reference=model", "+policy@reference.policy=tiny", "kl.coefficient=0.5"),
-    "grpo full kl lora": ("algo=grpo", *ONLINE, *LORA, "kl=full", "algo.reference_every=1", "kl.coefficient=0.5"),
-    "distill demonstration": ("algo=distill", *ONLINE, "teacher=self", "teacher.weights=current", *HINT),
+    "ppo lora": (
+        "algo=ppo",
+        *ONLINE,
+        *LORA,
+        "critic=shared",
+        "algo.reference_every=1",
+        "algo.ptx_coefficient=0.5",
+    ),
+    "grpo full kl": (
+        "algo=grpo",
+        *ONLINE,
+        "kl=full",
+        "reference=model",
+        "+policy@reference.policy=tiny",
+        "kl.coefficient=0.5",
+    ),
+    "grpo full kl lora": (
+        "algo=grpo",
+        *ONLINE,
+        *LORA,
+        "kl=full",
+        "algo.reference_every=1",
+        "kl.coefficient=0.5",
+    ),
+    "distill demonstration": (
+        "algo=distill",
+        *ONLINE,
+        "teacher=self",
+        "teacher.weights=current",
+        *HINT,
+    ),
     "gkd demonstration": ("algo=gkd", *GKD, "teacher=self", *HINT, *LORA),
     "grpo turns lora": ("algo=grpo", *ONLINE, *LORA, *GAME, "environment.max_turns=4"),
-    "grpo branches": ("algo=grpo", *ONLINE, *GAME, *BRANCHES, "environment.max_turns=4", "advantage=tree"),
+    "grpo branches": (
+        "algo=grpo",
+        *ONLINE,
+        *GAME,
+        *BRANCHES,
+        "environment.max_turns=4",
+        "advantage=tree",
+    ),
     "dpo lora": ("algo=dpo", *ROWS, *LORA),
     "dpo precomputed": ("algo=dpo", *ROWS, "algo.reference=precomputed"),
-    **{f"dpo {how}": ("algo=dpo", *ROWS, f"preference={how}") for how in ("ipo", "simpo", "orpo", "cdpo")},
-    "experts replayed": ("algo=grpo", *ONLINE, "router=replay", "router.aux_coefficient=0.5", "policy.gradient_checkpointing=true"),
+    **{
+        f"dpo {how}": ("algo=dpo", *ROWS, f"preference={how}")
+        for how in ("ipo", "simpo", "orpo", "cdpo")
+    },
+    "experts replayed": (
+        "algo=grpo",
+        *ONLINE,
+        "router=replay",
+        "router.aux_coefficient=0.5",
+        "policy.gradient_checkpointing=true",
+    ),
     "experts frozen": ("algo=ppo", *ONLINE, "router=frozen", "router.replay=true"),
-    "experts resting": ("algo=ppo", *ONLINE, "critic=shared", "router=two_stage", "router.replay=true", "algo.ptx_coefficient=0.5"),
-    "reward_model ranking": ("algo=reward_model", *ROWS, "ranking=plackett_luce", "data.num_candidates=4"),
+    "experts resting": (
+        "algo=ppo",
+        *ONLINE,
+        "critic=shared",
+        "router=two_stage",
+        "router.replay=true",
+        "algo.ptx_coefficient=0.5",
+    ),
+    "reward_model ranking": (
+        "algo=reward_model",
+        *ROWS,
+        "ranking=plackett_luce",
+        "data.num_candidates=4",
+    ),
 }
 
 
@@ -80,7 +183,11 @@ def experts(folder: Path) -> list[str]:
 def typed(case: str, folder: Path) -> list[str]:
     """The overrides of a case: an algorithm's own recipe, or one of `OTHERS`."""
     if case in OTHERS:
-        return [*SMALL, *OTHERS[case], *(experts(folder / "mixture") if case.startswith("experts") else ())]
+        return [
+            *SMALL,
+            *OTHERS[case],
+            *(experts(folder / "mixture") if case.startswith("experts") else ()),
+        ]
     kind = algorithm(case)
     size = ONLINE if kind.samples_responses else ROWS
     own = ["algo.reference_every=1", "algo.refresh_prompts=6"] if case == "iterative_grpo" else []
@@ -89,22 +196,57 @@ def typed(case: str, folder: Path) -> list[str]:
     return [*alone(case, folder), *sizes, *SMALL, *own]
 
 
-CASES = [case for case in (*ALGORITHMS, *OTHERS) if case not in ("distill", "gkd")]  # their teacher here is the policy: no gradient
+# their teacher here is the policy: no gradient
+CASES = [case for case in (*ALGORITHMS, *OTHERS) if case not in ("distill", "gkd")]
 ORDERS = [
-    "iterative_grpo", "ppo", "remax", "sft", "dpo", "online_dpo", "process_reward_model", "dapo one rank masked",
-    "dapo checkpointed activations", "ppo shared imitating", "grpo moving reference", "grpo full kl lora", "distill demonstration",
-    "gkd demonstration", "dpo precomputed", "experts replayed", "experts resting", "ppo lora", "dpo lora",
-]  # fmt: skip
+    "iterative_grpo",
+    "ppo",
+    "remax",
+    "sft",
+    "dpo",
+    "online_dpo",
+    "process_reward_model",
+    "dapo one rank masked",
+    "dapo checkpointed activations",
+    "ppo shared imitating",
+    "grpo moving reference",
+    "grpo full kl lora",
+    "distill demonstration",
+    "gkd demonstration",
+    "dpo precomputed",
+    "experts replayed",
+    "experts resting",
+    "ppo lora",
+    "dpo lora",
+]
 """Cases that differ in which forwards come when, and not only in what a part computes."""
 OVER_RANKS = [
-    "reinforce", "reinforce_pp overlong", "ppo imitating and overlong", "dapo sequence_mean and two validations",
-    "dapo fixed_length and second pass", "dapo corrected", "dpo ipo", "reward_model ranking", "grpo branches",
-]  # fmt: skip
+    "reinforce",
+    "reinforce_pp overlong",
+    "ppo imitating and overlong",
+    "dapo sequence_mean and two validations",
+    "dapo fixed_length and second pass",
+    "dapo corrected",
+    "dpo ipo",
+    "reward_model ranking",
+    "grpo branches",
+]
 """Further cases with a part that reduces over ranks. Parts of the others compute row by row."""
 GATHERS = [
-    "iterative_grpo", "ppo", "remax", "dpo", "online_dpo", "process_reward_model", "dapo one rank masked", "ppo shared imitating",
-    "grpo full kl", "distill demonstration", "experts replayed", "ppo lora", "grpo turns lora",
-]  # fmt: skip
+    "iterative_grpo",
+    "ppo",
+    "remax",
+    "dpo",
+    "online_dpo",
+    "process_reward_model",
+    "dapo one rank masked",
+    "ppo shared imitating",
+    "grpo full kl",
+    "distill demonstration",
+    "experts replayed",
+    "ppo lora",
+    "grpo turns lora",
+]
 """Cases that differ in which networks are gathered, and when."""
 THOROUGH = "RLMODS_THOROUGH" in os.environ
 """Set it to train every case with each strategy."""
@@ -115,7 +257,13 @@ STRATEGIES: dict[str, tuple[Any, list[str]]] = {
 """Where a case runs on two ranks."""
 
 
-ROUNDS = ("iterative_grpo", "grpo moving reference", "dapo fixed_length and second pass", "grpo full kl lora", "ppo lora")
+ROUNDS = (
+    "iterative_grpo",
+    "grpo moving reference",
+    "dapo fixed_length and second pass",
+    "grpo full kl lora",
+    "ppo lora",
+)
 """Cases in which something moves between iterations: networks, or the data into its next pass."""
 
 
@@ -129,7 +277,10 @@ class Abstains:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         scores: Scores = self.reward(responses)
-        kept = [None if r.prompt.id in self.without else value for r, value in zip(responses, scores.values, strict=True)]
+        kept = [
+            None if r.prompt.id in self.without else value
+            for r, value in zip(responses, scores.values, strict=True)
+        ]
         return replace(scores, values=kept)
 
 
@@ -145,13 +296,20 @@ class Tape(L.Callback):
 
 
 def trained(case: str, folder: Path, **options: Any) -> dict[str, Any]:
-    """Weights, metrics and samples of plain gradient descent: weights then tell what the gradient was."""
+    """Weights, metrics and samples of plain gradient descent: weights then tell what the gradient
+    was."""
     silence_libraries()
     made = plan(*typed(case, folder), f"run_dir={folder / 'run'}")
     learner: Any = made.learner()
     learner.optimizer = partial(torch.optim.SGD, lr=0.2)
     if case == "dapo one rank masked":
-        share = next(iter(PromptLoader(made.splits.train, made.batch.prompts, made.config.seed, rank=1, world_size=2)))
+        share = next(
+            iter(
+                PromptLoader(
+                    made.splits.train, made.batch.prompts, made.config.seed, rank=1, world_size=2
+                )
+            )
+        )
         learner.reward = Abstains(learner.reward, share)
     log, tape = Log(), Tape()
     options = {"accelerator": "cpu", "devices": 1, **options}
@@ -159,7 +317,9 @@ def trained(case: str, folder: Path, **options: Any) -> dict[str, Any]:
     iterations = 2 if case in ROUNDS else 1
     trainer = trainers.build(max_iterations=iterations, callbacks=[tape], loggers=[log], **options)
     trainer.fit(learner, datamodule=made.data())
-    rows = [{k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in log.rows]
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in log.rows
+    ]
     weights = {name: tensor.clone() for name, tensor in sharding.full_state(learner).items()}
     return {"weights": weights, "before": before, "rows": rows, "said": tape.said}
 

@@ -18,9 +18,17 @@ def test_without_a_demonstration_it_is_the_same() -> None:
 
 def test_a_text() -> None:
     prompt = Prompt(id="0", text="1+1={}", answer="2", meta={"hint": "count {fingers}"})
-    assert teacher(demonstration="answer", template="{demonstration};{prompt}").prompt(prompt).text == "2;1+1={}"
-    assert teacher(demonstration="hint", template="{{{prompt}}} {demonstration}").prompt(prompt).text == "{1+1={}} count {fingers}"
-    assert teacher(demonstration="hint").prompt(prompt).text == TEMPLATE.format(prompt="1+1={}", demonstration="count {fingers}")
+    assert (
+        teacher(demonstration="answer", template="{demonstration};{prompt}").prompt(prompt).text
+        == "2;1+1={}"
+    )
+    assert (
+        teacher(demonstration="hint", template="{{{prompt}}} {demonstration}").prompt(prompt).text
+        == "{1+1={}} count {fingers}"
+    )
+    assert teacher(demonstration="hint").prompt(prompt).text == TEMPLATE.format(
+        prompt="1+1={}", demonstration="count {fingers}"
+    )
 
 
 def test_the_last_user_message_of_a_chat() -> None:
@@ -38,7 +46,10 @@ def test_a_row_without_one() -> None:
     assert teacher(demonstration="hint").shows(Prompt(id="0", text="1", meta={"hint": 0})) == "0"
 
 
-@pytest.mark.parametrize("template", ["{prompt}", "{demonstration}", "{prompt}{demonstration}{answer}", "{prompt", "{}{prompt}"])
+@pytest.mark.parametrize(
+    "template",
+    ["{prompt}", "{demonstration}", "{prompt}{demonstration}{answer}", "{prompt", "{}{prompt}"],
+)
 def test_invalid_templates_are_refused(template: str) -> None:
     with pytest.raises(UserError, match=r"^teacher\.template: .* write a literal brace twice$"):
         SelfTeacher(demonstration="answer", template=template)

@@ -29,5 +29,8 @@ def test_another_vocabulary_is_refused() -> None:
         model.tokenizer.add_tokens(["new"])
         return model
 
-    with pytest.raises(UserError, match=r"^teacher: the model has another vocabulary .* type another teacher\.name=$"):
+    with pytest.raises(
+        UserError,
+        match=r"^teacher: the model has another vocabulary .* type another teacher\.name=$",
+    ):
         Local(policy=other)(policy())

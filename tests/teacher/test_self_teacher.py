@@ -12,13 +12,18 @@ from tests.support.tiny_setup import policy
 
 def test_start_is_a_frozen_copy_and_current_is_the_policy() -> None:
     student = policy()
-    start, current = (Teacher(SelfTeacher(demonstration="answer", weights=weights), student) for weights in ("start", "current"))
+    start, current = (
+        Teacher(SelfTeacher(demonstration="answer", weights=weights), student)
+        for weights in ("start", "current")
+    )
     with torch.no_grad():
         next(student.parameters()).add_(1.0)
     assert current.network is student
     assert current.frozen == {}
     assert start.network is not student
-    torch.testing.assert_close(next(start.network.parameters()), next(policy().parameters()).detach())
+    torch.testing.assert_close(
+        next(start.network.parameters()), next(policy().parameters()).detach()
+    )
     assert list(start.frozen) == ["teacher"]
 
 

@@ -1,4 +1,5 @@
-"""A server that returns log-probabilities of given tokens: what is asked, what is read, and what is refused."""
+"""A server that returns log-probabilities of given tokens: what is asked, what is read, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -23,7 +24,13 @@ def logprob(position: int, token: int) -> float:
 def vllm(body: dict[str, Any], number: int) -> Any:
     """Reply of vLLM: by position the chosen id and the likeliest one, None at the first."""
     ids = body["prompt"]
-    entries = [None, *({str(x): {"logprob": logprob(i, x), "rank": 3}, "1": {"logprob": -0.1}} for i, x in enumerate(ids[1:], 1))]
+    entries = [
+        None,
+        *(
+            {str(x): {"logprob": logprob(i, x), "rank": 3}, "1": {"logprob": -0.1}}
+            for i, x in enumerate(ids[1:], 1)
+        ),
+    ]
     return 200, json.dumps({"choices": [{"text": "x", "prompt_logprobs": entries}]}).encode()
 
 
@@ -47,17 +54,29 @@ class TestRequest:
             assert server(log.url, api=api).logprobs(ROWS) == EXPECTED
         assert set(log.paths) == {"/v1/completions"}
         assert sorted(body["prompt"] for body in log.bodies) == sorted([*p, *r] for p, r in ROWS)
-        asked = {"prompt_logprobs": 1} if api == "prompt_logprobs" else {"echo": True, "logprobs": 1}
+        asked = (
+            {"prompt_logprobs": 1} if api == "prompt_logprobs" else {"echo": True, "logprobs": 1}
+        )
         for body in log.bodies:
-            assert {k: body[k] for k in body if k != "prompt"} == {"model": "m", "max_tokens": 1, "temperature": 1.0, **asked}
+            assert {k: body[k] for k in body if k != "prompt"} == {
+                "model": "m",
+                "max_tokens": 1,
+                "temperature": 1.0,
+                **asked,
+            }
 
     def test_failures_are_repeated(self) -> None:
-        with serve(lambda body, number: (503, b"busy") if number < 2 else vllm(body, number)) as log:
+        with serve(
+            lambda body, number: (503, b"busy") if number < 2 else vllm(body, number)
+        ) as log:
             assert server(log.url, concurrency=1).logprobs(ROWS) == EXPECTED
         assert len(log.bodies) == 4
 
     def test_after_all_tries_the_run_stops(self) -> None:
-        with serve(lambda body, number: (503, b"busy")) as log, pytest.raises(UserError, match=r"teacher\.url=.*HTTP 503.*after 3 tries"):
+        with (
+            serve(lambda body, number: (503, b"busy")) as log,
+            pytest.raises(UserError, match=r"teacher\.url=.*HTTP 503.*after 3 tries"),
+        ):
             server(log.url, retries=2, concurrency=1).logprobs(ROWS[:1])
 
     def test_a_rejected_request_stops_at_once(self) -> None:
@@ -76,7 +95,11 @@ class TestReply:
             {"choices": [{"text": "x"}]},
             {"choices": [{"prompt_logprobs": [None, {"1": {"logprob": -1.0}}]}]},
             {"choices": [{"prompt_logprobs": [None] * 5}]},
-            {"choices": [{"prompt_logprobs": [None, *({"99": {"logprob": -1.0}} for _ in range(4))]}]},
+            {
+                "choices": [
+                    {"prompt_logprobs": [None, *({"99": {"logprob": -1.0}} for _ in range(4))]}
+                ]
+            },
             {"choices": []},
             [],
         ],
@@ -84,14 +107,28 @@ class TestReply:
     )
     def test_without_the_logprobs_of_these_tokens(self, reply: Any) -> None:
         script = lambda body, number: (200, json.dumps(reply).encode())  # noqa: E731
-        with serve(script) as log, pytest.raises(UserError, match=r"no log-probabilities of the given tokens: type teacher\.api=echo"):
+        with (
+            serve(script) as log,
+            pytest.raises(
+                UserError, match=r"no log-probabilities of the given tokens: type teacher\.api=echo"
+            ),
+        ):
             server(log.url).logprobs(ROWS[:1])
 
-    @pytest.mark.parametrize("values", [[None, -1.0, -1.0, 0.5, -1.0], [None, -1.0, -1.0, -1.0], [None, -1, -1, float("nan"), -1]])
+    @pytest.mark.parametrize(
+        "values",
+        [[None, -1.0, -1.0, 0.5, -1.0], [None, -1.0, -1.0, -1.0], [None, -1, -1, float("nan"), -1]],
+    )
     def test_invalid_or_too_few_values(self, values: list[Any]) -> None:
         """llama.cpp returns a value for the generated token only."""
-        script = lambda body, number: (200, json.dumps({"choices": [{"logprobs": {"token_logprobs": values}}]}).encode())  # noqa: E731
-        with serve(script) as log, pytest.raises(UserError, match=r"log-probabilities for 2 tokens, or invalid ones"):
+        script = lambda body, number: (  # noqa: E731
+            200,
+            json.dumps({"choices": [{"logprobs": {"token_logprobs": values}}]}).encode(),
+        )
+        with (
+            serve(script) as log,
+            pytest.raises(UserError, match=r"log-probabilities for 2 tokens, or invalid ones"),
+        ):
             server(log.url, api="echo").logprobs(ROWS[:1])
 
 
@@ -105,7 +142,9 @@ class TestTokenizer:
         student, other = policy(), policy()
         other.tokenizer.add_tokens(["new"])
         other.tokenizer.save_pretrained(tmp_path)
-        with pytest.raises(UserError, match="teacher: the model has another vocabulary than the policy"):
+        with pytest.raises(
+            UserError, match="teacher: the model has another vocabulary than the policy"
+        ):
             server(tokenizer=str(tmp_path))(student)
 
     def test_one_that_does_not_exist(self) -> None:
@@ -119,7 +158,10 @@ def test_needs_an_address_and_a_model(bad: dict[str, Any]) -> None:
         server(**{"url": "http://h/v1"} | bad)
 
 
-@pytest.mark.parametrize("bad", [{"api": "chat"}, {"timeout_s": 0.0}, {"retries": -1}, {"backoff_s": -1.0}, {"concurrency": 0}])
+@pytest.mark.parametrize(
+    "bad",
+    [{"api": "chat"}, {"timeout_s": 0.0}, {"retries": -1}, {"backoff_s": -1.0}, {"concurrency": 0}],
+)
 def test_invalid_fields_are_refused_by_name(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"teacher\.{next(iter(bad))}="):
         server(**bad)

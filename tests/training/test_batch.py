@@ -9,12 +9,18 @@ from rlmods.types import UserError
 def test_ranks_take_the_steps_that_one_takes() -> None:
     Batch(prompts=8, minibatches=4).check_ranks(2, 1)
     Batch(prompts=12, minibatches=4).check_ranks(1, 1)
-    with pytest.raises(UserError, match=r"batch\.minibatches=4 does not divide the 6 rows of each of 2 ranks: type one of 1, 2, 3, 6"):
+    with pytest.raises(
+        UserError,
+        match=r"batch\.minibatches=4 does not divide the 6 rows of each of 2 ranks: type one of 1, "
+        r"2, 3, 6",
+    ):
         Batch(prompts=12, minibatches=4).check_ranks(2, 1)
     Batch(prompts=12, minibatches=4).check_ranks(2, 8)
 
 
-@pytest.mark.parametrize("bad", [{"prompts": 0}, {"minibatches": 0}, {"max_norm": 0.0}, {"max_nonfinite": 0}])
+@pytest.mark.parametrize(
+    "bad", [{"prompts": 0}, {"minibatches": 0}, {"max_norm": 0.0}, {"max_nonfinite": 0}]
+)
 def test_sizes_out_of_range(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"batch.{next(iter(bad))}=0"):
         Batch(**bad)  # type: ignore[arg-type]

@@ -21,7 +21,9 @@ def buffer(*kept: int, rejected: tuple[int, ...] = (), other_rank: int = 99) -> 
     made = SampleBuffer(ranks)
     groups = sorted((*kept, *rejected))
     for part in (groups[: len(groups) // 2], groups[len(groups) // 2 :]):
-        made.push(batch := rows(*part), torch.tensor([group in kept for group in batch.group.tolist()]))
+        made.push(
+            batch := rows(*part), torch.tensor([group in kept for group in batch.group.tolist()])
+        )
     return made
 
 

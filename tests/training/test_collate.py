@@ -28,12 +28,19 @@ def made(scores: Scores) -> Experience:
 
 
 OUTCOMES = made(Scores([1.5, None, 0.0, 2.0]))
-STEPS = made(Scores([0.75, None, 0.0, 2.0], tokens=[[0.5, None, 0.25], [1.0, None, None, 1.0], [0.0], []]))
+STEPS = made(
+    Scores([0.75, None, 0.0, 2.0], tokens=[[0.5, None, 0.25], [1.0, None, None, 1.0], [0.0], []])
+)
 
 
 @pytest.mark.parametrize("rows", [OUTCOMES, STEPS], ids=["outcomes", "steps"])
 def test_rows_are_prompt_response_and_padding(rows: Experience) -> None:
-    assert rows.tokens.tolist() == [[5, 6, 7, 8, 1], [5, 9, 9, 9, 1], [5, 6, 7, 1, 0], [5, 0, 0, 0, 0]]
+    assert rows.tokens.tolist() == [
+        [5, 6, 7, 8, 1],
+        [5, 9, 9, 9, 1],
+        [5, 6, 7, 1, 0],
+        [5, 0, 0, 0, 0],
+    ]
     assert rows.lengths.tolist() == [5, 5, 4, 1]
     assert rows.behavior_logprobs[0].tolist() == [0, 0, -0.5, -1.0, -1.5]
     assert rows.old_logprobs.isnan().all()
@@ -48,13 +55,21 @@ def test_loss_lies_on_the_sampled_tokens_of_scored_rows(rows: Experience) -> Non
 
 def test_every_sampled_token_has_a_logprob() -> None:
     """Also if the numbers of the batch agree."""
-    wrong = [replace(RESPONSES[0], behavior_logprobs=[-1.0] * 2), replace(RESPONSES[1], behavior_logprobs=[-1.0] * 5), *RESPONSES[2:]]
-    with pytest.raises(UserError, match="a response to prompt 'p' has 3 tokens and 2 behavior_logprobs"):
+    wrong = [
+        replace(RESPONSES[0], behavior_logprobs=[-1.0] * 2),
+        replace(RESPONSES[1], behavior_logprobs=[-1.0] * 5),
+        *RESPONSES[2:],
+    ]
+    with pytest.raises(
+        UserError, match="a response to prompt 'p' has 3 tokens and 2 behavior_logprobs"
+    ):
         collate(wrong, Scores([1.0] * 4), GROUP, policy_version=3, pad_id=0)
 
 
 @pytest.mark.parametrize(("iteration", "version"), [(None, 3), (2, 2), (np.int64(2), 2)])
-def test_version_of_the_sampler_is_by_default_that_of_the_policy(iteration: Any, version: int) -> None:
+def test_version_of_the_sampler_is_by_default_that_of_the_policy(
+    iteration: Any, version: int
+) -> None:
     responses = [replace(RESPONSES[0], meta={"iteration": iteration}), RESPONSES[1]]
     rows = collate(responses, Scores([1.0] * 2), GROUP[:2], policy_version=3, pad_id=0)
     assert rows.sampler_version.tolist() == [version, 3]
@@ -62,8 +77,17 @@ def test_version_of_the_sampler_is_by_default_that_of_the_policy(iteration: Any,
 
 @pytest.mark.parametrize("iteration", ["2", 2.5])
 def test_version_of_the_sampler_is_a_whole_number(iteration: Any) -> None:
-    with pytest.raises(UserError, match=r"meta\['iteration'\]=\S+ of a response to prompt 'p' is not a whole number"):
-        collate([replace(RESPONSES[0], meta={"iteration": iteration})], Scores([1.0]), GROUP[:1], policy_version=3, pad_id=0)
+    with pytest.raises(
+        UserError,
+        match=r"meta\['iteration'\]=\S+ of a response to prompt 'p' is not a whole number",
+    ):
+        collate(
+            [replace(RESPONSES[0], meta={"iteration": iteration})],
+            Scores([1.0]),
+            GROUP[:1],
+            policy_version=3,
+            pad_id=0,
+        )
 
 
 def test_an_outcome_sits_on_the_last_sampled_token() -> None:
@@ -74,11 +98,14 @@ def test_an_outcome_sits_on_the_last_sampled_token() -> None:
 def test_rewards_by_step_sit_where_the_steps_end() -> None:
     assert STEPS.rewards.tolist() == [[0, 0, 0.5, 0, 0.25], [0] * 5, [0] * 5, [0] * 5]
     assert STEPS.steps is not None
-    assert STEPS.steps.int().tolist() == [[0, 0, 1, 0, 1], [0] * 5, [0, 0, 0, 1, 0], [0] * 5]  # a step may be worth 0
+    # a step may be worth 0
+    assert STEPS.steps.int().tolist() == [[0, 0, 1, 0, 1], [0] * 5, [0, 0, 0, 1, 0], [0] * 5]
 
 
 def test_steps_stay_with_their_rows() -> None:
-    both = Experience.concat([STEPS.select(torch.tensor([2])).trim(), STEPS.select(torch.tensor([0]))])
+    both = Experience.concat(
+        [STEPS.select(torch.tensor([2])).trim(), STEPS.select(torch.tensor([0]))]
+    )
     assert both.steps is not None
     assert both.steps.int().tolist() == [[0, 0, 0, 1, 0], [0, 0, 1, 0, 1]]
     assert Experience.concat([STEPS, OUTCOMES]).steps is None
@@ -95,7 +122,13 @@ class TestBranches:
     )
 
     def rows(self, *responses: Response, group: Sequence[int] = (4,) * 4) -> Experience:
-        return collate(responses, Scores([1.0] * len(responses)), torch.tensor(group), policy_version=3, pad_id=0)
+        return collate(
+            responses,
+            Scores([1.0] * len(responses)),
+            torch.tensor(group),
+            policy_version=3,
+            pad_id=0,
+        )
 
     def test_origin_is_the_response_that_sampled_a_token(self) -> None:
         origin = self.rows(*self.TREE).origin
@@ -116,7 +149,9 @@ class TestBranches:
 
     def test_parents_are_responses_of_the_group(self) -> None:
         root, branch = self.TREE[:2]
-        origin = self.rows(root, replace(root, branch=None), branch, root, group=(4, 9, 9, 4)).origin
+        origin = self.rows(
+            root, replace(root, branch=None), branch, root, group=(4, 9, 9, 4)
+        ).origin
         assert origin is not None
         assert origin[:, 2:].tolist() == [[0] * 5, [0] * 5, [0, 0, 1, 1, 1], [1] * 5]
 
@@ -127,10 +162,16 @@ class TestBranches:
         rows = self.rows(*self.TREE)
         assert rows.origin is not None
         kept = torch.tensor([2, 0])
-        assert torch.equal(Experience.concat([rows.select(kept), rows.select(kept)]).origin, rows.origin[[2, 0, 2, 0]])  # type: ignore[arg-type]
+        assert torch.equal(
+            Experience.concat([rows.select(kept), rows.select(kept)]).origin,
+            rows.origin[[2, 0, 2, 0]],
+        )  # type: ignore[arg-type]
 
     def test_rows_of_batches_without_branches_share_nothing(self) -> None:
-        tree, others = self.rows(*self.TREE), self.rows(*(replace(r, branch=None) for r in self.TREE), group=(9, 9, 9, 9))
+        tree, others = (
+            self.rows(*self.TREE),
+            self.rows(*(replace(r, branch=None) for r in self.TREE), group=(9, 9, 9, 9)),
+        )
         joined = Experience.concat([others, tree.select(torch.tensor([0, 1]))])
         assert joined.origin is not None
         assert len({*joined.origin[:4, 2].tolist()}) == 4
@@ -140,7 +181,10 @@ class TestBranches:
     @pytest.mark.parametrize(
         ("branch", "problem"),
         [
-            (Branch(4, 1), "response 2 to prompt 'p' branches off from response 4, which is no other response"),
+            (
+                Branch(4, 1),
+                "response 2 to prompt 'p' branches off from response 4, which is no other response",
+            ),
             (Branch(-1, 1), "branches off from response -1"),
             (Branch(2, 1), "branches off from response 2"),
             (Branch(3, 3), "does not share its first 3 tokens"),

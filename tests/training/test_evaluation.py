@@ -24,7 +24,12 @@ from tests.support.tiny_setup import SPLITS, even, policy
 
 PROMPTS = [Prompt(id=str(i), text="1+1=", answer="2") for i in range(4)]
 RANK = SimpleNamespace(rank=0, world_size=1, device=torch.device("cpu"))
-RIGHT = {"0": [True, True, False], "1": [False, False, False], "2": [False, True, False], "3": [None, None, None]}
+RIGHT = {
+    "0": [True, True, False],
+    "1": [False, False, False],
+    "2": [False, True, False],
+    "3": [None, None, None],
+}
 """Of three samples of each prompt."""
 
 
@@ -42,9 +47,14 @@ class Scripted:
     def sync(self, policy: Any, *, iteration: int) -> None:
         self.calls.append(("sync", iteration))
 
-    def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
+    def generate(
+        self, prompts: Sequence[Prompt], *, samples: int, iteration: int
+    ) -> list[Response]:
         self.calls.append((self.temperature, self.top_p, self.top_k, self.seed, samples, iteration))
-        said = [{"tokens": [1] * (j + 2), "finish": "length" if j else "stop", "meta": {"sample": j}} for j in range(samples)]
+        said = [
+            {"tokens": [1] * (j + 2), "finish": "length" if j else "stop", "meta": {"sample": j}}
+            for j in range(samples)
+        ]
         return [Response(p, **fields) for p in prompts for fields in said]
 
 
@@ -67,9 +77,12 @@ class TestMajority:
         ("answers", "correct", "expected"),
         [
             (["2", "2", "3"], [True, True, False], 1.0),
-            (["3", "2", "3 "], [False, True, False], 0.0),  # spaces around an answer do not split its votes
-            (["2", "3", None, None], [True, False, False, False], 0.5),  # a tie; no answer has no vote
-            (["2", "3", "3"], [True, None, None], 1.0),  # responses that were not graded have none either
+            # spaces around an answer do not split its votes
+            (["3", "2", "3 "], [False, True, False], 0.0),
+            # a tie; no answer has no vote
+            (["2", "3", None, None], [True, False, False, False], 0.5),
+            # responses that were not graded have none either
+            (["2", "3", "3"], [True, None, None], 1.0),
             ([None, None], [False, False], 0.0),
             (["2"], [None], None),
             (["3", "1/2", "0.50"], [False, True, True], 1.0),  # numbers of equal value
@@ -86,7 +99,9 @@ class TestMajority:
         """The first of the most frequent answers, averaged over all orders of the responses."""
         correct = [answer == "a" for answer in answers]
         winners = [Counter(order).most_common(1)[0][0] for order in permutations(answers)]
-        assert majority_correct(list(answers), correct) == pytest.approx(sum(winner == "a" for winner in winners) / len(winners))
+        assert majority_correct(list(answers), correct) == pytest.approx(
+            sum(winner == "a" for winner in winners) / len(winners)
+        )
 
     def test_a_single_response_is_its_own_majority(self) -> None:
         assert [majority_correct(["x"], [x]) for x in (True, False)] == [1.0, 0.0]
@@ -96,8 +111,13 @@ class TestCorrectness:
     def test_is_the_unshaped_one_with_nan_where_unscored(self) -> None:
         have = correctness(Scores([0.1, 0.9, 0.5], correct=[True, None, False]))
         assert have.dtype == torch.float64
-        assert have.tolist() == [1.0, 0.9, 0.0], "where correctness is unknown, the reward speaks for itself"
-        assert correctness(Scores([0.1, None], correct=[None, True])).isnan().tolist() == [False, True]
+        assert have.tolist() == [1.0, 0.9, 0.0], (
+            "where correctness is unknown, the reward speaks for itself"
+        )
+        assert correctness(Scores([0.1, None], correct=[None, True])).isnan().tolist() == [
+            False,
+            True,
+        ]
 
     def test_is_the_total_where_nobody_is_paid_for_it(self) -> None:
         have = correctness(Scores([0.25, -2.0, None], correct=[True, None, False], monitored=True))
@@ -118,14 +138,16 @@ def test_known_says_where_values_are() -> None:
 class TestValidation:
     def test_shares_from_known_rewards(self) -> None:
         metrics, rows = Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)
-        assert metrics == pytest.approx({
-            "val/accuracy": 1 / 3,  # of the prompts that were graded
-            "val/reward": 10 / 3,
-            "val/response_tokens": 2.0,
-            "val/truncated_fraction": 0.0,
-            "val/mean@3": 3 / 9,
-            "val/pass@3": 2 / 3,
-        })  # fmt: skip
+        assert metrics == pytest.approx(
+            {
+                "val/accuracy": 1 / 3,  # of the prompts that were graded
+                "val/reward": 10 / 3,
+                "val/response_tokens": 2.0,
+                "val/truncated_fraction": 0.0,
+                "val/mean@3": 3 / 9,
+                "val/pass@3": 2 / 3,
+            }
+        )
         assert len(rows) == 4 + 12
         assert [r["temperature"] for r in rows] == [0.0] * 4 + [1.0] * 12
         assert [r["correct"] for r in rows[4:7]] == RIGHT["0"]
@@ -133,18 +155,30 @@ class TestValidation:
     @pytest.mark.parametrize("column", ["extracted", "accuracy/extracted"])
     def test_majority_where_answers_are_extracted(self, column: str) -> None:
         def voted(responses: Sequence[Response]) -> Scores:
-            return replace(judge(responses), columns={column: ["2" if r.meta["sample"] < 2 else "3" for r in responses]})
+            return replace(
+                judge(responses),
+                columns={column: ["2" if r.meta["sample"] < 2 else "3" for r in responses]},
+            )
 
-        metrics, rows = Validation(samples=3)(None, Scripted(), voted, [replace(p, source="a") for p in PROMPTS], RANK)
-        assert metrics["val/maj@3"] == metrics["val/maj@3/a"] == pytest.approx((1 + 0 + 0.5) / 3)  # of the prompts that were graded
+        metrics, rows = Validation(samples=3)(
+            None, Scripted(), voted, [replace(p, source="a") for p in PROMPTS], RANK
+        )
+        # of the prompts that were graded
+        assert metrics["val/maj@3"] == metrics["val/maj@3/a"] == pytest.approx((1 + 0 + 0.5) / 3)
         assert values_by_prompt(rows, 3) == {
-            "val/accuracy": [1, 0, 0], "val/mean@3": [2 / 3, 0, 1 / 3], "val/pass@3": [1, 0, 1], "val/maj@3": [1, 0, 0.5],
-        }  # fmt: skip
+            "val/accuracy": [1, 0, 0],
+            "val/mean@3": [2 / 3, 0, 1 / 3],
+            "val/pass@3": [1, 0, 1],
+            "val/maj@3": [1, 0, 0.5],
+        }
 
     @pytest.mark.parametrize("samples", [0, 3])
     def test_values_by_prompt_average_to_the_metrics(self, samples: int) -> None:
         metrics, rows = Validation(samples=samples)(None, Scripted(), judge, PROMPTS, RANK)
-        means = {name: sum(values) / len(values) for name, values in values_by_prompt(rows, samples).items()}
+        means = {
+            name: sum(values) / len(values)
+            for name, values in values_by_prompt(rows, samples).items()
+        }
         assert means == pytest.approx({name: metrics[name] for name in means})
         assert len(means) == (3 if samples else 1)
 
@@ -156,16 +190,30 @@ class TestValidation:
         assert values_by_prompt(rows, 3, (1, 2))["val/pass@2"] == pytest.approx([1, 0, 2 / 3])
 
     def test_pass_at_k_counts_graded_responses(self) -> None:
-        """pass@1 is the mean; a k above the number of graded responses asks whether any of them is correct."""
-        right = {"0": [True, None, False], "1": [None, True, None], "2": [False, None, None], "3": [None] * 3}
+        """pass@1 is the mean; a k above the number of graded responses asks whether any of them is
+        correct."""
+        right = {
+            "0": [True, None, False],
+            "1": [None, True, None],
+            "2": [False, None, None],
+            "3": [None] * 3,
+        }
 
         def partly(responses: Sequence[Response]) -> Scores:
             found = [right[r.prompt.id][r.meta["sample"]] for r in responses]
             return Scores([None if x is None else float(x) for x in found], correct=found)
 
-        metrics, rows = Validation(samples=3, pass_at=(1, 2))(None, Scripted(), partly, PROMPTS, RANK)
-        expected = {"val/pass@1": [0.5, 1.0, 0.0], "val/pass@2": [1.0, 1.0, 0.0], "val/pass@3": [1.0, 1.0, 0.0]}
-        assert {name: metrics[name] for name in expected} == pytest.approx({name: sum(x) / 3 for name, x in expected.items()})
+        metrics, rows = Validation(samples=3, pass_at=(1, 2))(
+            None, Scripted(), partly, PROMPTS, RANK
+        )
+        expected = {
+            "val/pass@1": [0.5, 1.0, 0.0],
+            "val/pass@2": [1.0, 1.0, 0.0],
+            "val/pass@3": [1.0, 1.0, 0.0],
+        }
+        assert {name: metrics[name] for name in expected} == pytest.approx(
+            {name: sum(x) / 3 for name, x in expected.items()}
+        )
         by_prompt = values_by_prompt(rows, 3, (1, 2))
         assert {name: by_prompt[name] for name in expected} == expected
 
@@ -174,7 +222,12 @@ class TestValidation:
         alone, _ = Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)
         metrics, rows = Validation(samples=3, data=named)(None, Scripted(), judge, PROMPTS, RANK)
         assert metrics.items() >= alone.items()
-        assert [metrics[f"val/{name}/{x}"] for name in named for x in ("accuracy", "pass@3")] == [1, 1, 0, 0]
+        assert [metrics[f"val/{name}/{x}"] for name in named for x in ("accuracy", "pass@3")] == [
+            1,
+            1,
+            0,
+            0,
+        ]
         assert len(metrics) == 3 * len(alone)
         assert [row["id"] for row in rows if row.get("set") == "failed"] == ["1"] * 4
         assert values_by_prompt(rows, 3)["val/solved/mean@3"] == [2 / 3]
@@ -196,12 +249,31 @@ class TestValidation:
         rollout = Scripted()
         validation = Validation(temperature=0.7, top_p=0.9, top_k=5, max_tokens=3, samples=2)
         greedy, sampler = validation.greedy(rollout), validation.sampler(rollout)
-        assert (greedy.temperature, greedy.top_p, greedy.top_k, greedy.max_tokens) == (0.0, 1.0, 0, 3)
-        assert (sampler.temperature, sampler.top_p, sampler.top_k, sampler.max_tokens) == (0.7, 0.9, 5, 3)
+        assert (greedy.temperature, greedy.top_p, greedy.top_k, greedy.max_tokens) == (
+            0.0,
+            1.0,
+            0,
+            3,
+        )
+        assert (sampler.temperature, sampler.top_p, sampler.top_k, sampler.max_tokens) == (
+            0.7,
+            0.9,
+            5,
+            3,
+        )
         assert Validation().sampler(rollout).max_tokens == 16
 
     @pytest.mark.parametrize(
-        "wrong", [{"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"max_tokens": 0}, {"pass_at": [0]}, {"pass_at": [3]}, {"pass_at": [1.5]}]
+        "wrong",
+        [
+            {"top_p": 0.0},
+            {"top_p": 1.5},
+            {"top_k": -1},
+            {"max_tokens": 0},
+            {"pass_at": [0]},
+            {"pass_at": [3]},
+            {"pass_at": [1.5]},
+        ],
     )
     def test_decoding_out_of_bounds(self, wrong: dict[str, Any]) -> None:
         with pytest.raises((ValueError, UserError), match=rf"validation\.{next(iter(wrong))}"):
@@ -209,16 +281,30 @@ class TestValidation:
 
     def test_means_of_the_terms_and_gold(self) -> None:
         def graded(responses: Sequence[Response]) -> Scores:
-            terms: dict[str, list[float | None]] = {"proxy": [1.0, None, 3.0, 5.0], "gold": [0.0, 1.0, None, None], "none": [None] * 4}
-            return Scores([1.0, None, 3.0, 5.0], terms={name: values[: len(responses)] for name, values in terms.items()})
+            terms: dict[str, list[float | None]] = {
+                "proxy": [1.0, None, 3.0, 5.0],
+                "gold": [0.0, 1.0, None, None],
+                "none": [None] * 4,
+            }
+            return Scores(
+                [1.0, None, 3.0, 5.0],
+                terms={name: values[: len(responses)] for name, values in terms.items()},
+            )
 
         metrics, _ = Validation()(None, Scripted(), graded, PROMPTS, RANK)
         told = {name: value for name, value in metrics.items() if "reward" in name}
-        assert told == {"val/reward": 3.0, "val/reward/proxy": 3.0, "val/reward/gold": 0.5, "val/gold_reward": 0.5}
+        assert told == {
+            "val/reward": 3.0,
+            "val/reward/proxy": 3.0,
+            "val/reward/gold": 0.5,
+            "val/gold_reward": 0.5,
+        }
 
     def test_terms_are_of_the_greedy_answers(self) -> None:
         def graded(responses: Sequence[Response]) -> Scores:
-            return Scores([1.0] * len(responses), terms={"gold": [float(r.meta["sample"]) for r in responses]})
+            return Scores(
+                [1.0] * len(responses), terms={"gold": [float(r.meta["sample"]) for r in responses]}
+            )
 
         metrics, _ = Validation(samples=3)(None, Scripted(), graded, PROMPTS, RANK)
         assert metrics["val/gold_reward"] == 0.0
@@ -233,9 +319,21 @@ class TestValidation:
 
     def test_has_its_own_settings(self) -> None:
         rollout = Scripted()
-        Validation(samples=2, temperature=0.7, seed=5)(None, rollout, judge, PROMPTS, RANK, iteration=3)
-        assert rollout.calls == [("sync", 3), (0.0, 1.0, 0, 99, 1, 0), ("sync", 3), (0.7, 1.0, 0, 5, 2, 0)]
-        assert (rollout.temperature, rollout.top_p, rollout.top_k, rollout.seed) == (0.3, 0.5, 7, 99)
+        Validation(samples=2, temperature=0.7, seed=5)(
+            None, rollout, judge, PROMPTS, RANK, iteration=3
+        )
+        assert rollout.calls == [
+            ("sync", 3),
+            (0.0, 1.0, 0, 99, 1, 0),
+            ("sync", 3),
+            (0.7, 1.0, 0, 5, 2, 0),
+        ]
+        assert (rollout.temperature, rollout.top_p, rollout.top_k, rollout.seed) == (
+            0.3,
+            0.5,
+            7,
+            99,
+        )
 
     def test_greedy_only_by_default(self) -> None:
         metrics, rows = Validation()(None, Scripted(), judge, PROMPTS, RANK)
@@ -251,11 +349,15 @@ class TestValidation:
         seen: list[str] = []
         for rank in range(3):
             trainer = SimpleNamespace(world_size=3)
-            ranks = SimpleNamespace(rank=rank, world_size=trainer.world_size, device=torch.device("cpu"))
+            ranks = SimpleNamespace(
+                rank=rank, world_size=trainer.world_size, device=torch.device("cpu")
+            )
             seen += [r["id"] for r in Validation()(None, Scripted(), judge, PROMPTS, ranks)[1]]
         assert sorted(seen) == ["0", "1", "2", "3"]
 
-    def test_a_rank_without_prompts_names_the_same_metrics(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_rank_without_prompts_names_the_same_metrics(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         trainer = SimpleNamespace(world_size=9)
         ranks = SimpleNamespace(rank=8, world_size=trainer.world_size, device=torch.device("cpu"))
         seen: list[set[str]] = []
@@ -282,7 +384,10 @@ class TestValidation:
         rollout.sync(made, iteration=0)
 
         def train(iteration: int) -> list[tuple[int, ...]]:
-            return [tuple(r.tokens) for r in rollout.generate(SPLITS.train[:4], samples=4, iteration=iteration)]
+            return [
+                tuple(r.tokens)
+                for r in rollout.generate(SPLITS.train[:4], samples=4, iteration=iteration)
+            ]
 
         want = [train(0), train(1)]
         made.train()
@@ -323,7 +428,9 @@ class TestKLFrom:
     def test_of_two_vocabularies_there_is_none(self) -> None:
         other = policy(1)
         other.tokenizer.add_tokens(["xyz"])
-        with pytest.raises(UserError, match="its vocabulary differs from that of the evaluated model"):
+        with pytest.raises(
+            UserError, match="its vocabulary differs from that of the evaluated model"
+        ):
             kl_from(other, policy(0), Local(max_tokens=8), SPLITS.val, 1, 64)
 
 
@@ -338,7 +445,9 @@ def test_reward_models_that_a_run_has_trained_take_their_place(tmp_path):
     for name in ("reward_model", "reward_model_1", "reward_model_2"):
         (tmp_path / name).mkdir()
     untrained = copy.deepcopy(config)
-    _use_trained_reward_models(config, saved, tmp_path, ["reward.terms.a.reward.url=http://h", "rewarded=1", "data=gsm8k"])
+    _use_trained_reward_models(
+        config, saved, tmp_path, ["reward.terms.a.reward.url=http://h", "rewarded=1", "data=gsm8k"]
+    )
     now = {name: term.reward.model for name, term in config.reward.terms.items()}
     assert now == {
         "a": str(tmp_path / "reward_model"),
@@ -358,7 +467,9 @@ def test_reward_models_that_a_run_has_trained_take_their_place(tmp_path):
             key: terms[key]["reward"]["model"] for key in kept
         }
     (tmp_path / "reward_model_2").rmdir()
-    with pytest.raises(UserError, match="fewer reward models than in the reward of the run: type reward=OPTION"):
+    with pytest.raises(
+        UserError, match="fewer reward models than in the reward of the run: type reward=OPTION"
+    ):
         _use_trained_reward_models(untrained, saved, tmp_path, [])
 
 
@@ -367,9 +478,14 @@ def test_sources_are_measured_apart() -> None:
     prompts = [replace(prompt, source="xy"[i // 2]) for i, prompt in enumerate(PROMPTS)]
     metrics, rows = Validation(samples=3)(None, Scripted(), judge, prompts, RANK)
     whole, _ = Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)
-    assert {name: value for name, value in metrics.items() if not name.endswith(("/x", "/y"))} == whole
+    assert {
+        name: value for name, value in metrics.items() if not name.endswith(("/x", "/y"))
+    } == whole
     assert metrics["val/accuracy/x"] == 0.5
     assert metrics["val/accuracy/y"] == 0.0
-    assert (metrics["val/mean@3/x"], metrics["val/mean@3/y"]) == (pytest.approx(2 / 6), pytest.approx(1 / 3))
+    assert (metrics["val/mean@3/x"], metrics["val/mean@3/y"]) == (
+        pytest.approx(2 / 6),
+        pytest.approx(1 / 3),
+    )
     assert (metrics["val/pass@3/x"], metrics["val/pass@3/y"]) == (0.5, 1.0)
     assert [row["source"] for row in rows[:4]] == ["x", "x", "y", "y"]

@@ -1,4 +1,5 @@
-"""Mixtures of experts in the loop: what is recorded is what is replayed, ratios keep still, and routers learn when it is their turn."""
+"""Mixtures of experts in the loop: what is recorded is what is replayed, ratios keep still, and
+routers learn when it is their turn."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ GATES = [f"policy.model.model.layers.{i}.mlp.gate.weight" for i in range(3)]
 quiet = pytest.mark.filterwarnings("ignore:the experts of a token may change")
 
 
-def made(router: Routing | None = None, *, ends: int = 25, policy: Policy | None = None, **change: Any) -> Any:
+def made(
+    router: Routing | None = None, *, ends: int = 25, policy: Policy | None = None, **change: Any
+) -> Any:
     """A learner of a mixture whose answers end at one of so many of its 102 tokens."""
     policy = policy or mixture()
     policy.eos_ids = frozenset(range(1, ends + 1))
@@ -42,10 +45,13 @@ def made(router: Routing | None = None, *, ends: int = 25, policy: Policy | None
 
 
 def watched(made: Any) -> list[tuple[Experience, Tensor]]:
-    """Microbatches as the loss gets them, and the experts [N, T, L, k] that the policy used in each."""
+    """Microbatches as the loss gets them, and the experts [N, T, L, k] that the policy used in
+    each."""
     seen: list[tuple[Experience, Tensor]] = []
     given: list[Tensor] = []
-    experts = [module for name, module in made.policy.model.named_modules() if name.endswith(".experts")]
+    experts = [
+        module for name, module in made.policy.model.named_modules() if name.endswith(".experts")
+    ]
     for module in experts:
         module.register_forward_pre_hook(lambda _, args: given.append(args[1]))
     loss = made.loss
@@ -53,17 +59,31 @@ def watched(made: Any) -> list[tuple[Experience, Tensor]]:
     def spy(micro: Experience, totals: Totals) -> Tensor:
         given.clear()
         found = loss(micro, totals)
-        seen.append((micro, torch.stack(given[: len(experts)], 1).view(*micro.tokens.shape, len(experts), -1)))
+        seen.append(
+            (
+                micro,
+                torch.stack(given[: len(experts)], 1).view(*micro.tokens.shape, len(experts), -1),
+            )
+        )
         return found
 
     made.loss = spy
     return seen
 
 
-def distances(router: Routing, *, policy: Policy | None = None, ratio: Any = None, lr: float = 3e-5) -> tuple[Tensor, Tensor, Tensor]:
-    """|log ratio| by token of the first optimizer step, of the later ones, and what the ratio made of the latter."""
+def distances(
+    router: Routing, *, policy: Policy | None = None, ratio: Any = None, lr: float = 3e-5
+) -> tuple[Tensor, Tensor, Tensor]:
+    """|log ratio| by token of the first optimizer step, of the later ones, and what the ratio made
+    of the latter."""
     settings = {"rollout": Local(max_tokens=32), "optimizer": partial(torch.optim.AdamW, lr=lr)}
-    run = made(router, ends=1, policy=policy, batch=Batch(prompts=8, samples=4, epochs=4, minibatches=2), **settings)
+    run = made(
+        router,
+        ends=1,
+        policy=policy,
+        batch=Batch(prompts=8, samples=4, epochs=4, minibatches=2),
+        **settings,
+    )
     part = ratio or Clipped()
     tokens: list[Tensor] = []
     taken: list[Tensor] = []
@@ -89,7 +109,9 @@ class TestReplay:
 
         def spy(experience: Experience, policy: Policy, **options: Any) -> Any:
             found = score(experience, policy, **options)
-            for row, length, routes in zip(experience.tokens, experience.lengths.tolist(), found.routed_experts, strict=True):
+            for row, length, routes in zip(
+                experience.tokens, experience.lengths.tolist(), found.routed_experts, strict=True
+            ):
                 recorded[tuple(row[:length].tolist())] = routes[:length]
             return found
 
@@ -105,15 +127,22 @@ class TestReplay:
                 want = recorded[tuple(micro.tokens[i, :length].tolist())]
                 assert torch.equal(micro.routed_experts[i, :length], want)
                 assert torch.equal(used[i, :length], want.long())
-                changed += int((run.policy(micro.tokens, micro.mask).routed_experts[i, :length] != want).sum())
+                changed += int(
+                    (run.policy(micro.tokens, micro.mask).routed_experts[i, :length] != want).sum()
+                )
         assert changed > 0, "no router has changed its mind, so that nothing was tested"
 
-    def test_the_first_ratio_is_one_and_later_ones_are_those_of_a_model_that_does_not_route(self) -> None:
+    def test_the_first_ratio_is_one_and_later_ones_are_those_of_a_model_that_does_not_route(
+        self,
+    ) -> None:
         first, still, _ = distances(Routing(replay=True))
         assert first.max() < 1e-6
         _, fixed, _ = distances(Routing(replay=True, every=None))
         _, dense, _ = distances(Routing(), policy=plain(llama(num_hidden_layers=3)))
-        tails = {name: float(x.quantile(0.999)) for name, x in (("replay", still), ("fixed", fixed), ("dense", dense))}
+        tails = {
+            name: float(x.quantile(0.999))
+            for name, x in (("replay", still), ("fixed", fixed), ("dense", dense))
+        }
         assert tails["replay"] < 1.2 * tails["fixed"]
         assert tails["replay"] < 1.2 * tails["dense"]
 
@@ -135,8 +164,13 @@ class TestReplay:
         rows = collected(run)
         assert (rows.routed_experts[loss_row_tokens(rows)] >= 0).all()
         rows = replace(rows, routed_experts=(rows.routed_experts + 1) % 8)
-        assert torch.equal(run.scorer.add_ref_logprobs(rows, run.reference.policy).ref_logprobs, collected(run).ref_logprobs)
-        assert not torch.equal(run.scorer.score(rows, run.policy).logprobs, collected(run).old_logprobs)
+        assert torch.equal(
+            run.scorer.add_ref_logprobs(rows, run.reference.policy).ref_logprobs,
+            collected(run).ref_logprobs,
+        )
+        assert not torch.equal(
+            run.scorer.score(rows, run.policy).logprobs, collected(run).old_logprobs
+        )
 
     def test_however_the_step_is_cut(self) -> None:
         """Loss and gradient, the balancing loss among them."""
@@ -147,9 +181,20 @@ class TestReplay:
             rows = collected(run)
             with torch.no_grad():
                 for router in run.policy.routers.modules:
-                    router.weight.add_(0.2 * torch.randn(router.weight.shape, generator=torch.Generator().manual_seed(1)))
+                    router.weight.add_(
+                        0.2
+                        * torch.randn(
+                            router.weight.shape, generator=torch.Generator().manual_seed(1)
+                        )
+                    )
             extension(run, ExpertRouting).before_step(rows)
-            found.append((gradients(run, rows), run.meter.compute() | {"aux": float(extension(run, ExpertRouting).aux_losses[0])}))
+            found.append(
+                (
+                    gradients(run, rows),
+                    run.meter.compute()
+                    | {"aux": float(extension(run, ExpertRouting).aux_losses[0])},
+                )
+            )
         (want, metrics), *others = found
         assert metrics["train/router_changed_fraction"] > 0.1
         assert want.norm() > 1e-2
@@ -159,10 +204,17 @@ class TestReplay:
 
     def test_waiting_and_replayed_rows_keep_theirs(self) -> None:
         rows = collected(attached(made(Routing(replay=True))))
-        wide = replace(rows, tokens=torch.nn.functional.pad(rows.tokens, (0, 3)), **{
-            name: torch.nn.functional.pad(getattr(rows, name), (0, 3))
-            for name in ("mask", "rewards", "old_logprobs", "behavior_logprobs", "advantages")
-        }, routed_experts=torch.nn.functional.pad(rows.routed_experts, (0, 0, 0, 0, 0, 3), value=-1))  # fmt: skip
+        wide = replace(
+            rows,
+            tokens=torch.nn.functional.pad(rows.tokens, (0, 3)),
+            **{
+                name: torch.nn.functional.pad(getattr(rows, name), (0, 3))
+                for name in ("mask", "rewards", "old_logprobs", "behavior_logprobs", "advantages")
+            },
+            routed_experts=torch.nn.functional.pad(
+                rows.routed_experts, (0, 0, 0, 0, 0, 3), value=-1
+            ),
+        )
         both = Experience.concat([rows, wide])
         assert torch.equal(both.routed_experts[: len(rows)], wide.routed_experts)
         assert torch.equal(both.trim().routed_experts[len(rows) :], rows.trim().routed_experts)
@@ -179,11 +231,16 @@ class TestRouters:
         return {name: x.detach().clone() for name, x in run.named_parameters()}
 
     def test_learn_under_replay_and_not_when_frozen(self) -> None:
-        for router, learns in ((Routing(replay=True), True), (Routing(replay=True, every=None), False)):
+        for router, learns in (
+            (Routing(replay=True), True),
+            (Routing(replay=True, every=None), False),
+        ):
             run = made(router, batch=SEVERAL)
             before = self.weights(run)
             fit(run, 1)
-            moved = {name for name, x in self.weights(run).items() if not torch.equal(x, before[name])}
+            moved = {
+                name for name, x in self.weights(run).items() if not torch.equal(x, before[name])
+            }
             assert moved == set(before) - (set() if learns else set(GATES))
 
     def test_step_in_every_second_iteration_as_if_there_were_no_others(self) -> None:
@@ -194,7 +251,9 @@ class TestRouters:
         run.optimize = lambda *args: (optimize(*args), history.append(self.weights(run)))[0]
         fit(run, 4)
         for i in range(4):
-            moved = {name for name, x in history[i + 1].items() if not torch.equal(x, history[i][name])}
+            moved = {
+                name for name, x in history[i + 1].items() if not torch.equal(x, history[i][name])
+            }
             assert moved == set(history[0]) - (set() if i % 2 else set(GATES)), i
         optimizer = run.optimizers()
         steps = {name: int(optimizer.state[p]["step"]) for name, p in run.named_parameters()}
@@ -228,8 +287,15 @@ class TestBalance:
         logits = on.policy.model(input_ids=rows.tokens, output_router_logits=True).router_logits
         aux = load_balancing_loss_func(logits, 8, 2, loss_row_tokens(rows))
         (0.3 * aux).backward()
-        want = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in on.policy.parameters()])
-        assert float(extension(on, ExpertRouting).aux_losses[0]) == pytest.approx(float(aux.detach()), rel=1e-5)
+        want = torch.cat(
+            [
+                (torch.zeros_like(p) if p.grad is None else p.grad).flatten()
+                for p in on.policy.parameters()
+            ]
+        )
+        assert float(extension(on, ExpertRouting).aux_losses[0]) == pytest.approx(
+            float(aux.detach()), rel=1e-5
+        )
         assert want.norm() > 1e-2
         torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-5)
 
@@ -245,15 +311,26 @@ class TestBalance:
         entropy = torch.stack([torch.distributions.Categorical(logits=x).entropy() for x in logits])
         mean = entropy[:, loss_row_tokens(rows).flatten()].mean()
         (-0.3 * mean).backward()
-        want = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in on.policy.parameters()])
-        assert on.meter.compute()["train/router_entropy"] == pytest.approx(float(mean.detach()), rel=1e-5)
+        want = torch.cat(
+            [
+                (torch.zeros_like(p) if p.grad is None else p.grad).flatten()
+                for p in on.policy.parameters()
+            ]
+        )
+        assert on.meter.compute()["train/router_entropy"] == pytest.approx(
+            float(mean.detach()), rel=1e-5
+        )
         assert want.norm() > 1e-3
         torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-5)
 
     def test_evens_out_loads(self) -> None:
         loads = []
         for coefficient in (0.0, 1.0):
-            run = made(Routing(replay=True, aux_coefficient=coefficient), batch=SEVERAL, optimizer=partial(torch.optim.AdamW, lr=3e-3))
+            run = made(
+                Routing(replay=True, aux_coefficient=coefficient),
+                batch=SEVERAL,
+                optimizer=partial(torch.optim.AdamW, lr=3e-3),
+            )
             loads.append(fmean(row["train/router_load_max"] for row in fit(run, 6)[3:]))
         assert loads[1] < 0.8 * loads[0]
 
@@ -286,16 +363,22 @@ class TestMetrics:
                     chosen = live[i, t, layer].tolist()
                     counts[layer, chosen] += 1
                     total += i > 0
-                    changed += i > 0 and set(chosen) != set(rows.routed_experts[i, t, layer].tolist())
+                    changed += i > 0 and set(chosen) != set(
+                        rows.routed_experts[i, t, layer].tolist()
+                    )
         extension(run, ExpertRouting).after_update(rows, len(rows))
         metrics = run.meter.compute()
         assert 0 < changed < total
         assert metrics["train/router_changed_fraction"] == pytest.approx(changed / total)
-        assert metrics["train/router_load_max"] == pytest.approx(float((counts / counts.mean(1, keepdim=True)).max()))
+        assert metrics["train/router_load_max"] == pytest.approx(
+            float((counts / counts.mean(1, keepdim=True)).max())
+        )
 
     def test_nothing_changes_in_a_single_step(self) -> None:
         [row] = fit(made(Routing(replay=True)), 1)
-        assert "train/router_changed_fraction" not in row, "nothing is recorded for a ratio that is 1"
+        assert "train/router_changed_fraction" not in row, (
+            "nothing is recorded for a ratio that is 1"
+        )
         [row] = fit(made(Routing(aux_coefficient=0.1)), 1)
         assert row["train/router_changed_fraction"] == 0
 
@@ -307,7 +390,9 @@ class TestWarning:
     @pytest.mark.parametrize("ratio", [Clipped(), CISPO()])
     def test_of_token_ratios_over_several_steps(self, ratio: Any) -> None:
         for change in ({"batch": SEVERAL}, {"replay_fraction": 0.5}):
-            with pytest.warns(UserWarning, match=r"type router=replay .*, or ratio=sequence") as said:
+            with pytest.warns(
+                UserWarning, match=r"type router=replay .*, or ratio=sequence"
+            ) as said:
                 fit(made(ratio=ratio, **change), 1)
             assert len([w for w in said if "experts of a token" in str(w.message)]) == 1
 
@@ -333,9 +418,21 @@ def test_dynamic_sampling_with_waiting_groups_and_a_critic_on_the_trunk_run() ->
     from rlmods.advantage import GAE
     from rlmods.critic import Shared
 
-    run = made(Routing(replay=True), sampling=Dynamic(), batch=Batch(prompts=3, samples=2, epochs=2), surplus="keep", replay_fraction=0.5)
+    run = made(
+        Routing(replay=True),
+        sampling=Dynamic(),
+        batch=Batch(prompts=3, samples=2, epochs=2),
+        surplus="keep",
+        replay_fraction=0.5,
+    )
     assert fit(run, 3)[-1]["train/ratio_max"] > 1
-    run = made(Routing(replay=True), advantage=GAE(), critic=Shared(), batch=SEVERAL, policy=mixture(gradient_checkpointing=True))
+    run = made(
+        Routing(replay=True),
+        advantage=GAE(),
+        critic=Shared(),
+        batch=SEVERAL,
+        policy=mixture(gradient_checkpointing=True),
+    )
     assert fit(copy.deepcopy(run), 2)[-1]["train/ratio_max"] > 1
 
 

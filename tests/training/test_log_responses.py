@@ -25,7 +25,8 @@ COLUMNS = [
     (2, "d", 7, "length", 0.5, None, 1.0, True),
     (2, "e", 8, "stop", 0.25, None, None, True),
 ]
-"""Responses to three prompts: of the second only equal scores are known, of the third no correctness."""
+"""Responses to three prompts: of the second only equal scores are known, of the third no
+correctness."""
 
 
 def logged(rows: Sequence[tuple[Any, ...]], **changes: Any) -> dict[str, float]:
@@ -34,7 +35,9 @@ def logged(rows: Sequence[tuple[Any, ...]], **changes: Any) -> dict[str, float]:
     responses = [Response(PROMPT, tokens=[1] * n, text=said, finish=end) for said, n, end in fields]
     scores = Scores(reward, correct=correct, terms={"format": term}, counts={"format/timeouts": 3})
     meter = Meter()
-    log_responses(meter, responses, replace(scores, **changes), torch.tensor(group), torch.tensor(selected))
+    log_responses(
+        meter, responses, replace(scores, **changes), torch.tensor(group), torch.tensor(selected)
+    )
     return meter.compute()
 
 
@@ -53,18 +56,26 @@ class TestLogResponses:
                 "train/flat_group_fraction": 3 / 8,  # of the responses: those of the second prompt
                 "train/kept_fraction": 4 / 8,
                 "train/unique_fraction": (2 / 3 + 2 / 3 + 2 / 2) / 3,
-                "train/reward_std": (3 * 0.5**0.5 + 3 * 0 + 2 * 0.125 * 2**0.5) / 8,  # of the responses
-                "train/all_correct_fraction": 3 / 6,  # the second prompt, of the two with known correctness
+                # of the responses
+                "train/reward_std": (3 * 0.5**0.5 + 3 * 0 + 2 * 0.125 * 2**0.5) / 8,
+                # the second prompt, of the two with known correctness
+                "train/all_correct_fraction": 3 / 6,
                 "train/all_wrong_fraction": 0.0,
             }
         )
 
     def test_fractions_that_are_not_a_half(self) -> None:
         metrics = logged(COLUMNS[:3])
-        assert metrics["train/truncated_fraction"] == metrics["train/kept_fraction"] == pytest.approx(2 / 3)
+        assert (
+            metrics["train/truncated_fraction"]
+            == metrics["train/kept_fraction"]
+            == pytest.approx(2 / 3)
+        )
 
     def test_nothing_is_known(self) -> None:
-        rows = [(group, text, n, end, None, None, None, False) for group, text, n, end, *_ in COLUMNS]
+        rows = [
+            (group, text, n, end, None, None, None, False) for group, text, n, end, *_ in COLUMNS
+        ]
         metrics = logged(rows)
         assert not {"train/reward", "train/accuracy", "train/reward/format"} & metrics.keys()
         assert metrics["train/unscored_fraction"] == metrics["train/flat_group_fraction"] == 1
@@ -79,7 +90,8 @@ class TestLogResponses:
 
 
 def experience(seed: int) -> tuple[Experience, dict[str, torch.Tensor]]:
-    """Return random rows, two of them of an earlier iteration, with garbage in masked slots, and what a forward returned for them."""
+    """Return random rows, two of them of an earlier iteration, with garbage in masked slots, and
+    what a forward returned for them."""
     generator = torch.Generator().manual_seed(seed)
     shape = (6, 5)
 
@@ -88,7 +100,9 @@ def experience(seed: int) -> tuple[Experience, dict[str, torch.Tensor]]:
 
     mask = torch.rand(shape, generator=generator) < 0.6
     garbage = torch.tensor([math.nan, math.inf, -math.inf, 1e6]).repeat(8)[:30].view(shape)
-    old, behavior, advantages, entropy = (torch.where(mask, x, garbage) for x in (random(), random(), random(), random().abs()))
+    old, behavior, advantages, entropy = (
+        torch.where(mask, x, garbage) for x in (random(), random(), random(), random().abs())
+    )
     log_ratio = torch.where(mask, random(), 0.0)
     rows = Experience(
         tokens=torch.zeros(shape, dtype=torch.long),
@@ -103,17 +117,27 @@ def experience(seed: int) -> tuple[Experience, dict[str, torch.Tensor]]:
         group=torch.arange(6),
     )
     clipped = (torch.rand(shape, generator=generator) < 0.5) & mask
-    return rows, {"log_ratio": log_ratio, "old_logprobs": old, "entropy": entropy, "clipped": clipped}
+    return rows, {
+        "log_ratio": log_ratio,
+        "old_logprobs": old,
+        "entropy": entropy,
+        "clipped": clipped,
+    }
 
 
 class TestLogUpdate:
     def test_equals_the_loop(self) -> None:
         """Over microbatches of unequal size, as one."""
         meter, kl_stats = Meter(), torch.zeros(2, dtype=torch.float64)
-        values: dict[str, list[float]] = {name: [] for name in ("entropy", "kl_old", "low", "high", "ratio", "gap")}
+        values: dict[str, list[float]] = {
+            name: [] for name in ("entropy", "kl_old", "low", "high", "ratio", "gap")
+        }
         for seed, count in ((0, 6), (1, 1), (2, 3)):
             rows, found = experience(seed)
-            rows, found = rows.select(torch.arange(count)), {name: x[:count] for name, x in found.items()}
+            rows, found = (
+                rows.select(torch.arange(count)),
+                {name: x[:count] for name, x in found.items()},
+            )
             kl_stats += log_update(meter, rows, **found, iteration=7)
             for i, t in rows.mask.nonzero().tolist():
                 d, advantage = float(found["log_ratio"][i, t]), float(rows.advantages[i, t])
@@ -124,7 +148,9 @@ class TestLogUpdate:
                 values["low"].append(float(clipped and advantage < 0))
                 values["high"].append(float(clipped and advantage > 0))
                 values["ratio"].append(math.exp(d))
-                values["gap"].append(abs(float(found["old_logprobs"][i, t]) - float(rows.behavior_logprobs[i, t])))
+                values["gap"].append(
+                    abs(float(found["old_logprobs"][i, t]) - float(rows.behavior_logprobs[i, t]))
+                )
         means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
         assert 0 < means["low"] != means["high"] > 0
         assert len(values["kl_old"]) < len(values["entropy"])
@@ -139,7 +165,9 @@ class TestLogUpdate:
             },
             rel=1e-5,
         )
-        assert kl_stats.tolist() == pytest.approx([sum(values["kl_old"]), len(values["kl_old"])], rel=1e-5)
+        assert kl_stats.tolist() == pytest.approx(
+            [sum(values["kl_old"]), len(values["kl_old"])], rel=1e-5
+        )
 
     def test_errors_of_the_sampler_do_not_cancel(self) -> None:
         rows, found = experience(0)
@@ -149,29 +177,60 @@ class TestLogUpdate:
         rows.behavior_logprobs[tuple(second)] -= 0.5
         meter = Meter()
         log_update(meter, rows, **found, iteration=7)
-        assert meter.compute()["train/sampler_logprob_gap"] == pytest.approx(1.0 / int(rows.mask.sum()))
+        assert meter.compute()["train/sampler_logprob_gap"] == pytest.approx(
+            1.0 / int(rows.mask.sum())
+        )
 
 
 def test_sample_rows_hold_what_was_said_and_scored() -> None:
-    responses = [Response(PROMPT, tokens=[i], text=str(i), finish="length" if i % 2 else "stop") for i in range(6)]
-    scores = Scores([0.5, None, 1.0, 0.0, 0.0, 2.0], correct=[True, None, True, False, None, True], terms={"format": [1.0] * 6})
+    responses = [
+        Response(PROMPT, tokens=[i], text=str(i), finish="length" if i % 2 else "stop")
+        for i in range(6)
+    ]
+    scores = Scores(
+        [0.5, None, 1.0, 0.0, 0.0, 2.0],
+        correct=[True, None, True, False, None, True],
+        terms={"format": [1.0] * 6},
+    )
     scores = replace(scores, columns={"extracted": list("abcdef")})
-    logged = sample_rows(responses, scores, torch.tensor([True, False] * 3), 8, torch.arange(6) // 2)
+    logged = sample_rows(
+        responses, scores, torch.tensor([True, False] * 3), 8, torch.arange(6) // 2
+    )
     for i, row in enumerate(logged):
         assert row == {
-            "id": "p", "prompt": "?", "answer": None, "response": str(i), "tokens": [i], "finish": "length" if i % 2 else "stop",
-            "reward": scores.values[i], "correct": (scores.correct or ())[i], "reward/format": 1.0, "extracted": "abcdef"[i],
-            "iteration": 8, "advantage": None, "kept": i % 2 == 0,
-        }  # fmt: skip
+            "id": "p",
+            "prompt": "?",
+            "answer": None,
+            "response": str(i),
+            "tokens": [i],
+            "finish": "length" if i % 2 else "stop",
+            "reward": scores.values[i],
+            "correct": (scores.correct or ())[i],
+            "reward/format": 1.0,
+            "extracted": "abcdef"[i],
+            "iteration": 8,
+            "advantage": None,
+            "kept": i % 2 == 0,
+        }
 
 
 def test_advantages_are_means_over_the_tokens_with_loss() -> None:
-    """Of two groups and a half: the last row is of an earlier iteration, and the log has a group that is not trained on."""
+    """Of two groups and a half: the last row is of an earlier iteration, and the log has a group
+    that is not trained on."""
     batch = replace(experience(0)[0], group=torch.tensor([3, 3, 7, 7, 7, -1]))
     batch.mask[3] = False
-    logged: dict[int, list[dict[str, Any]]] = {group: [{"advantage": None} for _ in range(n)] for group, n in ((3, 2), (7, 3), (8, 1))}
+    logged: dict[int, list[dict[str, Any]]] = {
+        group: [{"advantage": None} for _ in range(n)] for group, n in ((3, 2), (7, 3), (8, 1))
+    }
     log_advantages(logged, batch)
     for i, row in enumerate([*logged[3], *logged[7]]):
         credit = [float(a) for a, m in zip(batch.advantages[i], batch.mask[i], strict=True) if m]
         assert row["advantage"] == (pytest.approx(sum(credit) / len(credit)) if credit else None)
-    assert [row["advantage"] is None for row in (*logged[3], *logged[7], *logged[8])] == [False, False, False, True, False, True]
+    assert [row["advantage"] is None for row in (*logged[3], *logged[7], *logged[8])] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]

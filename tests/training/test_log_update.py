@@ -25,7 +25,9 @@ def test_clip_fraction_is_split_by_the_sign_of_the_advantage():
         batch.advantages[:] = sign
         clipped = Clipped()(log_ratio, batch.advantages, batch.mask).clipped
         meter = Meter()
-        log_update(meter, batch, log_ratio, batch.old_logprobs, torch.zeros_like(log_ratio), clipped, 0)
+        log_update(
+            meter, batch, log_ratio, batch.old_logprobs, torch.zeros_like(log_ratio), clipped, 0
+        )
         found = meter.compute()
         assert found[f"train/clip_fraction/{side}"] == 1.0
         assert found[f"train/clip_fraction/{other}"] == 0.0
@@ -34,8 +36,12 @@ def test_clip_fraction_is_split_by_the_sign_of_the_advantage():
 
 def test_distances_from_the_sampler_do_not_cancel():
     batch = collected(learner())
-    signs = torch.where(torch.arange(batch.tokens.shape[1]) % 2 == 0, 0.3, -0.3).expand_as(batch.behavior_logprobs)
-    batch = replace(batch, behavior_logprobs=torch.where(batch.mask, batch.old_logprobs + signs, torch.nan))
+    signs = torch.where(torch.arange(batch.tokens.shape[1]) % 2 == 0, 0.3, -0.3).expand_as(
+        batch.behavior_logprobs
+    )
+    batch = replace(
+        batch, behavior_logprobs=torch.where(batch.mask, batch.old_logprobs + signs, torch.nan)
+    )
     zero = torch.zeros_like(batch.advantages)
     meter = Meter()
     log_update(meter, batch, zero, batch.old_logprobs, zero, torch.zeros_like(batch.mask), 0)
@@ -62,20 +68,32 @@ class TestRun:
             truncated = [row["finish"] == "length" for row in samples]
             assert 0 < sum(truncated) < len(samples)
             assert 2 * sum(truncated) != len(samples), "else its complement is the same"
-            assert metrics["train/truncated_fraction"] == pytest.approx(sum(truncated) / len(samples))
-            assert metrics["train/response_tokens"] == pytest.approx(sum(len(row["tokens"]) for row in samples) / len(samples))
-        assert made.response_tokens == sum(len(row["tokens"]) for _, samples in rows for row in samples)
+            assert metrics["train/truncated_fraction"] == pytest.approx(
+                sum(truncated) / len(samples)
+            )
+            assert metrics["train/response_tokens"] == pytest.approx(
+                sum(len(row["tokens"]) for row in samples) / len(samples)
+            )
+        assert made.response_tokens == sum(
+            len(row["tokens"]) for _, samples in rows for row in samples
+        )
 
     def test_accuracy_and_reward_are_those_of_graded_responses(self):
         def graded(responses):
-            correct = [None if i % 4 == 0 else r.tokens[0] % 2 == 0 for i, r in enumerate(responses)]
+            correct = [
+                None if i % 4 == 0 else r.tokens[0] % 2 == 0 for i, r in enumerate(responses)
+            ]
             return Scores([None if x is None else float(x) for x in correct], correct=correct)
 
         _, rows = self.run(reward=graded)
         for metrics, samples in rows:
             known = [row["correct"] for row in samples if row["correct"] is not None]
             assert len(known) == 18
-            assert metrics["train/accuracy"] == metrics["train/reward"] == pytest.approx(sum(known) / 18)
+            assert (
+                metrics["train/accuracy"]
+                == metrics["train/reward"]
+                == pytest.approx(sum(known) / 18)
+            )
             assert metrics["train/unscored_fraction"] == 0.25
 
     def test_the_gap_is_that_of_the_sampler(self):
@@ -86,19 +104,28 @@ class TestRun:
             def generate(self, prompts, *, samples, iteration):
                 responses = super().generate(prompts, samples=samples, iteration=iteration)
                 return [
-                    replace(r, behavior_logprobs=[x + (0.2 if i % 2 else -0.2) for x in r.behavior_logprobs])
+                    replace(
+                        r,
+                        behavior_logprobs=[
+                            x + (0.2 if i % 2 else -0.2) for x in r.behavior_logprobs
+                        ],
+                    )
                     for i, r in enumerate(responses)
                 ]
 
         _, rows = self.run(rollout=Off(max_tokens=8))
-        assert all(metrics["train/sampler_logprob_gap"] == pytest.approx(0.2, abs=1e-3) for metrics, _ in rows)
+        assert all(
+            metrics["train/sampler_logprob_gap"] == pytest.approx(0.2, abs=1e-3)
+            for metrics, _ in rows
+        )
 
 
 class TestAdvantages:
     """Those of the sample log are those of the loss."""
 
     def run(self, iterations=3, **changes):
-        """Return, by iteration, the rows of the sample log and the rows of the update by prompt and tokens of the response."""
+        """Return, by iteration, the rows of the sample log and the rows of the update by prompt and
+        tokens of the response."""
         logged, trained = [], []
 
         class Tape(L.Callback):
@@ -122,7 +149,9 @@ class TestAdvantages:
         for i in range(len(batch)):
             if batch.mask[i].any():
                 key = tuple(batch.tokens[i, : batch.lengths[i]].tolist())
-                rows.setdefault(key, []).append(batch.advantages[i, batch.mask[i]].double().mean().item())
+                rows.setdefault(key, []).append(
+                    batch.advantages[i, batch.mask[i]].double().mean().item()
+                )
         return rows
 
     def check(self, made, logged, batch):
@@ -142,25 +171,46 @@ class TestAdvantages:
         made, logged, trained = self.run(advantage=ReinforcePP(baseline="group"))
         for rows, batch in zip(logged, trained, strict=True):
             assert self.check(made, rows, batch) == len(rows) == 16
-            before = [row["reward"] - sum(r["reward"] for r in rows if r["id"] == row["id"]) / 4 for row in rows]
-            assert [row["advantage"] for row in rows] != pytest.approx(before, abs=0.1), "the values before normalisation"
+            before = [
+                row["reward"] - sum(r["reward"] for r in rows if r["id"] == row["id"]) / 4
+                for row in rows
+            ]
+            assert [row["advantage"] for row in rows] != pytest.approx(before, abs=0.1), (
+                "the values before normalisation"
+            )
 
     def test_with_those_of_the_teacher(self):
         teacher = SelfTeacher(demonstration="answer", template="{demonstration} {prompt}")
         made, logged, trained = self.run(kind=Distill, teacher=teacher, advantage=NoAdvantage())
         for rows, batch in zip(logged, trained, strict=True):
             assert self.check(made, rows, batch) == 16
-            assert sum(abs(row["advantage"]) > 1e-3 for row in rows) > 8, "those of the reward are 0"
+            assert sum(abs(row["advantage"]) > 1e-3 for row in rows) > 8, (
+                "those of the reward are 0"
+            )
 
-    DYNAMIC: ClassVar = {"reward": half_flat, "sampling": Dynamic(), "batch": Batch(prompts=6, samples=4)}
+    DYNAMIC: ClassVar = {
+        "reward": half_flat,
+        "sampling": Dynamic(),
+        "batch": Batch(prompts=6, samples=4),
+    }
     """Four of six groups are kept: after two draws two are left for the second iteration."""
 
     def test_rejected_rows_have_none_and_those_that_wait_have_theirs(self):
         made, logged, trained = self.run(4, **self.DYNAMIC)
         sizes = []
         for iteration, rows in enumerate(logged[:3]):
-            now, later = (batch.select(batch.policy_version == iteration) for batch in trained[iteration : iteration + 2])
-            sizes.append((self.check(made, rows, Experience.concat([now, later])), sum(row["kept"] for row in rows), len(rows), len(later)))
+            now, later = (
+                batch.select(batch.policy_version == iteration)
+                for batch in trained[iteration : iteration + 2]
+            )
+            sizes.append(
+                (
+                    self.check(made, rows, Experience.concat([now, later])),
+                    sum(row["kept"] for row in rows),
+                    len(rows),
+                    len(later),
+                )
+            )
             assert all((row["advantage"] is not None) == row["kept"] for row in rows)
         assert sizes == [(32, 32, 48, 8), (16, 16, 24, 0), (32, 32, 48, 8)]
 
@@ -174,15 +224,24 @@ class TestAdvantages:
         def some(responses):
             return [None if i % 4 == 0 else float(i) for i, _ in enumerate(responses)]
 
-        made, logged, trained = self.run(reward=some, overlong_filter=True, rollout=Local(max_tokens=4))
+        made, logged, trained = self.run(
+            reward=some, overlong_filter=True, rollout=Local(max_tokens=4)
+        )
         for rows, batch in zip(logged, trained, strict=True):
-            assert 0 < self.check(made, rows, batch) == sum(row["reward"] is not None and row["finish"] == "stop" for row in rows) < 12
+            assert (
+                0
+                < self.check(made, rows, batch)
+                == sum(row["reward"] is not None and row["finish"] == "stop" for row in rows)
+                < 12
+            )
 
     def test_an_iteration_without_an_update_has_none(self):
         def flat(responses):
             return Scores([1.0] * len(responses), correct=[True] * len(responses))
 
-        _, logged, trained = self.run(iterations=2, reward=flat, sampling=Dynamic(), max_draws=2, fallback="skip")
+        _, logged, trained = self.run(
+            iterations=2, reward=flat, sampling=Dynamic(), max_draws=2, fallback="skip"
+        )
         assert not trained
         assert [len(rows) for rows in logged] == [32, 32]
         assert all(row["advantage"] is None for rows in logged for row in rows)

@@ -16,14 +16,19 @@ class TestMean:
     def test_over_uneven_microbatches_is_that_of_all_elements(self) -> None:
         generator = torch.Generator().manual_seed(0)
         pieces = [torch.randn(shape, generator=generator) for shape in [(1, 1), (7, 5), (2, 31)]]
-        wheres = [torch.rand(x.shape, generator=generator) < share for x, share in zip(pieces, [2.0, 0.2, 0.9], strict=True)]
+        wheres = [
+            torch.rand(x.shape, generator=generator) < share
+            for x, share in zip(pieces, [2.0, 0.2, 0.9], strict=True)
+        ]
         meter = Meter()
         for x, where in zip(pieces, wheres, strict=True):
             meter.mean("masked", x, where)
             meter.mean("all", x)
         kept = torch.cat([x[where] for x, where in zip(pieces, wheres, strict=True)]).double()
         every = torch.cat([x.flatten() for x in pieces]).double()
-        assert meter.compute() == pytest.approx({"masked": kept.mean().item(), "all": every.mean().item()})
+        assert meter.compute() == pytest.approx(
+            {"masked": kept.mean().item(), "all": every.mean().item()}
+        )
 
     @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30])
     def test_what_is_masked_does_not_count(self, garbage: float) -> None:
@@ -62,7 +67,11 @@ class TestReset:
             found.append(meter.compute())
             meter.reset()
         assert found == [
-            {f"{kind} {name}": value for name, value in values.items() for kind in ("mean", "sum", "maximum")}
+            {
+                f"{kind} {name}": value
+                for name, value in values.items()
+                for kind in ("mean", "sum", "maximum")
+            }
             for values in ({"a": 1.0, "b": 5.0}, {"a": 3.0}, {"b": 7.0})
         ]
         assert meter.compute() == {}
@@ -92,17 +101,22 @@ class TestMaximum:
 
 class TestEffectiveFraction:
     @pytest.mark.parametrize(
-        ("weights", "expected"), [([0.3] * 5, 1.0), ([0.0, 0.0, 2.0, 0.0], 0.25), ([1.0, 3.0], 0.8), ([0.0, 0.0], 0.0)]
+        ("weights", "expected"),
+        [([0.3] * 5, 1.0), ([0.0, 0.0, 2.0, 0.0], 0.25), ([1.0, 3.0], 0.8), ([0.0, 0.0], 0.0)],
     )
     def test_is_that_of_kish(self, weights: list[float], expected: float) -> None:
         meter = Meter()
-        meter.effective_fraction("x", torch.tensor(weights), torch.ones(len(weights), dtype=torch.bool))
+        meter.effective_fraction(
+            "x", torch.tensor(weights), torch.ones(len(weights), dtype=torch.bool)
+        )
         assert meter.compute() == {"x": pytest.approx(expected)}
 
     def test_over_microbatches_is_that_of_all_weights(self) -> None:
         """Not the mean of their own ones, which are 1."""
         meter = Meter()
-        meter.effective_fraction("x", torch.tensor([[1.0, math.nan]]), torch.tensor([[True, False]]))
+        meter.effective_fraction(
+            "x", torch.tensor([[1.0, math.nan]]), torch.tensor([[True, False]])
+        )
         meter.effective_fraction("x", torch.tensor([[3.0]]), torch.tensor([[True]]))
         meter.effective_fraction("x", torch.tensor([[math.inf]]), torch.tensor([[False]]))
         assert meter.compute() == {"x": pytest.approx(0.8)}
@@ -146,39 +160,58 @@ def test_masks_may_lie_elsewhere():
 class TestRanks:
     """Ranks name what has happened to them."""
 
-    def test_what_only_another_rank_has_named_is_there_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_only_another_rank_has_named_is_there_too(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         meter, other = Meter(), Meter()
         meter.sum("b/retries", 2)
         other.sum("a/retries", 1)
         other.mean("c", torch.tensor([1.0]))
-        kinds = [{name: type(metric) for name, metric in one.metrics.items()} for one in (meter, other)]
+        kinds = [
+            {name: type(metric) for name, metric in one.metrics.items()} for one in (meter, other)
+        ]
         monkeypatch.setattr(metrics, "all_gather", lambda mine: kinds)
         assert meter.compute() == {"a/retries": 0.0, "b/retries": 2.0}
         assert set(meter.metrics) == {"a/retries", "b/retries", "c"}
         assert other.compute() == {"a/retries": 1.0, "b/retries": 0.0, "c": 1.0}
 
 
-def answer(text: str, prompt: str = "a", source: str | None = None, finish: Finish = "stop") -> Response:
-    return Response(Prompt(id=prompt, text=prompt, source=source), tokens=[1] * len(text), text=text, finish=finish)
+def answer(
+    text: str, prompt: str = "a", source: str | None = None, finish: Finish = "stop"
+) -> Response:
+    return Response(
+        Prompt(id=prompt, text=prompt, source=source),
+        tokens=[1] * len(text),
+        text=text,
+        finish=finish,
+    )
 
 
 def logged(scores: Scores, responses: list[Response], group: list[int]) -> dict[str, float]:
     meter = Meter()
-    log_responses(meter, responses, scores, torch.tensor(group), torch.ones(len(group), dtype=torch.bool))
+    log_responses(
+        meter, responses, scores, torch.tensor(group), torch.ones(len(group), dtype=torch.bool)
+    )
     return meter.compute()
 
 
 class TestResponses:
     def test_unscored_answers_are_not_wrong_ones(self) -> None:
         responses = [answer(text) for text in "abcd"]
-        found = logged(Scores([1.0, 0.0, None, None], correct=[True, False, None, None]), responses, [0, 0, 0, 0])
+        found = logged(
+            Scores([1.0, 0.0, None, None], correct=[True, False, None, None]),
+            responses,
+            [0, 0, 0, 0],
+        )
         assert found["train/accuracy"] == 0.5
         assert found["train/reward"] == 0.5
         assert found["train/unscored_fraction"] == 0.5
 
     def test_truncated_responses_are_those_without_an_end(self) -> None:
         responses = [answer("a", finish="length"), answer("b"), answer("c"), answer("d")]
-        assert logged(Scores([0.0] * 4), responses, [0, 0, 1, 1])["train/truncated_fraction"] == 0.25
+        assert (
+            logged(Scores([0.0] * 4), responses, [0, 0, 1, 1])["train/truncated_fraction"] == 0.25
+        )
 
     def test_lengths_and_distinct_texts(self) -> None:
         responses = [answer("aa"), answer("aa"), answer("b"), answer("cccc")]
@@ -186,12 +219,27 @@ class TestResponses:
         assert (found["train/response_tokens"], found["train/unique_fraction"]) == (2.25, 0.75)
 
     def test_sources_are_logged_apart(self) -> None:
-        responses = [answer(text, source=source) for text, source in zip("abcde", ["x", "x", "y", "y", "y"], strict=True)]
+        responses = [
+            answer(text, source=source)
+            for text, source in zip("abcde", ["x", "x", "y", "y", "y"], strict=True)
+        ]
         scores = Scores([1.0, 0.0, 5.0, None, 7.0], correct=[True, False, True, None, None])
         found = logged(scores, responses, [0, 0, 1, 1, 1])
-        assert (found["train/reward"], found["train/reward/x"], found["train/reward/y"]) == (3.25, 0.5, 6.0)
-        assert (found["train/accuracy"], found["train/accuracy/x"], found["train/accuracy/y"]) == (pytest.approx(2 / 3), 0.5, 1.0)
-        assert not [name for name in logged(scores, [answer("a")] * 5, [0] * 5) if name.endswith(("/x", "/y", "/None"))]
+        assert (found["train/reward"], found["train/reward/x"], found["train/reward/y"]) == (
+            3.25,
+            0.5,
+            6.0,
+        )
+        assert (found["train/accuracy"], found["train/accuracy/x"], found["train/accuracy/y"]) == (
+            pytest.approx(2 / 3),
+            0.5,
+            1.0,
+        )
+        assert not [
+            name
+            for name in logged(scores, [answer("a")] * 5, [0] * 5)
+            if name.endswith(("/x", "/y", "/None"))
+        ]
 
 
 class TestGroups:
@@ -199,9 +247,13 @@ class TestGroups:
         values = [1.0, 3.0, 5.0, 10.0, 10.0, 10.0, 0.0, None, None]
         responses, group = [answer("a")] * 9, [7, 7, 7, 3, 3, 3, 5, 5, 5]
         found = logged(Scores(values), responses, group)
-        assert found["train/reward_std"] == pytest.approx((2.0 + 0.0) / 2), "a group with one scored response has none"
+        assert found["train/reward_std"] == pytest.approx((2.0 + 0.0) / 2), (
+            "a group with one scored response has none"
+        )
         shuffled = torch.randperm(9, generator=torch.Generator().manual_seed(0)).tolist()
-        again = logged(Scores([values[i] for i in shuffled]), responses, [group[i] for i in shuffled])
+        again = logged(
+            Scores([values[i] for i in shuffled]), responses, [group[i] for i in shuffled]
+        )
         assert again["train/reward_std"] == pytest.approx(found["train/reward_std"])
 
     def test_equal_rewards_have_exactly_none(self) -> None:
@@ -209,6 +261,14 @@ class TestGroups:
 
     def test_all_correct_and_all_wrong(self) -> None:
         correct = [True, None, False, None, True, False, None, None]
-        found = logged(Scores([0.0] * 8, correct=correct), [answer("a")] * 8, [0, 0, 1, 1, 2, 2, 3, 3])
-        assert found["train/all_correct_fraction"] == found["train/all_wrong_fraction"] == pytest.approx(1 / 3)
-        assert "train/all_wrong_fraction" not in logged(Scores([0.0] * 2), [answer("a")] * 2, [0, 0])
+        found = logged(
+            Scores([0.0] * 8, correct=correct), [answer("a")] * 8, [0, 0, 1, 1, 2, 2, 3, 3]
+        )
+        assert (
+            found["train/all_correct_fraction"]
+            == found["train/all_wrong_fraction"]
+            == pytest.approx(1 / 3)
+        )
+        assert "train/all_wrong_fraction" not in logged(
+            Scores([0.0] * 2), [answer("a")] * 2, [0, 0]
+        )

@@ -1,4 +1,5 @@
-"""Responses are grouped by the prompt that they answer, in whatever order a rollout returns them."""
+"""Responses are grouped by the prompt that they answer, in whatever order a rollout returns
+them."""
 
 from __future__ import annotations
 
@@ -24,8 +25,14 @@ class Engine:
     def __init__(self, change: Callable[[list[Response]], Sequence[Response]]) -> None:
         self.change = change
 
-    def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
-        made = [Response(p, text=f"{p.id} {i}", meta={"iteration": iteration}) for p in prompts for i in range(samples)]
+    def generate(
+        self, prompts: Sequence[Prompt], *, samples: int, iteration: int
+    ) -> list[Response]:
+        made = [
+            Response(p, text=f"{p.id} {i}", meta={"iteration": iteration})
+            for p in prompts
+            for i in range(samples)
+        ]
         return list(self.change(made))
 
     def sync(self, policy: Any, *, iteration: int) -> None:
@@ -36,7 +43,9 @@ def sample_major(responses: list[Response]) -> list[Response]:
     return [r for i in range(2) for r in responses[i::2]]
 
 
-@pytest.mark.parametrize("change", [list, reversed, sample_major, lambda rs: sorted(rs, key=lambda r: r.text)])
+@pytest.mark.parametrize(
+    "change", [list, reversed, sample_major, lambda rs: sorted(rs, key=lambda r: r.text)]
+)
 def test_is_prompt_major(change: Any) -> None:
     found = generate(Engine(change), PROMPTS, samples=2, iteration=3)
     assert [r.prompt.id for r in found] == ["b", "b", "a", "a", "b", "b"]
@@ -51,11 +60,16 @@ def test_is_prompt_major(change: Any) -> None:
         (lambda rs: rs[:2], "2 responses to prompt 'b' instead of 4"),
         (lambda rs: [*rs, rs[2]], "3 responses to prompt 'a' instead of 2"),
         (lambda rs: [rs[0]] * len(rs), "6 responses to prompt 'b' instead of 4"),
-        (lambda rs: [*rs, replace(rs[0], prompt=Prompt(id="c", text="3"))], "1 responses to prompt 'c' instead of 0"),
+        (
+            lambda rs: [*rs, replace(rs[0], prompt=Prompt(id="c", text="3"))],
+            "1 responses to prompt 'c' instead of 0",
+        ),
         (lambda rs: [], "0 responses to prompt 'b' instead of 4"),
     ],
 )
-def test_another_number_of_responses_is_an_error_that_names_the_rollout(change: Any, says: str) -> None:
+def test_another_number_of_responses_is_an_error_that_names_the_rollout(
+    change: Any, says: str
+) -> None:
     with pytest.raises(UserError, match="rollout Engine: generate returned") as error:
         generate(Engine(change), PROMPTS, samples=2, iteration=0)
     assert says in str(error.value)
@@ -65,14 +79,18 @@ def test_another_number_of_responses_is_an_error_that_names_the_rollout(change: 
 class Shuffled(Local):
     """Returns the responses sample-major."""
 
-    def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
+    def generate(
+        self, prompts: Sequence[Prompt], *, samples: int, iteration: int
+    ) -> list[Response]:
         made = super().generate(prompts, samples=samples, iteration=iteration)
         return [r for i in range(samples) for r in made[i::samples]]
 
 
 def test_the_loop_groups_by_prompt() -> None:
     rows = [
-        attached(learner(rollout=kind(max_tokens=8), batch=Batch(prompts=4, samples=4))).sample(SPLITS.train[:4])[0]
+        attached(learner(rollout=kind(max_tokens=8), batch=Batch(prompts=4, samples=4))).sample(
+            SPLITS.train[:4]
+        )[0]
         for kind in (Local, Shuffled)
     ]
     assert torch.equal(rows[0].tokens, rows[1].tokens)

@@ -16,53 +16,82 @@ from rlmods.cli import main
 from rlmods.distributed.strategy import FSDP2
 from rlmods.preference import Sigmoid
 from rlmods.rollout import Local, MultiTurn
-from rlmods.training.out_of_memory import _less_sampling, _less_training, advise, explain_out_of_memory, is_out_of_memory
+from rlmods.training.out_of_memory import (
+    _less_sampling,
+    _less_training,
+    advise,
+    explain_out_of_memory,
+    is_out_of_memory,
+)
 from rlmods.types import UserError
 from tests.support.environments import Echo
 from tests.support.tiny_setup import fit, learner, policy
 
 CUDA = (
-    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total capacity of 79.15 GiB of which 1.20 GiB is free. Including "
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total capacity of 79.15 "
+    "GiB of which 1.20 GiB is free. Including "
     "non-PyTorch memory, this process has 77.90 GiB memory in use."
 )
-CPU = "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 1610612736 bytes."
+CPU = (
+    "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: "
+    "you tried to allocate 1610612736 bytes."
+)
 CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"
 RUNTIME = "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"
 ERRORS = {
-    f"update: out of memory on cuda:1 (2.50 GiB more were needed, it has 79.15 GiB): type ADVICE [{CUDA[:160]}]": torch.OutOfMemoryError(
-        CUDA
+    "update: out of memory on cuda:1 (2.50 GiB more were needed, it has 79.15 GiB): type "
+    f"ADVICE [{CUDA[:160]}]": torch.OutOfMemoryError(CUDA),
+    f"update: out of memory on the CPU (1.50 GiB more were needed): type ADVICE [{CPU}]": RuntimeError(
+        CPU
     ),
-    f"update: out of memory on the CPU (1.50 GiB more were needed): type ADVICE [{CPU}]": RuntimeError(CPU),
     f"update: out of memory on the GPU: type ADVICE [{CUBLAS}]": RuntimeError(CUBLAS),
-    f"update: out of memory on the GPU: type ADVICE [{RUNTIME.replace(chr(10), ' ')}]": RuntimeError(RUNTIME),
-    "update: out of memory on the CPU: type ADVICE": MemoryError(),
-    "update: out of memory on the CPU: type ADVICE [Unable to allocate 8 EiB for an array]": MemoryError(
-        "Unable to allocate 8 EiB for an array"
+    f"update: out of memory on the GPU: type ADVICE [{RUNTIME.replace(chr(10), ' ')}]": RuntimeError(
+        RUNTIME
     ),
+    "update: out of memory on the CPU: type ADVICE": MemoryError(),
+    "update: out of memory on the CPU: type ADVICE [Unable to allocate 8 EiB for an "
+    "array]": MemoryError("Unable to allocate 8 EiB for an array"),
 }
 
 
 @pytest.mark.parametrize("message", ERRORS)
 def test_one_line_names_stage_device_and_size(message: str) -> None:
-    with pytest.raises(UserError) as raised, explain_out_of_memory("update", lambda stage: "ADVICE"):
+    with (
+        pytest.raises(UserError) as raised,
+        explain_out_of_memory("update", lambda stage: "ADVICE"),
+    ):
         raise ERRORS[message]
     assert str(raised.value) == message
 
 
-OTHERS = [RuntimeError("size mismatch"), RuntimeError("the server ran out of memory"), ValueError("out of memory"), KeyError("x")]
+OTHERS = [
+    RuntimeError("size mismatch"),
+    RuntimeError("the server ran out of memory"),
+    ValueError("out of memory"),
+    KeyError("x"),
+]
 
 
 @pytest.mark.parametrize("error", OTHERS)
 def test_other_errors_pass(error: Exception) -> None:
     assert not is_out_of_memory(error)
-    with pytest.raises(type(error)) as raised, explain_out_of_memory("update", lambda stage: "ADVICE"):
+    with (
+        pytest.raises(type(error)) as raised,
+        explain_out_of_memory("update", lambda stage: "ADVICE"),
+    ):
         raise error
     assert raised.value is error
 
 
 def test_an_allocation_of_the_cpu_that_fails() -> None:
-    message = r"score: out of memory on the CPU \(\d+\.00 GiB more were needed\): type ADVICE \[.*DefaultCPUAllocator: "
-    with pytest.raises(UserError, match=message), explain_out_of_memory("score", lambda stage: "ADVICE"):
+    message = (
+        r"score: out of memory on the CPU \(\d+\.00 GiB more were needed\): type ADVICE "
+        r"\[.*DefaultCPUAllocator: "
+    )
+    with (
+        pytest.raises(UserError, match=message),
+        explain_out_of_memory("score", lambda stage: "ADVICE"),
+    ):
         torch.empty(2**55, dtype=torch.uint8)
 
 
@@ -71,7 +100,9 @@ def test_advice_that_needs_memory_itself_does_not_hide_the_error(error: Exceptio
     def advise(stage: str) -> str:
         raise error
 
-    message = r"^update: out of memory on cuda:1 .*: type a smaller batch\.token_budget=\.\.\. \[CUDA"
+    message = (
+        r"^update: out of memory on cuda:1 .*: type a smaller batch\.token_budget=\.\.\. \[CUDA"
+    )
     with pytest.raises(UserError, match=message), explain_out_of_memory("update", advise):
         raise torch.OutOfMemoryError(CUDA)
 
@@ -101,13 +132,22 @@ class TestStages:
         trained.loss = self.fail
         longest = max(shape.tokens for shape in trained.row_shapes())
         assert longest < 32
-        expected = f"type batch.token_budget=32 (now 64, the longest row has {longest} tokens), or policy.gradient_checkpointing=true"
-        assert self.message(trained) == f"update: out of memory on cuda:1 (2.50 GiB more were needed, it has 79.15 GiB): {expected}"
+        expected = (
+            f"type batch.token_budget=32 (now 64, the longest row has {longest} tokens), or "
+            "policy.gradient_checkpointing=true"
+        )
+        assert (
+            self.message(trained)
+            == "update: out of memory on cuda:1 (2.50 GiB more were needed, it has 79.15 GiB): "
+            f"{expected}"
+        )
 
     def test_rollout(self, setup: Any) -> None:
         trained = setup()
         trained.rollout._decode_batch = self.fail
-        assert self.message(trained).endswith("type rollout.batch_size=8 (now 256), or rollout.max_tokens=4 (now 8)")
+        assert self.message(trained).endswith(
+            "type rollout.batch_size=8 (now 256), or rollout.max_tokens=4 (now 8)"
+        )
 
     def test_in_an_environment_it_is_whole_responses_that_are_long(self, setup: Any) -> None:
         """`rollout.max_tokens`, 8 here, limits a turn: twice as many tokens would be no less."""
@@ -150,7 +190,10 @@ class TestStages:
         assert f"type batch.token_budget={2 * longest} (now 4096" in self.message(trained)
 
     def test_rows_of_data_are_encoded_once(self) -> None:
-        trained, encoded = learner(DPO, preference=Sigmoid(), batch=Batch(prompts=4, preflight=True)), []
+        trained, encoded = (
+            learner(DPO, preference=Sigmoid(), batch=Batch(prompts=4, preflight=True)),
+            [],
+        )
         row_shapes = trained.row_shapes
         trained.row_shapes = lambda: encoded.append(None) or row_shapes()
         trained.loss = self.fail
@@ -165,29 +208,52 @@ def test_outside_of_stages(error: Exception, monkeypatch: pytest.MonkeyPatch) ->
     trainer = SimpleNamespace(strategy=None, loggers=[], fit=MagicMock(side_effect=error))
     plan.learner.return_value, plan.trainer.return_value = trained, trainer
     monkeypatch.setattr(main.compose, "plan", lambda *_: plan)
-    for name in ("RunDir", "Summary", "JsonlLogger", "check_resume", "show_plan", "silence_libraries"):
+    for name in (
+        "RunDir",
+        "Summary",
+        "JsonlLogger",
+        "check_resume",
+        "show_plan",
+        "silence_libraries",
+    ):
         monkeypatch.setattr(main, name, MagicMock())
-    with pytest.raises(UserError, match=r"^start: out of memory on .*: type trainer=fsdp trainer.devices=2"):
+    with pytest.raises(
+        UserError, match=r"^start: out of memory on .*: type trainer=fsdp trainer.devices=2"
+    ):
         main.run(OmegaConf.create({"seed": 1}), {}, [])
 
 
 class TestAdvice:
-    def advice(self, stage: str = "update", *, strategy: Any = None, budget: int = 8, **changes: Any) -> str:
+    def advice(
+        self, stage: str = "update", *, strategy: Any = None, budget: int = 8, **changes: Any
+    ) -> str:
         trained = learner(batch=Batch(prompts=4, samples=4, token_budget=budget), **changes)
         trained._trainer = SimpleNamespace(strategy=strategy, world_size=1)
         return advise(stage, trained)
 
     def test_a_budget_below_the_longest_row_is_no_help(self) -> None:
-        assert self.advice() == "policy.gradient_checkpointing=true, or trainer=fsdp trainer.devices=2"
-        assert self.advice(policy=policy(gradient_checkpointing=True)) == "trainer=fsdp trainer.devices=2, or adapter=lora"
+        assert (
+            self.advice() == "policy.gradient_checkpointing=true, or trainer=fsdp trainer.devices=2"
+        )
+        assert (
+            self.advice(policy=policy(gradient_checkpointing=True))
+            == "trainer=fsdp trainer.devices=2, or adapter=lora"
+        )
 
     def test_more_ranks_if_sharded(self) -> None:
         sharded = FSDP2()
-        assert self.advice("start", strategy=sharded) == "more devices, trainer.devices=2 (now 1 ranks), or adapter=lora"
-        assert self.advice("checkpoint", strategy=sharded).startswith("trainer.strategy.sharded_checkpoints=true, or")
+        assert (
+            self.advice("start", strategy=sharded)
+            == "more devices, trainer.devices=2 (now 1 ranks), or adapter=lora"
+        )
+        assert self.advice("checkpoint", strategy=sharded).startswith(
+            "trainer.strategy.sharded_checkpoints=true, or"
+        )
 
     def test_the_transfer_of_weights_needs_less_state(self) -> None:
         assert self.advice("sync") == "trainer=fsdp trainer.devices=2, or adapter=lora"
 
     def test_a_group_is_decoded_at_once(self) -> None:
-        assert self.advice("rollout", rollout=Local(max_tokens=8, batch_size=4)).startswith("rollout.max_tokens=4 (now 8)")
+        assert self.advice("rollout", rollout=Local(max_tokens=8, batch_size=4)).startswith(
+            "rollout.max_tokens=4 (now 8)"
+        )

@@ -40,7 +40,12 @@ class TestWeightDecay:
         made = learner(kind, policy=wrapped(gpt2()), optimizer=DECAYING, **parts)
         made.trainer = OneRank()
         [optimizer], _ = made.configure_optimizers()
-        trained = {f"{n}.{key}": x for n, network in made.networks.items() for key, x in network.named_parameters() if x.requires_grad}
+        trained = {
+            f"{n}.{key}": x
+            for n, network in made.networks.items()
+            for key, x in network.named_parameters()
+            if x.requires_grad
+        }
         assert sum(len(group["params"]) for group in optimizer.param_groups) == len(trained)
         with torch.no_grad():
             for x in trained.values():
@@ -52,13 +57,21 @@ class TestWeightDecay:
         assert name == "lora" or any(x.ndim == 1 for x in trained.values())
         for key, x in trained.items():
             lr = 0.02 if name == "separate critic" and key.startswith("critic") else LR
-            torch.testing.assert_close(x, before[key] * (1 - lr * DECAY if x.ndim > 1 else 1.0), rtol=1e-5, atol=0, msg=key)
+            torch.testing.assert_close(
+                x, before[key] * (1 - lr * DECAY if x.ndim > 1 else 1.0), rtol=1e-5, atol=0, msg=key
+            )
 
 
 def test_bfloat16_master_weights_are_refused() -> None:
     half = Policy(gpt2().bfloat16(), wrapped().tokenizer)
-    with pytest.raises(UserError, match=r"the weights of policy are bfloat16, .* trainer.precision=bf16-mixed, or type adapter=lora"):
+    with pytest.raises(
+        UserError,
+        match=r"the weights of policy are bfloat16, .* trainer.precision=bf16-mixed, or type "
+        r"adapter=lora",
+    ):
         parameter_groups("policy", half)
     assert parameter_groups("policy", half.requires_grad_(False)) == []
     adapted = LoRA(rank=2)(Policy(gpt2().bfloat16(), wrapped().tokenizer))
-    assert {x.dtype for group in parameter_groups("policy", adapted) for x in group["params"]} == {torch.float32}
+    assert {x.dtype for group in parameter_groups("policy", adapted) for x in group["params"]} == {
+        torch.float32
+    }

@@ -20,7 +20,9 @@ class TestAssemble:
         rows = collate_preferences(RAGGED, made)
         assert rows.rank.shape == (4, 3)
         for p, prompt in enumerate(RAGGED):
-            for k, (text, rank) in enumerate(zip(prompt.meta["candidates"], prompt.meta["ranks"], strict=True)):
+            for k, (text, rank) in enumerate(
+                zip(prompt.meta["candidates"], prompt.meta["ranks"], strict=True)
+            ):
                 finished = prompt.meta.get("finished", (True,) * 3)[k]
                 asked, said = made.encode(prompt), made.encode_response(text, finished=finished)
                 assert (said[-1] == made.eos_id) == finished
@@ -32,7 +34,12 @@ class TestAssemble:
     def test_a_candidate_that_is_not_there_is_padding_without_a_mask(self) -> None:
         made = policy()
         rows = collate_preferences(RAGGED, made)
-        assert rows.present.tolist() == [[True] * 3, [True, True, False], [True, False, False], [True] * 3]
+        assert rows.present.tolist() == [
+            [True] * 3,
+            [True, True, False],
+            [True, False, False],
+            [True] * 3,
+        ]
         assert (rows.tokens[~rows.present] == made.pad_id).all()
         assert not rows.mask[~rows.present].any()
 
@@ -59,7 +66,10 @@ class TestMismatched:
                 said = rows.tokens[q, k][rows.mask[q, k]].tolist()
                 assert found.tokens[p, k][found.mask[p, k]].tolist() == said
                 if said:
-                    assert found.tokens[p, k, : found.lengths[p, k]].tolist() == made.encode(RAGGED[p]) + said
+                    assert (
+                        found.tokens[p, k, : found.lengths[p, k]].tolist()
+                        == made.encode(RAGGED[p]) + said
+                    )
 
     def test_nothing_exceeds_the_context(self) -> None:
         found = shift_responses(collate_preferences(RAGGED, policy()), 6)
@@ -70,10 +80,26 @@ class TestMismatched:
 @pytest.mark.parametrize("text", [True, False], ids=["text", "chat"])
 def test_beginning_of_text_comes_once_in_every_algorithm(text: bool) -> None:
     """G1."""
-    meta = {"response": "ab", "candidates": ("ab", "b"), "ranks": (0, 1), "steps": ("a", "b"), "step_labels": (1.0, 0.0)}
-    prompt = Prompt(id="0", text="ab" if text else None, messages=None if text else Chat.CHAT.messages, meta=meta)
+    meta = {
+        "response": "ab",
+        "candidates": ("ab", "b"),
+        "ranks": (0, 1),
+        "steps": ("a", "b"),
+        "step_labels": (1.0, 0.0),
+    }
+    prompt = Prompt(
+        id="0",
+        text="ab" if text else None,
+        messages=None if text else Chat.CHAT.messages,
+        meta=meta,
+    )
     asked = [2, 3, 4] if text else [2, 3, 4, 4]
-    kinds = {SFT: {}, ProcessRewardModel: {}, RewardModel: {"ranking": BradleyTerry()}, DPO: {"preference": Sigmoid()}}
+    kinds = {
+        SFT: {},
+        ProcessRewardModel: {},
+        RewardModel: {"ranking": BradleyTerry()},
+        DPO: {"preference": Sigmoid()},
+    }
     for kind, parts in kinds.items():
         made = learner(kind, policy=Policy(llama(), tokenizer_with_bos(Chat.TEMPLATE)), **parts)
         if kind is DPO:

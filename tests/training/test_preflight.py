@@ -1,4 +1,5 @@
-"""The largest microbatches before training: their sizes, and that a run with them is the run without."""
+"""The largest microbatches before training: their sizes, and that a run with them is the run
+without."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ from lightning import Callback
 
 from rlmods.adapter import LoRA
 from rlmods.advantage import GAE
-from rlmods.algo import DPO, GKD, SFT, Batch, Distill, OnlineDPO, PolicyGradient, ProcessRewardModel, RewardModel
+from rlmods.algo import (
+    DPO,
+    GKD,
+    SFT,
+    Batch,
+    Distill,
+    OnlineDPO,
+    PolicyGradient,
+    ProcessRewardModel,
+    RewardModel,
+)
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Penalty
 from rlmods.policy.packing import Packing
@@ -38,15 +49,24 @@ KL = {"kl": Penalty("k3", 0.1, "loss")}
 EXPERTS = {"router": Routing(replay=True, aux_coefficient=0.5, entropy_coefficient=0.1)}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "policy gradient": (PolicyGradient, {}),
-    "minibatches": (PolicyGradient, {"batch": Batch(prompts=4, samples=4, minibatches=2, epochs=2, token_budget=64)}),
+    "minibatches": (
+        PolicyGradient,
+        {"batch": Batch(prompts=4, samples=4, minibatches=2, epochs=2, token_budget=64)},
+    ),
     "entropy": (PolicyGradient, {"entropy_coefficient": 0.1, "target_entropy": 1.0}),
     "reference": (PolicyGradient, KL),
     "critic": (PolicyGradient, KL | {"critic": Separate(), "advantage": GAE()}),
     "shared critic": (PolicyGradient, {"critic": Shared(), "advantage": GAE()}),
     "replay": (PolicyGradient, {"replay_fraction": 0.5}),
-    "early stop": (PolicyGradient, {"target_kl": 0.01, "batch": Batch(prompts=4, samples=4, minibatches=2)}),
+    "early stop": (
+        PolicyGradient,
+        {"target_kl": 0.01, "batch": Batch(prompts=4, samples=4, minibatches=2)},
+    ),
     "experts": (PolicyGradient, EXPERTS),
-    "momentum": (PolicyGradient, {"optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)}),
+    "momentum": (
+        PolicyGradient,
+        {"optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)},
+    ),
     "distillation": (Distill, {"teacher": TEACHER}),
     "GKD": (GKD, {"teacher": TEACHER, "batch": Batch(prompts=4, samples=1)}),
     "SFT": (SFT, {}),
@@ -54,10 +74,16 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "DPO with dropout": (DPO, {"preference": Sigmoid(), "dropout": 0.2}),
     "precomputed DPO": (DPO, {"preference": Sigmoid(), "reference": "precomputed"}),
     "KTO": (DPO, {"preference": KTO()}),
-    "online DPO": (OnlineDPO, {"preference": Sigmoid(), "judge": lambda prompt, a, b: float(a < b)}),
+    "online DPO": (
+        OnlineDPO,
+        {"preference": Sigmoid(), "judge": lambda prompt, a, b: float(a < b)},
+    ),
     "reward model": (RewardModel, OFFLINE | {"ranking": BradleyTerry()}),
     "process reward model": (ProcessRewardModel, OFFLINE),
-    "ptx": (PolicyGradient, {"ptx_coefficient": 0.5, "ptx_prompts": list(SPLITS.train), "ptx_rows": 4}),
+    "ptx": (
+        PolicyGradient,
+        {"ptx_coefficient": 0.5, "ptx_prompts": list(SPLITS.train), "ptx_rows": 4},
+    ),
     "lora": (PolicyGradient, {"adapter": LoRA(rank=4)}),
 }
 
@@ -84,15 +110,22 @@ def run(case: str, preflight: bool) -> tuple[Any, list[dict[str, Any]], list[str
     torch.manual_seed(0)
     trained, lines = setup(case, preflight=preflight), Lines()
     rows = fit(trained, 2, callbacks=(lines,))
-    untimed = [{k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in rows]
+    untimed = [
+        {k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in rows
+    ]
     return trained, untimed, lines.lines
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_changes_no_bit(case: str) -> None:
-    (with_it, rows, lines), (without, expected, none) = (run(case, preflight) for preflight in (True, False))
+    (with_it, rows, lines), (without, expected, none) = (
+        run(case, preflight) for preflight in (True, False)
+    )
     assert repr(rows) == repr(expected)
-    states = [[*x.state_dict().values(), *_tensors(x.optimizers().optimizer.state_dict())] for x in (with_it, without)]
+    states = [
+        [*x.state_dict().values(), *_tensors(x.optimizers().optimizer.state_dict())]
+        for x in (with_it, without)
+    ]
     assert len(states[0]) == len(states[1])
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
     assert none == []
@@ -103,7 +136,13 @@ def test_changes_no_bit(case: str) -> None:
 def _tensors(x: Any) -> list[torch.Tensor]:
     if isinstance(x, dict):
         x = [*x.values()]
-    return [t for y in x for t in _tensors(y)] if isinstance(x, list | tuple) else [x] if isinstance(x, torch.Tensor) else []
+    return (
+        [t for y in x for t in _tensors(y)]
+        if isinstance(x, list | tuple)
+        else [x]
+        if isinstance(x, torch.Tensor)
+        else []
+    )
 
 
 def test_draws_nothing_from_the_global_generator() -> None:
@@ -131,7 +170,13 @@ class TestMemory:
         end = trained.validate
 
         def validate() -> None:
-            seen.append((len(trained.optimizers().optimizer.state), None, [p.grad for p in trained.policy.parameters()]))
+            seen.append(
+                (
+                    len(trained.optimizers().optimizer.state),
+                    None,
+                    [p.grad for p in trained.policy.parameters()],
+                )
+            )
             end()
 
         trained.validate = validate
@@ -143,7 +188,8 @@ class TestMemory:
         longest = max(trained.row_shapes())
         assert micro.tokens.shape == (16, longest.tokens)
         assert int(micro.mask.sum()) == 16 * 8
-        assert len(Packing.of(micro.tokens, micro.mask).distinct) == 16 * 8  # no response begins like another
+        # no response begins like another
+        assert len(Packing.of(micro.tokens, micro.mask).distinct) == 16 * 8
         assert set(gradients) == {None}
 
     def test_ptx_has_its_longest_rows(self) -> None:
@@ -157,7 +203,9 @@ class TestMemory:
 
         ptx.loss = spy
         fit(trained, 1)
-        lengths = sorted((row_shape(p, trained.policy, ("response",)).tokens for p in ptx.prompts), reverse=True)
+        lengths = sorted(
+            (row_shape(p, trained.policy, ("response",)).tokens for p in ptx.prompts), reverse=True
+        )
         assert seen[0] == lengths[:4]
         assert seen[1] != lengths[:4]
 
@@ -165,14 +213,20 @@ class TestMemory:
         trained = setup("policy gradient", preflight=True)
 
         def fail(*args: Any) -> Any:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has")
+            raise torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has"
+            )
 
         trained.loss = trained.rollout.generate = fail
         with pytest.raises(
-            UserError, match=r"^preflight: out of memory on cuda:0 \(1.00 GiB more were needed\): type batch.token_budget="
+            UserError,
+            match=r"^preflight: out of memory on cuda:0 \(1.00 GiB more were needed\): type "
+            r"batch.token_budget=",
         ) as raised:
             fit(trained, 1)
-        assert str(raised.value).endswith("[CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has]")
+        assert str(raised.value).endswith(
+            "[CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has]"
+        )
 
     def test_a_resumed_optimizer_has_its_state(self, tmp_path: Any) -> None:
         trained = setup("policy gradient", preflight=True)
@@ -187,7 +241,9 @@ class TestMemory:
 
     @pytest.mark.parametrize("resumed", [False, True])
     @pytest.mark.parametrize("case", ["policy gradient", "critic"])
-    def test_gradients_of_all_trained_weights_are_there(self, case: str, resumed: bool, tmp_path: Any) -> None:
+    def test_gradients_of_all_trained_weights_are_there(
+        self, case: str, resumed: bool, tmp_path: Any
+    ) -> None:
         first, trained, seen = setup(case), setup(case, preflight=True), []
         if resumed:
             fit(first, 1)
@@ -195,7 +251,14 @@ class TestMemory:
         loss = trained.loss
 
         def spy(micro: Any, totals: Any) -> Any:
-            seen.append([p.grad is not None for network in trained.networks.values() for p in network.parameters() if p.requires_grad])
+            seen.append(
+                [
+                    p.grad is not None
+                    for network in trained.networks.values()
+                    for p in network.parameters()
+                    if p.requires_grad
+                ]
+            )
             return loss(micro, totals)
 
         trained.loss = spy
@@ -216,7 +279,9 @@ class TestLargestMicrobatches:
             ([], 20, 8, []),
         ],
     )
-    def test_by_hand(self, tokens: list[int], budget: int, max_rows: int, expected: list[slice]) -> None:
+    def test_by_hand(
+        self, tokens: list[int], budget: int, max_rows: int, expected: list[slice]
+    ) -> None:
         assert largest_microbatches(tokens, budget, max_rows) == expected
 
     def test_are_the_largest_of_any_draw(self) -> None:
@@ -228,7 +293,9 @@ class TestLargestMicrobatches:
         limit = max(int(tokens[x.start]) * (x.stop - x.start) for x in found)
         for _ in range(200):
             lengths = tokens[torch.randperm(40, generator=g)[:10]]
-            assert all(int(lengths[chunk].max()) * len(chunk) <= limit for chunk in pack(lengths, 100))
+            assert all(
+                int(lengths[chunk].max()) * len(chunk) <= limit for chunk in pack(lengths, 100)
+            )
 
 
 def test_rows_have_what_an_environment_adds_to_prompts() -> None:
@@ -243,15 +310,24 @@ def test_rows_have_what_an_environment_adds_to_prompts() -> None:
     assert {(len(r.prompt_tokens), len(r.tokens)) for r in responses} >= {(longest + 4, 60)}
 
 
-@pytest.mark.parametrize(("minibatches", "replay_fraction", "num_prompts"), [(1, 0.0, 4), (2, 0.0, 8), (1, 0.5, 24)])
-def test_rows_share_a_prompt_where_a_step_has_whole_groups(minibatches: int, replay_fraction: float, num_prompts: int) -> None:
+@pytest.mark.parametrize(
+    ("minibatches", "replay_fraction", "num_prompts"), [(1, 0.0, 4), (2, 0.0, 8), (1, 0.5, 24)]
+)
+def test_rows_share_a_prompt_where_a_step_has_whole_groups(
+    minibatches: int, replay_fraction: float, num_prompts: int
+) -> None:
     """Minibatches and replay take rows of groups at random."""
     batch = Batch(prompts=4, samples=4, minibatches=minibatches)
     made = attached(learner(batch=batch, replay_fraction=replay_fraction))
     [rows] = islice(made.largest_rows(), 1)
     assert len(rows) == made.rows_per_step()
     lengths = rows.mask.int().argmax(1).tolist()
-    assert len({tuple(row[:length]) for row, length in zip(rows.tokens.tolist(), lengths, strict=True)}) == num_prompts
+    assert (
+        len(
+            {tuple(row[:length]) for row, length in zip(rows.tokens.tolist(), lengths, strict=True)}
+        )
+        == num_prompts
+    )
 
 
 class TestLargestShapes:
@@ -268,12 +344,15 @@ class TestLargestShapes:
             (RowShape(2, 8, num=2), 70, 16, [(3, 8), (4, 6)]),
         ],
     )
-    def test_by_hand(self, shape: RowShape, budget: int, max_rows: int, expected: list[tuple[int, int]]) -> None:
+    def test_by_hand(
+        self, shape: RowShape, budget: int, max_rows: int, expected: list[tuple[int, int]]
+    ) -> None:
         assert largest_shapes(shape, budget, max_rows) == expected
 
 
 @pytest.mark.parametrize(
-    ("value", "device", "runs"), [("auto", "cuda", True), ("auto", "cpu", False), (True, "cpu", True), (False, "cuda", False)]
+    ("value", "device", "runs"),
+    [("auto", "cuda", True), ("auto", "cpu", False), (True, "cpu", True), (False, "cuda", False)],
 )
 def test_runs_on_a_gpu_or_if_asked_to(value: Any, device: str, runs: bool) -> None:
     assert Batch(preflight=value).runs_preflight(torch.device(device)) is runs

@@ -12,10 +12,16 @@ from rlmods.training.extensions import PromptRetirement
 from rlmods.training.metrics import lacks_correctness
 from rlmods.types import Prompt, Response, Scores, UserError
 
-RESPONSES = [Response(Prompt(id=key, text="?"), text=str(i)) for key in ("sum", "story") for i in range(2)]
+RESPONSES = [
+    Response(Prompt(id=key, text="?"), text=str(i)) for key in ("sum", "story") for i in range(2)
+]
 
 
-def retired(correct: Sequence[bool | None] | None, values: Sequence[float | None] = (1.0, 1.0, 0.5, 0.5), **fields: Any) -> list[str]:
+def retired(
+    correct: Sequence[bool | None] | None,
+    values: Sequence[float | None] = (1.0, 1.0, 0.5, 0.5),
+    **fields: Any,
+) -> list[str]:
     extension = PromptRetirement(solved_after=1, unsolved_after=1, bring_back=0.0)
     extension.loop = SimpleNamespace(batch=SimpleNamespace(samples=2))
     extension.on_scores(RESPONSES, Scores(values, correct=correct, **fields))
@@ -32,10 +38,15 @@ def test_prompts_without_correctness_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    "scores", [{"correct": None}, {"correct": [None] * 4}, {"correct": [True] * 4, "monitored": True}], ids=["none", "rows", "monitored"]
+    "scores",
+    [{"correct": None}, {"correct": [None] * 4}, {"correct": [True] * 4, "monitored": True}],
+    ids=["none", "rows", "monitored"],
 )
 def test_a_reward_without_correctness_is_refused(scores: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"which this reward does not report: type reward=math, or drop algo.retire_solved"):
+    with pytest.raises(
+        UserError,
+        match=r"which this reward does not report: type reward=math, or drop algo.retire_solved",
+    ):
         retired(**scores)
 
 

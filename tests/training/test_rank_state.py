@@ -1,4 +1,5 @@
-"""Rows of all ranks go back to them; another number of ranks shares them out whole, in the order in which they were drawn."""
+"""Rows of all ranks go back to them; another number of ranks shares them out whole, in the order in
+which they were drawn."""
 
 from __future__ import annotations
 
@@ -17,22 +18,42 @@ def rows(*groups: int, mark: int = 0) -> Experience:
     tokens = (100 * mark + group)[:, None].repeat(1, 3)
     zeros = torch.zeros(tokens.shape)
     ones, lengths = torch.ones(tokens.shape, dtype=torch.bool), torch.full((len(group),), 3)
-    numbers = {"rewards": zeros, "old_logprobs": zeros, "behavior_logprobs": zeros, "advantages": zeros}
-    return Experience(tokens=tokens, mask=ones, lengths=lengths, policy_version=lengths, sampler_version=lengths, group=group, **numbers)
+    numbers = {
+        "rewards": zeros,
+        "old_logprobs": zeros,
+        "behavior_logprobs": zeros,
+        "advantages": zeros,
+    }
+    return Experience(
+        tokens=tokens,
+        mask=ones,
+        lengths=lengths,
+        policy_version=lengths,
+        sampler_version=lengths,
+        group=group,
+        **numbers,
+    )
 
 
 HELD = [rows(4, 7, mark=0), None, rows(3, 9, 12, mark=2)]
 
 
 def found(num_ranks: int) -> list[Experience | None]:
-    return [reshard_rows([rank_state(part) for part in HELD], rank, num_ranks) for rank in range(num_ranks)]
+    return [
+        reshard_rows([rank_state(part) for part in HELD], rank, num_ranks)
+        for rank in range(num_ranks)
+    ]
 
 
 def test_the_same_ranks_get_their_own() -> None:
     for before, now in zip(HELD, found(3), strict=True):
         assert (before is None) == (now is None)
         if before is not None and now is not None:
-            assert all(torch.equal(x, now.tensors()[name]) for name, x in before.tensors().items() if x is not None)
+            assert all(
+                torch.equal(x, now.tensors()[name])
+                for name, x in before.tensors().items()
+                if x is not None
+            )
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4, 7])

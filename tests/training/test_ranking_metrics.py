@@ -11,7 +11,9 @@ LABELLED = st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, ma
 
 @few
 @given(LABELLED)
-def test_auc_is_the_chance_that_a_positive_one_scores_above_a_negative_one(examples: list[tuple[int, bool]]) -> None:
+def test_auc_is_the_chance_that_a_positive_one_scores_above_a_negative_one(
+    examples: list[tuple[int, bool]],
+) -> None:
     good, bad = ([x for x, label in examples if label is kind] for kind in (True, False))
     wins = [1.0 if g > b else 0.5 if g == b else 0.0 for g in good for b in bad]
     scores, labels = (torch.tensor(column) for column in zip(*examples, strict=True))
@@ -20,7 +22,9 @@ def test_auc_is_the_chance_that_a_positive_one_scores_above_a_negative_one(examp
 
 @few
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=30))
-def test_calibration_error_is_that_of_each_tenth_by_its_share(examples: list[tuple[float, bool]]) -> None:
+def test_calibration_error_is_that_of_each_tenth_by_its_share(
+    examples: list[tuple[float, bool]],
+) -> None:
     want = 0.0
     for b in range(10):
         inside = [(p, t) for p, t in examples if int(p * 10) == b or (b == 9 and p == 1)]
@@ -28,7 +32,9 @@ def test_calibration_error_is_that_of_each_tenth_by_its_share(examples: list[tup
             gap = sum(p for p, _ in inside) / len(inside) - sum(t for _, t in inside) / len(inside)
             want += len(inside) / len(examples) * abs(gap)
     probability, true = zip(*examples, strict=True)
-    assert calibration_error(torch.tensor(probability, dtype=torch.float64), torch.tensor(true)) == pytest.approx(want, abs=1e-9)
+    assert calibration_error(
+        torch.tensor(probability, dtype=torch.float64), torch.tensor(true)
+    ) == pytest.approx(want, abs=1e-9)
 
 
 def test_calibration_error_of_nothing_is_0() -> None:

@@ -53,7 +53,15 @@ def run(refresh: RewardModelRefresh, seed: int = 0, token_budget: int = 512) -> 
 
 def row(question: str, text: str, correct: bool) -> dict[str, Any]:
     """Row of the sample log."""
-    return {"id": question, "prompt": question, "answer": "7", "response": text, "finish": "stop", "reward": 0.5, "correct": correct}
+    return {
+        "id": question,
+        "prompt": question,
+        "answer": "7",
+        "response": text,
+        "finish": "stop",
+        "reward": 0.5,
+        "correct": correct,
+    }
 
 
 QUESTIONS = [f"{a}+{b}=" for a, b in combinations(range(8), 2)]
@@ -103,7 +111,11 @@ class TestRefresh:
         kept.collect(groups(*QUESTIONS), Meter())
         run(kept)
         assert not any(p.requires_grad or p.grad is not None for p in network.parameters())
-        rows = [(network.encode(r.prompt), network.encode_response(r.text)) for group in groups(*QUESTIONS) for r in group]
+        rows = [
+            (network.encode(r.prompt), network.encode_response(r.text))
+            for group in groups(*QUESTIONS)
+            for r in group
+        ]
         numbers = network.grade(rows)
         last = torch.tensor([row[~row.isnan()][-1] for row in numbers])
         assert abs(float(last.mean()) - network.metadata["offset"]) < 1e-5
@@ -131,13 +143,22 @@ class TestRefresh:
             assert run(kept)["replayed_fraction"] == 0
 
     @pytest.mark.parametrize(("fraction", "num_offenders"), [(0.0, 0), (0.25, 7), (0.6, 30)])
-    def test_offenders_are_a_fraction_of_the_rows(self, fraction: float, num_offenders: int) -> None:
+    def test_offenders_are_a_fraction_of_the_rows(
+        self, fraction: float, num_offenders: int
+    ) -> None:
         """18 fresh rankings, a tenth of older ones, and offenders as far as there are any (30)."""
         kept = refresh(scalar(), epochs=1, offenders=fraction)
         kept.collect(groups(*QUESTIONS), Meter())
         run(kept)
-        kept.loop = SimpleNamespace(samples=[row(q, "72", False) for q in QUESTIONS] + [row(q, "71", True) for q in QUESTIONS])
-        kept.on_alert([row(q, "74", False) for q in QUESTIONS] + [row(QUESTIONS[0], "73", False)] + [row("9+9=", "7", False)])
+        kept.loop = SimpleNamespace(
+            samples=[row(q, "72", False) for q in QUESTIONS]
+            + [row(q, "71", True) for q in QUESTIONS]
+        )
+        kept.on_alert(
+            [row(q, "74", False) for q in QUESTIONS]
+            + [row(QUESTIONS[0], "73", False)]
+            + [row("9+9=", "7", False)]
+        )
         assert len(kept.offenders) == (29 if fraction else 0), "one has no better response"
         kept.collect(groups(*QUESTIONS[:18]), Meter())
         metrics = run(kept)
@@ -149,8 +170,14 @@ class TestRefresh:
     def test_an_offender_of_several_alerts_counts_once(self) -> None:
         """Whatever its place in each alert, and also if it was sampled twice."""
         kept = refresh(scalar(), offenders=0.5)
-        first, second, other = row("1+1=", "73", False), row("1+1=", "74", False), row("2+2=", "73", False)
-        kept.loop = SimpleNamespace(samples=[first, second, other, row("1+1=", "71", True), row("2+2=", "71", True)])
+        first, second, other = (
+            row("1+1=", "73", False),
+            row("1+1=", "74", False),
+            row("2+2=", "73", False),
+        )
+        kept.loop = SimpleNamespace(
+            samples=[first, second, other, row("1+1=", "71", True), row("2+2=", "71", True)]
+        )
         kept.on_alert([first, second, first])
         kept.on_alert([other, second])
         kept.on_alert([second, first, other])
@@ -170,7 +197,10 @@ class TestRefresh:
             kept.on_alert([row(q, "7x", False) for q in QUESTIONS])
             kept.collect(groups(*QUESTIONS[:12]), Meter())
             run(kept)
-            pairs = [Prompt(id=q, text=q, meta={"candidates": ("71", "7x"), "ranks": (0, 1)}) for q in QUESTIONS]
+            pairs = [
+                Prompt(id=q, text=q, meta={"candidates": ("71", "7x"), "ranks": (0, 1)})
+                for q in QUESTIONS
+            ]
             num_correct, num_pairs, _ = kept.evaluate(network, pairs, 512)
             accuracies.append(num_correct / num_pairs)
         assert accuracies[0] < 0.9 < accuracies[1]
@@ -207,7 +237,10 @@ class TestRefresh:
         kept.collect(groups(*QUESTIONS), Meter())
         before = [member.model.score.weight.clone() for member in members]
         run(kept)
-        assert all(not torch.equal(b, member.model.score.weight) for b, member in zip(before, members, strict=True))
+        assert all(
+            not torch.equal(b, member.model.score.weight)
+            for b, member in zip(before, members, strict=True)
+        )
         assert not torch.equal(*(member.model.score.weight for member in members))
 
     def test_a_round_without_rankings_changes_nothing(self) -> None:
@@ -223,19 +256,29 @@ class TestRefresh:
         run(kept)
         kept.collect(groups(*QUESTIONS[6:9]), Meter())
         other.load_state_dict(kept.state_dict())
-        kept.offenders.append(Prompt(id="o", text="1+1=", meta={"candidates": ("2", "3"), "ranks": (0, 1)}))
+        kept.offenders.append(
+            Prompt(id="o", text="1+1=", meta={"candidates": ("2", "3"), "ranks": (0, 1)})
+        )
         other.load_rank_states([kept.rank_state()], rank=0, world_size=1)
-        assert (other.fresh, other.history, other.offenders) == (kept.fresh, kept.history, kept.offenders)
+        assert (other.fresh, other.history, other.offenders) == (
+            kept.fresh,
+            kept.history,
+            kept.offenders,
+        )
         assert networks[0].metadata["offset"] == networks[1].metadata["offset"] != 0
         assert run(kept, seed=3) == run(other, seed=3)
-        assert all(torch.equal(a, b) for a, b in zip(*(n.parameters() for n in networks), strict=True))
+        assert all(
+            torch.equal(a, b) for a, b in zip(*(n.parameters() for n in networks), strict=True)
+        )
 
 
 class TestIterativeGRPO:
     @pytest.fixture
     def made(self, tmp_path: Path) -> Any:
         model = save(tmp_path / "rm", tokenizer=character_tokenizer())
-        reward = WeightedSum({"neural": {"reward": Neural(model)}, "gold": {"reward": Neural(model), "weight": 0.0}})
+        reward = WeightedSum(
+            {"neural": {"reward": Neural(model)}, "gold": {"reward": Neural(model), "weight": 0.0}}
+        )
         return learner(
             IterativeGRPO,
             reward=reward,
@@ -252,17 +295,23 @@ class TestIterativeGRPO:
         before = network.model.score.weight.clone()
         rows = fit(made, iterations=3)
         assert not torch.equal(before, network.model.score.weight)
-        assert torch.equal(before, made.reward.terms["gold"]["reward"].networks[0].model.score.weight), "a monitor is to be trusted"
+        assert torch.equal(
+            before, made.reward.terms["gold"]["reward"].networks[0].model.score.weight
+        ), "a monitor is to be trusted"
         assert all(0 <= row["judge/flat_group_fraction"] <= 1 for row in rows)
         rounds = [row for row in rows if "train/reward_model/pairs" in row]
         assert [row["iteration"] for row in rounds] == [2]
         assert rounds[0]["train/reward_model/pairs"] > 0
-        assert len({row.id for row in made.refresh.history}) <= 4, "two prompts in each of two iterations"
+        assert len({row.id for row in made.refresh.history}) <= 4, (
+            "two prompts in each of two iterations"
+        )
         kl = [row["train/kl_ref"] for row in rows if "train/kl_ref" in row]
         assert kl[0] == 0 < kl[1]
         assert kl[2] == 0, "the third iteration starts from its own reference"
 
-    def test_the_reward_model_is_exported_beside_the_policy(self, made: Any, tmp_path: Path) -> None:
+    def test_the_reward_model_is_exported_beside_the_policy(
+        self, made: Any, tmp_path: Path
+    ) -> None:
         fit(made, iterations=2)
         made.export(tmp_path / "export")
         again = ScalarModel.load(tmp_path / "export" / "reward_model")

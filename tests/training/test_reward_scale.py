@@ -28,7 +28,10 @@ class SingleRank(Ranks):
 
 class TestEntropyControl:
     def test_moves_towards_the_target_and_never_below_zero(self):
-        control, loop = EntropyControl(target=1.0, rate=0.1), SimpleNamespace(entropy_coefficient=0.1)
+        control, loop = (
+            EntropyControl(target=1.0, rate=0.1),
+            SimpleNamespace(entropy_coefficient=0.1),
+        )
         control.attach(loop)
         control.on_iteration_end({"train/entropy": 0.5})
         assert loop.entropy_coefficient == pytest.approx(0.15)
@@ -45,7 +48,11 @@ class TestEntropyControl:
     def test_keeps_the_entropy_up(self):
         entropy = {}
         for target in (None, 3.0):
-            made = learner(target_entropy=target, entropy_rate=0.2, batch=Batch(prompts=8, samples=8, minibatches=2))
+            made = learner(
+                target_entropy=target,
+                entropy_rate=0.2,
+                batch=Batch(prompts=8, samples=8, minibatches=2),
+            )
             entropy[target] = fit(made, 25)[-1]["train/entropy"]
         assert entropy[3.0] > entropy[None] + 0.1
 
@@ -59,7 +66,9 @@ class TestRewardScale:
             scale.update(batch, SingleRank())
         everything = torch.tensor([x for batch in batches for x in batch], dtype=torch.float64)
         assert scale.mean == pytest.approx(float(everything.mean()), abs=1e-9)
-        assert scale.squares == pytest.approx(float((everything - everything.mean()).square().sum()), rel=1e-9, abs=1e-7)
+        assert scale.squares == pytest.approx(
+            float((everything - everything.mean()).square().sum()), rel=1e-9, abs=1e-7
+        )
 
     def test_normalises_then_clips(self):
         scale = RewardScale(normalize=True, clip=1.0)
@@ -89,5 +98,10 @@ class TestRewardScale:
         def paid(much):
             return lambda responses: [much * float(r.tokens[0] % 2 == 0) for r in responses]
 
-        rows = [fit(learner(advantage=GroupMean(), normalize_reward=True, reward=paid(much)), 3) for much in (1.0, 10.0)]
-        assert rows[0][-1]["train/grad_norm"] == pytest.approx(rows[1][-1]["train/grad_norm"], rel=1e-3)
+        rows = [
+            fit(learner(advantage=GroupMean(), normalize_reward=True, reward=paid(much)), 3)
+            for much in (1.0, 10.0)
+        ]
+        assert rows[0][-1]["train/grad_norm"] == pytest.approx(
+            rows[1][-1]["train/grad_norm"], rel=1e-3
+        )

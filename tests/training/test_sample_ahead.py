@@ -64,7 +64,8 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 class TestSchedule:
     def test_the_next_batch_is_sampled_while_this_one_is_graded(self) -> None:
-        """The reward waits until the engine is asked for the next batch; the last iteration has none."""
+        """The reward waits until the engine is asked for the next batch; the last iteration has
+        none."""
         num_graded = 0
 
         def reward(responses: list[Response]) -> Scores:
@@ -82,10 +83,16 @@ class TestSchedule:
         for engine in runs.values():
             fit(pipelined(rollout=engine), 8)
         assert runs[0].calls.prompts == runs[1].calls.prompts
-        assert len({prompt for prompts in runs[1].calls.prompts for prompt in prompts}) == len(SPLITS.train) < 8 * 4
+        assert (
+            len({prompt for prompts in runs[1].calls.prompts for prompt in prompts})
+            == len(SPLITS.train)
+            < 8 * 4
+        )
         assert set(runs[0].calls.threads) == {"MainThread"}
 
-    def test_the_thread_computes_what_the_main_thread_would(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_thread_computes_what_the_main_thread_would(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         threaded = pipelined(rollout=FakeEngine(ahead=1, duration_s=0.05))
         rows = fit(threaded, NUM_ITERATIONS)
         monkeypatch.setattr(sample_ahead, "Thread", InlineThread)
@@ -95,7 +102,8 @@ class TestSchedule:
             assert torch.equal(x, threaded.state_dict()[name]), name
 
     def test_weights_do_not_change_while_the_engine_samples(self) -> None:
-        """The engine samples until the main thread waits for it, and reports progress, at which callbacks may end the run."""
+        """The engine samples until the main thread waits for it, and reports progress, at which
+        callbacks may end the run."""
         threads: list[str] = []
 
         def before(copy: FakeEngine) -> None:
@@ -105,7 +113,9 @@ class TestSchedule:
 
         class Reports(L.Callback):
             def on_train_start(self, trainer: L.Trainer, learner: Any) -> None:
-                learner.rollout.on_tokens = lambda *_: threads.append(threading.current_thread().name)
+                learner.rollout.on_tokens = lambda *_: threads.append(
+                    threading.current_thread().name
+                )
 
         made = pipelined(rollout=FakeEngine(ahead=1, before=before))
         fit(made, NUM_ITERATIONS, callbacks=(Reports(),))
@@ -159,18 +169,25 @@ class TestStaleness:
 
     def test_further_draws_of_an_iteration_are_of_its_own_policy(self) -> None:
         """Four of six groups are kept of a batch: iterations take 2, 1 and 2 batches."""
-        made = pipelined(sampling=Dynamic(), reward=half_flat, batch=Batch(prompts=6, samples=2), surplus="keep")
+        made = pipelined(
+            sampling=Dynamic(), reward=half_flat, batch=Batch(prompts=6, samples=2), surplus="keep"
+        )
         rows = fit(made, 3)
         assert [row["train/draws"] for row in rows] == [2, 1, 2]
         assert [row["train/staleness_max"] for row in rows] == [0, 1, 1]
-        # None of six groups; two that were kept and four that were sampled ahead; four that were sampled ahead, and two of a further draw.
+        # None of six groups; two that were kept and four that were sampled ahead; four that were
+        # sampled ahead, and two of a further draw.
         assert [row["train/stale_fraction"] for row in rows] == pytest.approx([0, 1, 4 / 6])
         assert made.rollout.calls.threads == ["MainThread", *3 * ["sample-ahead"], "MainThread"]
 
     def test_gaps_have_two_names(self) -> None:
         batch = collected(learner())
         batch.sampler_version[:8] -= 1
-        batch = replace(batch, behavior_logprobs=batch.old_logprobs + torch.where(torch.arange(16) < 8, 0.5, -0.2)[:, None])
+        batch = replace(
+            batch,
+            behavior_logprobs=batch.old_logprobs
+            + torch.where(torch.arange(16) < 8, 0.5, -0.2)[:, None],
+        )
         zero, meter = torch.zeros_like(batch.advantages), Meter()
         log_update(meter, batch, zero, batch.old_logprobs, zero, torch.zeros_like(batch.mask), 0)
         found = meter.compute()
@@ -183,8 +200,16 @@ class TestComparison:
 
     def test_is_of_a_few_tokens_once_an_iteration(self) -> None:
         limits: list[int] = []
-        engine = FakeEngine(ahead=1, max_tokens=20, before=lambda copy: limits.append(copy.max_tokens))
-        made = pipelined(rollout=engine, sampling=Dynamic(), reward=half_flat, batch=Batch(prompts=6, samples=2), surplus="keep")
+        engine = FakeEngine(
+            ahead=1, max_tokens=20, before=lambda copy: limits.append(copy.max_tokens)
+        )
+        made = pipelined(
+            rollout=engine,
+            sampling=Dynamic(),
+            reward=half_flat,
+            batch=Batch(prompts=6, samples=2),
+            surplus="keep",
+        )
         fit(made, 3)
         assert limits.count(sample_ahead.MAX_COMPARED_TOKENS) == 2
         assert made.rollout.calls.num_compared == 2 * sample_ahead.NUM_COMPARED
@@ -196,10 +221,17 @@ class TestComparison:
             if not compares:
                 monkeypatch.setattr(extension(made, SampleAhead), "_compare", lambda prompts: None)
             rows = fit(made, 4)
-            found.append([{k: v for k, v in row.items() if k != "train/sampler_logprob_gap"} for row in untimed(rows)])
+            found.append(
+                [
+                    {k: v for k, v in row.items() if k != "train/sampler_logprob_gap"}
+                    for row in untimed(rows)
+                ]
+            )
         assert found[0] == found[1]
 
-    def test_an_engine_with_the_weights_of_the_policy_agrees(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_engine_with_the_weights_of_the_policy_agrees(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(sample_ahead, "Thread", InlineThread)
         rows = fit(pipelined(rollout=Copying(max_tokens=8, ahead=1)), 3)
         assert all(row["train/sampler_logprob_gap"] < 1e-4 for row in rows)
@@ -221,12 +253,16 @@ class Policies(L.Callback):
     def __init__(self) -> None:
         self.policies: list[Any] = []
 
-    def on_train_batch_start(self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int
+    ) -> None:
         self.policies.append(learner.policy.frozen_copy())
 
 
 class TestCorrection:
-    def test_compares_the_policy_of_the_iteration_with_the_one_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_compares_the_policy_of_the_iteration_with_the_one_before(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(sample_ahead, "Thread", InlineThread)
         batches: list[Any] = []
 
@@ -236,18 +272,31 @@ class TestCorrection:
                 batches.append((old_logprobs, behavior_logprobs, mask, weights))
                 return weights
 
-        policies, made = Policies(), pipelined(rollout=Copying(max_tokens=8, ahead=1), correction=Recorded(high=1.05))
+        policies, made = (
+            Policies(),
+            pipelined(rollout=Copying(max_tokens=8, ahead=1), correction=Recorded(high=1.05)),
+        )
         seen: list[Any] = []
-        made.add_old_logprobs = lambda batch, first: (seen.append(batch), type(made).add_old_logprobs(made, batch, first))[1]
+        made.add_old_logprobs = lambda batch, first: (
+            seen.append(batch),
+            type(made).add_old_logprobs(made, batch, first),
+        )[1]
         rows = fit(made, 3, callbacks=(policies,))
         for i, (batch, row) in enumerate(zip(seen, rows, strict=True)):
-            now, before = (policies.policies[max(0, i - age)](batch.tokens, batch.mask).logprobs.detach() for age in (0, 1))
-            torch.testing.assert_close(batch.behavior_logprobs[batch.mask], before[batch.mask], rtol=0, atol=1e-4)
-            log_ratio = (now - before)[batch.mask]
-            assert row["train/ahead_logprob_gap" if i else "train/sampler_logprob_gap"] == pytest.approx(
-                float(log_ratio.abs().mean()), abs=1e-4
+            now, before = (
+                policies.policies[max(0, i - age)](batch.tokens, batch.mask).logprobs.detach()
+                for age in (0, 1)
             )
-            assert row["train/correction_mean"] == pytest.approx(float(log_ratio.exp().clamp(max=1.05).mean()), abs=1e-4)
+            torch.testing.assert_close(
+                batch.behavior_logprobs[batch.mask], before[batch.mask], rtol=0, atol=1e-4
+            )
+            log_ratio = (now - before)[batch.mask]
+            assert row[
+                "train/ahead_logprob_gap" if i else "train/sampler_logprob_gap"
+            ] == pytest.approx(float(log_ratio.abs().mean()), abs=1e-4)
+            assert row["train/correction_mean"] == pytest.approx(
+                float(log_ratio.exp().clamp(max=1.05).mean()), abs=1e-4
+            )
         assert rows[1]["train/ahead_logprob_gap"] > 1e-2
         assert rows[0]["train/sampler_logprob_gap"] < 1e-4
         assert len(batches) == 3
@@ -284,13 +333,17 @@ class TestState:
         """Return an extension with responses to these prompts of one rank."""
         made = pipelined(batch=Batch(prompts=num_prompts, samples=2))
         made.rollout.sync(made.policy, iteration=0)
-        prompts = [replace(prompt, time=i % 2) for i, prompt in enumerate(SPLITS.train[:num_prompts])]
+        prompts = [
+            replace(prompt, time=i % 2) for i, prompt in enumerate(SPLITS.train[:num_prompts])
+        ]
         ahead = extension(made, SampleAhead)
         ahead._responses = made.sample_responses(made.rollout, prompts)
         return ahead, prompts
 
     @pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 2), (2, 1), (2, 2), (3, 2)])
-    def test_any_number_of_ranks_gets_the_responses_to_its_prompts(self, before: int, after: int) -> None:
+    def test_any_number_of_ranks_gets_the_responses_to_its_prompts(
+        self, before: int, after: int
+    ) -> None:
         whole, prompts = self.rows(6)
         expected = whole._take(prompts)
         size = 6 // before * 2
@@ -308,7 +361,9 @@ class TestState:
 
     def test_responses_to_other_prompts_are_sampled_again(self) -> None:
         ahead, prompts = self.rows(4)
-        with pytest.warns(UserWarning, match="not those to this batch of prompts: sampling them again"):
+        with pytest.warns(
+            UserWarning, match="not those to this batch of prompts: sampling them again"
+        ):
             assert ahead._take(prompts[::-1]) == []
         ahead, prompts = self.rows(4)
         del ahead._responses[-1]
@@ -316,12 +371,21 @@ class TestState:
             assert ahead._take(prompts) == []
 
     @pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0)])
-    def test_a_run_resumes_with_or_without_sampling_ahead(self, tmp_path: Path, before: int, after: int) -> None:
-        fit(pipelined(rollout=FakeEngine(ahead=before)), 2, callbacks=(IterationCheckpoint(tmp_path, every=0),))
+    def test_a_run_resumes_with_or_without_sampling_ahead(
+        self, tmp_path: Path, before: int, after: int
+    ) -> None:
+        fit(
+            pipelined(rollout=FakeEngine(ahead=before)),
+            2,
+            callbacks=(IterationCheckpoint(tmp_path, every=0),),
+        )
         made = pipelined(rollout=FakeEngine(ahead=after))
         fit(made, 4, resume=tmp_path / "iteration_000002.ckpt")
         assert made.iteration == 4
-        assert made.rollout.calls.threads == ["MainThread", "sample-ahead" if after else "MainThread"]
+        assert made.rollout.calls.threads == [
+            "MainThread",
+            "sample-ahead" if after else "MainThread",
+        ]
 
     def test_a_checkpoint_without_the_state_of_another_part_is_an_error(self) -> None:
         made = pipelined()
@@ -331,21 +395,49 @@ class TestState:
     def test_saved_values_are_plain(self) -> None:
         """An engine may return numbers of NumPy, and objects in `meta`."""
         ahead, [prompt] = self.rows(1)
-        meta = {"sample": np.int64(1), "iteration": 0, "x": [1.5, None, {"a": "b"}], "array": np.zeros(2), "other": object()}
-        numbers = {"prompt_tokens": np.arange(3), "tokens": torch.arange(2), "behavior_logprobs": np.array([-1.0, -2.0])}
-        fields = {"text": "", "finish": "stop", "mask": None, "turns": (), "branch": None, "cuts": ()}
+        meta = {
+            "sample": np.int64(1),
+            "iteration": 0,
+            "x": [1.5, None, {"a": "b"}],
+            "array": np.zeros(2),
+            "other": object(),
+        }
+        numbers = {
+            "prompt_tokens": np.arange(3),
+            "tokens": torch.arange(2),
+            "behavior_logprobs": np.array([-1.0, -2.0]),
+        }
+        fields = {
+            "text": "",
+            "finish": "stop",
+            "mask": None,
+            "turns": (),
+            "branch": None,
+            "cuts": (),
+        }
         ahead._responses = [SimpleNamespace(prompt=prompt, meta=meta, **fields, **numbers)]
         buffer = io.BytesIO()
         torch.save(ahead.rank_state(), buffer)
         buffer.seek(0)
         row = torch.load(buffer, weights_only=True)["responses"][0]
-        assert (row["prompt_tokens"], row["tokens"], row["behavior_logprobs"]) == ([0, 1, 2], [0, 1], [-1.0, -2.0])
+        assert (row["prompt_tokens"], row["tokens"], row["behavior_logprobs"]) == (
+            [0, 1, 2],
+            [0, 1],
+            [-1.0, -2.0],
+        )
         assert row["meta"] == {"sample": 1, "iteration": 0, "x": [1.5, None, {"a": "b"}]}
 
     def test_turns_are_saved(self) -> None:
         ahead, [prompt] = self.rows(1)
         turn = Turn(0, 1, "a", reward=0.5, calls=(ToolCall("f", {"x": [1]}, "2", None, 0.1),))
-        response = Response(prompt, [3], [4, 5, 6], [-1.0, 0.0, -2.0], mask=[True, False, True], turns=(turn, Turn(2, 3)))
+        response = Response(
+            prompt,
+            [3],
+            [4, 5, 6],
+            [-1.0, 0.0, -2.0],
+            mask=[True, False, True],
+            turns=(turn, Turn(2, 3)),
+        )
         ahead._responses = [response]
         state, again = ahead.rank_state(), self.rows(1)[0]
         buffer = io.BytesIO()
@@ -356,14 +448,21 @@ class TestState:
 
     def test_saved_calls_are_plain(self) -> None:
         ahead, [prompt] = self.rows(1)
-        calls = (ToolCall("f", {"x": np.zeros(2)}, "2", None, np.float64(0.1)), ToolCall("g", {"y": 3}))
-        ahead._responses = [Response(prompt, [3], [4], [-1.0], mask=[True], turns=(Turn(0, 1, calls=calls),))]
+        calls = (
+            ToolCall("f", {"x": np.zeros(2)}, "2", None, np.float64(0.1)),
+            ToolCall("g", {"y": 3}),
+        )
+        ahead._responses = [
+            Response(prompt, [3], [4], [-1.0], mask=[True], turns=(Turn(0, 1, calls=calls),))
+        ]
         buffer = io.BytesIO()
         torch.save(ahead.rank_state(), buffer)
         buffer.seek(0)
         again = self.rows(1)[0]
         again.load_rank_states([torch.load(buffer, weights_only=True)], 0, 1)
-        assert again._responses[0].turns == (Turn(0, 1, calls=(ToolCall("f", {}, "2", None, 0.1), ToolCall("g", {"y": 3}))),)
+        assert again._responses[0].turns == (
+            Turn(0, 1, calls=(ToolCall("f", {}, "2", None, 0.1), ToolCall("g", {"y": 3}))),
+        )
 
     def test_nothing_is_held_without_sampling_ahead(self) -> None:
         assert learner(rollout=FakeEngine()).ahead is None

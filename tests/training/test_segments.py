@@ -1,4 +1,5 @@
-"""Responses with cuts: the tokens of each segment see their own context only, and all else treats the segments as one response."""
+"""Responses with cuts: the tokens of each segment see their own context only, and all else treats
+the segments as one response."""
 
 from __future__ import annotations
 
@@ -30,7 +31,12 @@ from tests.support.environments import Chat, forgetful
 from tests.support.reference import gae
 from tests.support.tiny_setup import SPLITS, close, collected, gradients, learner, policy
 
-PPO_PARTS: dict[str, Any] = {"kind": PPO, "advantage": GAE(0.9, 0.8), "critic": Separate(), "kl": Penalty("k1", 0.1, "reward")}
+PPO_PARTS: dict[str, Any] = {
+    "kind": PPO,
+    "advantage": GAE(0.9, 0.8),
+    "critic": Separate(),
+    "kl": Penalty("k1", 0.1, "reward"),
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "clipped": {},
     "kl and entropy": {"kl": Penalty("k3", 0.1, "loss"), "entropy_coefficient": 0.1},
@@ -41,17 +47,28 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def made(**changes: Any) -> Any:
     rollout = MultiTurn(Local(max_tokens=16, seed=3), Chat())
-    parts = {"policy": forgetful(policy()), "rollout": rollout, "reward": EnvironmentReward(), "batch": Batch(prompts=4, samples=4)}
+    parts = {
+        "policy": forgetful(policy()),
+        "rollout": rollout,
+        "reward": EnvironmentReward(),
+        "batch": Batch(prompts=4, samples=4),
+    }
     model = learner(**(parts | changes))
     if model.critic is not None:  # a new head is 0, and so would be all values
-        head = model.critic.scalar.model.score if isinstance(changes["critic"], Separate) else model.critic
+        head = (
+            model.critic.scalar.model.score
+            if isinstance(changes["critic"], Separate)
+            else model.critic
+        )
         torch.manual_seed(1)
         for parameter in head.parameters():
             parameter.data.normal_()
     return model
 
 
-def sampled(environment: Any = None, samples: int = 4, branching: Any = None, **options: Any) -> tuple[Any, list[Response]]:
+def sampled(
+    environment: Any = None, samples: int = 4, branching: Any = None, **options: Any
+) -> tuple[Any, list[Response]]:
     model = forgetful(policy(**options))
     rollout = MultiTurn(Local(max_tokens=16, seed=3), environment or Chat(), branching)
     rollout.sync(model, iteration=0)
@@ -66,25 +83,39 @@ def bounds(rows: Experience, i: int) -> list[tuple[int, int]]:
 
 
 def apart(rows: Experience) -> Experience:
-    """Return each segment as a row of its own, made by hand, with what the response has in its columns."""
+    """Return each segment as a row of its own, made by hand, with what the response has in its
+    columns."""
     parts = []
     for i in range(len(rows)):
         for begin, end in bounds(rows, i):
             columns = {
-                name: x[i : i + 1] if x.ndim == 1 else x[i : i + 1, begin:end] for name, x in rows.tensors().items() if x is not None
+                name: x[i : i + 1] if x.ndim == 1 else x[i : i + 1, begin:end]
+                for name, x in rows.tensors().items()
+                if x is not None
             }
-            parts.append(Experience(**columns | {"cuts": None, "lengths": torch.tensor([end - begin])}))  # type: ignore[arg-type]
+            parts.append(
+                Experience(**columns | {"cuts": None, "lengths": torch.tensor([end - begin])})
+            )  # type: ignore[arg-type]
     return Experience.concat(parts)
 
 
 class TestSegments:
-    CUTS = torch.tensor([[0, 0, 1, 0, 1, 0], [0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0]], dtype=torch.bool)
+    CUTS = torch.tensor(
+        [[0, 0, 1, 0, 1, 0], [0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0]], dtype=torch.bool
+    )
     LENGTHS = torch.tensor([6, 3, 4])
     X = torch.arange(1, 19).view(3, 6)
 
     def test_split_where_cuts_are(self) -> None:
         split = Segments.of(self.CUTS, self.LENGTHS).split(self.X)
-        assert split.tolist() == [[1, 2, 0], [3, 4, 0], [5, 6, 0], [7, 8, 9], [13, 0, 0], [14, 15, 16]]
+        assert split.tolist() == [
+            [1, 2, 0],
+            [3, 4, 0],
+            [5, 6, 0],
+            [7, 8, 9],
+            [13, 0, 0],
+            [14, 15, 16],
+        ]
 
     def test_join_undoes_split(self) -> None:
         segments = Segments.of(self.CUTS, self.LENGTHS)
@@ -92,12 +123,16 @@ class TestSegments:
         used = torch.arange(6) < self.LENGTHS[:, None]
         assert torch.equal(joined, torch.where(used, self.X, -1))
         both = torch.stack([self.X, -self.X], -1)
-        assert torch.equal(segments.join(segments.split(both))[..., 1], torch.where(used, -self.X, 0))
+        assert torch.equal(
+            segments.join(segments.split(both))[..., 1], torch.where(used, -self.X, 0)
+        )
 
     def test_forward_tokens_count_the_padding_of_segments(self) -> None:
         _, responses = sampled()
         rows = collate(responses, Scores([1.0] * 16), torch.arange(16), policy_version=0, pad_id=0)
-        expected = [len(own := bounds(rows, i)) * max(end - begin for begin, end in own) for i in range(16)]
+        expected = [
+            len(own := bounds(rows, i)) * max(end - begin for begin, end in own) for i in range(16)
+        ]
         assert rows.forward_tokens.tolist() == expected
         assert max(map(len, (r.cuts for r in responses))) > 1
 
@@ -122,18 +157,31 @@ class TestRollout:
     def test_logprobs_are_those_of_the_segments(self) -> None:
         """Of a segment forwarded alone, and of the forward of whole rows."""
         model, responses = sampled()
-        rows = collate(responses, Scores([1.0] * 16), torch.arange(16), policy_version=0, pad_id=model.pad_id)
+        rows = collate(
+            responses, Scores([1.0] * 16), torch.arange(16), policy_version=0, pad_id=model.pad_id
+        )
         joined = forward(model, rows).logprobs.detach()
-        torch.testing.assert_close(joined[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            joined[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4
+        )
         for i in range(len(rows)):
             for begin, end in bounds(rows, i):
-                logits = model.model(rows.tokens[i : i + 1, begin:end]).logits[0].log_softmax(-1).detach()
+                logits = (
+                    model.model(rows.tokens[i : i + 1, begin:end])
+                    .logits[0]
+                    .log_softmax(-1)
+                    .detach()
+                )
                 for t in range(begin, end):
                     if rows.mask[i, t]:
-                        assert float(logits[t - begin - 1, rows.tokens[i, t]]) == pytest.approx(float(joined[i, t]), abs=1e-5)
+                        assert float(logits[t - begin - 1, rows.tokens[i, t]]) == pytest.approx(
+                            float(joined[i, t]), abs=1e-5
+                        )
 
     def test_limits_count_no_token_twice(self) -> None:
-        (_, free), (_, limited) = (sampled(Chat(max_turns=8, least=6, max_tokens=limit)) for limit in (1000, 60))
+        (_, free), (_, limited) = (
+            sampled(Chat(max_turns=8, least=6, max_tokens=limit)) for limit in (1000, 60)
+        )
         assert max(r.turns[-2].stop for r in limited if r.cuts) > 60
         for r in limited:
             observed = sum(b.start - a.stop for a, b in pairwise(r.turns) if a.stop not in r.cuts)
@@ -150,11 +198,20 @@ class TestRollout:
     def test_branches_keep_the_cuts_of_their_parents(self) -> None:
         rule = Entropy(num_initial=2, tau=-math.inf)
         model, responses = sampled(Chat(least=3), samples=6, branching=rule)
-        branched = [r for r in responses if r.branch is not None and any(cut < r.branch.shared for cut in r.cuts)]
+        branched = [
+            r
+            for r in responses
+            if r.branch is not None and any(cut < r.branch.shared for cut in r.cuts)
+        ]
         assert branched
         group = torch.arange(4).repeat_interleave(6)
         rows = collate(responses, Scores([1.0] * 24), group, policy_version=0, pad_id=model.pad_id)
-        torch.testing.assert_close(forward(model, rows).logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            forward(model, rows).logprobs[rows.mask],
+            rows.behavior_logprobs[rows.mask],
+            rtol=0,
+            atol=1e-4,
+        )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -176,31 +233,53 @@ class TestGradient:
 
 @pytest.mark.parametrize("ratio", [Unclipped(), Clipped(level="sequence", low=1.0, high=1e9)])
 @pytest.mark.parametrize("aggregation", [TokenMean(), SequenceMean(), FixedLength(30)])
-def test_ratio_and_aggregation_take_a_response_as_one_sequence(ratio: Any, aggregation: Any) -> None:
+def test_ratio_and_aggregation_take_a_response_as_one_sequence(
+    ratio: Any, aggregation: Any
+) -> None:
     """Against a plain loop over responses, with the logits of one segment at a time."""
     model = made(ratio=ratio, advantage=GroupNorm(), aggregation=aggregation)
     rows = collected(model)
-    rows = replace(rows, old_logprobs=rows.old_logprobs - 0.3 * torch.rand(rows.mask.shape, generator=torch.Generator().manual_seed(0)))
+    rows = replace(
+        rows,
+        old_logprobs=rows.old_logprobs
+        - 0.3 * torch.rand(rows.mask.shape, generator=torch.Generator().manual_seed(0)),
+    )
     losses: list[Tensor] = []
     for i in range(len(rows)):
         ratios = []
         for begin, end in bounds(rows, i):
-            logprobs = model.policy.model(rows.tokens[i : i + 1, begin:end]).logits[0].log_softmax(-1)
-            ratios += [logprobs[t - begin - 1, rows.tokens[i, t]] - rows.old_logprobs[i, t] for t in range(begin, end) if rows.mask[i, t]]
+            logprobs = (
+                model.policy.model(rows.tokens[i : i + 1, begin:end]).logits[0].log_softmax(-1)
+            )
+            ratios += [
+                logprobs[t - begin - 1, rows.tokens[i, t]] - rows.old_logprobs[i, t]
+                for t in range(begin, end)
+                if rows.mask[i, t]
+            ]
         log_ratio = torch.stack(ratios)
         if isinstance(ratio, Clipped):
             log_ratio = log_ratio.mean().expand(len(log_ratio))
         advantage = rows.advantages[i][rows.mask[i]][0]
-        lengths = {TokenMean: float(rows.mask.sum()), SequenceMean: len(rows) * len(log_ratio), FixedLength: len(rows) * 30.0}
+        lengths = {
+            TokenMean: float(rows.mask.sum()),
+            SequenceMean: len(rows) * len(log_ratio),
+            FixedLength: len(rows) * 30.0,
+        }
         losses.append(-(log_ratio.exp() * advantage).sum() / lengths[type(aggregation)])
     parameters = [p for p in model.policy.parameters() if p.requires_grad]
-    expected = torch.cat([g.flatten() for g in torch.autograd.grad(torch.stack(losses).sum(), parameters)])
+    expected = torch.cat(
+        [g.flatten() for g in torch.autograd.grad(torch.stack(losses).sum(), parameters)]
+    )
     close(gradients(model, rows), expected)
 
 
 def test_gae_carries_values_across_cuts() -> None:
-    """Against the quadratic sum over the sampled tokens; the value of a token is that of its segment."""
-    model = made(**PPO_PARTS | {"kl": Penalty("k1", 0.0, "reward"), "reward": EnvironmentReward(by_turn=True)})
+    """Against the quadratic sum over the sampled tokens; the value of a token is that of its
+    segment."""
+    model = made(
+        **PPO_PARTS
+        | {"kl": Penalty("k1", 0.0, "reward"), "reward": EnvironmentReward(by_turn=True)}
+    )
     rows = collected(model)
     assert rows.values is not None
     assert rows.returns is not None
@@ -208,34 +287,69 @@ def test_gae_carries_values_across_cuts() -> None:
     torch.testing.assert_close(rows.advantages.double(), advantages, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(rows.returns.double(), returns, rtol=1e-4, atol=1e-5)
     hand = apart(rows)
-    torch.testing.assert_close(rows.values[rows.mask], model.critic(hand.tokens, hand.mask)[hand.mask], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        rows.values[rows.mask],
+        model.critic(hand.tokens, hand.mask)[hand.mask],
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 CUT = Response(
-    Prompt(id="a", text="1"), [1, 2], [3, 4, 5, 6, 7], [-1.0] * 5, mask=[True, False, False, True, True], cuts=[1], meta={"sample": 0}
+    Prompt(id="a", text="1"),
+    [1, 2],
+    [3, 4, 5, 6, 7],
+    [-1.0] * 5,
+    mask=[True, False, False, True, True],
+    cuts=[1],
+    meta={"sample": 0},
 )
 
 
 class TestRecords:
     def test_rows_mark_the_first_token_of_a_segment(self) -> None:
-        rows = collate([CUT, replace(CUT, cuts=())], Scores([1.0, 1.0]), torch.tensor([0, 0]), policy_version=0, pad_id=0)
+        rows = collate(
+            [CUT, replace(CUT, cuts=())],
+            Scores([1.0, 1.0]),
+            torch.tensor([0, 0]),
+            policy_version=0,
+            pad_id=0,
+        )
         assert rows.cuts is not None
         assert rows.cuts.nonzero().tolist() == [[0, 3]]
-        assert collate([replace(CUT, cuts=())], Scores([1.0]), torch.tensor([0]), policy_version=0, pad_id=0).cuts is None
+        assert (
+            collate(
+                [replace(CUT, cuts=())],
+                Scores([1.0]),
+                torch.tensor([0]),
+                policy_version=0,
+                pad_id=0,
+            ).cuts
+            is None
+        )
 
     @pytest.mark.parametrize("cuts", [[0], [3], [5], [2, 1], [-1]])
     def test_a_cut_without_a_context_is_an_error(self, cuts: list[int]) -> None:
         with pytest.raises(UserError, match="has a cut at token"):
-            collate([replace(CUT, cuts=cuts)], Scores([1.0]), torch.tensor([0]), policy_version=0, pad_id=0)
+            collate(
+                [replace(CUT, cuts=cuts)],
+                Scores([1.0]),
+                torch.tensor([0]),
+                policy_version=0,
+                pad_id=0,
+            )
 
     def test_a_branch_has_the_cuts_of_what_it_shares(self) -> None:
         child = replace(CUT, branch=Branch(0, 3), cuts=())
         with pytest.raises(UserError, match="does not share its first 3 tokens"):
-            collate([CUT, child], Scores([1.0, 1.0]), torch.tensor([0, 0]), policy_version=0, pad_id=0)
+            collate(
+                [CUT, child], Scores([1.0, 1.0]), torch.tensor([0, 0]), policy_version=0, pad_id=0
+            )
 
     def test_rows_with_and_without_cuts_are_concatenated(self) -> None:
         with_cuts, without = (
-            collate([r], Scores([1.0]), torch.tensor([0]), policy_version=0, pad_id=0) for r in (CUT, replace(CUT, cuts=()))
+            collate([r], Scores([1.0]), torch.tensor([0]), policy_version=0, pad_id=0)
+            for r in (CUT, replace(CUT, cuts=()))
         )
         both = Experience.concat([without, with_cuts])
         assert both.cuts is not None

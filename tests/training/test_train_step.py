@@ -22,7 +22,8 @@ from tests.support.tiny_setup import attached, close, collected, fit, gradients,
 
 
 def off_policy(aggregation: Any = None, **change: Any) -> tuple[Any, Experience]:
-    """Return a learner whose policy has moved since it sampled these rows, one of which is without loss."""
+    """Return a learner whose policy has moved since it sampled these rows, one of which is without
+    loss."""
     made = learner(aggregation=aggregation or TokenMean(), ratio=Clipped(0.1, 0.2), **change)
     rows = collected(made)
     torch.manual_seed(1)
@@ -35,27 +36,35 @@ def off_policy(aggregation: Any = None, **change: Any) -> tuple[Any, Experience]
 
 
 def slow_gradient(made: Any, rows: Experience) -> torch.Tensor:
-    """Return the gradient of the clipped loss from the model's own logits, one response at a time, by the equations."""
+    """Return the gradient of the clipped loss from the model's own logits, one response at a time,
+    by the equations."""
     responses, weights = [i for i in range(len(rows)) if rows.mask[i].any()], {}
     for i in responses:
         length = int(rows.mask[i].sum())
-        weights[i] = {"TokenMean": 1 / int(rows.mask.sum()), "SequenceMean": 1 / length / len(responses)}.get(
-            type(made.aggregation).__name__, 1 / 8 / len(responses)
-        )
+        weights[i] = {
+            "TokenMean": 1 / int(rows.mask.sum()),
+            "SequenceMean": 1 / length / len(responses),
+        }.get(type(made.aggregation).__name__, 1 / 8 / len(responses))
     total = torch.zeros(())
     for i in responses:
         n = int(rows.lengths[i])
         logprobs = made.policy.model(input_ids=rows.tokens[i : i + 1, :n]).logits[0].log_softmax(-1)
         for t in rows.mask[i].nonzero().squeeze(1).tolist():
-            ratio, advantage = (logprobs[t - 1, rows.tokens[i, t]] - rows.old_logprobs[i, t]).exp(), rows.advantages[i, t]
-            total = total - weights[i] * torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.2) * advantage)
+            ratio, advantage = (
+                (logprobs[t - 1, rows.tokens[i, t]] - rows.old_logprobs[i, t]).exp(),
+                rows.advantages[i, t],
+            )
+            total = total - weights[i] * torch.minimum(
+                ratio * advantage, ratio.clamp(0.9, 1.2) * advantage
+            )
     made.zero_grad()
     total.backward()
     return torch.cat([p.grad.flatten() for p in made.policy.parameters()])
 
 
 class OtherRanks:
-    """Ranks that all have the rows of this one; the one with the most microbatches has `num_microbatches`."""
+    """Ranks that all have the rows of this one; the one with the most microbatches has
+    `num_microbatches`."""
 
     rank, device = 0, torch.device("cpu")
 
@@ -74,7 +83,9 @@ class TestGradient:
     @pytest.mark.parametrize("aggregation", [TokenMean(), SequenceMean(), FixedLength(8)])
     @pytest.mark.parametrize("token_budget", [1, 40, 10**6])
     def test_equals_the_loop(self, aggregation: Any, token_budget: int) -> None:
-        made, rows = off_policy(aggregation, batch=Batch(prompts=4, samples=4, token_budget=token_budget))
+        made, rows = off_policy(
+            aggregation, batch=Batch(prompts=4, samples=4, token_budget=token_budget)
+        )
         want = slow_gradient(made, rows)
         close(gradients(made, rows), want)
         close(gradients(made, rows), want)  # nothing of the first is left
@@ -87,11 +98,16 @@ class TestGradient:
         want = slow_gradient(made, rows)
         assert want.norm() > 2 * max_norm
         close(gradients(made, rows, max_norm=max_norm), want * max_norm / want.norm())
-        assert made.meter.compute()["train/grad_norm"] == pytest.approx(float(want.norm()), rel=1e-4)
+        assert made.meter.compute()["train/grad_norm"] == pytest.approx(
+            float(want.norm()), rel=1e-4
+        )
 
     def test_a_run_clips_to_its_max_norm(self) -> None:
         """Plain gradient descent moves the weights by at most lr * max_norm."""
-        made = learner(batch=Batch(prompts=4, samples=4, max_norm=0.01), optimizer=partial(torch.optim.SGD, lr=1.0))
+        made = learner(
+            batch=Batch(prompts=4, samples=4, max_norm=0.01),
+            optimizer=partial(torch.optim.SGD, lr=1.0),
+        )
         before = torch.cat([p.detach().clone().flatten() for p in made.policy.parameters()])
         [row] = fit(made, 1)
         moved = torch.cat([p.detach().flatten() for p in made.policy.parameters()]) - before
@@ -100,19 +116,31 @@ class TestGradient:
 
     @pytest.mark.parametrize("aggregation", [TokenMean(), SequenceMean(), FixedLength(8)])
     @pytest.mark.parametrize("world_size", [2, 3])
-    def test_the_average_over_ranks_is_that_of_one_rank(self, aggregation: Any, world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        """All ranks have the same rows here, so that the average is the gradient of each; strategies take it after backward."""
+    def test_the_average_over_ranks_is_that_of_one_rank(
+        self, aggregation: Any, world_size: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All ranks have the same rows here, so that the average is the gradient of each;
+        strategies take it after backward."""
         made, rows = off_policy(aggregation)
         want = slow_gradient(made, rows)
         for part in (made.step, made.microbatches):
             monkeypatch.setattr(part, "ranks", OtherRanks(world_size))
         close(gradients(made, rows), want)
 
-    def test_a_rank_with_fewer_microbatches_adds_nothing_for_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_rank_with_fewer_microbatches_adds_nothing_for_the_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         made, rows = off_policy()
         want, forwards, loss = slow_gradient(made, rows), [], made.loss
         monkeypatch.setattr(made.microbatches, "ranks", OtherRanks(1, num_microbatches=4))
-        close(gradients(made, rows, lambda micro, totals: (forwards.append(micro.mask.any()), loss(micro, totals))[1]), want)
+        close(
+            gradients(
+                made,
+                rows,
+                lambda micro, totals: (forwards.append(micro.mask.any()), loss(micro, totals))[1],
+            ),
+            want,
+        )
         assert [bool(x) for x in forwards] == [True, False, False, False]
 
 
@@ -161,7 +189,9 @@ BATCH = Batch(prompts=4, samples=4, epochs=2, minibatches=2)
 """Four optimizer steps an iteration."""
 
 
-@pytest.mark.parametrize("how", [{}, {"what": math.inf}, {"gradient_only": True}], ids=["NaN", "infinite", "gradient"])
+@pytest.mark.parametrize(
+    "how", [{}, {"what": math.inf}, {"gradient_only": True}], ids=["NaN", "infinite", "gradient"]
+)
 class TestOneStep:
     def test_leaves_weights_and_optimizer_as_they_were(self, how: dict[str, Any]) -> None:
         """All steps of the iteration are poisoned: it is as if there had been none."""
@@ -172,7 +202,9 @@ class TestOneStep:
         assert row["train/nonfinite_steps"] == 2
         assert "train/grad_norm" not in row
         assert made.optimizer_steps == 0
-        assert all(torch.equal(before[name], weight) for name, weight in made.policy.state_dict().items())
+        assert all(
+            torch.equal(before[name], weight) for name, weight in made.policy.state_dict().items()
+        )
         assert not made.optimizers().state
         assert all(p.grad is None or not p.grad.any() for p in made.policy.parameters())
 
@@ -191,9 +223,16 @@ def test_in_a_row_is_what_counts() -> None:
 
 
 def test_too_many_end_the_run() -> None:
-    made = poisoned(learner(batch=Batch(prompts=4, samples=4, epochs=2, minibatches=2, max_nonfinite=2)), 2, 4, 5)
+    made = poisoned(
+        learner(batch=Batch(prompts=4, samples=4, epochs=2, minibatches=2, max_nonfinite=2)),
+        2,
+        4,
+        5,
+    )
     with pytest.raises(
-        UserError, match=r"^2 optimizer steps in a row were not finite: iteration 2 ends the run, try a smaller optimizer.lr"
+        UserError,
+        match=r"^2 optimizer steps in a row were not finite: iteration 2 ends the run, try a "
+        r"smaller optimizer.lr",
     ):
         fit(made, 9)
     assert (made.iteration, made.optimizer_steps) == (1, 3)
@@ -215,7 +254,12 @@ def test_offline_too() -> None:
 
 def test_a_coefficient_is_not_steered_by_nan() -> None:
     """It would be NaN from then on, and every loss with it."""
-    made = learner(PPO, advantage=GAE(), critic=Separate(), kl=Adaptive("k1", 0.05, "reward", target=0.01, horizon=20.0))
+    made = learner(
+        PPO,
+        advantage=GAE(),
+        critic=Separate(),
+        kl=Adaptive("k1", 0.05, "reward", target=0.01, horizon=20.0),
+    )
     score, calls = made.scorer.add_ref_logprobs, []
 
     def once(experience: Any, reference: Any) -> Any:

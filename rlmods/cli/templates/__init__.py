@@ -1,3 +1,5 @@
-"""Templates of `python -m rlmods.plugin new GROUP NAME`: `<group>.py`, a working part, and `test_<group>.py`, its test.
+"""Templates of `python -m rlmods.plugin new GROUP NAME`: `<group>.py`, a working part, and
+`test_<group>.py`, its test.
 
-`Name` is replaced by the class name and `name` by the module name; the fields become the keys of the option."""
+`Name` is replaced by the class name and `name` by the module name; the fields become the keys of
+the option."""

@@ -18,7 +18,9 @@ class Name:
 
     needs_group: ClassVar[bool] = True
 
-    def __call__(self, rewards: Tensor, mask: Tensor, group: Tensor, values: Tensor | None = None) -> Credit:
+    def __call__(
+        self, rewards: Tensor, mask: Tensor, group: Tensor, values: Tensor | None = None
+    ) -> Credit:
         """
         Args:
             rewards: [N, T], per-token rewards, 0 on tokens without one.

@@ -10,7 +10,8 @@ from rlmods.types import Surrogate
 
 @dataclass(frozen=True)
 class Name:
-    """Surrogate min(r, ceiling) * A with r = pi / pi_old, which bounds the weight of each token's advantage."""
+    """Surrogate min(r, ceiling) * A with r = pi / pi_old, which bounds the weight of each token's
+    advantage."""
 
     ceiling: float = 2.0
     """Upper bound of the ratio."""
@@ -23,4 +24,7 @@ class Name:
             mask: [N, T], True on response tokens.
         """
         ratio = log_ratio.exp()
-        return Surrogate(objective=ratio.clamp(max=self.ceiling) * advantages, clipped=torch.gt(ratio, self.ceiling) & mask)
+        return Surrogate(
+            objective=ratio.clamp(max=self.ceiling) * advantages,
+            clipped=torch.gt(ratio, self.ceiling) & mask,
+        )

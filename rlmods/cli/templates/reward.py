@@ -7,7 +7,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Name:
-    """Score `value` if the response contains `word`, else 0; None (abstain) for a prompt without a question."""
+    """Score `value` if the response contains `word`, else 0; None (abstain) for a prompt without a
+    question."""
 
     word: str = "1"
     """Text to search for."""
@@ -20,7 +21,8 @@ class Name:
     def score(self, response: Any) -> float | None:
         """
         Args:
-            response: has `.text`, `.tokens`, `.finish` ("stop" or "length"), `.prompt.text`, `.prompt.answer`, and all other columns of
+            response: has `.text`, `.tokens`, `.finish` ("stop" or "length"), `.prompt.text`,
+            `.prompt.answer`, and all other columns of
                 the data set in `.prompt.meta`.
         """
         if not response.prompt.text and not response.prompt.messages:

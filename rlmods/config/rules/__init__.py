@@ -1,4 +1,5 @@
-"""Rules that a plan must satisfy. A rule returns None, or an error message that ends with the override to type."""
+"""Rules that a plan must satisfy. A rule returns None, or an error message that ends with the
+override to type."""
 
 from __future__ import annotations
 
@@ -9,12 +10,49 @@ from rlmods.config.rules import credit, parts, rows, turns, values
 
 Rule = Callable[[Plan], str | None]
 RULES: tuple[Rule, ...] = (
-    values.protocols, parts.group_size, parts.critic, credit.steps, credit.kl_in_reward, credit.kl_estimator, credit.token_credit,
-    credit.selected_rows, credit.greedy_baseline, parts.reward_scaling, parts.reference, parts.teacher, parts.rounds, rows.ptx,
-    rows.minibatches, rows.prompts, rows.sources, rows.answers, rows.columns, rows.demonstrations, rows.graded, rows.gradable,
-    rows.validation, rows.preferences, parts.temperature, parts.truncation, parts.ahead, parts.router, values.precision, values.schedule,
-    parts.quantization, values.master_weights, turns.several_turns, turns.branching, turns.turn_rewards, turns.episodes,
-)  # fmt: skip
+    values.protocols,
+    parts.group_size,
+    parts.critic,
+    credit.steps,
+    credit.kl_in_reward,
+    credit.kl_estimator,
+    credit.token_credit,
+    credit.selected_rows,
+    credit.greedy_baseline,
+    parts.reward_scaling,
+    parts.reference,
+    parts.teacher,
+    parts.rounds,
+    rows.ptx,
+    rows.minibatches,
+    rows.prompts,
+    rows.sources,
+    rows.answers,
+    rows.columns,
+    rows.demonstrations,
+    rows.graded,
+    rows.gradable,
+    rows.validation,
+    rows.preferences,
+    parts.temperature,
+    parts.truncation,
+    parts.ahead,
+    parts.router,
+    values.precision,
+    values.schedule,
+    parts.quantization,
+    values.master_weights,
+    turns.several_turns,
+    turns.branching,
+    turns.turn_rewards,
+    turns.episodes,
+)
 """All rules, in the order in which they are checked."""
-GRADING_RULES: tuple[Rule, ...] = (values.protocols, rows.sources, rows.answers, rows.graded, rows.gradable)
+GRADING_RULES: tuple[Rule, ...] = (
+    values.protocols,
+    rows.sources,
+    rows.answers,
+    rows.graded,
+    rows.gradable,
+)
 """Those on data and reward, for commands that grade responses and train nothing."""

@@ -1,4 +1,5 @@
-"""Rules on the way from rewards to the gradient: what is rewarded, what the estimator reads, what the ratio and the KL leave of it."""
+"""Rules on the way from rewards to the gradient: what is rewarded, what the estimator reads, what
+the ratio and the KL leave of it."""
 
 from __future__ import annotations
 
@@ -17,23 +18,50 @@ def steps(plan: Plan) -> str | None:
     gives_steps = getattr(plan.parts["reward"], "gives_steps", False)
     option, reward = plan.choices.get("advantage"), plan.choices.get("reward")
     if needs_steps and not gives_steps:
-        return f"advantage={option} needs a reward for each step, but reward={reward} returns one per response: type reward=process"
+        return (
+            f"advantage={option} needs a reward for each step, but reward={reward} returns one "
+            "per response: type reward=process"
+        )
     parts = list(terms(plan))
-    if needs_steps and (spread := [path for path, part, weight in parts if weight and getattr(part, "gives_tokens", False)]):
-        return f"advantage={option} would read every token of a spread reward as a step: type {spread[0]}.spread=last"
-    if getattr(plan.parts["advantage"], "needs_outcomes", False) and not getattr(plan.parts["reward"], "gives_outcomes", False):
-        problem = f"advantage={option} also needs a reward for each response, but reward={reward} only has rewards of steps"
-        monitors = [path.removesuffix(".reward") for path, part, weight in parts if not weight and not getattr(part, "gives_steps", False)]
-        return f"{problem}: type {f'{monitors[0]}.weight=1, or ' if monitors else ''}advantage=process"
+    if needs_steps and (
+        spread := [
+            path for path, part, weight in parts if weight and getattr(part, "gives_tokens", False)
+        ]
+    ):
+        return (
+            f"advantage={option} would read every token of a spread reward as a step: type "
+            f"{spread[0]}.spread=last"
+        )
+    if getattr(plan.parts["advantage"], "needs_outcomes", False) and not getattr(
+        plan.parts["reward"], "gives_outcomes", False
+    ):
+        problem = (
+            f"advantage={option} also needs a reward for each response, but reward={reward} only "
+            "has rewards of steps"
+        )
+        monitors = [
+            path.removesuffix(".reward")
+            for path, part, weight in parts
+            if not weight and not getattr(part, "gives_steps", False)
+        ]
+        return (
+            f"{problem}: type {f'{monitors[0]}.weight=1, or ' if monitors else ''}advantage=process"
+        )
     if gives_steps and not needs_steps:
-        path = next(path for path, part, weight in parts if weight and getattr(part, "gives_steps", False))
-        problem = f"reward={reward} gives one reward per step, and advantage={option} would add them up and so pay for the number of steps"
+        path = next(
+            path for path, part, weight in parts if weight and getattr(part, "gives_steps", False)
+        )
+        problem = (
+            f"reward={reward} gives one reward per step, and advantage={option} would add them up "
+            "and so pay for the number of steps"
+        )
         return f"{problem}: type {path}.aggregate=min, or advantage=process"
     return None
 
 
 def terms(plan: Plan, prompt: Prompt | None = None) -> Iterator[tuple[str, Any, float]]:
-    """Yield the rewards that the reward consists of, or those that grade a prompt, with their paths in the configuration and weights."""
+    """Yield the rewards that the reward consists of, or those that grade a prompt, with their paths
+    in the configuration and weights."""
     reward = plan.parts.get("reward")
     if isinstance(reward, BySource) and prompt is not None:
         yield from _terms(reward.for_prompt(prompt), f"reward.rewards.{prompt.source}")
@@ -42,13 +70,18 @@ def terms(plan: Plan, prompt: Prompt | None = None) -> Iterator[tuple[str, Any, 
 
 
 def _terms(reward: Any, path: str, *, wrapped: bool = False) -> Iterator[tuple[str, Any, float]]:
-    """`wrapped`: `reward` is a sum with one term, which is at `path` itself in the configuration."""
+    """`wrapped`: `reward` is a sum with one term, which is at `path` itself in the
+    configuration."""
     if isinstance(reward, BySource):
         for name, part in reward.rewards.items():
             yield from _terms(part, f"{path}.rewards.{name}")
     elif isinstance(reward, WeightedSum):
         for name, term in reward.terms.items():
-            yield path if wrapped else f"{path}.terms.{name}.reward", term["reward"], reward.weights[name]
+            yield (
+                path if wrapped else f"{path}.terms.{name}.reward",
+                term["reward"],
+                reward.weights[name],
+            )
     else:
         yield path, reward, 1.0
 
@@ -57,12 +90,23 @@ def kl_in_reward(plan: Plan) -> str | None:
     if not _penalises_rewards(plan.parts.get("kl")):
         return None
     advantage, option = plan.parts["advantage"], plan.choices.get("advantage")
-    if getattr(advantage, "needs_steps", False) and not getattr(advantage, "normalizes_rewards", False):
-        return f"advantage={option} uses only the rewards of steps, so a KL in the reward would have no effect: type kl=loss, or kl=none"
+    if getattr(advantage, "needs_steps", False) and not getattr(
+        advantage, "normalizes_rewards", False
+    ):
+        return (
+            f"advantage={option} uses only the rewards of steps, so a KL in the reward would have "
+            "no effect: type kl=loss, or kl=none"
+        )
     if getattr(advantage, "needs_terms", False):
-        return f"advantage={option} uses only the rewards of terms, so a KL in the reward would have no effect: type kl=loss, or kl=none"
+        return (
+            f"advantage={option} uses only the rewards of terms, so a KL in the reward would have "
+            "no effect: type kl=loss, or kl=none"
+        )
     if getattr(advantage, "reads_correctness", False):
-        return f"advantage={option} reads correctness only, so a KL in the reward would have no effect: type kl=loss, or kl=none"
+        return (
+            f"advantage={option} reads correctness only, so a KL in the reward would have no "
+            "effect: type kl=loss, or kl=none"
+        )
     return None
 
 
@@ -72,10 +116,16 @@ def kl_estimator(plan: Plan) -> str | None:
     if estimator is None or kl is None:
         return None
     if kl.where == "loss" and estimator == "k1" and getattr(kl, "gradient", "value") == "value":
-        problem = f"kl={option}: the expected gradient of kl.estimator=k1 in the loss is 0, whatever the reference"
+        problem = (
+            f"kl={option}: the expected gradient of kl.estimator=k1 in the loss is 0, whatever "
+            "the reference"
+        )
         return f"{problem}: type kl.estimator=k2, or kl.where=reward"
     if kl.where == "reward" and estimator != "k1":
-        problem = f"kl={option}: only k1 in the reward has the gradient of the reverse KL, not kl.estimator={estimator}"
+        problem = (
+            f"kl={option}: only k1 in the reward has the gradient of the reverse KL, not "
+            f"kl.estimator={estimator}"
+        )
         return f"{problem}: type kl.estimator=k1, or kl.where=loss"
     return None
 
@@ -86,33 +136,53 @@ def token_credit(plan: Plan) -> str | None:
     advantage, kl = plan.parts["advantage"], plan.parts["kl"]
     credit = getattr(advantage, "credit", "response")
     ratio, option = (plan.choices.get(group) for group in ("ratio", "advantage"))
-    problem = f"ratio={ratio} has one ratio per response and uses only the mean of its advantages, but those of advantage={option}"
+    problem = (
+        f"ratio={ratio} has one ratio per response and uses only the mean of its advantages, "
+        f"but those of advantage={option}"
+    )
     if "teacher" in plan.parts:
-        return f"ratio={ratio} has one ratio per response, but the teacher grades each token: type ratio=sequence_token"
+        return (
+            f"ratio={ratio} has one ratio per response, but the teacher grades each token: type "
+            "ratio=sequence_token"
+        )
     if credit == "token":
         return f"{problem} differ by token: type ratio=sequence_token, or advantage=group_norm"
     differs = credit == "reward_to_go" or getattr(advantage, "normalizes_rewards", False)
     if differs and _penalises_rewards(kl):
-        return f"{problem} differ by token with kl={plan.choices.get('kl')}: type ratio=sequence_token, or kl=loss"
+        return (
+            f"{problem} differ by token with kl={plan.choices.get('kl')}: type "
+            "ratio=sequence_token, or kl=loss"
+        )
     return None
 
 
 def selected_rows(plan: Plan) -> str | None:
-    if getattr(plan.parts.get("sampling"), "selects_rows", False) and getattr(plan.parts["advantage"], "normalizes_batch", False):
+    if getattr(plan.parts.get("sampling"), "selects_rows", False) and getattr(
+        plan.parts["advantage"], "normalizes_batch", False
+    ):
         sampling, advantage = plan.choices.get("sampling"), plan.choices.get("advantage")
-        problem = f"sampling={sampling} keeps the best responses, and advantage={advantage} subtracts the mean of those kept"
+        problem = (
+            f"sampling={sampling} keeps the best responses, and advantage={advantage} subtracts "
+            "the mean of those kept"
+        )
         return f"{problem}: type advantage=accept, or sampling=fixed"
     return None
 
 
 def greedy_baseline(plan: Plan) -> str | None:
-    if getattr(plan.parts.get("advantage"), "needs_greedy", False) and getattr(plan.parts["reward"], "needs_group", False):
+    if getattr(plan.parts.get("advantage"), "needs_greedy", False) and getattr(
+        plan.parts["reward"], "needs_group", False
+    ):
         problem = f"reward={plan.choices.get('reward')} compares responses to one prompt"
-        return f"{problem}, but advantage={plan.choices.get('advantage')} has a single greedy one as baseline: type advantage=rloo"
+        return (
+            f"{problem}, but advantage={plan.choices.get('advantage')} has a single greedy one as "
+            "baseline: type advantage=rloo"
+        )
     return None
 
 
 def _penalises_rewards(kl: Any) -> bool:
-    """Return True if `kl` is subtracted from the rewards; a coefficient of 0 that may change counts too."""
+    """Return True if `kl` is subtracted from the rewards; a coefficient of 0 that may change counts
+    too."""
     varies = hasattr(kl, "on_iteration_end")
     return getattr(kl, "where", None) == "reward" and (varies or kl.coefficient > 0)

@@ -13,39 +13,74 @@ def group_size(plan: Plan) -> str | None:
         online = plan.algorithm.samples_responses and group in plan.parts
         if online and samples < 2 and getattr(plan.parts[group], "needs_group", False):
             other = "sampling=fixed, or " if group == "sampling" else ""
-            problem = f"{group}={plan.choices.get(group)} compares responses to one prompt, but batch.samples={samples}"
+            problem = (
+                f"{group}={plan.choices.get(group)} compares responses to one prompt, but "
+                f"batch.samples={samples}"
+            )
             return f"{problem}: type {other}batch.samples=8"
     if "judge" in plan.parts and samples < 2:
-        return f"a judge compares responses to one prompt, but batch.samples={samples}: type batch.samples=4"
+        return (
+            f"a judge compares responses to one prompt, but batch.samples={samples}: type "
+            "batch.samples=4"
+        )
     return None
 
 
 def critic(plan: Plan) -> str | None:
     if "critic" not in plan.parts:
         return None
-    needs_critic, has_critic = getattr(plan.parts["advantage"], "needs_values", False), hasattr(plan.parts["critic"], "coefficient")
+    needs_critic, has_critic = (
+        getattr(plan.parts["advantage"], "needs_values", False),
+        hasattr(plan.parts["critic"], "coefficient"),
+    )
     if needs_critic and not has_critic:
-        return f"advantage={plan.choices.get('advantage')} needs a critic: type critic=separate, or advantage=group_norm"
+        return (
+            f"advantage={plan.choices.get('advantage')} needs a critic: type critic=separate, or "
+            "advantage=group_norm"
+        )
     if has_critic and not needs_critic:
-        return f"critic={plan.choices.get('critic')} would be trained but not used: type critic=none, or advantage=gae"
+        return (
+            f"critic={plan.choices.get('critic')} would be trained but not used: type "
+            "critic=none, or advantage=gae"
+        )
     return None
 
 
 def reward_scaling(plan: Plan) -> str | None:
-    scaled = getattr(plan.settings, "normalize_reward", False) or getattr(plan.settings, "clip_reward", None) is not None
+    scaled = (
+        getattr(plan.settings, "normalize_reward", False)
+        or getattr(plan.settings, "clip_reward", None) is not None
+    )
     if scaled and getattr(plan.parts.get("advantage"), "reads_correctness", False):
         option = plan.choices.get("advantage")
-        return f"algo.normalize_reward and algo.clip_reward scale rewards, but advantage={option} reads correctness only: drop them"
-    if getattr(plan.settings, "normalize_reward", False) and getattr(plan.parts.get("advantage"), "needs_nonnegative", False):
+        return (
+            f"algo.normalize_reward and algo.clip_reward scale rewards, but advantage={option} "
+            "reads correctness only: drop them"
+        )
+    if getattr(plan.settings, "normalize_reward", False) and getattr(
+        plan.parts.get("advantage"), "needs_nonnegative", False
+    ):
         option = plan.choices.get("advantage")
-        return f"algo.normalize_reward subtracts the mean reward, but advantage={option} needs rewards of at least 0: drop it"
+        return (
+            f"algo.normalize_reward subtracts the mean reward, but advantage={option} needs "
+            "rewards of at least 0: drop it"
+        )
     if scaled and getattr(plan.parts.get("advantage"), "needs_terms", False):
         option = plan.choices.get("advantage")
-        return f"algo.normalize_reward and algo.clip_reward change the total reward, but advantage={option} reads its terms: drop them"
+        return (
+            "algo.normalize_reward and algo.clip_reward change the total reward, but "
+            f"advantage={option} reads its terms: drop them"
+        )
     if scaled and getattr(plan.parts["reward"], "gives_tokens", False):
-        return "algo.normalize_reward and algo.clip_reward scale one reward per response, but this reward is spread over tokens: drop them"
+        return (
+            "algo.normalize_reward and algo.clip_reward scale one reward per response, but this "
+            "reward is spread over tokens: drop them"
+        )
     if scaled and getattr(plan.parts["reward"], "gives_steps", False):
-        return "algo.normalize_reward and algo.clip_reward scale one reward per response, but this reward returns one per step: drop them"
+        return (
+            "algo.normalize_reward and algo.clip_reward scale one reward per response, but this "
+            "reward returns one per step: drop them"
+        )
     return None
 
 
@@ -54,9 +89,17 @@ def reference(plan: Plan) -> str | None:
         is_default = getattr(plan.parts.get("reference"), "copies_policy", True)
         if not is_default and not getattr(plan.parts.get(group), "needs_reference", True):
             option, reference = plan.choices.get(group), plan.choices.get("reference")
-            return f"reference={reference} has no effect, because {group}={option} needs no reference: drop it"
-    if getattr(plan.settings, "reference_every", None) is not None and not getattr(plan.parts.get("kl"), "needs_reference", True):
-        return f"algo.reference_every updates the reference, but kl={plan.choices.get('kl')} has none: type kl=loss, or drop it"
+            return (
+                f"reference={reference} has no effect, because {group}={option} needs no "
+                "reference: drop it"
+            )
+    if getattr(plan.settings, "reference_every", None) is not None and not getattr(
+        plan.parts.get("kl"), "needs_reference", True
+    ):
+        return (
+            f"algo.reference_every updates the reference, but kl={plan.choices.get('kl')} has "
+            "none: type kl=loss, or drop it"
+        )
     return None
 
 
@@ -64,18 +107,38 @@ def teacher(plan: Plan) -> str | None:
     part, option = plan.parts.get("teacher"), plan.choices.get("teacher")
     if part is None:
         if getattr(plan.parts.get("advantage"), "ignores_rewards", False):
-            return f"advantage={plan.choices.get('advantage')} ignores rewards, so nothing is learned: type advantage=group_norm"
+            return (
+                f"advantage={plan.choices.get('advantage')} ignores rewards, so nothing is "
+                "learned: type advantage=group_norm"
+            )
         return None
     if getattr(plan.algorithm, "needs_distributions", False):
         if hasattr(part, "logprobs"):
-            return f"algo={plan.config.algo.name} needs whole distributions, which teacher={option} does not return: type teacher=local"
+            return (
+                f"algo={plan.config.algo.name} needs whole distributions, which teacher={option} "
+                "does not return: type teacher=local"
+            )
         if plan.batch.samples > 1:
-            return f"algo={plan.config.algo.name} takes one response to each prompt: type batch.samples=1"
+            return (
+                f"algo={plan.config.algo.name} takes one response to each prompt: type "
+                "batch.samples=1"
+            )
     if hasattr(part, "logprobs") and getattr(plan.parts["rollout"], "temperature", 1.0) != 1:
-        return f"teacher={option} returns log-probabilities of temperature 1: type rollout.temperature=1"
+        return (
+            f"teacher={option} returns log-probabilities of temperature 1: type "
+            "rollout.temperature=1"
+        )
     moves = getattr(plan.settings, "reference_every", None) is not None
-    if moves and part.copies_policy and getattr(plan.adapter, "freezes", False) and plan.choices.get("reference") == "policy":
-        return f"teacher={option} and the moving reference would be one adapter: type teacher.weights=current, or drop algo.reference_every"
+    if (
+        moves
+        and part.copies_policy
+        and getattr(plan.adapter, "freezes", False)
+        and plan.choices.get("reference") == "policy"
+    ):
+        return (
+            f"teacher={option} and the moving reference would be one adapter: type "
+            "teacher.weights=current, or drop algo.reference_every"
+        )
     return None
 
 
@@ -83,37 +146,59 @@ def rounds(plan: Plan) -> str | None:
     if not getattr(plan.algorithm, "trains_reward_model", False):
         return None
     name, terms = plan.config.algo.name, getattr(plan.parts["reward"], "terms", {})
-    if not any(isinstance(term["reward"], Neural) and term.get("weight", 1.0) for term in terms.values()):
-        return f"algo={name} trains the reward model in rounds: type reward=neural reward.terms.neural.reward.model=RUN"
+    if not any(
+        isinstance(term["reward"], Neural) and term.get("weight", 1.0) for term in terms.values()
+    ):
+        return (
+            f"algo={name} trains the reward model in rounds: type reward=neural "
+            "reward.terms.neural.reward.model=RUN"
+        )
     if plan.settings.reference_every is None:
         return f"algo={name} needs the number of iterations per round: type algo.reference_every=20"
     length, every = plan.config.trainer.max_iterations, plan.settings.reference_every
     if length < every:
-        return f"algo.reference_every={every} is longer than the run, trainer.max_iterations={length}: type algo.reference_every={length}"
+        return (
+            f"algo.reference_every={every} is longer than the run, "
+            f"trainer.max_iterations={length}: type algo.reference_every={length}"
+        )
     if getattr(plan.parts["ranking"], "margin", False):
         return "ranking.margin=true, but a judge returns no margins: type ranking.margin=false"
     num_prompts = plan.batch.prompts * every
     if (refresh := plan.settings.refresh_prompts) > num_prompts:
-        return f"algo.refresh_prompts={refresh}, but a round has {num_prompts} prompts: type algo.refresh_prompts={num_prompts}"
+        return (
+            f"algo.refresh_prompts={refresh}, but a round has {num_prompts} prompts: type "
+            f"algo.refresh_prompts={num_prompts}"
+        )
     return None
 
 
 def temperature(plan: Plan) -> str | None:
     temperature = getattr(plan.parts.get("rollout"), "temperature", 1.0)
     if plan.algorithm.samples_responses and temperature == 0:
-        return "rollout.temperature=0 samples the same response every time, so there is no learning signal: type rollout.temperature=1"
+        return (
+            "rollout.temperature=0 samples the same response every time, so there is no learning "
+            "signal: type rollout.temperature=1"
+        )
     return None
 
 
 def truncation(plan: Plan) -> str | None:
     rollout, correction = plan.parts.get("rollout"), plan.parts.get("correction")
-    if "ratio" not in plan.parts or not (getattr(rollout, "top_p", 1.0) < 1 or getattr(rollout, "top_k", 0) > 0):
+    if "ratio" not in plan.parts or not (
+        getattr(rollout, "top_p", 1.0) < 1 or getattr(rollout, "top_k", 0) > 0
+    ):
         return None
     if correction is not None and not isinstance(correction, NoCorrection):
         return None
     weighted = "" if correction is None else ", or correction=truncated"
-    problem = "rollout.top_p and rollout.top_k sample from another distribution than the one that is trained"
-    return f"{problem}: type rollout.top_p=1 rollout.top_k=0{weighted} (validation has its own settings)"
+    problem = (
+        "rollout.top_p and rollout.top_k sample from another distribution than the one that "
+        "is trained"
+    )
+    return (
+        f"{problem}: type rollout.top_p=1 rollout.top_k=0{weighted} (validation has its own "
+        "settings)"
+    )
 
 
 def ahead(plan: Plan) -> str | None:
@@ -121,25 +206,54 @@ def ahead(plan: Plan) -> str | None:
         return None
     settings, advantage = plan.settings, plan.parts.get("advantage")
     if not plan.algorithm.samples_ahead:
-        return f"rollout.ahead=1 samples for the next iteration, which algo={plan.config.algo.name} does not do: type rollout.ahead=0"
+        return (
+            f"rollout.ahead=1 samples for the next iteration, which algo={plan.config.algo.name} "
+            "does not do: type rollout.ahead=0"
+        )
     if isinstance(plan.parts.get("correction"), NoCorrection):
-        return "rollout.ahead=1 trains on samples of the policy before its last update: type correction=truncated, or rollout.ahead=0"
+        return (
+            "rollout.ahead=1 trains on samples of the policy before its last update: type "
+            "correction=truncated, or rollout.ahead=0"
+        )
     if getattr(advantage, "needs_greedy", False):
-        problem = f"advantage={plan.choices.get('advantage')} samples again to grade a batch, while rollout.ahead=1 samples the next one"
+        problem = (
+            f"advantage={plan.choices.get('advantage')} samples again to grade a batch, while "
+            "rollout.ahead=1 samples the next one"
+        )
         return f"{problem}: type rollout.ahead=0, or advantage=rloo"
-    if getattr(settings, "retire_solved", None) is not None or getattr(settings, "retire_unsolved", None) is not None:
-        problem = "algo.retire_solved and algo.retire_unsolved choose prompts by the results of those before"
-        return f"{problem}, and rollout.ahead=1 samples them before these are graded: type rollout.ahead=0, or drop them"
+    if (
+        getattr(settings, "retire_solved", None) is not None
+        or getattr(settings, "retire_unsolved", None) is not None
+    ):
+        problem = (
+            "algo.retire_solved and algo.retire_unsolved choose prompts by the results of those "
+            "before"
+        )
+        return (
+            f"{problem}, and rollout.ahead=1 samples them before these are graded: type "
+            "rollout.ahead=0, or drop them"
+        )
     return None
 
 
 def router(plan: Plan) -> str | None:
-    if getattr(plan.parts.get("router"), "every", 1) != 1 and getattr(plan.adapter, "freezes", False):
-        return "router.every has no effect, because the adapter freezes the routers: type router.every=1 (router.replay=true can stay)"
-    every, length = getattr(plan.parts.get("router"), "every", None), plan.config.trainer.max_iterations
+    if getattr(plan.parts.get("router"), "every", 1) != 1 and getattr(
+        plan.adapter, "freezes", False
+    ):
+        return (
+            "router.every has no effect, because the adapter freezes the routers: type "
+            "router.every=1 (router.replay=true can stay)"
+        )
+    every, length = (
+        getattr(plan.parts.get("router"), "every", None),
+        plan.config.trainer.max_iterations,
+    )
     if every is None or every <= length:
         return None
-    return f"router.every={every}, but trainer.max_iterations={length}: routers would never be updated: type router.every={length}"
+    return (
+        f"router.every={every}, but trainer.max_iterations={length}: routers would never be "
+        f"updated: type router.every={length}"
+    )
 
 
 def quantization(plan: Plan) -> str | None:
@@ -150,5 +264,8 @@ def quantization(plan: Plan) -> str | None:
         other = "type adapter=lora, or " if "adapter" in plan.algorithm.groups else "type "
         return f"policy.quantization={kind} needs frozen weights: {other}policy.quantization=null"
     if plan.choices.get("critic") == "separate" and plan.config.critic.init is None:
-        return f"critic=separate trains a full-precision copy of the trunk, which defeats policy.quantization={kind}: type critic=shared"
+        return (
+            "critic=separate trains a full-precision copy of the trunk, which defeats "
+            f"policy.quantization={kind}: type critic=shared"
+        )
     return None

@@ -16,15 +16,27 @@ from rlmods.types import UserError
 def ptx(plan: Plan) -> str | None:
     if not getattr(plan.settings, "ptx_coefficient", 0):
         return None
-    rows, weights, advice = plan.splits.ptx, plan.splits.ptx_weights or {}, "type data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN"
+    rows, weights, advice = (
+        plan.splits.ptx,
+        plan.splits.ptx_weights or {},
+        "type data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN",
+    )
     if not rows:
         return f"algo.ptx_coefficient: all rows are held out by data=: {advice}"
     for prompt in rows:
         if "response" not in prompt.meta:
-            of_source = f"type ptx.sources.{prompt.source}.response=COLUMN, or ~ptx.sources.{prompt.source}"
-            return f"algo.ptx_coefficient needs responses, but prompt {prompt.id} has none: {of_source if weights else advice}"
+            of_source = (
+                f"type ptx.sources.{prompt.source}.response=COLUMN, or ~ptx.sources.{prompt.source}"
+            )
+            return (
+                f"algo.ptx_coefficient needs responses, but prompt {prompt.id} has none: "
+                f"{of_source if weights else advice}"
+            )
     if missing := sorted(weights.keys() - {prompt.source for prompt in rows}):
-        return f"algo.ptx_coefficient: all rows of the source {missing[0]} are held out by data=: type ~ptx.sources.{missing[0]}"
+        return (
+            f"algo.ptx_coefficient: all rows of the source {missing[0]} are held out by data=: "
+            f"type ~ptx.sources.{missing[0]}"
+        )
     return None
 
 
@@ -33,21 +45,30 @@ def minibatches(plan: Plan) -> str | None:
     if rows % plan.batch.minibatches == 0:
         return None
     fits = ", ".join(str(n) for n in range(1, 65) if rows % n == 0)
-    return f"batch.minibatches={plan.batch.minibatches} does not divide the {rows} rows of an iteration: type one of {fits}"
+    return (
+        f"batch.minibatches={plan.batch.minibatches} does not divide the {rows} rows of an "
+        f"iteration: type one of {fits}"
+    )
 
 
 def prompts(plan: Plan) -> str | None:
     count = len(plan.splits.train)
     if plan.batch.prompts <= count:
         return None
-    return f"batch.prompts={plan.batch.prompts}, but the data has {count} prompts: type batch.prompts={count}"
+    return (
+        f"batch.prompts={plan.batch.prompts}, but the data has {count} prompts: type "
+        f"batch.prompts={count}"
+    )
 
 
 def sources(plan: Plan) -> str | None:
     reward, prompts = plan.parts.get("reward"), (*plan.splits.train, *plan.splits.val)
     names = {prompt.source for prompt in prompts if prompt.source is not None}
     if same := sorted(names & set(getattr(reward, "terms", {}))):
-        return f"the source {same[0]} has the name of a term of the reward, and so have their metrics: rename it, data.sources.NAME"
+        return (
+            f"the source {same[0]} has the name of a term of the reward, and so have their "
+            "metrics: rename it, data.sources.NAME"
+        )
     if not isinstance(reward, BySource):
         return None
     for prompt in prompts:
@@ -56,7 +77,10 @@ def sources(plan: Plan) -> str | None:
         except UserError as error:
             return str(error)
     if unused := sorted(reward.rewards.keys() - names):
-        return f"reward.rewards.{unused[0]} grades nothing, the sources of the data are {', '.join(sorted(names))}: drop it"
+        return (
+            f"reward.rewards.{unused[0]} grades nothing, the sources of the data are "
+            f"{', '.join(sorted(names))}: drop it"
+        )
     return None
 
 
@@ -66,11 +90,20 @@ def answers(plan: Plan) -> str | None:
         if not getattr(part, "needs_answer", False):
             continue
         for prompt in (*plan.splits.train, *plan.splits.val):
-            needed = not isinstance(part, BySource) or getattr(part.for_prompt(prompt), "needs_answer", False)
+            needed = not isinstance(part, BySource) or getattr(
+                part.for_prompt(prompt), "needs_answer", False
+            )
             if prompt.answer is None and needed:
                 option = f"{group}={plan.choices.get(group)}"
-                other = "" if plan.algorithm.samples_responses else ", or reward=format, as it is for validation only"
-                return f"{option} needs gold answers, but prompt {prompt.id} has none: type data.answer=COLUMN{other}"
+                other = (
+                    ""
+                    if plan.algorithm.samples_responses
+                    else ", or reward=format, as it is for validation only"
+                )
+                return (
+                    f"{option} needs gold answers, but prompt {prompt.id} has none: type "
+                    f"data.answer=COLUMN{other}"
+                )
     return None
 
 
@@ -78,10 +111,19 @@ def graded(plan: Plan) -> str | None:
     for path, part, _ in terms(plan):
         for setting in getattr(part, "needs_columns", ()):
             column, source = getattr(part, setting), re.match(r"reward\.rewards\.([^.]+)", path)
-            own = [x for x in (*plan.splits.train, *plan.splits.val) if source is None or x.source == source[1]]
+            own = [
+                x
+                for x in (*plan.splits.train, *plan.splits.val)
+                if source is None or x.source == source[1]
+            ]
             if own and all(prompt.meta.get(column) is None for prompt in own):
-                known = ", ".join(sorted({name for prompt in own for name in prompt.meta})) or "none"
-                return f"{path}.{setting}={column}: no row has this column, so nothing is graded: type {path}.{setting}=COLUMN (of {known})"
+                known = (
+                    ", ".join(sorted({name for prompt in own for name in prompt.meta})) or "none"
+                )
+                return (
+                    f"{path}.{setting}={column}: no row has this column, so nothing is graded: "
+                    f"type {path}.{setting}=COLUMN (of {known})"
+                )
     return None
 
 
@@ -94,20 +136,40 @@ def gradable(plan: Plan) -> str | None:
                     check_prompt(prompt)
             except ValueError as error:
                 problem = str(error).replace("type reward.", f"type {path}.")
-                return f"reward={plan.choices.get('reward')} cannot grade responses to {prompt.name}: {problem}; correct the row"
+                return (
+                    f"reward={plan.choices.get('reward')} cannot grade responses to "
+                    f"{prompt.name}: {problem}; correct the row"
+                )
     return None
 
 
 def validation(plan: Plan) -> str | None:
-    """Check that the reward of validation can grade the held-out prompts, and those of the named sets."""
-    own, sets = plan.validation.reward, {} if plan.validation.reward is None else {"data": plan.splits.val}
-    sets |= {f"validation.data.{name}": prompts for name, prompts in (plan.validation.data or {}).items()}
+    """Check that the reward of validation can grade the held-out prompts, and those of the named
+    sets."""
+    own, sets = (
+        plan.validation.reward,
+        {} if plan.validation.reward is None else {"data": plan.splits.val},
+    )
+    sets |= {
+        f"validation.data.{name}": prompts for name, prompts in (plan.validation.data or {}).items()
+    }
     if sets and "reward" not in plan.parts:
-        return f"algo={plan.config.algo.name} grades no responses: drop validation.reward and validation.data"
+        return (
+            f"algo={plan.config.algo.name} grades no responses: drop validation.reward and "
+            "validation.data"
+        )
     if own is not None:
         config = plan.config.copy()
-        config.reward, option = config.validation.reward, plan.choices.get("reward@validation.reward")
-        plan = replace(plan, config=config, parts={**plan.parts, "reward": own}, choices={**plan.choices, "reward": str(option)})
+        config.reward, option = (
+            config.validation.reward,
+            plan.choices.get("reward@validation.reward"),
+        )
+        plan = replace(
+            plan,
+            config=config,
+            parts={**plan.parts, "reward": own},
+            choices={**plan.choices, "reward": str(option)},
+        )
     for key, prompts in sets.items():
         for rule in (answers, graded, gradable):
             if message := rule(replace(plan, splits=Splits(prompts, ()))):
@@ -119,7 +181,10 @@ def validation(plan: Plan) -> str | None:
 COLUMNS = {
     "response": ("trains on responses", "type data.response=COLUMN"),
     "candidates": ("trains on preferences", "type data=preferences data.train=FILE"),
-    "steps": ("trains on labelled steps", "type data=preferences data.train=FILE data.steps=COLUMN data.step_labels=COLUMN"),
+    "steps": (
+        "trains on labelled steps",
+        "type data=preferences data.train=FILE data.steps=COLUMN data.step_labels=COLUMN",
+    ),
 }
 """Purpose of each required column, and the override that selects it."""
 
@@ -133,7 +198,10 @@ def columns(plan: Plan) -> str | None:
             if column not in prompt.meta or (column == "candidates" and "ranks" not in prompt.meta):
                 if "steps" in prompt.meta:
                     advice = "it has labelled steps, for algo=process_reward_model"
-                return f"algo={plan.config.algo.name} {purpose}, but prompt {prompt.id} has none: {advice}"
+                return (
+                    f"algo={plan.config.algo.name} {purpose}, but prompt {prompt.id} has none: "
+                    f"{advice}"
+                )
     return None
 
 
@@ -144,34 +212,77 @@ def demonstrations(plan: Plan) -> str | None:
         return None
     for prompt in plan.splits.train:
         if teacher.shows(prompt) is None:
-            known = ", ".join(sorted({*prompt.meta, *(["answer"] if prompt.answer is not None else [])})) or "none"
-            return f"teacher.demonstration={column}, but prompt {prompt.id} has no such column (it has {known}): type another"
+            known = (
+                ", ".join(
+                    sorted({*prompt.meta, *(["answer"] if prompt.answer is not None else [])})
+                )
+                or "none"
+            )
+            return (
+                f"teacher.demonstration={column}, but prompt {prompt.id} has no such column (it "
+                f"has {known}): type another"
+            )
     return None
 
 
 def preferences(plan: Plan) -> str | None:
-    preference, ranking, settings = plan.parts.get("preference"), plan.parts.get("ranking"), plan.settings
+    preference, ranking, settings = (
+        plan.parts.get("preference"),
+        plan.parts.get("ranking"),
+        plan.settings,
+    )
     if preference is not None and not preference.needs_reference:
         for key, default in (("reference_every", None), ("reference", "live")):
             if getattr(settings, key, default) != default:
-                return f"algo.{key} sets the reference, but preference={plan.choices.get('preference')} has none: drop it"
+                return (
+                    f"algo.{key} sets the reference, but "
+                    f"preference={plan.choices.get('preference')} has none: drop it"
+                )
     if preference is not None and getattr(settings, "kl_coefficient", 0.0) > 0:
         if not preference.needs_reference:
-            return f"algo.kl_coefficient needs a reference, but preference={plan.choices.get('preference')} has none: drop it"
+            return (
+                "algo.kl_coefficient needs a reference, but "
+                f"preference={plan.choices.get('preference')} has none: drop it"
+            )
         if settings.reference != "live":
-            return "algo.kl_coefficient needs the distributions of the reference in every step: type algo.reference=live"
+            return (
+                "algo.kl_coefficient needs the distributions of the reference in every step: "
+                "type algo.reference=live"
+            )
     if "judge" in plan.parts and getattr(settings, "reference", "live") != "live":
-        return f"algo.reference={settings.reference} needs responses that are in the data, but they are sampled: type algo.reference=live"
+        return (
+            f"algo.reference={settings.reference} needs responses that are in the data, but they "
+            "are sampled: type algo.reference=live"
+        )
     if getattr(preference, "needs_kl", False) and plan.batch.prompts // plan.batch.minibatches < 2:
-        return "this preference loss estimates a KL from responses to other prompts of the optimizer step: type batch.minibatches=1"
+        return (
+            "this preference loss estimates a KL from responses to other prompts of the "
+            "optimizer step: type batch.minibatches=1"
+        )
     if "candidates" not in plan.algorithm.needs_columns:
         return None
     rows = [prompt for prompt in plan.splits.train if "candidates" in prompt.meta]
-    if getattr(preference, "needs_pairs", ranking is not None) and not any(len(set(prompt.meta["ranks"])) > 1 for prompt in rows):
-        other = "type preference=kto, which trains on labels" if preference is not None else "type data.train=FILE with pairs or rankings"
-        return f"algo={plan.config.algo.name} compares responses to one prompt, but no row of the data prefers one to another: {other}"
-    if getattr(ranking, "margin", False) and not any(prompt.meta.get("margin") is not None for prompt in rows):
+    if getattr(preference, "needs_pairs", ranking is not None) and not any(
+        len(set(prompt.meta["ranks"])) > 1 for prompt in rows
+    ):
+        other = (
+            "type preference=kto, which trains on labels"
+            if preference is not None
+            else "type data.train=FILE with pairs or rankings"
+        )
+        return (
+            f"algo={plan.config.algo.name} compares responses to one prompt, but no row of the "
+            f"data prefers one to another: {other}"
+        )
+    if getattr(ranking, "margin", False) and not any(
+        prompt.meta.get("margin") is not None for prompt in rows
+    ):
         return "ranking.margin=true, but the data has no margin: type ranking.margin=false"
-    if getattr(settings, "zero_mean", False) and not any("candidates" in prompt.meta for prompt in plan.splits.val):
-        return "algo.zero_mean=true subtracts the mean score of held-out responses, but there are none: type algo.zero_mean=false"
+    if getattr(settings, "zero_mean", False) and not any(
+        "candidates" in prompt.meta for prompt in plan.splits.val
+    ):
+        return (
+            "algo.zero_mean=true subtracts the mean score of held-out responses, but there are "
+            "none: type algo.zero_mean=false"
+        )
     return None

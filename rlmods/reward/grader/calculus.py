@@ -1,8 +1,9 @@
-"""Definite integrals and sums of infinitely many terms, by numerical methods with a bounded number of evaluations.
+"""Definite integrals and sums of infinitely many terms, by numerical methods with a bounded number
+of evaluations.
 
-Values are correct to `CALCULUS_DIGITS` digits, which decides between closed forms as surely as a computer algebra system does, and needs no
-process of its own: the evaluations spend the budget of `evaluate`.
-"""
+Values are correct to `CALCULUS_DIGITS` digits, which decides between closed forms as surely as a
+computer algebra system does, and needs no process of its own: the evaluations spend the budget of
+`evaluate`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from typing import Any
 from rlmods.reward.grader.numbers import Undefined, Value, as_mp, mp, set_digits
 
 CALCULUS_DIGITS = 50
-"""Precision of the arithmetic, higher than that of the results, as integrands lose digits near their singularities."""
+"""Precision of the arithmetic, higher than that of the results, as integrands lose digits near
+their singularities."""
 RESULT_DIGITS = 37
 """Digits of a result, of which `close` compares 15 less."""
 MAX_TERMS = 150
@@ -24,7 +26,8 @@ _SHIFT = 7
 
 
 def integral(function: Callable[[Any], Any], low: Value, high: Value) -> Value:
-    """Return the integral of `function` from low to high by tanh-sinh quadrature. Raises Undefined if it is not found to 22 digits."""
+    """Return the integral of `function` from low to high by tanh-sinh quadrature. Raises Undefined
+    if it is not found to 22 digits."""
     with mp().workdps(CALCULUS_DIGITS):
         value, error = mp().quad(function, [as_mp(low), as_mp(high)], error=True, maxdegree=7)
         _check(value, error)
@@ -35,9 +38,8 @@ def integral(function: Callable[[Any], Any], low: Value, high: Value) -> Value:
 def infinite_sum(term: Callable[[Any], Any], start: Fraction) -> Value:
     """Return the sum of `term` from `start` on by extrapolation of partial sums.
 
-    Raises Undefined unless the terms vanish and two extrapolations agree: a divergent series has no value, also where a summation method
-    gives it one.
-    """
+    Raises Undefined unless the terms vanish and two extrapolations agree: a divergent series has no
+    value, also where a summation method gives it one."""
     with mp().workdps(CALCULUS_DIGITS):
         first, infinity = as_mp(start), mp().inf
         far, farther = abs(term(first + 400)), abs(term(first + 1600))
@@ -51,5 +53,7 @@ def infinite_sum(term: Callable[[Any], Any], start: Fraction) -> Value:
 
 
 def _check(value: Any, error: Any) -> None:
-    if not mp().isfinite(value) or not abs(error) <= mp().mpf(10) ** -_TOLERANCE_DIGITS * max(1, abs(value)):
+    if not mp().isfinite(value) or not abs(error) <= mp().mpf(10) ** -_TOLERANCE_DIGITS * max(
+        1, abs(value)
+    ):
         raise Undefined("an integral or a sum that does not converge")

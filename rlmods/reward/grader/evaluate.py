@@ -1,8 +1,9 @@
-"""Evaluation of syntax trees: exact rationals where the tree allows them, otherwise 100 digits, within a budget of steps and sizes.
+"""Evaluation of syntax trees: exact rationals where the tree allows them, otherwise 100 digits,
+within a budget of steps and sizes.
 
-Two expressions that agree at several random points are taken to be equal (Schwartz-Zippel lemma). Unlike simplification by a computer
-algebra system, this decides every pair in bounded time, including trigonometric and logarithmic expressions.
-"""
+Two expressions that agree at several random points are taken to be equal (Schwartz-Zippel lemma).
+Unlike simplification by a computer algebra system, this decides every pair in bounded time,
+including trigonometric and logarithmic expressions."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ from rlmods.reward.grader.units import read_unit
 POINTS = 6
 """Random points at which expressions are compared: the last two have negative coordinates."""
 MAX_STEPS = 40_000
-"""Steps per comparison, over all its members and points. Functions and long numbers count for several steps."""
+"""Steps per comparison, over all its members and points. Functions and long numbers count for
+several steps."""
 MAX_TERMS = 2_000
 """Terms of one sum or product."""
 LIMIT_COST = 2_000
@@ -51,7 +53,8 @@ class _Budget(threading.local):
     def __init__(self) -> None:
         self.remaining = MAX_STEPS
         self.constants: dict[Node, Value] = {}
-        """Values of sums, products and integrals without symbols, which are the same at every point."""
+        """Values of sums, products and integrals without symbols, which are the same at every
+        point."""
 
 
 _budget = _Budget()
@@ -72,7 +75,8 @@ def spend(steps: int) -> None:
 
 
 def evaluate(node: Node, point: int = 0) -> Value:
-    """Return the value of `node` with its symbols at random point number `point`. Raises TooLarge or Undefined."""
+    """Return the value of `node` with its symbols at random point number `point`. Raises TooLarge
+    or Undefined."""
     try:
         return _Evaluator(point).value(node, {})
     except (ZeroDivisionError, ValueError, OverflowError, TypeError) as error:
@@ -82,9 +86,14 @@ def evaluate(node: Node, point: int = 0) -> Value:
 
 
 def free_names(node: Node) -> frozenset[str]:
-    """Return the names of symbols and functions in `node`, except variables bound by a sum, product or integral."""
+    """Return the names of symbols and functions in `node`, except variables bound by a sum, product
+    or integral."""
     if node.op in ("sum", "prod", "int"):
-        return free_names(node.args[0]) | free_names(node.args[1]) | (free_names(node.args[2]) - {node.text})
+        return (
+            free_names(node.args[0])
+            | free_names(node.args[1])
+            | (free_names(node.args[2]) - {node.text})
+        )
     names = {node.text} if node.op in ("name", "apply") else set()
     return frozenset(names).union(*(free_names(arg) for arg in node.args))
 
@@ -134,7 +143,8 @@ class _Evaluator:
         return self.random(name)
 
     def random(self, name: str) -> Fraction:
-        """Return a rational in (0.2, 2.2), or its negative for half of the names at the last two points."""
+        """Return a rational in (0.2, 2.2), or its negative for half of the names at the last two
+        points."""
         digest = zlib.crc32(f"{name}/{self.point}".encode())
         sign = -1 if self.point >= POINTS - 2 and (digest + self.point) % 2 else 1
         return sign * (Fraction(digest % 1999, 1000) + Fraction(211, 1009))
@@ -162,7 +172,9 @@ class _Evaluator:
         if op in ("call", "!", "abs", "floor", "ceil"):
             if any(isinstance(arg, tuple) for arg in args):
                 raise Undefined("a function of a matrix")
-            if node.text == "binom" and not all(isinstance(arg, Fraction) and arg.denominator == 1 for arg in args):
+            if node.text == "binom" and not all(
+                isinstance(arg, Fraction) and arg.denominator == 1 for arg in args
+            ):
                 spend(150)
             return function(node.text if op == "call" else op, args)
         raise Undefined(f"no value: {op}")
@@ -210,11 +222,20 @@ class _Evaluator:
 
     def series(self, node: Node, bound: Mapping[str, Value]) -> Value:
         start, stop = (self.value(arg, bound) for arg in node.args[:2])
-        if node.op == "sum" and not isinstance(stop, Fraction) and mp().isinf(stop) and isinstance(start, Fraction):
+        if (
+            node.op == "sum"
+            and not isinstance(stop, Fraction)
+            and mp().isinf(stop)
+            and isinstance(start, Fraction)
+        ):
             term = self.function(node, bound)
             with self.limit():
                 return infinite_sum(lambda index: term(Fraction(int(index))), start)
-        if not (isinstance(start, Fraction) and isinstance(stop, Fraction) and start.denominator == stop.denominator == 1):
+        if not (
+            isinstance(start, Fraction)
+            and isinstance(stop, Fraction)
+            and start.denominator == stop.denominator == 1
+        ):
             raise Undefined("a series with a symbolic bound")
         if stop - start > MAX_TERMS:
             raise TooLarge("too many terms")

@@ -1,4 +1,5 @@
-"""Arithmetic on exact rationals and 100-digit numbers, and on matrices of them, in bounded time and space."""
+"""Arithmetic on exact rationals and 100-digit numbers, and on matrices of them, in bounded time and
+space."""
 
 from __future__ import annotations
 
@@ -13,10 +14,29 @@ Value = Any
 """A Fraction, a 100-digit real or complex number (mpmath), or a tuple of rows of those."""
 
 DIGITS = 100
-"""Precision. Golds like (2+sqrt 3)^50 + (2-sqrt 3)^50 differ from a wrong answer only after the 57th digit."""
+"""Precision. Golds like (2+sqrt 3)^50 + (2-sqrt 3)^50 differ from a wrong answer only after the
+57th digit."""
 MAX_BITS = 40_000
 MAX_FACTORIAL = 2_000
-_ANALYTIC = frozenset(("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asec", "acsc", "acot"))
+_ANALYTIC = frozenset(
+    (
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asin",
+        "acos",
+        "atan",
+        "asec",
+        "acsc",
+        "acot",
+    )
+)
 _threads = threading.local()
 
 
@@ -25,11 +45,13 @@ class TooLarge(ParseError):  # noqa: N818
 
 
 class Undefined(ParseError):  # noqa: N818
-    """The expression has no value: a division by zero, a set in a sum, a series with a symbolic bound."""
+    """The expression has no value: a division by zero, a set in a sum, a series with a symbolic
+    bound."""
 
 
 def mp() -> Any:
-    """Return this thread's 100-digit arithmetic: an mpmath context must not be shared between threads."""
+    """Return this thread's 100-digit arithmetic: an mpmath context must not be shared between
+    threads."""
     if not hasattr(_threads, "mp"):
         from mpmath.ctx_mp import MPContext  # type: ignore[import-untyped, unused-ignore]
 
@@ -43,9 +65,14 @@ def as_mp(value: Value) -> Any:
 
 
 def close(first: Value, second: Value) -> bool:
-    """Return True if equal: exactly for rationals, otherwise to 85 of the 100 digits (to within 1e-90 of a zero)."""
+    """Return True if equal: exactly for rationals, otherwise to 85 of the 100 digits (to within
+    1e-90 of a zero)."""
     if isinstance(first, tuple) or isinstance(second, tuple):
-        return isinstance(first, tuple) and isinstance(second, tuple) and _close_matrices(first, second)
+        return (
+            isinstance(first, tuple)
+            and isinstance(second, tuple)
+            and _close_matrices(first, second)
+        )
     if isinstance(first, Fraction) and isinstance(second, Fraction):
         return first == second
     a, b = as_mp(first), as_mp(second)
@@ -57,7 +84,8 @@ def close(first: Value, second: Value) -> bool:
 
 
 def set_digits(digits: int = DIGITS) -> None:
-    """Set the digits to which values of this thread are known from now on, of which `close` compares 15 less."""
+    """Set the digits to which values of this thread are known from now on, of which `close`
+    compares 15 less."""
     _threads.digits = digits
 
 
@@ -71,7 +99,9 @@ def is_real(value: Value) -> bool:
 
 def _close_matrices(first: Value, second: Value) -> bool:
     same_shape = [len(row) for row in first] == [len(row) for row in second]
-    return same_shape and all(close(a, b) for r, s in zip(first, second, strict=True) for a, b in zip(r, s, strict=True))
+    return same_shape and all(
+        close(a, b) for r, s in zip(first, second, strict=True) for a, b in zip(r, s, strict=True)
+    )
 
 
 def bits(value: Fraction) -> int:
@@ -81,7 +111,11 @@ def bits(value: Fraction) -> int:
 def scale(value: Value, by: Value) -> Value:
     if isinstance(value, tuple):
         return tuple(tuple(scale(entry, by) for entry in row) for row in value)
-    return value * by if isinstance(value, Fraction) and isinstance(by, Fraction) else as_mp(value) * as_mp(by)
+    return (
+        value * by
+        if isinstance(value, Fraction) and isinstance(by, Fraction)
+        else as_mp(value) * as_mp(by)
+    )
 
 
 def divide(a: Value, b: Value) -> Value:
@@ -106,7 +140,8 @@ def power(base: Value, exponent: Value) -> Value:
 
 
 def limit_power(base: Value, exponent: Value) -> Value:
-    """Return the power, 0 below 10^-400 and infinity above 10^400, as in the tail of an integrand."""
+    """Return the power, 0 below 10^-400 and infinity above 10^400, as in the tail of an
+    integrand."""
     if is_real(base) and is_real(exponent) and as_mp(base).real > 0:
         size = as_mp(exponent).real * mp().log(as_mp(base).real)
         if abs(size) > 1000:
@@ -122,8 +157,16 @@ def matrix_operation(op: str, a: Value, b: Value) -> Value:
         return scale(a, b) if isinstance(a, tuple) else scale(b, a)
     if op == "/" and not isinstance(b, tuple):
         return scale(a, divide(Fraction(1), b))
-    if op == "+" and isinstance(a, tuple) and isinstance(b, tuple) and [len(r) for r in a] == [len(r) for r in b]:
-        return tuple(tuple(_dot((x, y), (Fraction(1), Fraction(1))) for x, y in zip(r, s, strict=True)) for r, s in zip(a, b, strict=True))
+    if (
+        op == "+"
+        and isinstance(a, tuple)
+        and isinstance(b, tuple)
+        and [len(r) for r in a] == [len(r) for r in b]
+    ):
+        return tuple(
+            tuple(_dot((x, y), (Fraction(1), Fraction(1))) for x, y in zip(r, s, strict=True))
+            for r, s in zip(a, b, strict=True)
+        )
     raise Undefined("matrix operation")
 
 
@@ -135,7 +178,12 @@ def _dot(first: Any, second: Any) -> Value:
 
 
 def in_base(digits: str, base: Value) -> Fraction:
-    if not isinstance(base, Fraction) or base.denominator != 1 or not 2 <= base <= 36 or len(digits) > 100:
+    if (
+        not isinstance(base, Fraction)
+        or base.denominator != 1
+        or not 2 <= base <= 36
+        or len(digits) > 100
+    ):
         raise Undefined("base")
     return Fraction(int(digits, int(base)))
 
@@ -218,7 +266,9 @@ def _root(x: Value, degree: Value) -> Value:
         return -_root(-x, degree)
     root = mp().root(as_mp(x), n)
     if isinstance(x, Fraction) and x >= 0:
-        guess = Fraction(*(int(mp().nint(mp().root(mp().mpf(part), n))) for part in (x.numerator, x.denominator)))
+        guess = Fraction(
+            *(int(mp().nint(mp().root(mp().mpf(part), n))) for part in (x.numerator, x.denominator))
+        )
         if bits(guess) * n <= MAX_BITS and guess**n == x:
             return guess
     return root

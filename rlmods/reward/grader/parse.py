@@ -1,13 +1,12 @@
-"""Recursive-descent parser of answers. Nothing is evaluated here, and no text ever reaches `eval` or a computer algebra system.
+"""Recursive-descent parser of answers. Nothing is evaluated here, and no text ever reaches `eval`
+or a computer algebra system.
 
-answer   = relation (separator relation)*                     1, 2 or 3;   x = 1 and y = 2
-relation = union (("=" | "<" | "in" | ...) union)*            0 < x <= 3
-union    = ratio (("cup" | "cap" | "setminus") ratio)*        [0, 1) cup {2}
-ratio    = sum (":" sum)*                                     2 : 3 : 5
-sum      = product (("+" | "-" | "+-") product)*
-product  = factor (("*" | "/" | nothing) factor)*             a unit may follow a factor; over words or a wide space it is a phrase
-factor   = "-" factor | atom ("^" factor | "!" | "%")*
-"""
+answer   = relation (separator relation)*                     1, 2 or 3;   x = 1 and y = 2 relation
+= union (("=" | "<" | "in" | ...) union)*            0 < x <= 3 union    = ratio (("cup" | "cap" |
+"setminus") ratio)*        [0, 1) cup {2} ratio    = sum (":" sum)*
+2 : 3 : 5 sum      = product (("+" | "-" | "+-") product)* product  = factor (("*" | "/" | nothing)
+factor)*             a unit may follow a factor; over words or a wide space it is a phrase factor
+= "-" factor | atom ("^" factor | "!" | "%")*"""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ _ABSTRACT_FUNCTIONS = frozenset("fghFGP")
 
 
 def parse(text: str, *, thousands: bool = True) -> Node:
-    """Return the syntax tree of an answer. Raises ParseError for a text that is not an answer, too deep or too long."""
+    """Return the syntax tree of an answer. Raises ParseError for a text that is not an answer, too
+    deep or too long."""
     parser = _Parser(tokenize(clean(text), thousands=thousands))
     node = parser.over()
     if parser.peek.kind != "end":
@@ -55,7 +55,11 @@ class _Parser(Cursor):
                 separators.add(self.peek.text)
                 self.position += 1
             items.append(self.relation())
-        return items[0] if len(items) == 1 else Node("list", tuple(items), "or" if "or" in separators else "and")
+        return (
+            items[0]
+            if len(items) == 1
+            else Node("list", tuple(items), "or" if "or" in separators else "and")
+        )
 
     def relation(self) -> Node:
         items, operators = [self.union()], []
@@ -109,16 +113,23 @@ class _Parser(Cursor):
                 node, worded = Node("unit", (node,), "^mod" + self.text_since(start)), True
             elif self.next_is_atom(function=not juxtaposed_only):
                 apart = worded or self.peek.apart
-                node = Node("phrase", (node, self.factor())) if apart else Node("*", (node, self.factor()), "adjacent")
+                node = (
+                    Node("phrase", (node, self.factor()))
+                    if apart
+                    else Node("*", (node, self.factor()), "adjacent")
+                )
             else:
                 return node
 
     def unit(self, node: Node) -> Node:
-        """Parse a unit, or any words, after a quantity: kept by name, without effect on the value."""
+        """Parse a unit, or any words, after a quantity: kept by name, without effect on the
+        value."""
         words = [self.peek.text]
         self.position += 1
         while True:
-            if self.peek.kind == "text" or (self.next_is("/", "*") and self.tokens[self.position + 1].kind == "text"):
+            if self.peek.kind == "text" or (
+                self.next_is("/", "*") and self.tokens[self.position + 1].kind == "text"
+            ):
                 words.append(self.peek.text)
             elif self.next_is("^"):
                 self.position += 1
@@ -153,13 +164,16 @@ class _Parser(Cursor):
                 return node
 
     def next_is_atom(self, *, function: bool) -> bool:
-        """Return True if a factor follows without an operator. A number right after a number is a typo, not a product."""
+        """Return True if a factor follows without an operator. A number right after a number is a
+        typo, not a product."""
         kind, text = self.peek.kind, self.peek.text
         if kind == "number":
             return self.tokens[self.position - 1].kind != "number"
         if kind == "op":
             return text in ("(", "{", "[") or (text == "|" and not self.inside_bars)
-        return kind == "name" or (kind == "word" and text not in _NO_ATOM and (function or text not in FUNCTIONS))
+        return kind == "name" or (
+            kind == "word" and text not in _NO_ATOM and (function or text not in FUNCTIONS)
+        )
 
     def tower(self, base: Node) -> Node:
         """Parse exponents, right to left: 2^3^2 is 2^9."""
@@ -177,7 +191,8 @@ class _Parser(Cursor):
         return Node("neg", (self.atom(),)) if self.accept("-") else self.atom()
 
     def subscript(self) -> Node:
-        r"""Parse the subscript of a name: an expression, or otherwise any text in braces, as of `S_{max}`."""
+        r"""Parse the subscript of a name: an expression, or otherwise any text in braces, as of
+        `S_{max}`."""
         start, depth = self.position, self.depth
         try:
             return self.script()
@@ -225,7 +240,8 @@ class _Parser(Cursor):
         return node
 
     def mixed_part(self) -> Node | None:
-        r"""Parse the fraction of a mixed number, `2\frac{1}{3}` or `2 1/3`. Without one, return None and consume nothing."""
+        r"""Parse the fraction of a mixed number, `2\frac{1}{3}` or `2 1/3`. Without one, return
+        None and consume nothing."""
         start = self.position
         if self.peek.apart:
             return None
@@ -236,7 +252,12 @@ class _Parser(Cursor):
                 return node
         elif self.peek.kind == "number":
             texts = [token.text for token in self.tokens[start : start + 3]]
-            if len(texts) == 3 and texts[1] == "/" and texts[0].isdecimal() and texts[2].isdecimal():
+            if (
+                len(texts) == 3
+                and texts[1] == "/"
+                and texts[0].isdecimal()
+                and texts[2].isdecimal()
+            ):
                 self.position += 3
                 return Node("/", (number(texts[0]), number(texts[2])))
         self.position = start
@@ -255,7 +276,8 @@ class _Parser(Cursor):
         return node
 
     def group(self) -> Node:
-        """Parse brackets of any kind. One item in round brackets or braces is that item; several are a tuple, interval, list or set."""
+        """Parse brackets of any kind. One item in round brackets or braces is that item; several
+        are a tuple, interval, list or set."""
         opening = self.expect(*_CLOSING)
         bars, self.inside_bars = self.inside_bars, False
         closings = (")", "]") if opening in ("(", "[") else (_CLOSING[opening],)
@@ -269,11 +291,19 @@ class _Parser(Cursor):
             return content
         if opening == "{" or (opening == "(" and closing == ")" and content.op != "list"):
             return content
-        return Node("group", content.args if content.op == "list" else (content,), opening + closing)
+        return Node(
+            "group", content.args if content.op == "list" else (content,), opening + closing
+        )
 
     def set_builder(self) -> None:
-        r"""Read over `x \mid` or `x \in \mathbb{R} :`, so that the condition that follows is the set."""
-        names = [token.text if token.kind in ("name", "word") else token.text * (token.text in ("in", "|", ":")) for token in self.tokens]
+        r"""Read over `x \mid` or `x \in \mathbb{R} :`, so that the condition that follows is the
+        set."""
+        names = [
+            token.text
+            if token.kind in ("name", "word")
+            else token.text * (token.text in ("in", "|", ":"))
+            for token in self.tokens
+        ]
         rest = names[self.position : self.position + 4]
         if self.peek.kind == "name" and len(rest) > 1 and rest[1] in ("|", ":"):
             self.position += 2
@@ -317,7 +347,8 @@ class _Parser(Cursor):
         raise ParseError(f"unexpected {name}")
 
     def argument(self) -> Node:
-        r"""Parse an argument as LaTeX does: a brace group, or one token, and of a number only its first digit (`\frac12`)."""
+        r"""Parse an argument as LaTeX does: a brace group, or one token, and of a number only its
+        first digit (`\frac12`)."""
         token = self.peek
         if token.kind == "number" and len(token.text) > 1 and token.text.isdecimal():
             self.tokens[self.position] = Token("number", token.text[1:])
@@ -332,7 +363,9 @@ class _Parser(Cursor):
             return self.root()
         power = subscript = None
         while operator := self.accept("^", "_"):
-            power, subscript = (self.script(), subscript) if operator == "^" else (power, self.script())
+            power, subscript = (
+                (self.script(), subscript) if operator == "^" else (power, self.script())
+            )
         if self.next_is("(", "{"):
             inside = self.group()
             args = inside.args if inside.op in ("group", "list") else (inside,)
@@ -346,7 +379,8 @@ class _Parser(Cursor):
         return node if power is None else Node("^", (node, power))
 
     def call_without_brackets(self) -> Node:
-        r"""Parse an unbracketed argument: `\sin 2x \cos y` is sin(2x) cos(y), `\sin x / 2` is sin(x) / 2, `\sin \sin x` nests."""
+        r"""Parse an unbracketed argument: `\sin 2x \cos y` is sin(2x) cos(y), `\sin x / 2` is
+        sin(x) / 2, `\sin \sin x` nests."""
         if self.peek.kind == "word" and self.peek.text in FUNCTIONS:
             return self.factor()
         return self.product(juxtaposed_only=True)
@@ -375,7 +409,14 @@ class _Parser(Cursor):
         self.expect("^")
         high = self.script()
         names = [token.text if token.kind == "name" else "" for token in self.tokens]
-        end = next((at for at in range(self.position, len(names) - 1) if names[at] == "d" and names[at + 1]), None)
+        end = next(
+            (
+                at
+                for at in range(self.position, len(names) - 1)
+                if names[at] == "d" and names[at + 1]
+            ),
+            None,
+        )
         if end is None:
             raise ParseError("an integral needs its differential")
         body = _Parser([*self.tokens[self.position : end], Token("end", "")])

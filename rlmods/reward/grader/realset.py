@@ -32,7 +32,11 @@ class RealSet:
     pieces: tuple[Piece, ...]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RealSet) and len(self.pieces) == len(other.pieces) and all(map(_same_piece, self.pieces, other.pieces))
+        return (
+            isinstance(other, RealSet)
+            and len(self.pieces) == len(other.pieces)
+            and all(map(_same_piece, self.pieces, other.pieces))
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -41,10 +45,11 @@ REALS = RealSet((Piece(-mp().inf, False, mp().inf, False),))
 
 
 def real_set(node: Node) -> RealSet:
-    """Return the set of a bracket pair, a set in braces, an inequality in one unknown or a union of those; otherwise raise ParseError.
+    """Return the set of a bracket pair, a set in braces, an inequality in one unknown or a union of
+    those; otherwise raise ParseError.
 
-    A list of conditions is their intersection, or their union if joined by "or"; a list of sets is their union.
-    """
+    A list of conditions is their intersection, or their union if joined by "or"; a list of sets is
+    their union."""
     if node.op == "rel":
         return _from_relation(node)
     if node.op == "list":
@@ -57,26 +62,46 @@ def real_set(node: Node) -> RealSet:
             raise ParseError("alternatives, of which one is the whole set")
         return combined
     if node.op in ("cup", "cap", "setminus"):
-        rules: dict[str, Callable[[list[bool]], bool]] = {"cup": any, "cap": all, "setminus": lambda inside: inside[0] and not inside[1]}
+        rules: dict[str, Callable[[list[bool]], bool]] = {
+            "cup": any,
+            "cap": all,
+            "setminus": lambda inside: inside[0] and not inside[1],
+        }
         return combine([real_set(arg) for arg in node.args], rules[node.op])
     if node.op == "group" and node.text == r"\{\}":
         return combine([RealSet((Piece(x, True, x, True),)) for x in map(_number, node.args)], any)
     if node.op == "group" and len(node.args) == 2:
-        return _interval(_number(node.args[0]), node.text[0] == "[", _number(node.args[1]), node.text[1] == "]")
+        return _interval(
+            _number(node.args[0]), node.text[0] == "[", _number(node.args[1]), node.text[1] == "]"
+        )
     raise ParseError("not a set of real numbers")
 
 
 def combine(sets: list[RealSet], member: Callable[[list[bool]], bool]) -> RealSet:
-    """Return the numbers x for which `member` holds of [x in set for each set], by testing every end and every gap between ends."""
+    """Return the numbers x for which `member` holds of [x in set for each set], by testing every
+    end and every gap between ends."""
     spend(16 * sum(len(subset.pieces) for subset in sets) ** 2)
-    ends = _distinct([end for subset in sets for piece in subset.pieces for end in (piece.low, piece.high)] + [-mp().inf, mp().inf])
+    ends = _distinct(
+        [end for subset in sets for piece in subset.pieces for end in (piece.low, piece.high)]
+        + [-mp().inf, mp().inf]
+    )
     atoms: list[tuple[Piece, bool]] = []
     for left, right in zip(ends, [*ends[1:], None], strict=True):
         if not mp().isinf(as_mp(left)):
-            atoms.append((Piece(left, True, left, True), member([_contains(subset, left) for subset in sets])))
+            atoms.append(
+                (
+                    Piece(left, True, left, True),
+                    member([_contains(subset, left) for subset in sets]),
+                )
+            )
         if right is not None:
             middle = _between(left, right)
-            atoms.append((Piece(left, False, right, False), member([_contains(subset, middle) for subset in sets])))
+            atoms.append(
+                (
+                    Piece(left, False, right, False),
+                    member([_contains(subset, middle) for subset in sets]),
+                )
+            )
     merged: list[Piece] = []
     previous_inside = False
     for piece, inside in atoms:
@@ -120,10 +145,15 @@ def _within(operator: str, x: Value) -> RealSet:
 
 
 def _half_line(operator: str, x: Value) -> RealSet:
-    below, above = _interval(-mp().inf, False, x, operator == "<="), _interval(x, operator == ">=", mp().inf, False)
+    below, above = (
+        _interval(-mp().inf, False, x, operator == "<="),
+        _interval(x, operator == ">=", mp().inf, False),
+    )
     if operator == "=":
         return RealSet((Piece(x, True, x, True),))
-    return combine([below, above], any) if operator == "!=" else below if operator[0] == "<" else above
+    return (
+        combine([below, above], any) if operator == "!=" else below if operator[0] == "<" else above
+    )
 
 
 def _is_unknown(node: Node) -> bool:
@@ -144,11 +174,17 @@ def _interval(low: Value, low_closed: bool, high: Value, high_closed: bool) -> R
     if order > 0 or (order == 0 and not (low_closed and high_closed)):
         raise ParseError("the interval's ends are in descending order")
     infinite = [bool(mp().isinf(as_mp(end))) for end in (low, high)]
-    return RealSet((Piece(low, low_closed and not infinite[0], high, high_closed and not infinite[1]),))
+    return RealSet(
+        (Piece(low, low_closed and not infinite[0], high, high_closed and not infinite[1]),)
+    )
 
 
 def _same_piece(a: Piece, b: Piece) -> bool:
-    return (a.low_closed, a.high_closed) == (b.low_closed, b.high_closed) and close(a.low, b.low) and close(a.high, b.high)
+    return (
+        (a.low_closed, a.high_closed) == (b.low_closed, b.high_closed)
+        and close(a.low, b.low)
+        and close(a.high, b.high)
+    )
 
 
 def _compare(a: Value, b: Value) -> int:
@@ -173,6 +209,8 @@ def _between(low: Value, high: Value) -> Value:
 def _contains(subset: RealSet, x: Value) -> bool:
     def inside(piece: Piece) -> bool:
         low, high = _compare(piece.low, x), _compare(x, piece.high)
-        return (low < 0 or (low == 0 and piece.low_closed)) and (high < 0 or (high == 0 and piece.high_closed))
+        return (low < 0 or (low == 0 and piece.low_closed)) and (
+            high < 0 or (high == 0 and piece.high_closed)
+        )
 
     return any(inside(piece) for piece in subset.pieces)

@@ -1,8 +1,8 @@
 r"""Numbers that a plain sentence states, and denials of an answer beside it.
 
-A sentence states its only number after "is", "equals", "has" and similar verbs, or before "remain": "The total is 18 dollars." A sentence
-that denies, doubts or restricts it states nothing: "It cannot be 18.", "It is 18 if it rains."
-"""
+A sentence states its only number after "is", "equals", "has" and similar verbs, or before "remain":
+"The total is 18 dollars." A sentence that denies, doubts or restricts it states nothing: "It cannot
+be 18.", "It is 18 if it rains." """
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ MAX_WORDS_AFTER = 12
 
 _END = re.compile(r"\.(?=\s|\Z)|[。｡!\n]|,?\s(?:because|since|as)\b")
 _LEAD = re.compile(
-    r"(?:and\s+|so\s+)?(?:so|therefore|thus|hence|then|finally|consequently|in (?:total|conclusion))\b[,:]?\s+", re.IGNORECASE
+    r"(?:and\s+|so\s+)?(?:so|therefore|thus|hence|then|finally|consequently|in "
+    r"(?:total|conclusion))\b[,:]?\s+",
+    re.IGNORECASE,
 )
 _CONCLUSION = re.compile(r"\b(?:Therefore|Thus|Hence)\b,?")
 _POLITE = re.compile(r"\s*I hope it is correct\.?\s*\Z")
@@ -26,13 +28,18 @@ _VERB = (
     r"(?:(?:must|will)\s+be|is|are|was|were|equals?|has|have|had|gets?|got|makes?|made|costs?|needs?|takes?|took|earns?|earned|pays?|paid|"
     r"spends?|spent|weighs?)"
 )
-_FILLER = r"(?:(?:therefore|thus|then|hence|simply|exactly|just|indeed|now|equal to|given by|a total of)[\s,:]+)*"
+_FILLER = (
+    r"(?:(?:therefore|thus|then|hence|simply|exactly|just|indeed|now|equal to|given by|a "
+    r"total of)[\s,:]+)*"
+)
 _STATED = re.compile(
     rf"[^\d=<>]*\b{_VERB}\s+{_FILLER}(?P<number>{_NUMBER})(?![\w^*+=!(\\])(?P<after>[^\d=<>+*^]*(?:\^\{{?[23]\}}?)?)",
     re.ASCII | re.IGNORECASE,
 )
 _REMAIN = re.compile(
-    rf"(?P<number>{_NUMBER})(?P<after>\s+(?:[a-z]+\s+){{0,3}}(?:remain|remains|are left|is left|are needed|are possible))", re.ASCII
+    rf"(?P<number>{_NUMBER})(?P<after>\s+(?:[a-z]+\s+){{0,3}}(?:remain|remains|are left|is "
+    r"left|are needed|are possible))",
+    re.ASCII,
 )
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 _DOUBT = re.compile(
@@ -51,7 +58,8 @@ _THAT = re.compile(
     r"the (?:answer|result|total|value|sum))\b",
     re.IGNORECASE,
 )
-"""A statement inside another one, as of "It is rare that it is 7", unless that one is an inference."""
+"""A statement inside another one, as of "It is rare that it is 7", unless that one is an
+inference."""
 
 _MARKUP = r"(?:[ \t$*_{(\[\"']|\n(?!\s*\n)|\\[(\[]|\\(?:text|textbf|mathbf)\{)"
 _BEFORE_ANSWER = (
@@ -59,7 +67,8 @@ _BEFORE_ANSWER = (
     r"correct|exactly|really|simply|necessarily|[a-z]\s*=)"
 )
 _DENIED_BEFORE = re.compile(
-    r"(?:\b(?:(?<!or )not|never|cannot|nor|neither|rather than|instead of|other than|anything but|unlike|except)\b|n['’]t\b|"
+    r"(?:\b(?:(?<!or )not|never|cannot|nor|neither|rather than|instead of|other "
+    r"than|anything but|unlike|except)\b|n['’]t\b|"
     r"\b(?:unlikely|impossible|false|untrue|wrong|incorrect)\s+(?:(?:that|answer|value|result|total|sum)\b|\Z)|"
     r"(?<!no )(?<!without )(?<!without a )\bdoubt(?:s|ed|ful)?\b)"
     rf"(?:\s+{_BEFORE_ANSWER}){{0,8}}{_MARKUP}*\Z",
@@ -68,12 +77,15 @@ _DENIED_BEFORE = re.compile(
 _WRONG = r"(?:wrong|incorrect|false|untrue|mistaken|invalid|a mistake|an error)\b"
 _DENIED_AFTER = re.compile(
     r"(?:[\s$.,;:!?*_)}\]\"']|\\[)\]]|</[a-z]{1,6}>)*\(?(?:"
-    rf"(?:(?:but|and|although|which|that|this|it|the answer)[,\s]+){{0,3}}(?:is|was|are|were|seems|looks)\s+(?:\w+\s+)?{_WRONG}|"
+    r"(?:(?:but|and|although|which|that|this|it|the "
+    rf"answer)[,\s]+){{0,3}}(?:is|was|are|were|seems|looks)\s+(?:\w+\s+)?{_WRONG}|"
     r"(?:(?:but|which|that|this|it)[,\s]+){0,2}(?:is|was|are|were)(?:\s+not|n['’]t)\s+"
     r"(?:it|right|correct|true|(?:the|an?) (?:answer|solution))\b|"
-    r"(?:is|are)\s+(?:not possible|impossible)\b|(?:does|do|did|can)(?:\s*not|n['’]t)\s+(?:work|fit|hold|be)\b|"
+    r"(?:is|are)\s+(?:not "
+    r"possible|impossible)\b|(?:does|do|did|can)(?:\s*not|n['’]t)\s+(?:work|fit|hold|be)\b|"
     r"no\b(?=\s*[,.!:;]|\s+(?:it|wait|that)\b)|"
-    r"(?:actually|wait|sorry|oops|correction|scratch that|i mean|on second thoughts?|i was wrong)\b|"
+    r"(?:actually|wait|sorry|oops|correction|scratch that|i mean|on second thoughts?|i "
+    r"was wrong)\b|"
     rf"{_WRONG})",
     re.IGNORECASE,
 )
@@ -87,12 +99,14 @@ def is_denied(text: str, start: int) -> bool:
 
 
 def is_taken_back(text: str, end: int) -> bool:
-    """Return True if the answer that ends at `end` of `text` is called wrong or corrected right after it."""
+    """Return True if the answer that ends at `end` of `text` is called wrong or corrected right
+    after it."""
     return _DENIED_AFTER.match(text[end : end + CONTEXT_CHARS]) is not None
 
 
 def concluded(text: str) -> str | None:
-    """Return the number that a last sentence states which begins with "Therefore", "Thus" or "Hence"."""
+    """Return the number that a last sentence states which begins with "Therefore", "Thus" or
+    "Hence"."""
     *before, sentence = _CONCLUSION.split(_POLITE.sub("", text[-2 * MAX_SENTENCE_CHARS :]).strip())
     return _of_sentence(sentence) if before else None
 

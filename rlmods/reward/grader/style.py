@@ -1,4 +1,5 @@
-"""Removal of what an answer looks like: styles, colours, boxes, spaces, math delimiters, currency signs and unusual Unicode.
+"""Removal of what an answer looks like: styles, colours, boxes, spaces, math delimiters, currency
+signs and unusual Unicode.
 
 All patterns are applied to texts of at most `MAX_CHARS` characters.
 """
@@ -21,8 +22,11 @@ _SWITCH = re.compile(
 _APART = re.compile(
     r"\\(?:hfill|enspace|therefore)(?![A-Za-z])|\\q?quad(?![A-Za-z](?!_))|\\(?:hspace|vspace|kern|[hv]?phantom|label|tag)\*?\s*\{[^{}]*\}"
 )
-"""Wide spaces, and invisible commands with their argument. They become form feeds, over which no product reaches (`tokenize`)."""
-_COLOUR = re.compile(r"\\(?:text)?color(?:box)?\s*(?:\[[^\[\]{}]*\]\s*)?\{[^{}]*\}|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}")
+"""Wide spaces, and invisible commands with their argument. They become form feeds, over which no
+product reaches (`tokenize`)."""
+_COLOUR = re.compile(
+    r"\\(?:text)?color(?:box)?\s*(?:\[[^\[\]{}]*\]\s*)?\{[^{}]*\}|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}"
+)
 _WRAPPER = re.compile(
     r"\\(?:boxed|fbox|framebox|makebox|underline|uline|emph|ensuremath|bm|pmb|boldsymbol|mathnormal|mathop|mathord|vec|overrightarrow|"
     r"smash)\*?(?![A-Za-z])\s*"
@@ -38,33 +42,44 @@ _NUMBER_SET = {
     **dict.fromkeys("Qℚ", r"\rationals "),
     **dict.fromkeys("Cℂ", r"\complexes "),
 }
-_DEGREES = re.compile(r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\}|°)|\\degree\b|(?<=[\d)}])\s*\\circ(?![A-Za-z])")
+_DEGREES = re.compile(
+    r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\}|°)|\\degree\b|(?<=[\d)}])\s*\\circ(?![A-Za-z])"
+)
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
 _CURRENCIES = {r"\$": "dollars", "€": "euros", "£": "GBP", "¥": "yen", "₹": "rupees"}
 _CURRENCY_SIGN = re.compile(r"\\\$|[€£¥₹]")
 _CURRENCY = re.compile(r"(\\\$|[€£¥₹])\s*([0-9][0-9,.]*)")
 _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_SIGN_IN_TEXT = re.compile(r"\\(?:text|mathrm|textrm|mathbin|mathrel|mathord)\s*\{\s*\\?([-+%=])\s*\}")
+_SIGN_IN_TEXT = re.compile(
+    r"\\(?:text|mathrm|textrm|mathbin|mathrel|mathord)\s*\{\s*\\?([-+%=])\s*\}"
+)
 _SIGN_IN_BRACES = re.compile(r"(?<![\^_A-Za-z])\{\s*([-+])\s*\}")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _MATH_DELIMITERS = re.compile(r"(?:\s?(?:(?<!\\)\\[()\[\]]|\\?\$))+\s?")
 _NEGATIVE_SPACE = re.compile(r"\\!\s*")
-_SPACED_THOUSANDS = re.compile(r"(?<![\d.,/^_])[1-9]\d{0,2}(?:(?:\\[,; ]|[ ~])\d{3})+(?!\d|\s*/|\s*\\[dt]?frac)", re.ASCII)
+_SPACED_THOUSANDS = re.compile(
+    r"(?<![\d.,/^_])[1-9]\d{0,2}(?:(?:\\[,; ]|[ ~])\d{3})+(?!\d|\s*/|\s*\\[dt]?frac)", re.ASCII
+)
 _SPACE = re.compile(r"\\[,; ]|[ ~]")
 HALF_DAYS = frozenset(("am", "pm"))
 _HALF_DAY = re.compile(
     r"(\d)(?:\s|~|\\[,;: ])*"
-    r"(?:\\(?:text|textrm|textsc|mathrm|rm)\s*\{\s*([aApP])(?:\.\s?)?[mM]\.?\s*\}|([AP])M\b|([apAP])\.\s?[mM]\b\.?|(?<=[\d ~])([ap])m\b)"
+    r"(?:\\(?:text|textrm|textsc|mathrm|rm)\s*\{\s*([aApP])(?:\.\s?)?[mM]\.?\s*\}|([AP])M\b|([apAP])\.\s?[mM]\b\.?|(?<=[\d "
+    r"~])([ap])m\b)"
 )
 _LEADING = re.compile(r"(?:\s|~=|=(?![=<>])|\\(?:approx|therefore)(?![A-Za-z]))+")
 _NO_SOLUTION = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?\.?", re.IGNORECASE)
 _ALL_REALS = re.compile(
-    r"(?:[a-z] (?:is|can be) )?(?:any|all|every|(?:the )?set of(?: all)?)(?: the)? reals?(?: numbers?)?(?: [a-z])?\.?", re.IGNORECASE
+    r"(?:[a-z] (?:is|can be) )?(?:any|all|every|(?:the )?set of(?: all)?)(?: the)? "
+    r"reals?(?: numbers?)?(?: [a-z])?\.?",
+    re.IGNORECASE,
 )
 _LETTER_CHOICE = re.compile(r"\A(?:\W|\\text\w*)*[A-Z]\W*\Z")
 _BOLD_LETTER = re.compile(r"\\mathbf\s*\{\s*(\(?[A-Z]\)?)\s*\}")
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{([^{}]*)\}")
-_TRAILING = re.compile(r"(?:\\[ ,;:!]|[\s,;:~]|\\\\?\Z)*(?:(?<!\.)\.(?:\\[ ,;:!]|[\s,;:~]|\\\\?\Z)*)?\Z")
+_TRAILING = re.compile(
+    r"(?:\\[ ,;:!]|[\s,;:~]|\\\\?\Z)*(?:(?<!\.)\.(?:\\[ ,;:!]|[\s,;:~]|\\\\?\Z)*)?\Z"
+)
 _BRACED_MARK = re.compile(r"\s*\\?\{\s*([,:=.])\s*\\?\}\s*")
 
 
@@ -78,11 +93,17 @@ def clean(text: str) -> str:
     text = _NEGATIVE_SPACE.sub("", _DEGREES.sub("°", _MATH_DELIMITERS.sub(_between_formulas, text)))
     if "\\" in text:
         text = _WRAPPER.sub(" ", _COLOUR.sub(" ", _SWITCH.sub(" ", _APART.sub("\f", text))))
-    text = _SPACED_THOUSANDS.sub(lambda match: _SPACE.sub("", match[0]), _BRACED_MARK.sub(r"\1", text))
+    text = _SPACED_THOUSANDS.sub(
+        lambda match: _SPACE.sub("", match[0]), _BRACED_MARK.sub(r"\1", text)
+    )
     text = _HALF_DAY.sub(_half_day, _TRAILING.sub("", text).strip())
-    if "real" in text.lower() and _ALL_REALS.fullmatch(" ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())):
+    if "real" in text.lower() and _ALL_REALS.fullmatch(
+        " ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())
+    ):
         return r"\reals"
-    if "solution" in text.lower() and _NO_SOLUTION.fullmatch(" ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())):
+    if "solution" in text.lower() and _NO_SOLUTION.fullmatch(
+        " ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())
+    ):
         return r"\emptyset"
     if text.startswith(("=", "~", "\\")) and (leading := _LEADING.match(text)) is not None:
         text = text[leading.end() :]
@@ -92,7 +113,8 @@ def clean(text: str) -> str:
 
 
 def _between_formulas(match: re.Match[str]) -> str:
-    """Return a form feed for delimiters beside a space or another delimiter, as of two formulas, and nothing for those of `2$\\pi$`."""
+    """Return a form feed for delimiters beside a space or another delimiter, as of two formulas,
+    and nothing for those of `2$\\pi$`."""
     return "" if match[0] in ("$", r"\$", r"\(", r"\)", r"\[", r"\]") else "\f"
 
 
@@ -102,7 +124,8 @@ def _half_day(match: re.Match[str]) -> str:
 
 
 def clean_pair(answer: str, gold: str) -> tuple[str, str]:
-    """Return an answer and its gold without style. Currency signs become units where the other text has another one, or words."""
+    """Return an answer and its gold without style. Currency signs become units where the other text
+    has another one, or words."""
     marks, gold_marks = (set(_CURRENCY_SIGN.findall(text)) for text in (answer, gold))
     others = (answer if not marks else "", gold if not gold_marks else "")
     if marks != gold_marks and ((marks and gold_marks) or any(map(_LETTER.search, others))):
@@ -117,7 +140,8 @@ def _currency_unit(match: re.Match[str]) -> str:
 
 
 def closing_brace(text: str, start: int) -> int | None:
-    """Return the position of the brace that closes the group whose content begins at `start`, or None."""
+    """Return the position of the brace that closes the group whose content begins at `start`, or
+    None."""
     depth = 1
     for match in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(match[0], 0)

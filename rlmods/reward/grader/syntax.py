@@ -10,7 +10,8 @@ from fractions import Fraction
 from rlmods.reward.grader.tokens import ParseError, Token
 
 MAX_EXPONENT_DIGITS = 3
-"""With the digits of one token, this stays below 4300 digits, the most that Python converts to text."""
+"""With the digits of one token, this stays below 4300 digits, the most that Python converts to
+text."""
 MAX_DEPTH = 60
 """Depth of the parser's recursion: 30 nested brackets."""
 MAX_HEIGHT = 200
@@ -22,11 +23,12 @@ class Node:
     """One node of the syntax tree."""
 
     op: str
-    """number, name, constant, text, neg, +, *, /, ^, +-, !, %, mod, call, apply, abs, floor, ceil, sum, prod, int, base, unit, phrase,
-    group, list, rel, ratio, matrix, cup, cap, setminus."""
+    """number, name, constant, text, neg, +, *, /, ^, +-, !, %, mod, call, apply, abs, floor, ceil,
+    sum, prod, int, base, unit, phrase, group, list, rel, ratio, matrix, cup, cap, setminus."""
     args: tuple[Node, ...] = ()
     text: str = ""
-    """Name: a symbol, a function, the bracket pair of a group, the unit, the operators of a relation (space-separated)."""
+    """Name: a symbol, a function, the bracket pair of a group, the unit, the operators of a
+    relation (space-separated)."""
     value: Fraction | None = None
     """Value of a number."""
 
@@ -45,7 +47,8 @@ def number(literal: str) -> Node:
 
 
 def check_height(root: Node) -> Node:
-    """Return `root`. Raises ParseError for a tree so high, as of 5!!!!!!, that recursion over it could fail."""
+    """Return `root`. Raises ParseError for a tree so high, as of 5!!!!!!, that recursion over it
+    could fail."""
     level: tuple[Node, ...] = (root,)
     for _ in range(MAX_HEIGHT):
         level = tuple(arg for node in level for arg in node.args)

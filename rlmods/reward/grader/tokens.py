@@ -1,4 +1,5 @@
-"""Tokenizer of answers: LaTeX, plain maths and the words around them. One pass, no evaluation, bounded sizes."""
+"""Tokenizer of answers: LaTeX, plain maths and the words around them. One pass, no evaluation,
+bounded sizes."""
 
 from __future__ import annotations
 
@@ -21,32 +22,116 @@ class ParseError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Token:
     kind: str
-    """"number", "name" (one symbol), "word" (a function, constant or command), "text" (prose, units), "separator", "op" or "end"."""
+    """"number", "name" (one symbol), "word" (a function, constant or command), "text" (prose,
+    units), "separator", "op" or "end"."""
     text: str
     apart: bool = False
-    """True after a form feed (as of a wide space), an empty line or an empty text: what stands before it is no factor of this."""
+    """True after a form feed (as of a wide space), an empty line or an empty text: what stands
+    before it is no factor of this."""
 
 
 TRIGONOMETRIC = frozenset(("sin", "cos", "tan", "cot", "sec", "csc"))
-FUNCTIONS = TRIGONOMETRIC | frozenset((
-    "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "lg", "exp",
-    "sqrt", "arcsec", "arccsc", "arccot", "asin", "acos", "atan", "min", "max", "gcd", "lcm",
-))  # fmt: skip
-GREEK = frozenset((
-    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota", "kappa", "lambda", "mu",
-    "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "varphi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi",
-    "Sigma", "Phi", "Psi", "Omega", "ell", "angle", "measuredangle", "triangle", "odot", "integers", "naturals", "rationals", "complexes",
-))  # fmt: skip
+FUNCTIONS = TRIGONOMETRIC | frozenset(
+    (
+        "arcsin",
+        "arccos",
+        "arctan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "ln",
+        "log",
+        "lg",
+        "exp",
+        "sqrt",
+        "arcsec",
+        "arccsc",
+        "arccot",
+        "asin",
+        "acos",
+        "atan",
+        "min",
+        "max",
+        "gcd",
+        "lcm",
+    )
+)
+GREEK = frozenset(
+    (
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "vartheta",
+        "iota",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "sigma",
+        "tau",
+        "upsilon",
+        "phi",
+        "varphi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Xi",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+        "angle",
+        "measuredangle",
+        "triangle",
+        "odot",
+        "integers",
+        "naturals",
+        "rationals",
+        "complexes",
+    )
+)
 _CONSTANTS = {
     "pi": "pi",
     **dict.fromkeys(("infty", "infinity", "inf", "oo"), "infty"),
     **dict.fromkeys(("emptyset", "varnothing"), "emptyset"),
     "reals": "reals",
 }
-_STRUCTURE = frozenset((
-    "frac", "binom", "choose", "over", "sum", "prod", "int", "overline", "bar", "hat", "tilde", "begin", "end", "lfloor", "rfloor", "lceil",
-    "rceil", "mod", "pmod",
-))  # fmt: skip
+_STRUCTURE = frozenset(
+    (
+        "frac",
+        "binom",
+        "choose",
+        "over",
+        "sum",
+        "prod",
+        "int",
+        "overline",
+        "bar",
+        "hat",
+        "tilde",
+        "begin",
+        "end",
+        "lfloor",
+        "rfloor",
+        "lceil",
+        "rceil",
+        "mod",
+        "pmod",
+    )
+)
 _SYNONYMS = {
     **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "frac"),
     **dict.fromkeys(("dbinom", "tbinom"), "binom"),
@@ -57,16 +142,67 @@ _SYNONYMS = {
     **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
     **dict.fromkeys(("land", "wedge"), "and"),
     **dict.fromkeys(("lor", "vee"), "or"),
-    **{"lt": "<", "gt": ">", "approx": "~=", "in": "in", "pm": "+-", "mp": "-+", "div": "/", "colon": ":", "langle": "(", "rangle": ")"},
-    **{"cup": "cup", "cap": "cap", "setminus": "setminus", "smallsetminus": "setminus", "backslash": "setminus"},
-    **{"lbrace": r"\{", "rbrace": r"\}", "bmod": "mod", "widehat": "hat", "widetilde": "tilde", "iint": "iint"},
+    **{
+        "lt": "<",
+        "gt": ">",
+        "approx": "~=",
+        "in": "in",
+        "pm": "+-",
+        "mp": "-+",
+        "div": "/",
+        "colon": ":",
+        "langle": "(",
+        "rangle": ")",
+    },
+    **{
+        "cup": "cup",
+        "cap": "cap",
+        "setminus": "setminus",
+        "smallsetminus": "setminus",
+        "backslash": "setminus",
+    },
+    **{
+        "lbrace": r"\{",
+        "rbrace": r"\}",
+        "bmod": "mod",
+        "widehat": "hat",
+        "widetilde": "tilde",
+        "iint": "iint",
+    },
 }
-_OPERATORS = frozenset(_SYNONYMS.values()) - {"frac", "binom", "mod", "hat", "tilde", "and", "or", "iint"}
-_NUMBER_WORDS = frozenset((
-    "hundred", "thousand", "million", "billion", "trillion", "dozen", "half", "quarter", "times", "squared", "cubed", "factorial",
-    "over", "plus", "minus", "not",
-))  # fmt: skip
-NEGATIONS = frozenset(("not", "no", "isnt", "never", "wrong", "incorrect", "false", "except", "without", "unlike"))
+_OPERATORS = frozenset(_SYNONYMS.values()) - {
+    "frac",
+    "binom",
+    "mod",
+    "hat",
+    "tilde",
+    "and",
+    "or",
+    "iint",
+}
+_NUMBER_WORDS = frozenset(
+    (
+        "hundred",
+        "thousand",
+        "million",
+        "billion",
+        "trillion",
+        "dozen",
+        "half",
+        "quarter",
+        "times",
+        "squared",
+        "cubed",
+        "factorial",
+        "over",
+        "plus",
+        "minus",
+        "not",
+    )
+)
+NEGATIONS = frozenset(
+    ("not", "no", "isnt", "never", "wrong", "incorrect", "false", "except", "without", "unlike")
+)
 """Words that reverse what they are written beside, so that `\text{Not } = 5` is no label of 5."""
 
 _TEXT = r"\\(?:text|textbf|textit|textrm|textsf|texttt|textup|textmd|textnormal|mbox|hbox|mathrm|mathbf|mathit|mathsf|operatorname|bold)"
@@ -85,7 +221,8 @@ _CONTENT = re.compile(r"[-+]?[\d.,]*\d", re.ASCII)
 
 
 def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
-    """Return the tokens of cleaned `text` and a final "end" token. If `thousands`, 1,000 outside brackets is one number.
+    """Return the tokens of cleaned `text` and a final "end" token. If `thousands`, 1,000 outside
+    brackets is one number.
 
     Raises ParseError for an unknown command or character, and when a size limit is exceeded.
     """
@@ -109,7 +246,9 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
         if len(tokens) > MAX_TOKENS or (kind == "number" and len(matched) > MAX_DIGITS):
             raise ParseError("too long")
         previous = tokens[-1] if tokens else None
-        found = _classify(kind or "", match[kind] if kind in ("text", "command") else matched, previous)
+        found = _classify(
+            kind or "", match[kind] if kind in ("text", "command") else matched, previous
+        )
         if apart and found:
             found[0] = replace(found[0], apart=True)
         apart = not found
@@ -133,7 +272,9 @@ def _classify(kind: str, matched: str, previous: Token | None) -> list[Token]:
 
 def _prose(words: str, previous: Token | None) -> list[Token]:
     words = words.replace("~", " ").strip("., ")
-    after_quantity = previous is not None and (previous.kind == "number" or previous.text in ("}", ")", "/", "*"))
+    after_quantity = previous is not None and (
+        previous.kind == "number" or previous.text in ("}", ")", "/", "*")
+    )
     if "^" in words and read_unit(words) is None:
         return tokenize(words)[:-1]
     if words in ("and", "or"):
@@ -174,7 +315,8 @@ def _command(name: str) -> Token:
 
 
 def _word(letters: str, previous: Token | None) -> list[Token]:
-    """Tokens of a run of letters: a function, a constant, a separator, a unit, prose, or otherwise a product of symbols."""
+    """Tokens of a run of letters: a function, a constant, a separator, a unit, prose, or otherwise
+    a product of symbols."""
     after_number = previous is not None and previous.kind == "number"
     if letters in FUNCTIONS and not (letters in ("sec", "min") and after_number):
         return [Token("word", letters)]
@@ -184,7 +326,9 @@ def _word(letters: str, previous: Token | None) -> list[Token]:
         return [Token("separator", letters)]
     if letters in ("percent", "pct"):
         return [Token("op", "%")]
-    if letters.lower() in _NUMBER_WORDS and not (previous is not None and previous.kind == "text" and read_unit(previous.text)):
+    if letters.lower() in _NUMBER_WORDS and not (
+        previous is not None and previous.kind == "text" and read_unit(previous.text)
+    ):
         raise ParseError(f"number word: {letters}")
     if len(letters) > 3 or (letters in WORDS and (after_number or len(letters) > 1)):
         return [Token("text", letters)]

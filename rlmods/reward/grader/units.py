@@ -1,4 +1,5 @@
-"""Units of measurement with their dimensions and factors, and nouns that are counted. Other words after a number are no units."""
+"""Units of measurement with their dimensions and factors, and nouns that are counted. Other words
+after a number are no units."""
 
 from __future__ import annotations
 
@@ -57,7 +58,15 @@ _MEASURES: dict[str, tuple[str, dict[str, str]]] = {
             "week weeks": "604800",
         },
     ),
-    "month": ("calendar", {"month months": "1", "year years yr yrs": "12", "decade decades": "120", "century centuries": "1200"}),
+    "month": (
+        "calendar",
+        {
+            "month months": "1",
+            "year years yr yrs": "12",
+            "decade decades": "120",
+            "century centuries": "1200",
+        },
+    ),
     "L": (
         "volume",
         {
@@ -82,7 +91,16 @@ _MEASURES: dict[str, tuple[str, dict[str, str]]] = {
     "fahrenheit": ("temperature", {"fahrenheit": "1"}),
     "ohm": ("resistance", {"ohm ohms": "1"}),
     "Pa": ("pressure", {"Pa pascal pascals": "1", "kPa": "1000"}),
-    "B": ("data", {"byte bytes": "1", "kB KB": "1000", "MB": "1000000", "GB": "1000000000", "TB": "1000000000000"}),
+    "B": (
+        "data",
+        {
+            "byte bytes": "1",
+            "kB KB": "1000",
+            "MB": "1000000",
+            "GB": "1000000000",
+            "TB": "1000000000000",
+        },
+    ),
     "bit": ("data", {"bit bits": "1"}),
     "N": ("force", {"N newton newtons": "1"}),
     "J": ("energy", {"J joule joules": "1", "kJ": "1000"}),
@@ -94,25 +112,41 @@ _MEASURES: dict[str, tuple[str, dict[str, str]]] = {
     "": ("number", {"unit units": "1"}),
 }
 _COUNTED = (
-    "people person;students student;children child;boys boy;girls girl;men man;women woman;adults adult;players player;teams team;"
-    "members member;friends friend;customers customer;workers worker;employees employee;guests guest;passengers passenger;"
-    "apples apple;oranges orange;bananas banana;eggs egg;cookies cookie;cakes cake;candies candy;pizzas pizza;slices slice;pieces piece;"
-    "books book;pages page;pens pen;pencils pencil;words word;letters letter;digits digit;cards card;coins coin;balls ball;marbles marble;"
-    "boxes box;bags bag;bottles bottle;packs pack;packages package;tickets ticket;shirts shirt;toys toy;stickers sticker;stamps stamp;"
-    "flowers flower;trees tree;plants plant;dogs dog;cats cat;birds bird;cows cow;chickens chicken;horses horse;sheep;fish;animals animal;"
-    "cars car;buses bus;trains train;bikes bike;houses house;rooms room;chairs chair;tables table;seats seat;"
-    "ways way;solutions solution;values value;numbers number;integers integer;pairs pair;triples triple;sets set;subsets subset;"
-    "points point;lines line;sides side;edges edge;vertices vertex;faces face;triangles triangle;squares;rectangles rectangle;"
-    "roots root;zeros zero;terms term;factors factor;divisors divisor;primes;outcomes outcome;arrangements arrangement;"
-    "combinations combination;permutations permutation;paths path;games game;steps step;times time;hits hit;votes vote;tiles tile;"
-    "items item;objects object;shares share;rows row;columns column;groups group;classes class;laps lap;trips trip;servings serving"
+    "people person;students student;children child;boys boy;girls girl;men man;women "
+    "woman;adults adult;players player;teams team;"
+    "members member;friends friend;customers customer;workers worker;employees "
+    "employee;guests guest;passengers passenger;"
+    "apples apple;oranges orange;bananas banana;eggs egg;cookies cookie;cakes "
+    "cake;candies candy;pizzas pizza;slices slice;pieces piece;"
+    "books book;pages page;pens pen;pencils pencil;words word;letters letter;digits "
+    "digit;cards card;coins coin;balls ball;marbles marble;"
+    "boxes box;bags bag;bottles bottle;packs pack;packages package;tickets ticket;shirts "
+    "shirt;toys toy;stickers sticker;stamps stamp;"
+    "flowers flower;trees tree;plants plant;dogs dog;cats cat;birds bird;cows "
+    "cow;chickens chicken;horses horse;sheep;fish;animals animal;"
+    "cars car;buses bus;trains train;bikes bike;houses house;rooms room;chairs "
+    "chair;tables table;seats seat;"
+    "ways way;solutions solution;values value;numbers number;integers integer;pairs "
+    "pair;triples triple;sets set;subsets subset;"
+    "points point;lines line;sides side;edges edge;vertices vertex;faces face;triangles "
+    "triangle;squares;rectangles rectangle;"
+    "roots root;zeros zero;terms term;factors factor;divisors divisor;primes;outcomes "
+    "outcome;arrangements arrangement;"
+    "combinations combination;permutations permutation;paths path;games game;steps "
+    "step;times time;hits hit;votes vote;tiles tile;"
+    "items item;objects object;shares share;rows row;columns column;groups group;classes "
+    "class;laps lap;trips trip;servings serving"
 )
 _BASE = {
     word: Unit(Fraction(factor), frozenset({(base, 1)} if base else ()))
     for base, (_, sizes) in _MEASURES.items()
     for words, factor in sizes.items()
     for word in words.split()
-} | {word: Unit(Fraction(1), frozenset({(noun.split()[0], 1)})) for noun in _COUNTED.split(";") for word in noun.split()}
+} | {
+    word: Unit(Fraction(1), frozenset({(noun.split()[0], 1)}))
+    for noun in _COUNTED.split(";")
+    for word in noun.split()
+}
 _COMPOUND = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "fps": "ft/s"}
 _PREFIXES = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _SUFFIXES = {"squared": 2, "cubed": 3}
@@ -120,12 +154,16 @@ SYMBOLS = frozenset("msghLlKJNWVA")
 """Units of one letter: a unit where they are set upright after a number, otherwise a name."""
 WORDS = (frozenset(_BASE) - SYMBOLS | frozenset((*_COMPOUND, *_PREFIXES))) - {"in"}
 r"""Units that are recognised without `\text`."""
-_PART = re.compile(r"\s*(?:(?P<over>/|per\b)|(?P<times>\*)|(?P<word>[A-Za-z]+)\.?(?:\s*\^\s*\{?(?P<power>-?\d)\}?)?)\s*", re.ASCII)
+_PART = re.compile(
+    r"\s*(?:(?P<over>/|per\b)|(?P<times>\*)|(?P<word>[A-Za-z]+)\.?(?:\s*\^\s*\{?(?P<power>-?\d)\}?)?)\s*",
+    re.ASCII,
+)
 
 
 @lru_cache(maxsize=4096)
 def read_unit(text: str) -> Unit | None:
-    """Return the unit written as `km/h`, `square meters`, `cm^2` or `miles per hour`; None for other words."""
+    """Return the unit written as `km/h`, `square meters`, `cm^2` or `miles per hour`; None for
+    other words."""
     position, sign, prefix, found = 0, 1, 1, False
     factor, powers = Fraction(1), Counter[str]()
     while position < len(text):
@@ -143,7 +181,9 @@ def read_unit(text: str) -> Unit | None:
             if (suffix := re.match(r"\s*(squared|cubed)\b\s*", text[position:])) is not None:
                 power, position = power * _SUFFIXES[suffix[1]], position + suffix.end()
             unit = (
-                read_unit(_COMPOUND[word]) if word in _COMPOUND else _BASE.get(word) or (_BASE.get(word.lower()) if len(word) > 2 else None)
+                read_unit(_COMPOUND[word])
+                if word in _COMPOUND
+                else _BASE.get(word) or (_BASE.get(word.lower()) if len(word) > 2 else None)
             )
             if unit is None:
                 return None

@@ -1,4 +1,5 @@
-"""Comparison of single values: numbers, percentages, units, expressions, words, and rounded decimals."""
+"""Comparison of single values: numbers, percentages, units, expressions, words, and rounded
+decimals."""
 
 from __future__ import annotations
 
@@ -16,12 +17,18 @@ from rlmods.reward.grader.units import Unit, read_unit
 _PLAIN = re.compile(
     r"([-+]?)(?:\\[dt]?frac\{([0-9]{1,100})\}\{([0-9]{1,100})\}|([0-9]{1,100})/([0-9]{1,100})|([0-9]{1,100}(?:\.[0-9]{0,100})?|\.[0-9]{1,100}))°?"
 )
-_WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|mathrm|mathbf|mathit|mathsf|bold)\s*\{([^{}]*)\}")
-_CHOICE_LABEL = re.compile(r"(?i:(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?:? ?)(?=\(?[A-Z]\b)")
+_WRAPPER = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|mathrm|mathbf|mathit|mathsf|bold)\s*\{([^{}]*)\}"
+)
+_CHOICE_LABEL = re.compile(
+    r"(?i:(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?:? ?)(?=\(?[A-Z]\b)"
+)
 _CHOICE = re.compile(r"\(?([A-Z])(?:\)|[.:](?:\s|\Z)|\Z)")
 _OTHER_CHOICE = re.compile(r"(?<![A-Za-z])(?:(?!A [a-z])[A-Z](?![A-Za-z'])|(?:or|and|not|nor)\b)")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
-_SYMBOLS = re.compile(r"[a-z]{1,3}|(?:[a-z]{1,2}|[A-Z])(?: ?- ?(?:[a-z]{1,2}|[A-Z]))+|[A-Za-z](?: [A-Za-z])+")
+_SYMBOLS = re.compile(
+    r"[a-z]{1,3}|(?:[a-z]{1,2}|[A-Z])(?: ?- ?(?:[a-z]{1,2}|[A-Z]))+|[A-Za-z](?: [A-Za-z])+"
+)
 """Products or differences of symbols, which _WORDS matches too."""
 _ANY_CASE = re.compile(r"[A-Z][a-z]+|.*[A-Za-z]{4}.*")
 """Words compared without regard to case: Yes, even; but not X and x, or AB and ab."""
@@ -31,12 +38,14 @@ _NOT_A_NUMBER = frozenset(("", "nan", "+nan", "-nan", "null"))
 
 
 def is_gold(gold: str) -> bool:
-    """Return False for a gold that no answer can equal: an empty text, or the NaN or null of a number that was never computed."""
+    """Return False for a gold that no answer can equal: an empty text, or the NaN or null of a
+    number that was never computed."""
     return gold.strip().strip("$").casefold() not in _NOT_A_NUMBER
 
 
 def same_plain(answer: str, gold: str, rules: Rules = STRICT) -> bool | None:
-    """Return the verdict if it needs no parser: the same text, two plain numbers, or a gold that is prose. Otherwise None."""
+    """Return the verdict if it needs no parser: the same text, two plain numbers, or a gold that is
+    prose. Otherwise None."""
     if max(len(answer), len(gold)) > MAX_CHARS:
         return answer.strip() == gold.strip() != ""
     answer, gold = clean_pair(answer, gold)
@@ -51,7 +60,9 @@ def same_plain(answer: str, gold: str, rules: Rules = STRICT) -> bool | None:
         if answer_number == gold_number:
             return True
         digits = rules.repeating_digits
-        return _is_rounding(gold_number, answer, answer_number, digits) or _is_rounding(answer_number, gold, gold_number, digits)
+        return _is_rounding(gold_number, answer, answer_number, digits) or _is_rounding(
+            answer_number, gold, gold_number, digits
+        )
     return _same_text(answer, gold)
 
 
@@ -104,7 +115,8 @@ def _without_label(words: str) -> str:
 
 
 def strip_markup(text: str) -> str:
-    """Return `text` without markup of prose. Braces are removed only if no command is left whose arguments they could be."""
+    """Return `text` without markup of prose. Braces are removed only if no command is left whose
+    arguments they could be."""
     while (plain := _WRAPPER.sub(r"\1", text)) != text:
         text = plain
     text = re.sub(r"\\[ ,;:!]|~", " ", text)
@@ -120,7 +132,12 @@ def same_value(gold: Node, answer: Node, rules: Rules) -> bool:
         return gold.op == "base" and answer.op == "number" and gold.text == answer.text
     if gold.op == "text" or answer.op == "text":
         return gold.op == answer.op and gold.text.casefold() == answer.text.casefold()
-    if not rules.any_letter_order and gold.op == "*" and gold.text == "adjacent" and letters(gold) is not None:
+    if (
+        not rules.any_letter_order
+        and gold.op == "*"
+        and gold.text == "adjacent"
+        and letters(gold) is not None
+    ):
         return letters(gold) == letters(answer)
     factor = _unit_factor(gold, answer, rules)
     if factor is None:
@@ -135,11 +152,16 @@ def same_value(gold: Node, answer: Node, rules: Rules) -> bool:
         return same_value(gold.args[0], answer, rules) or _equal(gold, answer)
     if answer.op == "%" and gold.op != "%":
         return _equal(gold, answer) or (rules.percent_as_number and _equal(gold, answer.args[0]))
-    return _equal(gold, answer) or _is_rounded_decimal(gold, answer, rules) or _is_rounded_decimal(answer, gold, rules)
+    return (
+        _equal(gold, answer)
+        or _is_rounded_decimal(gold, answer, rules)
+        or _is_rounded_decimal(answer, gold, rules)
+    )
 
 
 def _unit_factor(gold: Node, answer: Node, rules: Rules) -> Fraction | None:
-    """Return the size of the answer's unit in that of the gold, 1 where one of them has none, and None if they differ in kind.
+    """Return the size of the answer's unit in that of the gold, 1 where one of them has none, and
+    None if they differ in kind.
 
     An answer's words are a unit only if they are known, or those of the gold.
     """
@@ -160,7 +182,8 @@ def _unit_words(node: Node) -> str:
 
 
 def letters(node: Node) -> str | None:
-    """Return the letters of a product of single letters, in order: an arrangement, a word or a name. None for another node."""
+    """Return the letters of a product of single letters, in order: an arrangement, a word or a
+    name. None for another node."""
     if node.op == "name" and not node.args and len(node.text) == 1:
         return node.text
     parts = [letters(arg) for arg in node.args] if node.op == "*" else [None]
@@ -193,7 +216,13 @@ def _equal_at(gold: Node, answer: Node, points: range) -> bool:
 def _is_rounded_decimal(exact: Node, decimal: Node, rules: Rules) -> bool:
     negative = decimal.op == "neg"
     literal = decimal.args[0] if negative else decimal
-    if literal.op != "number" or "." not in literal.text or literal.value is None or "e" in literal.text.lower() or "r" in literal.text:
+    if (
+        literal.op != "number"
+        or "." not in literal.text
+        or literal.value is None
+        or "e" in literal.text.lower()
+        or "r" in literal.text
+    ):
         return False
     if free_names(exact) - {"e"}:
         return False
@@ -202,17 +231,28 @@ def _is_rounded_decimal(exact: Node, decimal: Node, rules: Rules) -> bool:
         return False
     digits = rules.repeating_digits if isinstance(value, Fraction) else rules.irrational_digits
     rounded = -literal.value if negative else literal.value
-    return _is_rounding(value if isinstance(value, Fraction) else value.real, literal.text, rounded, digits)
+    return _is_rounding(
+        value if isinstance(value, Fraction) else value.real, literal.text, rounded, digits
+    )
 
 
 def _is_rounding(exact: Value, literal: str, value: Fraction, digits: int) -> bool:
-    """Return True if the decimal `literal` is `exact`, which has no finite decimal, rounded to its last place.
+    """Return True if the decimal `literal` is `exact`, which has no finite decimal, rounded to its
+    last place.
 
     Requires two decimal places and `digits` significant digits: 0.00 is not 1/300.
     """
-    places = len(literal.partition(".")[2].rstrip("°")) if "/" not in literal and "frac" not in literal else 0
+    places = (
+        len(literal.partition(".")[2].rstrip("°"))
+        if "/" not in literal and "frac" not in literal
+        else 0
+    )
     num_digits = sum(map(str.isdigit, literal.lstrip("+-0.")))
-    if places < 2 or num_digits < digits or (isinstance(exact, Fraction) and _is_finite_decimal(exact)):
+    if (
+        places < 2
+        or num_digits < digits
+        or (isinstance(exact, Fraction) and _is_finite_decimal(exact))
+    ):
         return False
     return bool(abs(as_mp(exact) - as_mp(value)) <= as_mp(Fraction(1, 2 * 10**places)))
 

@@ -25,9 +25,8 @@ def main(mode: str, ends: dict[str, int]) -> None:
 def prepare_server() -> None:
     """Set what all programs find, and run a small solution and its test in the server.
 
-    What Python keeps about code that has run, such as specialised instructions, is then there for all forked processes. Otherwise each of
-    them writes it, and so copies that memory.
-    """
+    What Python keeps about code that has run, such as specialised instructions, is then there for
+    all forked processes. Otherwise each of them writes it, and so copies that memory."""
     sys.setrecursionlimit(20_000)
     sys.argv = ["solution.py"]
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
@@ -47,7 +46,8 @@ def _program(job: dict[str, Any]) -> None:
 
 
 class _PipeEnd:
-    """End of a pipe with the methods that an event loop calls on the sockets by which it wakes itself up."""
+    """End of a pipe with the methods that an event loop calls on the sockets by which it wakes
+    itself up."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -69,6 +69,7 @@ class _PipeEnd:
 
 
 def _socket_pair(*_: Any, **__: Any) -> tuple[_PipeEnd, _PipeEnd]:
-    """A pipe in place of a pair of sockets, which confined processes may not make: asyncio needs no more."""
+    """A pipe in place of a pair of sockets, which confined processes may not make: asyncio needs no
+    more."""
     reader, writer = os.pipe()
     return _PipeEnd(reader), _PipeEnd(writer)

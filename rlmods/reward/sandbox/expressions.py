@@ -1,8 +1,9 @@
 """Evaluation of arithmetic that comes as untrusted text, in place of `eval`.
 
-`evaluate` interprets the syntax tree of a text: numbers, texts, lists, tuples and arithmetic on them; no names, calls or attributes, so
-that there is nothing through which a text could reach Python. `guard_sympy` makes sympy's parser refuse, before it evaluates anything, all
-but arithmetic on numbers and symbols and calls of the functions of `FUNCTIONS`.
+`evaluate` interprets the syntax tree of a text: numbers, texts, lists, tuples and arithmetic on
+them; no names, calls or attributes, so that there is nothing through which a text could reach
+Python. `guard_sympy` makes sympy's parser refuse, before it evaluates anything, all but arithmetic
+on numbers and symbols and calls of the functions of `FUNCTIONS`.
 
 The length of a text, the depth of its tree and the size of its numbers are bounded.
 """
@@ -71,15 +72,29 @@ FUNCTIONS = frozenset(
         "erfc",
     ]
 )
-"""Functions of sympy that an expression may call: of numbers, and without an effect besides their result."""
+"""Functions of sympy that an expression may call: of numbers, and without an effect besides their
+result."""
 CONSTANTS = frozenset(["pi", "E", "I", "oo"])
-_MAKE_NUMBERS = ("Integer", "Float", "Rational", "Symbol")  # the functions that are called with a text
+# the functions that are called with a text
+_MAKE_NUMBERS = ("Integer", "Float", "Rational", "Symbol")
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift, ast.RShift: operator.rshift, ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.UAdd: operator.pos, ast.USub: operator.neg, ast.Invert: operator.invert,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Invert: operator.invert,
+}
 
 
 class RefusedError(ValueError):
@@ -87,18 +102,21 @@ class RefusedError(ValueError):
 
 
 def evaluate(text: Any, *_: Any) -> Any:
-    """Return the value of a literal or of arithmetic on numbers. Raises RefusedError for anything else."""
+    """Return the value of a literal or of arithmetic on numbers. Raises RefusedError for anything
+    else."""
     return _value(_parse(text).body)
 
 
 def guard(modules: list[types.ModuleType]) -> None:
-    """Make `eval` of the given modules `evaluate`, and their `exec` and `compile` refuse everything."""
+    """Make `eval` of the given modules `evaluate`, and their `exec` and `compile` refuse
+    everything."""
     for module in modules:
         module.__dict__.update(eval=evaluate, exec=_refuse, compile=_refuse)
 
 
 def rational(text: Any) -> Fraction | None:
-    """Return the value of sums, products and quotients of whole numbers, None for anything else. Raises ZeroDivisionError."""
+    """Return the value of sums, products and quotients of whole numbers, None for anything else.
+    Raises ZeroDivisionError."""
     try:
         return _rational(_parse(text).body)
     except RefusedError:
@@ -106,8 +124,9 @@ def rational(text: Any) -> Fraction | None:
 
 
 def guard_sympy(modules: list[types.ModuleType]) -> None:
-    """Make sympy check every text before it evaluates it, and import its names once instead of for each text. The `parse_expr` that the
-    given modules have imported, of which they use the number only, does not call sympy where `rational` knows the value."""
+    """Make sympy check every text before it evaluates it, and import its names once instead of for
+    each text. The `parse_expr` that the given modules have imported, of which they use the number
+    only, does not call sympy where `rational` knows the value."""
     import sympy
     from sympy.parsing import sympy_parser
 
@@ -157,7 +176,11 @@ def _value(node: ast.expr) -> Any:
         return _OPERATORS[type(node.op)](_number(node.operand))
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         left, right = _number(node.left), _number(node.right)
-        growth = {ast.Pow: _size(left) * abs(right), ast.LShift: _size(left) + right, ast.Mult: _size(left) + _size(right)}
+        growth = {
+            ast.Pow: _size(left) * abs(right),
+            ast.LShift: _size(left) + right,
+            ast.Mult: _size(left) + _size(right),
+        }
         if growth.get(type(node.op), 0) > MAX_BITS:
             raise RefusedError("too large a number")
         return _OPERATORS[type(node.op)](left, right)
@@ -187,7 +210,8 @@ def _size(number: float) -> int:
 
 
 def _bits(node: ast.expr, symbols: frozenset[str]) -> int:
-    """Return a bound for the size of the numbers in an expression. Raises RefusedError if it is not arithmetic or too large."""
+    """Return a bound for the size of the numbers in an expression. Raises RefusedError if it is not
+    arithmetic or too large."""
     bits = _bound(node, symbols)
     if bits > MAX_BITS:
         raise RefusedError("too large a number")
@@ -201,21 +225,33 @@ def _bound(node: ast.expr, symbols: frozenset[str]) -> int:
         return 1
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
         return _bits(node.operand, symbols)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow):
+    if isinstance(node, ast.BinOp) and isinstance(
+        node.op, ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow
+    ):
         left, right = _bits(node.left, symbols), _bits(node.right, symbols)
         if isinstance(node.op, ast.Pow):
             exponent = _constant(node.right)
             return max(left, 1) * (right if exponent is None else math.ceil(abs(exponent)))
         return left + right
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in FUNCTIONS
+        and not node.keywords
+    ):
         name = node.func.id
         if name in _MAKE_NUMBERS:
             return _literal_bits(name, node.args)
         sizes = [_bits(argument, symbols) for argument in node.args]
-        if name in ("factorial", "gamma", "binomial", "Pow") and any((_constant(argument) or 0) > 10_000 for argument in node.args):
+        if name in ("factorial", "gamma", "binomial", "Pow") and any(
+            (_constant(argument) or 0) > 10_000 for argument in node.args
+        ):
             raise RefusedError("too large a number")
         return max(1, sum(sizes)) * (
-            1000 if name in ("factorial", "gamma", "binomial", "Pow", "exp", "cosh", "sinh") and max(sizes, default=0) > 1 else 1
+            1000
+            if name in ("factorial", "gamma", "binomial", "Pow", "exp", "cosh", "sinh")
+            and max(sizes, default=0) > 1
+            else 1
         )
     raise RefusedError(f"{ast.unparse(node)[:50]} is not evaluated")
 
@@ -226,7 +262,12 @@ def _literal_bits(name: str, args: list[ast.expr]) -> int:
     if len(values) not in (1, 2) or None in values:
         raise RefusedError(f"{name} of what is not a literal")
     if name == "Symbol":
-        if len(values) != 1 or not isinstance(values[0], str) or not values[0].isidentifier() or values[0].startswith("_"):
+        if (
+            len(values) != 1
+            or not isinstance(values[0], str)
+            or not values[0].isidentifier()
+            or values[0].startswith("_")
+        ):
             raise RefusedError("not a symbol")
         return 1
     for value in values:
@@ -248,20 +289,28 @@ def _literal(node: ast.expr) -> int | float | str | None:
 
 
 def _constant(node: ast.expr) -> float | None:
-    """Return the value of an expression of plain numbers, None if it has symbols. Raises RefusedError if it is too large."""
+    """Return the value of an expression of plain numbers, None if it has symbols. Raises
+    RefusedError if it is too large."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return float(node.value) if abs(node.value) < 2**53 else math.inf
     if isinstance(node, ast.UnaryOp):
         value = _constant(node.operand)
         return None if value is None else -value
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Integer", "Float", "Rational") and node.args:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("Integer", "Float", "Rational")
+        and node.args
+    ):
         argument = node.args[0]
         text = argument.value if isinstance(argument, ast.Constant) else None
         try:
             value = float(text) if isinstance(text, int | float | str) else _constant(argument)
         except (ValueError, OverflowError) as error:
             raise RefusedError("not a number") from error
-        divisor = _constant(node.args[1]) if len(node.args) == 2 and node.func.id == "Rational" else 1.0
+        divisor = (
+            _constant(node.args[1]) if len(node.args) == 2 and node.func.id == "Rational" else 1.0
+        )
         return value if value is None or not divisor else value / divisor
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         left, right = _constant(node.left), _constant(node.right)

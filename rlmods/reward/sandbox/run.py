@@ -1,4 +1,5 @@
-"""Run untrusted code in confined processes and report how the run ended. The processes are forked by a server (`server`)."""
+"""Run untrusted code in confined processes and report how the run ended. The processes are forked
+by a server (`server`)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 PACKAGE = Path(__file__).resolve().parent
-BOOT = "import sys; sys.path.append(sys.argv[1]); from sandbox import server; sys.path.pop(); server.main(int(sys.argv[2]))"
+BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); from sandbox import server; "
+    "sys.path.pop(); server.main(int(sys.argv[2]))"
+)
 ENVIRONMENT = {
     "HOME": "/",
     "LANG": "C.UTF-8",
@@ -40,7 +44,8 @@ PIPE_BYTES = 65536
 """Jobs up to this size are passed through a pipe, which holds them; larger ones in a file."""
 PREFIX = "rlmods_sandbox_"
 START_TIMEOUT_S = 60.0
-"""Time for the server to start, and for a process to be confined, on a busy machine. `Limits.timeout_s` counts from then."""
+"""Time for the server to start, and for a process to be confined, on a busy machine.
+`Limits.timeout_s` counts from then."""
 
 Status = Literal["ok", "error", "timeout", "output"]
 
@@ -68,7 +73,8 @@ class RunResult:
     """Result of a run."""
 
     status: Status
-    """`error`: exit status other than 0, for example from an exception. `output`: more than `Limits.output_bytes`."""
+    """`error`: exit status other than 0, for example from an exception. `output`: more than
+    `Limits.output_bytes`."""
     stdout: str = ""
     stderr_line: str = ""
     """Last line on stderr."""
@@ -78,16 +84,28 @@ def run_program(source: str, stdin: str, limits: Limits) -> RunResult:
     """Run `source` as a program. Raises RuntimeError if this machine cannot confine it."""
     with ExitStack() as stack:
         output, errors = (stack.enter_context(_pipe()) for _ in range(2))
-        ends = {"stdin": _file(stdin.encode("utf-8", "surrogatepass"), stack), "stdout": output[1], "stderr": errors[1]}
-        processes = stack.enter_context(_Processes(_server("child", limits), [("program", {"source": source}, ends)], limits, stack))
+        ends = {
+            "stdin": _file(stdin.encode("utf-8", "surrogatepass"), stack),
+            "stdout": output[1],
+            "stderr": errors[1],
+        }
+        processes = stack.enter_context(
+            _Processes(
+                _server("child", limits), [("program", {"source": source}, ends)], limits, stack
+            )
+        )
         return processes.watch(output[0], errors[0])
 
 
-def run_tests(source: str, tests: Sequence[str], limits: Limits, entry_point: str | None = None) -> tuple[list[bool], Status]:
-    """Run `tests`, Python code that calls the names defined by `source`, and return which of them passed.
+def run_tests(
+    source: str, tests: Sequence[str], limits: Limits, entry_point: str | None = None
+) -> tuple[list[bool], Status]:
+    """Run `tests`, Python code that calls the names defined by `source`, and return which of them
+    passed.
 
-    Tests and source are in different processes that exchange only plain values (`wire`): the code under test cannot end the tests early,
-    patch what they use, or return an object that equals everything. A test that does not use the code has not passed.
+    Tests and source are in different processes that exchange only plain values (`wire`): the code
+    under test cannot end the tests early, patch what they use, or return an object that equals
+    everything. A test that does not use the code has not passed.
 
     Args:
         entry_point: name of the function that the tests call `candidate` (HumanEval).
@@ -99,37 +117,54 @@ def run_tests(source: str, tests: Sequence[str], limits: Limits, entry_point: st
     return [result == "1" for result in results], status
 
 
-def test_results(source: str, tests: Sequence[str], limits: Limits, entry_point: str | None) -> tuple[list[str], Status]:
+def test_results(
+    source: str, tests: Sequence[str], limits: Limits, entry_point: str | None
+) -> tuple[list[str], Status]:
     """Return `judge.PASSED`, `FAILED` or `UNUSED` for each test."""
     with ExitStack() as stack:
         calls, replies, results = (stack.enter_context(_pipe()) for _ in range(3))
         ends = {"calls": calls[1], "replies": replies[0], "results": results[1]}
         judge = ("judge", {"tests": list(tests), "entry_point": entry_point}, ends)
         serve = ("serve", {"source": source}, {"calls": calls[0], "replies": replies[1]})
-        run = stack.enter_context(_Processes(_server("child", limits), [judge, serve], limits, stack)).watch(results[0])
+        run = stack.enter_context(
+            _Processes(_server("child", limits), [judge, serve], limits, stack)
+        ).watch(results[0])
     passed = run.stdout.split()[: len(tests)]
-    status: Status = "timeout" if run.status == "timeout" else "ok" if len(passed) == len(tests) else "error"
+    status: Status = (
+        "timeout" if run.status == "timeout" else "ok" if len(passed) == len(tests) else "error"
+    )
     return passed + ["0"] * (len(tests) - len(passed)), status
 
 
 test_results.__test__ = False  # type: ignore[attr-defined]  # keeps pytest from collecting the function
 
 
-def call_function(module: str, job: Mapping[str, Any], limits: Limits, context: Any = None) -> tuple[str, Status]:
-    """Run `main` of a module of this package on a job, and return what it wrote to its results descriptor.
+def call_function(
+    module: str, job: Mapping[str, Any], limits: Limits, context: Any = None
+) -> tuple[str, Status]:
+    """Run `main` of a module of this package on a job, and return what it wrote to its results
+    descriptor.
 
     Args:
-        context: passed to `prepare` of the module, which runs once in the server. Not for untrusted text.
+        context: passed to `prepare` of the module, which runs once in the server. Not for untrusted
+        text.
     """
     with ExitStack() as stack:
         results = stack.enter_context(_pipe())
-        processes = _Processes(_server(module, limits), [("call", job, {"results": results[1]})], limits, stack, context)
+        processes = _Processes(
+            _server(module, limits),
+            [("call", job, {"results": results[1]})],
+            limits,
+            stack,
+            context,
+        )
         run = stack.enter_context(processes).watch(results[0])
         return run.stdout, run.status
 
 
 def check(module: str, limits: Limits) -> None:
-    """Start the server and a confined process that does nothing. Raises RuntimeError if this machine cannot confine code."""
+    """Start the server and a confined process that does nothing. Raises RuntimeError if this
+    machine cannot confine code."""
     with ExitStack() as stack:
         stack.enter_context(_Processes(_server(module, limits), [("check", {}, {})], limits, stack))
 
@@ -146,7 +181,8 @@ def _remove_leftover_folders() -> None:
 
 @contextmanager
 def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
-    """Both ends of a pipe, as files: closing one twice is safe even if its descriptor number is in use again."""
+    """Both ends of a pipe, as files: closing one twice is safe even if its descriptor number is in
+    use again."""
     reader, writer = os.pipe()
     with FileIO(reader, "rb") as read_end, FileIO(writer, "wb") as write_end:
         yield read_end, write_end
@@ -164,8 +200,8 @@ def _job(job: Mapping[str, Any], stack: ExitStack) -> FileIO:
 
 
 def _file(content: bytes, stack: ExitStack) -> FileIO:
-    """Return a file to read `content` from, which no one can change. On Linux it is in memory, and can be opened in `/dev` or `/proc`
-    within the walls, as programs do that read `/dev/stdin`."""
+    """Return a file to read `content` from, which no one can change. On Linux it is in memory, and
+    can be opened in `/dev` or `/proc` within the walls, as programs do that read `/dev/stdin`."""
     if not sys.platform.startswith("linux"):
         with tempfile.NamedTemporaryFile(prefix=PREFIX) as file:
             file.write(content)
@@ -174,7 +210,11 @@ def _file(content: bytes, stack: ExitStack) -> FileIO:
     with open(os.memfd_create(PREFIX, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as memory:
         memory.write(content)
         memory.flush()
-        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        fcntl.fcntl(
+            memory,
+            fcntl.F_ADD_SEALS,
+            fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL,
+        )
         return stack.enter_context(FileIO(f"/proc/self/fd/{memory.fileno()}", "rb"))
 
 
@@ -186,22 +226,44 @@ class _Server:
         self.socket, self.errors = own, tempfile.TemporaryFile()  # noqa: SIM115  (closed by `_end_server`)
         with other:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-s", "-S", "-c", BOOT, str(PACKAGE.parent), str(other.fileno())],
+                [
+                    sys.executable,
+                    "-P",
+                    "-s",
+                    "-S",
+                    "-c",
+                    BOOT,
+                    str(PACKAGE.parent),
+                    str(other.fileno()),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self.errors,
                 cwd="/",
                 env=ENVIRONMENT,
                 pass_fds=(other.fileno(),),
-                start_new_session=True,  # survives the kill of this process's group, to kill what it has started
+                # survives the kill of this process's group, to kill what it has started
+                start_new_session=True,
             )
-        self.finalizer = weakref.finalize(self, _end_server, self.process, own, self.errors, os.getpid())
+        self.finalizer = weakref.finalize(
+            self, _end_server, self.process, own, self.errors, os.getpid()
+        )
         packages = list(_packages()) if limits.packages else []
         readable = [*_readable(), *packages] if limits.confined else None
-        self.request({"module": module, "packages": packages, "readable": readable, "abi": limits.landlock_abi})
+        self.request(
+            {
+                "module": module,
+                "packages": packages,
+                "readable": readable,
+                "abi": limits.landlock_abi,
+            }
+        )
 
-    def request(self, message: Mapping[str, Any], descriptors: Sequence[int] = (), extra_s: float = 0.0) -> Any:
-        """Return the server's reply. Raises RuntimeError if it is an error, or if the server is gone."""
+    def request(
+        self, message: Mapping[str, Any], descriptors: Sequence[int] = (), extra_s: float = 0.0
+    ) -> Any:
+        """Return the server's reply. Raises RuntimeError if it is an error, or if the server is
+        gone."""
         self.socket.settimeout(START_TIMEOUT_S + extra_s)
         try:
             socket.send_fds(self.socket, [json.dumps(message).encode() + b"\n"], descriptors)
@@ -227,8 +289,11 @@ class _Server:
         return self.finalizer.alive and self.process.poll() is None
 
 
-def _end_server(process: subprocess.Popen[bytes], connection: socket.socket, errors: Any, owner_pid: int) -> None:
-    """End a server, which then kills the processes that it has started. Does nothing in a fork of the owner."""
+def _end_server(
+    process: subprocess.Popen[bytes], connection: socket.socket, errors: Any, owner_pid: int
+) -> None:
+    """End a server, which then kills the processes that it has started. Does nothing in a fork of
+    the owner."""
     if os.getpid() != owner_pid:
         return
     connection.close()
@@ -252,7 +317,8 @@ def _server(module: str, limits: Limits) -> _Server:
 
 
 class _Processes:
-    """Processes of a server, of which the first is watched. All are killed when it ends, and at the end of the `with` block."""
+    """Processes of a server, of which the first is watched. All are killed when it ends, and at the
+    end of the `with` block."""
 
     def __init__(
         self,
@@ -272,12 +338,24 @@ class _Processes:
         files: list[FileIO] = []
         forms = []
         for mode, job, ends in processes:
-            folder = "/" if limits.confined else stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_"))
+            folder = (
+                "/"
+                if limits.confined
+                else stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_")
+                )
+            )
             files += [_job(job, stack), *ends.values()]
             forms.append((mode, ["job", *ends], folder))
-        settings = {"cpu_s": int(limits.timeout_s) + 1, "memory_mb": limits.memory_mb, "file_bytes": FILE_BYTES}
+        settings = {
+            "cpu_s": int(limits.timeout_s) + 1,
+            "memory_mb": limits.memory_mb,
+            "file_bytes": FILE_BYTES,
+        }
         start = {"processes": forms, "limits": settings, "context": context}
-        self.pids: list[int] = server.request({"start": start}, [file.fileno() for file in files])["pids"]
+        self.pids: list[int] = server.request({"start": start}, [file.fileno() for file in files])[
+            "pids"
+        ]
         for file in files:
             file.close()
         self.deadline = time.monotonic() + limits.timeout_s
@@ -295,14 +373,19 @@ class _Processes:
         return self.server.request({"end": {"pids": pids, "grace_s": grace_s}}, extra_s=grace_s)
 
     def watch(self, stream: FileIO, errors: FileIO | None = None) -> RunResult:
-        """Read `stream` until its end, the deadline or the output limit, then wait for the process."""
+        """Read `stream` until its end, the deadline or the output limit, then wait for the
+        process."""
         output, last_words = bytearray(), bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
             if errors is not None:
                 selector.register(errors, selectors.EVENT_READ)
             reading = True
-            while reading and (remaining_s := self.deadline - time.monotonic()) > 0 and len(output) <= self.limits.output_bytes:
+            while (
+                reading
+                and (remaining_s := self.deadline - time.monotonic()) > 0
+                and len(output) <= self.limits.output_bytes
+            ):
                 for key, _ in selector.select(remaining_s):
                     chunk = os.read(key.fd, 65536)
                     if not chunk:
@@ -323,26 +406,64 @@ class _Processes:
             with suppress(BlockingIOError):
                 last_words += os.read(errors.fileno(), 65536)
         lines = last_words.decode("utf-8", "replace").strip().splitlines()
-        return RunResult("ok" if ended["exit_code"] == 0 else "error", text, lines[-1][:500] if lines else "")
+        return RunResult(
+            "ok" if ended["exit_code"] == 0 else "error", text, lines[-1][:500] if lines else ""
+        )
 
 
 @cache
 def _packages() -> tuple[str, ...]:
     """Folders of installed packages."""
-    return tuple(dict.fromkeys(path for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")) if path in sys.path))
+    return tuple(
+        dict.fromkeys(
+            path
+            for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+            if path in sys.path
+        )
+    )
 
 
 @cache
 def _readable() -> tuple[str, ...]:
-    """Paths that an interpreter needs: the standard library without installed packages, and the system's shared libraries."""
+    """Paths that an interpreter needs: the standard library without installed packages, and the
+    system's shared libraries."""
     paths = sysconfig.get_paths()
     stdlib = sorted({paths["stdlib"], paths["platstdlib"]})
-    excluded = {os.path.realpath(path) for path in (*site.getsitepackages(), paths["purelib"], paths["platlib"])}
-    files = [entry.path for folder in stdlib for entry in os.scandir(folder) if entry.name not in ("site-packages", "dist-packages")]
-    modules = [path for path in files if not any((root + os.sep).startswith(os.path.realpath(path) + os.sep) for root in excluded)]
-    folders = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", sysconfig.get_config_var("LIBDIR") or ""]
-    folders += [os.path.join(folder, sysconfig.get_config_var("MULTIARCH") or "lib") for folder in folders]
+    excluded = {
+        os.path.realpath(path)
+        for path in (*site.getsitepackages(), paths["purelib"], paths["platlib"])
+    }
+    files = [
+        entry.path
+        for folder in stdlib
+        for entry in os.scandir(folder)
+        if entry.name not in ("site-packages", "dist-packages")
+    ]
+    modules = [
+        path
+        for path in files
+        if not any((root + os.sep).startswith(os.path.realpath(path) + os.sep) for root in excluded)
+    ]
+    folders = [
+        "/lib",
+        "/lib64",
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/local/lib",
+        sysconfig.get_config_var("LIBDIR") or "",
+    ]
+    folders += [
+        os.path.join(folder, sysconfig.get_config_var("MULTIARCH") or "lib") for folder in folders
+    ]
     unique = sorted({os.path.realpath(folder) for folder in folders if os.path.isdir(folder)})
-    libraries = [entry.path for folder in unique for entry in os.scandir(folder) if ".so" in entry.name]
-    system = ["/etc/ld.so.cache", "/usr/share/zoneinfo", "/etc/localtime", os.devnull, "/dev/urandom"]
+    libraries = [
+        entry.path for folder in unique for entry in os.scandir(folder) if ".so" in entry.name
+    ]
+    system = [
+        "/etc/ld.so.cache",
+        "/usr/share/zoneinfo",
+        "/etc/localtime",
+        os.devnull,
+        "/dev/urandom",
+    ]
     return (*modules, *libraries, *system)

@@ -1,4 +1,5 @@
-"""Process of the code under test: it answers the operations that tests apply to what the code defines (`judge`).
+"""Process of the code under test: it answers the operations that tests apply to what the code
+defines (`judge`).
 
 Nothing that this process sends is trusted: the code can send anything in its name.
 """
@@ -15,11 +16,16 @@ from typing import Any, BinaryIO
 
 from . import names, wire
 
-_OPERATORS = ("add sub mul matmul truediv floordiv mod pow lshift rshift and_ or_ xor neg pos abs invert eq lt le gt ge contains "
-              "getitem setitem delitem index iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior "
-              "ixor")  # fmt: skip
+_OPERATORS = (
+    "add sub mul matmul truediv floordiv mod pow lshift rshift and_ or_ xor neg pos abs "
+    "invert eq lt le gt ge contains "
+    "getitem setitem delitem index iadd isub imul imatmul itruediv ifloordiv imod "
+    "ipow ilshift irshift iand ior "
+    "ixor"
+)
 _FUNCTIONS = (
-    "getattr setattr delattr len bool int float complex str repr format hash iter next reversed round divmod bytes isinstance issubclass"
+    "getattr setattr delattr len bool int float complex str repr format hash iter next "
+    "reversed round divmod bytes isinstance issubclass"
 )
 
 
@@ -53,7 +59,8 @@ def main(job: dict[str, Any]) -> None:
 
 
 def local(namespace: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a function that answers the messages of one connection in this process. For `child.prepare_server`."""
+    """Return a function that answers the messages of one connection in this process. For
+    `child.prepare_server`."""
     server = _Server(io.BytesIO(), io.BytesIO())
     return lambda message: server.answer(message, namespace)
 
@@ -104,10 +111,18 @@ class _Server:
         result = OPERATIONS[operation](*values, **options)
         reply: dict[str, Any] = {}
         for key, before, after in (("args", args, values), ("kwargs", kwargs, options)):
-            if operation == "call" and (now := self.encode(after)) != before:  # the call has changed its arguments
+            # the call has changed its arguments
+            if operation == "call" and (now := self.encode(after)) != before:
                 reply[key] = now
-        constructed = operation == "call" and isinstance(values[0], type) and isinstance(result, _MUTABLE) and _is_own_class(type(result))
-        return reply | {"value": {"other": self.describe(result)} if constructed else self.encode(result)}
+        constructed = (
+            operation == "call"
+            and isinstance(values[0], type)
+            and isinstance(result, _MUTABLE)
+            and _is_own_class(type(result))
+        )
+        return reply | {
+            "value": {"other": self.describe(result)} if constructed else self.encode(result)
+        }
 
     def wait_for(self, awaitable: Any) -> Any:
         import asyncio
@@ -128,7 +143,11 @@ class _Server:
         if isinstance(value, _Callback):
             return {"callback": value.number}
         plain = isinstance(value, (*_MUTABLE, str, int, float, tuple))
-        kind = {"is_class": isinstance(value, type), "plain": plain, "awaitable": inspect.iscoroutine(value)}
+        kind = {
+            "is_class": isinstance(value, type),
+            "plain": plain,
+            "awaitable": inspect.iscoroutine(value),
+        }
         return {"object": self.register(value), **{name: True for name, has in kind.items() if has}}
 
     def register(self, value: Any) -> int:
@@ -139,18 +158,31 @@ class _Server:
         return self.numbers[id(value)]
 
     def find(self, stand_in: dict[str, Any]) -> Any:
-        return _Callback(self, stand_in["callback"]) if "callback" in stand_in else self.objects[stand_in["object"]]
+        return (
+            _Callback(self, stand_in["callback"])
+            if "callback" in stand_in
+            else self.objects[stand_in["object"]]
+        )
 
     def describe_class(self, kind: type[BaseException]) -> list[list[Any]]:
-        """Return module, name and number of an exception class and its bases; a number for those that the code defines."""
-        return [[base.__module__, base.__name__, self.register(base) if _is_own_class(base) else None] for base in kind.__mro__]
+        """Return module, name and number of an exception class and its bases; a number for those
+        that the code defines."""
+        return [
+            [base.__module__, base.__name__, self.register(base) if _is_own_class(base) else None]
+            for base in kind.__mro__
+        ]
 
     def describe_error(self, error: BaseException) -> dict[str, Any]:
         try:
             args, attributes = self.encode(error.args), self.encode(dict(vars(error)))
         except Exception:  # arguments that cannot be sent, for example too deep
             args, attributes = self.encode(()), self.encode({})
-        return {"classes": self.describe_class(type(error)), "args": args, "attributes": attributes, "text": str(error)[:10_000]}
+        return {
+            "classes": self.describe_class(type(error)),
+            "args": args,
+            "attributes": attributes,
+            "text": str(error)[:10_000],
+        }
 
 
 class _Callback:
@@ -161,14 +193,19 @@ class _Callback:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         server = self.server
-        wire.send(server.replies, {"callback": self.number, "args": server.encode(args), "kwargs": server.encode(kwargs)})
+        wire.send(
+            server.replies,
+            {"callback": self.number, "args": server.encode(args), "kwargs": server.encode(kwargs)},
+        )
         while True:
             message = wire.receive(server.calls)
             if "return" in message:
                 return server.decode(message["return"])
             if "raise" in message:
                 kind = getattr(builtins, message["raise"][0], RuntimeError)
-                raise (kind if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError)(message["raise"][1])
+                raise (
+                    kind if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError
+                )(message["raise"][1])
             wire.send(server.replies, server.answer(message, {}))
 
 

@@ -1,8 +1,9 @@
-"""Fork server: a bare interpreter without threads, confined itself (`walls`), that forks one process for each request.
+"""Fork server: a bare interpreter without threads, confined itself (`walls`), that forks one
+process for each request.
 
-The server gets only file descriptors and limits: it never reads code, tests or answers, so that no process inherits those of another. Its
-only client is `run`; when the client is gone, the server kills all processes that it started and exits.
-"""
+The server gets only file descriptors and limits: it never reads code, tests or answers, so that no
+process inherits those of another. Its only client is `run`; when the client is gone, the server
+kills all processes that it started and exits."""
 
 import gc
 import json
@@ -42,7 +43,8 @@ def main(control_fd: int) -> None:
         module.prepare_server()
         _open_standard_streams()
         gc.collect()
-        gc.freeze()  # else a collection in a forked process would touch, and so copy, all objects of the server
+        # else a collection in a forked process would touch, and so copy, all objects of the server
+        gc.freeze()
         null = os.open(os.devnull, os.O_RDWR)
         if confined := config["readable"] is not None:
             walls.confine_server(config["readable"], config["abi"])
@@ -54,7 +56,8 @@ def main(control_fd: int) -> None:
 
 
 def _keep_folder_listings() -> None:
-    """Keep the names of the folders on `sys.path`: a confined process may import from the standard library's folder, but not list it."""
+    """Keep the names of the folders on `sys.path`: a confined process may import from the standard
+    library's folder, but not list it."""
     for finder in sys.path_importer_cache.values():
         if isinstance(finder, FileFinder):
             finder._fill_cache()  # type: ignore[attr-defined]
@@ -62,12 +65,19 @@ def _keep_folder_listings() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open the standard streams, so that a forked process only replaces their descriptors. On a pipe: the streams cannot seek."""
+    """Open the standard streams, so that a forked process only replaces their descriptors. On a
+    pipe: the streams cannot seek."""
     ends = os.pipe()
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         own = os.dup(number)
         os.dup2(ends[number > 0], number)
-        stream = open(number, "w" if number else "r", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+        stream = open(  # noqa: SIM115
+            number,
+            "w" if number else "r",
+            encoding="utf-8",
+            errors="surrogateescape",
+            closefd=False,
+        )
         os.dup2(own, number)
         os.close(own)
         setattr(sys, name, stream)
@@ -77,7 +87,8 @@ def _open_standard_streams() -> None:
 
 
 class Server:
-    """Starts processes and ends them. `module.main(mode, ends)` is what a process runs; `module.prepare(context)` runs here before."""
+    """Starts processes and ends them. `module.main(mode, ends)` is what a process runs;
+    `module.prepare(context)` runs here before."""
 
     def __init__(self, control: socket.socket, confined: bool, null: int, module: Any) -> None:
         self.control, self.confined, self.null, self.module = control, confined, null, module
@@ -89,7 +100,11 @@ class Server:
             while True:
                 request, descriptors = _receive(self.control)
                 try:
-                    reply = self.end(**request["end"]) if "end" in request else self.start(descriptors=descriptors, **request["start"])
+                    reply = (
+                        self.end(**request["end"])
+                        if "end" in request
+                        else self.start(descriptors=descriptors, **request["start"])
+                    )
                 except ClientGoneError:
                     raise
                 except Exception as error:
@@ -103,9 +118,14 @@ class Server:
             self.kill_descendants(set())
 
     def start(
-        self, processes: list[tuple[str, list[str], str]], limits: dict[str, int], context: Any, descriptors: list[int]
+        self,
+        processes: list[tuple[str, list[str], str]],
+        limits: dict[str, int],
+        context: Any,
+        descriptors: list[int],
     ) -> dict[str, Any]:
-        """Fork processes (mode, names of its descriptors, folder) and return their ids once they are confined."""
+        """Fork processes (mode, names of its descriptors, folder) and return their ids once they
+        are confined."""
         started, rest = [], iter(descriptors)
         try:
             if context is not None:
@@ -124,19 +144,29 @@ class Server:
         messages = [self.read(ready) for _, ready in started]
         if set(messages) != {b"1"}:
             self.end([pid for pid, _ in started], 0.0)
-            raise walls.UnsupportedError(min(messages).decode() or "the process ended before it was confined")
+            raise walls.UnsupportedError(
+                min(messages).decode() or "the process ended before it was confined"
+            )
         return {"pids": [pid for pid, _ in started]}
 
-    def fork(self, mode: str, ends: dict[str, int], limits: dict[str, int], folder: str) -> tuple[int, int]:
-        """Fork a process. Return its id, and a descriptor with b"1" once it is confined, else the reason."""
+    def fork(
+        self, mode: str, ends: dict[str, int], limits: dict[str, int], folder: str
+    ) -> tuple[int, int]:
+        """Fork a process. Return its id, and a descriptor with b"1" once it is confined, else the
+        reason."""
         ready, confined = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _run(lambda: self.become(mode, ends, limits, folder, confined), as_program=mode == "program")
+            _run(
+                lambda: self.become(mode, ends, limits, folder, confined),
+                as_program=mode == "program",
+            )
         os.close(confined)
         return pid, ready
 
-    def become(self, mode: str, ends: dict[str, int], limits: dict[str, int], folder: str, confined: int) -> None:
+    def become(
+        self, mode: str, ends: dict[str, int], limits: dict[str, int], folder: str, confined: int
+    ) -> None:
         """Turn this process, just forked, into the one that was asked for."""
         parent = os.getppid()
         os.setsid()
@@ -160,8 +190,8 @@ class Server:
         self.module.main(mode, ends)
 
     def end(self, pids: list[int], grace_s: float) -> dict[str, Any]:
-        """Wait up to `grace_s` for the first process to exit, kill all with their descendants, and return the exit code of the first,
-        negative for a signal."""
+        """Wait up to `grace_s` for the first process to exit, kill all with their descendants, and
+        return the exit code of the first, negative for a signal."""
         status = self.wait(pids[0], grace_s)
         killed = status is None
         for pid in pids[not killed :]:
@@ -189,10 +219,13 @@ class Server:
                 raise ClientGoneError
 
     def read(self, ready: int) -> bytes:
-        """Return the message from a pipe, b"" if there is none within `CONFINE_TIMEOUT_S`, and close it. One read: the message fits into a
-        pipe, and its end may never come while another process holds the pipe open. Raises ClientGoneError."""
+        """Return the message from a pipe, b"" if there is none within `CONFINE_TIMEOUT_S`, and
+        close it. One read: the message fits into a pipe, and its end may never come while another
+        process holds the pipe open. Raises ClientGoneError."""
         try:
-            readable, _, _ = select.select([ready, self.control.fileno()], [], [], CONFINE_TIMEOUT_S)
+            readable, _, _ = select.select(
+                [ready, self.control.fileno()], [], [], CONFINE_TIMEOUT_S
+            )
             if self.control.fileno() in readable and ready not in readable:
                 raise ClientGoneError
             return os.read(ready, MAX_MESSAGE_BYTES) if readable else b""
@@ -200,7 +233,8 @@ class Server:
             os.close(ready)
 
     def kill_descendants(self, keep: set[int]) -> None:
-        """Kill all descendants except `keep`, also those in a session of their own, whose parent has ended (`walls.adopt_orphans`)."""
+        """Kill all descendants except `keep`, also those in a session of their own, whose parent
+        has ended (`walls.adopt_orphans`)."""
         while pids := [pid for pid in _descendants(os.getpid()) if pid not in keep]:
             for pid in pids:
                 _kill(pid)
@@ -230,7 +264,8 @@ def _kill(pid: int) -> None:
 
 
 def _run(main: Callable[[], None], as_program: bool) -> NoReturn:
-    """Run `main` and exit: at once, or as an interpreter does (threads, exit functions, buffers) if `main` runs a program."""
+    """Run `main` and exit: at once, or as an interpreter does (threads, exit functions, buffers) if
+    `main` runs a program."""
     code = 1
     try:
         code = _exit_code(main)
@@ -254,7 +289,8 @@ def _flush() -> None:
 
 
 def _release_globals() -> None:
-    """Set the globals of the program to None, as an interpreter does at its end: files of its own are written."""
+    """Set the globals of the program to None, as an interpreter does at its end: files of its own
+    are written."""
     namespace = vars(sys.modules["__main__"])
     for name in list(namespace):
         if name != "__builtins__":
@@ -290,4 +326,5 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
 def _send(control: socket.socket, message: dict[str, Any]) -> None:
     data = json.dumps(message).encode() + b"\n"
     while data:
-        data = data[os.write(control.fileno(), data) :]  # not `send`, which a confined process may not call
+        # not `send`, which a confined process may not call
+        data = data[os.write(control.fileno(), data) :]

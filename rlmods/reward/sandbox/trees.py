@@ -1,4 +1,5 @@
-"""Syntax trees of unit tests: what `judge` changes in them before they run, and what an error has skipped."""
+"""Syntax trees of unit tests: what `judge` changes in them before they run, and what an error has
+skipped."""
 
 import ast
 import sys
@@ -15,15 +16,21 @@ CANONICAL = "_canonical_proxy"
 
 
 def remove_imports_of_the_code(tree: ast.Module) -> dict[str, str | None]:
-    """Remove the imports of modules that do not exist and are no packages (`names.PACKAGES`), which are of the code under test. Return the
-    names they bind (None: a module)."""
+    """Remove the imports of modules that do not exist and are no packages (`names.PACKAGES`), which
+    are of the code under test. Return the names they bind (None: a module)."""
     found: dict[str, str | None] = {}
 
     class Transformer(ast.NodeTransformer):
         def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
             if _exists(node.module or ""):
                 return node
-            found.update({alias.asname or alias.name: alias.name for alias in node.names if alias.name != "*"})
+            found.update(
+                {
+                    alias.asname or alias.name: alias.name
+                    for alias in node.names
+                    if alias.name != "*"
+                }
+            )
             return ast.Pass()
 
         def visit_Import(self, node: ast.Import) -> Any:
@@ -39,25 +46,34 @@ def remove_imports_of_the_code(tree: ast.Module) -> dict[str, str | None]:
 
 def _exists(module: str) -> bool:
     try:
-        return module.split(".")[0] in sys.stdlib_module_names | names.PACKAGES or PathFinder.find_spec(module.split(".")[0]) is not None
+        return (
+            module.split(".")[0] in sys.stdlib_module_names | names.PACKAGES
+            or PathFinder.find_spec(module.split(".")[0]) is not None
+        )
     except (ValueError, ImportError):
         return False
 
 
 def compare_identities(tree: ast.Module) -> None:
-    """Apply `CANONICAL` to the operands of `is` and of `assertIs`: an object of the code may have several proxies."""
+    """Apply `CANONICAL` to the operands of `is` and of `assertIs`: an object of the code may have
+    several proxies."""
 
     class Transformer(ast.NodeTransformer):
         def visit_Compare(self, node: ast.Compare) -> Any:
             self.generic_visit(node)
             operands = [node.left, *node.comparators]
-            if all(isinstance(x, ast.Is | ast.IsNot) for x in node.ops) and not any(isinstance(x, ast.Constant) for x in operands):
+            if all(isinstance(x, ast.Is | ast.IsNot) for x in node.ops) and not any(
+                isinstance(x, ast.Constant) for x in operands
+            ):
                 node.left, *node.comparators = map(_canonical, operands)
             return node
 
         def visit_Call(self, node: ast.Call) -> Any:
             self.generic_visit(node)
-            if isinstance(node.func, ast.Attribute) and node.func.attr in ("assertIs", "assertIsNot"):
+            if isinstance(node.func, ast.Attribute) and node.func.attr in (
+                "assertIs",
+                "assertIsNot",
+            ):
                 node.args = list(map(_canonical, node.args))
             return node
 
@@ -70,7 +86,8 @@ def _canonical(node: ast.expr) -> ast.expr:
 
 
 def skips_assertions(tree: ast.Module, trace: TracebackType | None) -> bool:
-    """Return True if an error that left a `with` block has skipped an assertion of the block, or of a function that the block called.
+    """Return True if an error that left a `with` block has skipped an assertion of the block, or of
+    a function that the block called.
 
     `assert False` does not count: it marks lines that must not be reached.
     """
@@ -81,13 +98,26 @@ def skips_assertions(tree: ast.Module, trace: TracebackType | None) -> bool:
         trace = trace.tb_next
     for node in ast.walk(tree) if frames else ():
         if isinstance(node, ast.With | ast.AsyncWith):
-            left = [line for _, line in frames[:1] if node.body[0].lineno <= line <= (node.end_lineno or 0)]
+            left = [
+                line
+                for _, line in frames[:1]
+                if node.body[0].lineno <= line <= (node.end_lineno or 0)
+            ]
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            left = [line for code, line in frames[1:] if (code.co_name, code.co_firstlineno) == (node.name, first)]
+            left = [
+                line
+                for code, line in frames[1:]
+                if (code.co_name, code.co_firstlineno) == (node.name, first)
+            ]
         else:
             continue
-        ends = [getattr(inner, "end_lineno", 0) for part in node.body for inner in ast.walk(part) if _asserts(inner)]
+        ends = [
+            getattr(inner, "end_lineno", 0)
+            for part in node.body
+            for inner in ast.walk(part)
+            if _asserts(inner)
+        ]
         if any(end >= line for end in ends for line in left):
             return True
     return False
@@ -96,4 +126,8 @@ def skips_assertions(tree: ast.Module, trace: TracebackType | None) -> bool:
 def _asserts(node: ast.AST) -> bool:
     if isinstance(node, ast.Assert):
         return not (isinstance(node.test, ast.Constant) and not node.test.value)
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("assert")
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr.startswith("assert")
+    )

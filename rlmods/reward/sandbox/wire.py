@@ -1,7 +1,9 @@
-"""Plain values as JSON lines between two processes that do not trust each other: no pickle, no classes of the other process.
+"""Plain values as JSON lines between two processes that do not trust each other: no pickle, no
+classes of the other process.
 
-Plain values are the numbers, texts, dates and collections of the standard library, and named tuples. A value arrives as an equal value of
-the standard library's own type, so its operations are the standard library's and never code of the sender.
+Plain values are the numbers, texts, dates and collections of the standard library, and named
+tuples. A value arrives as an equal value of the standard library's own type, so its operations are
+the standard library's and never code of the sender.
 
 Imported by a bare interpreter: uses the standard library only.
 """
@@ -17,13 +19,29 @@ from typing import Any, BinaryIO
 
 MAX_LINE_BYTES = 16 * 2**20
 PLAIN_TYPES: dict[str, type] = {
-    kind.__name__: kind for kind in (int, float, complex, str, bool, bytes, bytearray, list, tuple, set, frozenset, dict, range)
+    kind.__name__: kind
+    for kind in (
+        int,
+        float,
+        complex,
+        str,
+        bool,
+        bytes,
+        bytearray,
+        list,
+        tuple,
+        set,
+        frozenset,
+        dict,
+        range,
+    )
 }
 PLAIN_TYPES["NoneType"] = type(None)
 
 
 class ConnectionLostError(Exception):
-    """The other process has ended, or has sent an invalid message or one longer than `MAX_LINE_BYTES`."""
+    """The other process has ended, or has sent an invalid message or one longer than
+    `MAX_LINE_BYTES`."""
 
 
 def send(stream: BinaryIO, message: dict[str, Any]) -> None:
@@ -38,7 +56,9 @@ def send(stream: BinaryIO, message: dict[str, Any]) -> None:
 def receive(stream: BinaryIO) -> dict[str, Any]:
     line = stream.readline(MAX_LINE_BYTES + 1)
     if not line.endswith(b"\n"):
-        raise ConnectionLostError("the other process has ended" if len(line) <= MAX_LINE_BYTES else "a value too large")
+        raise ConnectionLostError(
+            "the other process has ended" if len(line) <= MAX_LINE_BYTES else "a value too large"
+        )
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -58,10 +78,12 @@ def read_job(descriptor: int) -> dict[str, Any]:
 
 
 def encode(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
-    """Return a JSON value for `decode`. An instance of a subclass of a plain type is sent as the plain type, except members of enums.
+    """Return a JSON value for `decode`. An instance of a subclass of a plain type is sent as the
+    plain type, except members of enums.
 
     Args:
-        other: returns a JSON stand-in for a value that is not plain. Without it, such a value raises TypeError.
+        other: returns a JSON stand-in for a value that is not plain. Without it, such a value
+        raises TypeError.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -74,7 +96,9 @@ def encode(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
         return number if abs(number) < 2**53 else {"int": hex(number)}
     if isinstance(value, float):
         return {"float": float.hex(value)}
-    if isinstance(value, tuple) and isinstance(fields := getattr(type(value), "_fields", None), tuple):
+    if isinstance(value, tuple) and isinstance(
+        fields := getattr(type(value), "_fields", None), tuple
+    ):
         items = [encode(x, other) for x in tuple.__iter__(value)]
         return {"namedtuple": [type(value).__name__, list(map(str, fields)), items]}
     for name, kind in _COLLECTIONS.items():
@@ -91,7 +115,11 @@ def encode(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
         return form
     if type(value).__module__ == "numpy" and (array := getattr(value, "tolist", None)) is not None:
         shape = list(getattr(value, "shape", ()))
-        return {"numpy": [str(value.dtype), shape, encode(array(), other)]} if shape else encode(array(), other)
+        return (
+            {"numpy": [str(value.dtype), shape, encode(array(), other)]}
+            if shape
+            else encode(array(), other)
+        )
     if other is None:
         raise TypeError(f"{type(value).__name__} is not a plain value")
     return {"other": other(value)}
@@ -99,7 +127,11 @@ def encode(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
 
 def _encode_dict(value: dict[Any, Any], other: Callable[[Any], Any] | None) -> Any:
     items = [[encode(k, other), encode(v, other)] for k, v in dict.items(value)]
-    kinds = (("counter", _loaded("collections", "Counter")), ("ordereddict", OrderedDict), ("defaultdict", defaultdict))
+    kinds = (
+        ("counter", _loaded("collections", "Counter")),
+        ("ordereddict", OrderedDict),
+        ("defaultdict", defaultdict),
+    )
     return {next((name for name, kind in kinds if isinstance(value, kind)), "dict"): items}
 
 
@@ -125,7 +157,11 @@ def _encode_scalar(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def decode(value: Any, other: Callable[[Any], Any] | None = None, check: Callable[[Any], Any] = lambda value: value) -> Any:
+def decode(
+    value: Any,
+    other: Callable[[Any], Any] | None = None,
+    check: Callable[[Any], Any] = lambda value: value,
+) -> Any:
     """Return the value from its `encode` form. Raises ValueError for anything else.
 
     Args:
@@ -147,7 +183,11 @@ def decode(value: Any, other: Callable[[Any], Any] | None = None, check: Callabl
         return _DICTS[kind]({decode(k, other, check): decode(v, other, check) for k, v in content})
     if kind == "namedtuple":
         name, fields, items = content
-        return check(_named_tuple(str(name), tuple(map(str, fields)))(*(decode(x, other, check) for x in items)))
+        return check(
+            _named_tuple(str(name), tuple(map(str, fields)))(
+                *(decode(x, other, check) for x in items)
+            )
+        )
     if kind == "numpy":
         dtype, shape, items = content
         return check(import_module("numpy").array(decode(items), dtype=dtype).reshape(shape))
@@ -156,14 +196,24 @@ def decode(value: Any, other: Callable[[Any], Any] | None = None, check: Callabl
     raise ValueError("not an encoded value")
 
 
-_VIEWS: dict[str, Any] = {"dict_keys": type({}.keys()), "dict_values": type({}.values()), "dict_items": type({}.items())}
-_COLLECTIONS: dict[str, Any] = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
-_BY_PARTS = {"Fraction": ("fractions", ("numerator", "denominator")), "timedelta": ("datetime", ("days", "seconds", "microseconds"))}
+_VIEWS: dict[str, Any] = {
+    "dict_keys": type({}.keys()),
+    "dict_values": type({}.values()),
+    "dict_items": type({}.items()),
+}
+_COLLECTIONS: dict[str, Any] = {
+    kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)
+}
+_BY_PARTS = {
+    "Fraction": ("fractions", ("numerator", "denominator")),
+    "timedelta": ("datetime", ("days", "seconds", "microseconds")),
+}
 _BY_TEXT = {"Decimal": "decimal", "UUID": "uuid", "PurePath": "pathlib"}
 
 
 def _loaded(module: str, name: str) -> Any:
-    """Return a class of a module if the module is loaded, else an empty tuple: no value can be an instance of it."""
+    """Return a class of a module if the module is loaded, else an empty tuple: no value can be an
+    instance of it."""
     return getattr(sys.modules.get(module), name, ())
 
 

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 
 class Extension:
-    """Hooks of the RL loop, in the order in which they are called. Every hook does nothing by default.
+    """Hooks of the RL loop, in the order in which they are called. Every hook does nothing by
+    default.
 
-    An extension with state also has `state_dict` and `load_state_dict` (equal on all ranks), or `rank_state` and `load_rank_states`
-    (different on each rank).
-    """
+    An extension with state also has `state_dict` and `load_state_dict` (equal on all ranks), or
+    `rank_state` and `load_rank_states` (different on each rank)."""
 
     needs_old_logprobs: bool = False
-    """True if `old_logprobs` are needed on all rows, also on those of the first minibatch, which otherwise are not computed."""
+    """True if `old_logprobs` are needed on all rows, also on those of the first minibatch, which
+    otherwise are not computed."""
 
     has_optional_state: bool = False
     """True if a checkpoint without the extension's `rank_state` can be loaded."""
@@ -32,11 +33,12 @@ class Extension:
         self.loop = loop
 
     def on_fit_start(self) -> None:
-        """Called when networks are on their devices, before data is loaded. The checkpoint is loaded before or, if networks are sharded,
-        afterwards."""
+        """Called when networks are on their devices, before data is loaded. The checkpoint is
+        loaded before or, if networks are sharded, afterwards."""
 
     def on_train_batch_start(self) -> None:
-        """Called before each batch of prompts; dynamic sampling may draw several in one iteration."""
+        """Called before each batch of prompts; dynamic sampling may draw several in one
+        iteration."""
 
     def on_responses(self, responses: Sequence[Response]) -> None:
         """Called with all sampled responses, prompt-major, before they are graded."""
@@ -53,7 +55,8 @@ class Extension:
         return []
 
     def largest_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
-        """Return the largest rows that `before_step` may return, each with its loss, for the largest microbatches before training."""
+        """Return the largest rows that `before_step` may return, each with its loss, for the
+        largest microbatches before training."""
         return self.before_step(minibatch)
 
     def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
@@ -68,16 +71,20 @@ class Extension:
         return False
 
     def after_update(self, batch: Experience, num_fresh: int) -> None:
-        """Called after all optimizer steps of the iteration on `batch`, whose rows after the first `num_fresh` were added by extensions."""
+        """Called after all optimizer steps of the iteration on `batch`, whose rows after the first
+        `num_fresh` were added by extensions."""
 
     def before_iteration_end(self) -> None:
-        """Called before the metrics of the iteration are computed, also if it made no optimizer step."""
+        """Called before the metrics of the iteration are computed, also if it made no optimizer
+        step."""
 
     def before_sync(self) -> None:
-        """Called before the rollout gets new weights, after `before_iteration_end` of all extensions."""
+        """Called before the rollout gets new weights, after `before_iteration_end` of all
+        extensions."""
 
     def on_alert(self, offenders: Sequence[Mapping[str, Any]]) -> None:
-        """Called on the first rank with the responses of an alert of the hacking monitor, rows of the sample log; last in an iteration."""
+        """Called on the first rank with the responses of an alert of the hacking monitor, rows of
+        the sample log; last in an iteration."""
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         """Called with the metrics of the iteration, which are equal on all ranks."""

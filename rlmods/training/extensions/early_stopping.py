@@ -6,8 +6,9 @@ from rlmods.training.extensions.base import Extension
 
 
 class EarlyStopping(Extension):
-    """Skip the remaining optimizer steps of an iteration once the policy has moved too far: KL(pi_old || pi) of a minibatch above
-    `1.5 * target_kl`, estimated by `r - 1 - log r` (as in Spinning Up's PPO)."""
+    """Skip the remaining optimizer steps of an iteration once the policy has moved too far:
+    KL(pi_old || pi) of a minibatch above `1.5 * target_kl`, estimated by `r - 1 - log r` (as in
+    Spinning Up's PPO)."""
 
     def __init__(self, target_kl: float) -> None:
         """

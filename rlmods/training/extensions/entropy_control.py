@@ -9,9 +9,11 @@ from rlmods.training.extensions.base import Extension
 
 
 class EntropyControl(Extension):
-    """Adapt the weight c of the entropy bonus so that the entropy H stays near a target: c <- max(0, c + rate * (target - H)).
+    """Adapt the weight c of the entropy bonus so that the entropy H stays near a target: c <-
+    max(0, c + rate * (target - H)).
 
-    Dual ascent on `maximise J subject to H >= target`, as soft actor-critic tunes its temperature (arXiv:1812.05905, section 5)."""
+    Dual ascent on `maximise J subject to H >= target`, as soft actor-critic tunes its temperature
+    (arXiv:1812.05905, section 5)."""
 
     def __init__(self, target: float, rate: float = 0.01) -> None:
         """
@@ -23,7 +25,11 @@ class EntropyControl(Extension):
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         if "train/entropy" in metrics:
-            self.loop.entropy_coefficient = max(0.0, self.loop.entropy_coefficient + self.rate * (self.target - metrics["train/entropy"]))
+            self.loop.entropy_coefficient = max(
+                0.0,
+                self.loop.entropy_coefficient
+                + self.rate * (self.target - metrics["train/entropy"]),
+            )
 
     def state_dict(self) -> dict[str, Any]:
         return {"coefficient": self.loop.entropy_coefficient}

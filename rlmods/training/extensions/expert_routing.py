@@ -16,18 +16,21 @@ from rlmods.types import Experience, Totals
 
 
 class ExpertRouting(Extension):
-    """Apply `router` to a mixture-of-experts policy: replay of the recorded experts, routers that are frozen in some
-    iterations, the load-balancing loss, the entropy bonus, and routing metrics.
+    """Apply `router` to a mixture-of-experts policy: replay of the recorded experts, routers that
+    are frozen in some iterations, the load-balancing loss, the entropy bonus, and routing metrics.
 
-    Counts are summed over microbatches and reduced over ranks at the end of an optimizer step or of the iteration."""
+    Counts are summed over microbatches and reduced over ranks at the end of an optimizer step or of
+    the iteration."""
 
     def __init__(self, router: Routing) -> None:
         self.router = router
         self.needs_old_logprobs = router.aux_coefficient > 0
         self.expert_counts: Tensor | None = None
-        """[L, E]: number of tokens for which the live routers chose each expert in this iteration."""
+        """[L, E]: number of tokens for which the live routers chose each expert in this
+        iteration."""
         self.expert_fractions = torch.zeros(0)
-        """[E]: fraction of the optimizer step's tokens routed to each expert, by the recorded choices."""
+        """[E]: fraction of the optimizer step's tokens routed to each expert, by the recorded
+        choices."""
         self.num_tokens = torch.zeros(())
         """Number of tokens of the optimizer step."""
         self.aux_losses: list[Tensor] = []
@@ -37,38 +40,56 @@ class ExpertRouting(Extension):
         super().attach(loop)
         self.routers = loop.policy.routers
         loop.scorer.replay_experts = self.router.replay
-        loop.loss_outputs["router_logits"] = self.router.aux_coefficient > 0 or self.router.entropy_coefficient > 0
+        loop.loss_outputs["router_logits"] = (
+            self.router.aux_coefficient > 0 or self.router.entropy_coefficient > 0
+        )
 
     def on_fit_start(self) -> None:
-        """Warn if a token-level ratio compares policies between which a token's experts may have changed."""
-        off_policy = self.loop.batch.epochs * self.loop.batch.minibatches > 1 or self.loop.settings.replay_fraction > 0
-        if off_policy and not self.router.replay and getattr(self.loop.ratio, "level", "token") == "token":
+        """Warn if a token-level ratio compares policies between which a token's experts may have
+        changed."""
+        off_policy = (
+            self.loop.batch.epochs * self.loop.batch.minibatches > 1
+            or self.loop.settings.replay_fraction > 0
+        )
+        if (
+            off_policy
+            and not self.router.replay
+            and getattr(self.loop.ratio, "level", "token") == "token"
+        ):
             rank_zero_warn(
-                "the experts of a token may change between its old log-probability and a later optimizer step, and a token-level "
-                "ratio then contains routing noise: type router=replay (router.replay=true beside other options), or ratio=sequence"
+                "the experts of a token may change between its old log-probability and a "
+                "later optimizer step, and a token-level "
+                "ratio then contains routing noise: type router=replay (router.replay=true "
+                "beside other options), or ratio=sequence"
             )
 
     def before_step(self, minibatch: Experience) -> list[Any]:
-        """Count the tokens of the whole optimizer step, and compute the fraction of them routed to each expert."""
+        """Count the tokens of the whole optimizer step, and compute the fraction of them routed to
+        each expert."""
         tokens = loss_row_tokens(minibatch)
         if self.loop.loss_outputs["router_logits"]:
             self.num_tokens = self.loop.ranks.reduce(tokens.sum()).clamp(min=1)
         if self.router.aux_coefficient:
             assert minibatch.routed_experts is not None
-            counts = self.loop.ranks.reduce(count_experts(minibatch.routed_experts, tokens, self.routers.num_experts).sum(0))
+            counts = self.loop.ranks.reduce(
+                count_experts(minibatch.routed_experts, tokens, self.routers.num_experts).sum(0)
+            )
             self.expert_fractions = counts / (self.num_tokens * minibatch.routed_experts.shape[2])
             self.aux_losses.append(torch.zeros_like(self.num_tokens))
         return []
 
     def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
-        """Return this microbatch's part of the weighted load-balancing loss, less that of the weighted entropy."""
+        """Return this microbatch's part of the weighted load-balancing loss, less that of the
+        weighted entropy."""
         if output.routed_experts is not None:
             self._log_choices(micro, output.routed_experts)
         if output.router_logits is None:
             return None
         tokens, loss = loss_row_tokens(micro).flatten(), output.router_logits[0].new_zeros(())
         if self.router.aux_coefficient:
-            balance = balance_loss(output.router_logits, tokens, self.expert_fractions, self.num_tokens)
+            balance = balance_loss(
+                output.router_logits, tokens, self.expert_fractions, self.num_tokens
+            )
             self.aux_losses[-1] += balance.detach()
             loss = loss + self.router.aux_coefficient * balance
         if self.router.entropy_coefficient:
@@ -88,18 +109,24 @@ class ExpertRouting(Extension):
             self.loop.meter.mean("train/router_changed_fraction", changed.double(), recorded)
 
     def on_after_backward(self) -> None:
-        """Remove the gradient of routers that are frozen in this iteration, so that the optimizer skips them and their moments."""
+        """Remove the gradient of routers that are frozen in this iteration, so that the optimizer
+        skips them and their moments."""
         if self.router.is_frozen(self.loop.iteration):
             for parameter in self.routers.parameters():
                 parameter.grad = None
 
     def after_update(self, batch: Experience, num_fresh: int) -> None:
-        """Log the load of the busiest expert of any layer (1: even, E / k: all tokens go there) and the mean load-balancing loss."""
+        """Log the load of the busiest expert of any layer (1: even, E / k: all tokens go there) and
+        the mean load-balancing loss."""
         if self.expert_counts is not None:
             counts = self.loop.ranks.reduce(self.expert_counts)
-            self.loop.meter.mean("train/router_load_max", (counts / counts.mean(1, keepdim=True).clamp(min=1)).max())
+            self.loop.meter.mean(
+                "train/router_load_max", (counts / counts.mean(1, keepdim=True).clamp(min=1)).max()
+            )
         if self.aux_losses:
-            self.loop.meter.mean("train/router_aux_loss", self.loop.ranks.reduce(torch.stack(self.aux_losses)))
+            self.loop.meter.mean(
+                "train/router_aux_loss", self.loop.ranks.reduce(torch.stack(self.aux_losses))
+            )
         self.expert_counts, self.aux_losses = None, []
 
 

@@ -7,10 +7,11 @@ from rlmods.types import Experience
 
 
 class MovingReference(Extension):
-    """Set the reference to the policy after every `every` iterations (iterative GRPO, arXiv:2402.03300, algorithm 1; iterative DPO,
-    arXiv:2312.16682).
+    """Set the reference to the policy after every `every` iterations (iterative GRPO,
+    arXiv:2402.03300, algorithm 1; iterative DPO, arXiv:2312.16682).
 
-    This happens before the first batch of the next iteration, so the validation at the end of a round still uses the round's reference."""
+    This happens before the first batch of the next iteration, so the validation at the end of a
+    round still uses the round's reference."""
 
     def __init__(self, every: int) -> None:
         self.every = every
@@ -21,11 +22,16 @@ class MovingReference(Extension):
             self.loop.reference.follow(self.loop.policy)
 
     def on_train_batch_start(self) -> None:
-        if self.loop.reference is not None and self.loop.iteration > 0 and self.loop.iteration % self.every == 0:
+        if (
+            self.loop.reference is not None
+            and self.loop.iteration > 0
+            and self.loop.iteration % self.every == 0
+        ):
             self.loop.reference.copy_from(self.loop.policy)
 
     def before_update(self, batch: Experience) -> Experience:
-        """Score rows of earlier iterations (buffered or replayed) with the current reference; theirs was an earlier one."""
+        """Score rows of earlier iterations (buffered or replayed) with the current reference;
+        theirs was an earlier one."""
         loop = self.loop
         if loop.full_kl:  # compares distributions in the loss
             return batch

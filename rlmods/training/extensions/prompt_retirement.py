@@ -13,12 +13,15 @@ from rlmods.types import Response, Scores, UserError
 
 
 class PromptRetirement(Extension):
-    """Leave prompts that are always or never solved out of the passes over the data that begin later, and bring some of them back
-    (`DifficultyPools`).
+    """Leave prompts that are always or never solved out of the passes over the data that begin
+    later, and bring some of them back (`DifficultyPools`).
 
-    Logs `train/num_retired`, the prompts that are retired, and `train/num_brought_back` in this iteration."""
+    Logs `train/num_retired`, the prompts that are retired, and `train/num_brought_back` in this
+    iteration."""
 
-    def __init__(self, solved_after: int | None, unsolved_after: int | None, bring_back: float) -> None:
+    def __init__(
+        self, solved_after: int | None, unsolved_after: int | None, bring_back: float
+    ) -> None:
         self.pools = DifficultyPools(solved_after, unsolved_after, bring_back)
         self._num_logged = 0
         self._reports_correctness = False
@@ -27,16 +30,27 @@ class PromptRetirement(Extension):
         self.loop.trainer.datamodule.pools = self.pools
 
     def on_scores(self, responses: Sequence[Response], scores: Scores) -> None:
-        """Count the solved prompts of all ranks. Prompts whose reward does not report correctness are
-        not retired.
+        """Count the solved prompts of all ranks. Prompts whose reward does not report correctness
+        are not retired.
 
         Raises:
-            UserError: the reward scored responses, and has not reported the correctness of any since the run began.
+            UserError: the reward scored responses, and has not reported the correctness of any
+            since the run began.
         """
-        correct = [None] * len(responses) if scores.correct is None or scores.monitored else scores.correct
-        groups = group_by_prompt(list(zip(responses, correct, strict=True)), self.loop.batch.samples)
+        correct = (
+            [None] * len(responses)
+            if scores.correct is None or scores.monitored
+            else scores.correct
+        )
+        groups = group_by_prompt(
+            list(zip(responses, correct, strict=True)), self.loop.batch.samples
+        )
         occurrences = [
-            (group[0][0].prompt.id, sum(bool(correct) for _, correct in group), sum(correct is not None for _, correct in group))
+            (
+                group[0][0].prompt.id,
+                sum(bool(correct) for _, correct in group),
+                sum(correct is not None for _, correct in group),
+            )
             for group in groups
         ]
         ranks = all_gather((occurrences, any(value is not None for value in scores)))
@@ -44,13 +58,18 @@ class PromptRetirement(Extension):
         self._reports_correctness |= any(num_known for *_, num_known in counts)
         if any(scored for _, scored in ranks) and not self._reports_correctness:
             advice = "type reward=math, or drop algo.retire_solved and algo.retire_unsolved"
-            raise UserError(f"prompts are retired by the correctness of responses, which this reward does not report: {advice}")
+            raise UserError(
+                "prompts are retired by the correctness of responses, which this reward does "
+                f"not report: {advice}"
+            )
         for occurrence in counts:
             self.pools.update(*occurrence)
 
     def before_iteration_end(self) -> None:
         self.loop.meter.mean("train/num_retired", float(len(self.pools.retired)))
-        self.loop.meter.mean("train/num_brought_back", float(self.pools.num_brought_back - self._num_logged))
+        self.loop.meter.mean(
+            "train/num_brought_back", float(self.pools.num_brought_back - self._num_logged)
+        )
         self._num_logged = self.pools.num_brought_back
 
     def state_dict(self) -> dict[str, Any]:

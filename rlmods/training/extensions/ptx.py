@@ -19,19 +19,30 @@ from rlmods.types import Experience, Prompt, Totals, UserError
 
 
 class PTX(Extension):
-    """Add `-coefficient * mean over response tokens of log pi` on rows of a data set to each optimizer step (PTX of InstructGPT,
-    arXiv:2203.02155, equation 2).
+    """Add `-coefficient * mean over response tokens of log pi` on rows of a data set to each
+    optimizer step (PTX of InstructGPT, arXiv:2203.02155, equation 2).
 
     The rows depend on the number of the optimizer step alone, so resuming needs no state."""
 
-    def __init__(self, coefficient: float, prompts: Sequence[Prompt], num_rows: int, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        coefficient: float,
+        prompts: Sequence[Prompt],
+        num_rows: int,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
         """
         Args:
             prompts: rows with the target text in `meta["response"]`.
             num_rows: rows of an optimizer step, over all ranks.
             weights: weight of each source of the rows; None: every row once in each pass.
         """
-        self.coefficient, self.prompts, self.num_rows, self.weights = coefficient, prompts, num_rows, weights
+        self.coefficient, self.prompts, self.num_rows, self.weights = (
+            coefficient,
+            prompts,
+            num_rows,
+            weights,
+        )
 
     def on_fit_start(self) -> None:
         """
@@ -44,27 +55,47 @@ class PTX(Extension):
 
     def before_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
         ranks = self.loop.ranks
-        return [(self.rows(self.loop.optimizer_steps, ranks.rank, ranks.world_size).to(self.loop.device), self.loss)]
+        return [
+            (
+                self.rows(self.loop.optimizer_steps, ranks.rank, ranks.world_size).to(
+                    self.loop.device
+                ),
+                self.loss,
+            )
+        ]
 
     def largest_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
-        shapes = [row_shape(prompt, self.loop.policy, ("response",)).tokens for prompt in self.prompts]
+        shapes = [
+            row_shape(prompt, self.loop.policy, ("response",)).tokens for prompt in self.prompts
+        ]
         order = sorted(range(len(shapes)), key=lambda i: -shapes[i])
         max_rows = -(-self.num_rows // self.loop.ranks.world_size)
-        slices = largest_microbatches([shapes[i] for i in order], self.loop.batch.token_budget, max_rows)
-        batches = (sft_batch([self.prompts[i] for i in order[rows]], self.loop.policy, policy_version=0) for rows in slices)
+        slices = largest_microbatches(
+            [shapes[i] for i in order], self.loop.batch.token_budget, max_rows
+        )
+        batches = (
+            sft_batch([self.prompts[i] for i in order[rows]], self.loop.policy, policy_version=0)
+            for rows in slices
+        )
         return [(batch.to(self.loop.device), self.loss) for batch in batches]
 
     def rows(self, step: int, rank: int = 0, world_size: int = 1) -> Experience:
         """Return the rows of this rank in one optimizer step."""
         loader = PromptLoader(self.prompts, self.num_rows, self.loop.seed, weights=self.weights)
         positions = range(step * self.num_rows + rank, (step + 1) * self.num_rows, world_size)
-        return sft_batch([loader.prompt_at(position) for position in positions], self.loop.policy, policy_version=0)
+        return sft_batch(
+            [loader.prompt_at(position) for position in positions],
+            self.loop.policy,
+            policy_version=0,
+        )
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
         """Return the weighted loss of a microbatch."""
         logprobs = self.loop.policy(micro.tokens, micro.mask).logprobs
         self.loop.meter.mean("train/ptx_loss", -logprobs, micro.mask)
-        loss: Tensor = self.coefficient * torch.as_tensor(-TokenMean()(logprobs, micro.mask, totals))
+        loss: Tensor = self.coefficient * torch.as_tensor(
+            -TokenMean()(logprobs, micro.mask, totals)
+        )
         # DDP waits for the gradient of every parameter, and this loss has none of the critic's.
         critic = self.loop.critic
         unused = () if critic is None or is_sharded(critic) else critic.parameters()

@@ -16,10 +16,11 @@ GENERATOR = 1_000_000
 
 
 class Replay(Extension):
-    """Keep the rows of the last `staleness` iterations and train again on a random fraction of them.
+    """Keep the rows of the last `staleness` iterations and train again on a random fraction of
+    them.
 
-    A replayed row keeps the log-probabilities of the policy that sampled it, so the ratio is its importance weight, and clipping bounds its
-    influence."""
+    A replayed row keeps the log-probabilities of the policy that sampled it, so the ratio is its
+    importance weight, and clipping bounds its influence."""
 
     needs_old_logprobs = True
 
@@ -35,12 +36,20 @@ class Replay(Extension):
     def before_update(self, batch: Experience) -> Experience:
         loop = self.loop
         replayed = self.draw(len(batch), loop.iteration, loop.generator(GENERATOR))
-        return batch if replayed is None else Experience.concat([batch, replayed.to(batch.tokens.device)])
+        return (
+            batch
+            if replayed is None
+            else Experience.concat([batch, replayed.to(batch.tokens.device)])
+        )
 
     def after_update(self, batch: Experience, num_fresh: int) -> None:
         fresh = batch.select(torch.arange(num_fresh))
         fresh = fresh.select(fresh.mask.any(1))
-        self.rows = fresh if self.rows is None else Experience.concat([self.rows.to(fresh.tokens.device), fresh])
+        self.rows = (
+            fresh
+            if self.rows is None
+            else Experience.concat([self.rows.to(fresh.tokens.device), fresh])
+        )
 
     def draw(self, num_fresh: int, iteration: int, generator: torch.Generator) -> Experience | None:
         """Return rows to train on again, without repetition; fewer if there are not enough."""
@@ -48,10 +57,20 @@ class Replay(Extension):
             return None
         self.rows = self.rows.select(iteration - self.rows.policy_version <= self.staleness)
         count = min(len(self.rows), round(self.fraction * num_fresh))
-        return self.rows.select(torch.randperm(len(self.rows), generator=generator)[:count].to(self.rows.group.device)) if count else None
+        return (
+            self.rows.select(
+                torch.randperm(len(self.rows), generator=generator)[:count].to(
+                    self.rows.group.device
+                )
+            )
+            if count
+            else None
+        )
 
     def rank_state(self) -> dict[str, Any]:
         return rank_state(self.rows)
 
-    def load_rank_states(self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int) -> None:
+    def load_rank_states(
+        self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int
+    ) -> None:
         self.rows = reshard_rows(states, rank, world_size)

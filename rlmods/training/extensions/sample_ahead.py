@@ -22,21 +22,25 @@ from rlmods.types import Branch, Prompt, Response, Scores, ToolCall, Turn
 POLL_S = 0.1
 """Time between two reports of progress while waiting, at which a run can also be interrupted."""
 NUM_COMPARED, MAX_COMPARED_TOKENS = 4, 8
-"""Number of responses on each rank, and of their tokens, by which sampler and policy are compared in an iteration."""
+"""Number of responses on each rank, and of their tokens, by which sampler and policy are compared
+in an iteration."""
 
 
 class SampleAhead(Extension):
-    """Sample responses to the next batch of prompts in a background thread, while those to the current batch are graded and trained on
-    (`rollout.ahead=1`). An iteration takes about max(rollout, rest) instead of their sum.
+    """Sample responses to the next batch of prompts in a background thread, while those to the
+    current batch are graded and trained on (`rollout.ahead=1`). An iteration takes about
+    max(rollout, rest) instead of their sum.
 
-    The thread ends before the rollout gets new weights, so the responses of a batch come from one policy, at most one iteration older than
-    the policy that is trained. They are complete when an iteration ends, and saved in its checkpoint. Nothing is sampled ahead in the last
-    iteration. The thread takes part in no collective operation.
+    The thread ends before the rollout gets new weights, so the responses of a batch come from one
+    policy, at most one iteration older than the policy that is trained. They are complete when an
+    iteration ends, and saved in its checkpoint. Nothing is sampled ahead in the last iteration. The
+    thread takes part in no collective operation.
 
-    After each update, `train/sampler_logprob_gap` is logged of a few short responses that are sampled for it before the thread starts.
+    After each update, `train/sampler_logprob_gap` is logged of a few short responses that are
+    sampled for it before the thread starts.
 
-    Logs `time/rollout_ahead_s`, the seconds of sampling while the main thread graded and trained; `time/rollout_s` is the time it waited.
-    """
+    Logs `time/rollout_ahead_s`, the seconds of sampling while the main thread graded and trained;
+    `time/rollout_s` is the time it waited."""
 
     has_optional_state = True  # `rollout.ahead` may change when a run resumes
 
@@ -49,10 +53,12 @@ class SampleAhead(Extension):
         self._responses: list[Response] = []
         """Complete responses to the next batch of prompts."""
         self._num_compared = 0
-        """Iteration whose weights of the rollout were last compared with those of the policy; those of iteration 0 sample its own batch."""
+        """Iteration whose weights of the rollout were last compared with those of the policy; those
+        of iteration 0 sample its own batch."""
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[Response]:
-        """Return responses to these prompts, those sampled ahead if there are any, and start sampling those to the next prompts.
+        """Return responses to these prompts, those sampled ahead if there are any, and start
+        sampling those to the next prompts.
 
         Raises:
             UserError: sampling failed, in this thread or in the background.
@@ -74,19 +80,31 @@ class SampleAhead(Extension):
             self._wait()
 
     def _compare(self, prompts: Sequence[Prompt]) -> None:
-        """Log the distance between the log-probabilities of sampler and policy, on a short response to each of these prompts.
+        """Log the distance between the log-probabilities of sampler and policy, on a short response
+        to each of these prompts.
 
-        Both have the same weights now. When responses that are sampled ahead have been graded, the policy has moved."""
+        Both have the same weights now. When responses that are sampled ahead have been graded, the
+        policy has moved."""
         loop, rollout = self.loop, copy(self.loop.rollout)
         if hasattr(rollout, "max_tokens"):
             rollout.max_tokens = min(rollout.max_tokens, MAX_COMPARED_TOKENS)
-        with loop.timer("rollout"):  # a time of their own, so that other samples of these prompts do not change
-            responses = generate(rollout, [replace(prompt, time=-1) for prompt in prompts], samples=1, iteration=loop.iteration)
+        # a time of their own, so that other samples of these prompts do not change
+        with loop.timer("rollout"):
+            responses = generate(
+                rollout,
+                [replace(prompt, time=-1) for prompt in prompts],
+                samples=1,
+                iteration=loop.iteration,
+            )
         group, scores = torch.arange(len(responses)), Scores([0.0] * len(responses))
-        rows = collate(responses, scores, group, policy_version=loop.iteration, pad_id=loop.policy.pad_id).to(loop.device)
+        rows = collate(
+            responses, scores, group, policy_version=loop.iteration, pad_id=loop.policy.pad_id
+        ).to(loop.device)
         with loop.timer("score"):
             logprobs = loop.scorer.score(rows, loop.policy).logprobs
-        loop.meter.mean("train/sampler_logprob_gap", (logprobs - rows.behavior_logprobs).abs(), rows.mask)
+        loop.meter.mean(
+            "train/sampler_logprob_gap", (logprobs - rows.behavior_logprobs).abs(), rows.mask
+        )
 
     def _take(self, prompts: Sequence[Prompt]) -> list[Response]:
         """Return the responses sampled ahead, none if there are none to these prompts."""
@@ -94,10 +112,17 @@ class SampleAhead(Extension):
         if not responses:
             return []
         answered = [prompt for prompt in prompts for _ in range(self.loop.batch.samples)]
-        if [(prompt.id, prompt.time) for prompt in answered] != [(r.prompt.id, r.prompt.time) for r in responses]:
-            warnings.warn("the responses in the checkpoint are not those to this batch of prompts: sampling them again", stacklevel=2)
+        if [(prompt.id, prompt.time) for prompt in answered] != [
+            (r.prompt.id, r.prompt.time) for r in responses
+        ]:
+            warnings.warn(
+                "the responses in the checkpoint are not those to this batch of prompts: "
+                "sampling them again",
+                stacklevel=2,
+            )
             return []
-        return [replace(r, prompt=prompt) for r, prompt in zip(responses, answered, strict=True)]  # a checkpoint has no whole prompts
+        # a checkpoint has no whole prompts
+        return [replace(r, prompt=prompt) for r, prompt in zip(responses, answered, strict=True)]
 
     def _sample(self, prompts: Sequence[Prompt]) -> None:
         """Start the thread."""
@@ -119,13 +144,17 @@ class SampleAhead(Extension):
                 future.set_exception(error)
 
         self._start, self._future = time.perf_counter(), future
-        Thread(target=sample, name="sample-ahead", daemon=True).start()  # a daemon, so that Python ends without waiting for requests
+        # a daemon, so that Python ends without waiting for requests
+        Thread(target=sample, name="sample-ahead", daemon=True).start()
 
     def _wait(self) -> None:
         """Wait for the responses in flight, if there are any."""
         if (future := self._future) is None:
             return
-        waiting_since, on_tokens = time.perf_counter(), getattr(self.loop.rollout, "on_tokens", None)
+        waiting_since, on_tokens = (
+            time.perf_counter(),
+            getattr(self.loop.rollout, "on_tokens", None),
+        )
         while True:
             done = wait([future], POLL_S).done
             if on_tokens is not None:
@@ -139,8 +168,9 @@ class SampleAhead(Extension):
     # Checkpoint
 
     def rank_state(self) -> dict[str, Any]:
-        """Return the responses to this rank's next prompts, which the loader knows, so that of a prompt only its identity is needed. Of
-        `meta` and of calls of tools, values of plain Python types are saved."""
+        """Return the responses to this rank's next prompts, which the loader knows, so that of a
+        prompt only its identity is needed. Of `meta` and of calls of tools, values of plain Python
+        types are saved."""
         self._wait()
         return {
             "responses": [
@@ -152,7 +182,14 @@ class SampleAhead(Extension):
                     "text": r.text,
                     "finish": r.finish,
                     "meta": plain_items(r.meta),
-                    **({} if r.mask is None else {"mask": [bool(x) for x in r.mask], "turns": [_saved(turn) for turn in r.turns]}),
+                    **(
+                        {}
+                        if r.mask is None
+                        else {
+                            "mask": [bool(x) for x in r.mask],
+                            "turns": [_saved(turn) for turn in r.turns],
+                        }
+                    ),
                     **({} if r.branch is None else {"branch": asdict(r.branch)}),
                     **({"cuts": [int(cut) for cut in r.cuts]} if r.cuts else {}),
                 }
@@ -160,8 +197,11 @@ class SampleAhead(Extension):
             ]
         }
 
-    def load_rank_states(self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int) -> None:
-        """Load this rank's slice of the responses of all ranks, which are in the order of the global batch."""
+    def load_rank_states(
+        self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int
+    ) -> None:
+        """Load this rank's slice of the responses of all ranks, which are in the order of the
+        global batch."""
         rows = [row for state in states for row in state["responses"]]
         size = len(rows) // world_size
         own = rows[rank * size : (rank + 1) * size]
@@ -172,7 +212,14 @@ def _response(row: Mapping[str, Any]) -> Response:
     """Return a response that a checkpoint holds as a dictionary."""
     prompt_id, time = row["prompt"]
     branch = Branch(**row["branch"]) if "branch" in row else None
-    return Response(**{**row, "prompt": Prompt(id=prompt_id, time=time), "turns": _turns(row.get("turns", ())), "branch": branch})
+    return Response(
+        **{
+            **row,
+            "prompt": Prompt(id=prompt_id, time=time),
+            "turns": _turns(row.get("turns", ())),
+            "branch": branch,
+        }
+    )
 
 
 def _saved(turn: Turn) -> dict[str, Any]:
@@ -182,12 +229,18 @@ def _saved(turn: Turn) -> dict[str, Any]:
 
 def _turns(rows: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
     """Return the turns that a checkpoint holds as dictionaries."""
-    return tuple(Turn(**{**row, "calls": tuple(ToolCall(**call) for call in row["calls"])}) for row in rows)
+    return tuple(
+        Turn(**{**row, "calls": tuple(ToolCall(**call) for call in row["calls"])}) for row in rows
+    )
 
 
 def plain_items(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the items whose values consist of plain Python types, which a checkpoint can hold. Numbers of NumPy become plain ones."""
-    values = {str(key): value.item() if isinstance(value, np.generic) else value for key, value in meta.items()}
+    """Return the items whose values consist of plain Python types, which a checkpoint can hold.
+    Numbers of NumPy become plain ones."""
+    values = {
+        str(key): value.item() if isinstance(value, np.generic) else value
+        for key, value in meta.items()
+    }
     return {key: value for key, value in values.items() if is_plain(value)}
 
 
@@ -195,4 +248,8 @@ def is_plain(value: Any) -> bool:
     """Return True for texts, numbers and None, and for lists, tuples and dictionaries of them."""
     if type(value) is dict:
         return is_plain([*value.keys(), *value.values()])
-    return all(map(is_plain, value)) if type(value) in (list, tuple) else type(value) in (str, int, float, bool, NoneType)
+    return (
+        all(map(is_plain, value))
+        if type(value) in (list, tuple)
+        else type(value) in (str, int, float, bool, NoneType)
+    )

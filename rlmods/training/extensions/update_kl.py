@@ -9,8 +9,9 @@ from rlmods.types import Experience
 
 
 class UpdateKL(Extension):
-    """Log `train/kl_update`: KL(pi_old || pi) in nats per token after the last optimizer step of an iteration, estimated by
-    `r - 1 - log r`. Ratios with an adaptive coefficient read it (PPO-KL, arXiv:1707.06347, equation 8)."""
+    """Log `train/kl_update`: KL(pi_old || pi) in nats per token after the last optimizer step of an
+    iteration, estimated by `r - 1 - log r`. Ratios with an adaptive coefficient read it (PPO-KL,
+    arXiv:1707.06347, equation 8)."""
 
     needs_old_logprobs = True
 

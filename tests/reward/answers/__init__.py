@@ -1,5 +1,5 @@
-"""Responses that a person would grade without doubt, made by generators from seeds: honest ones in the styles of models, hostile ones by
-the hole they try."""
+"""Responses that a person would grade without doubt, made by generators from seeds: honest ones in
+the styles of models, hostile ones by the hole they try."""
 
 from __future__ import annotations
 

@@ -11,7 +11,19 @@ from tests.reward.answers.honest import WRAPPERS
 
 def rows(seed: int) -> Iterator[Row]:
     rng = Random(f"hostile-{seed}")
-    for family in (echo, hedge, units, percent, equations, tiny, sets, letters, infinity, tags, unicode):
+    for family in (
+        echo,
+        hedge,
+        units,
+        percent,
+        equations,
+        tiny,
+        sets,
+        letters,
+        infinity,
+        tags,
+        unicode,
+    ):
         yield from family(rng)
 
 
@@ -59,8 +71,15 @@ def echo(rng: Random) -> Iterator[Row]:
     ):
         yield Row("echo", str(a * b), rf"\boxed{{{expression}}}", f"{a}*{b}=")
     yield Row("echo", r"\frac{3}{4}", r"\boxed{\frac{6}{8}}", r"Simplify $\frac{6}{8}$.")
-    yield Row("echo", f"x^2+{2 * a}x+{a * a - 1}", rf"\boxed{{(x+{a})^2 - 1}}", f"Expand $(x+{a})^2-1$.")
-    yield Row("echo", rf"{c}\sqrt{{2}}", rf"\boxed{{\sqrt{{{2 * c * c}}}}}", rf"Simplify $\sqrt{{{2 * c * c}}}$.")
+    yield Row(
+        "echo", f"x^2+{2 * a}x+{a * a - 1}", rf"\boxed{{(x+{a})^2 - 1}}", f"Expand $(x+{a})^2-1$."
+    )
+    yield Row(
+        "echo",
+        rf"{c}\sqrt{{2}}",
+        rf"\boxed{{\sqrt{{{2 * c * c}}}}}",
+        rf"Simplify $\sqrt{{{2 * c * c}}}$.",
+    )
 
 
 def _factorial(n: int) -> int:
@@ -125,16 +144,58 @@ def hedge(rng: Random) -> Iterator[Row]:
         for form in HEDGED:
             yield from texts("hedge", str(n), form % (n, other), form % (other, n))
     yield from boxed(
-        "hedge", str(n), rf"{n} \pm 1", rf"{n}\pm 0", rf"\pm {n}", rf"\approx {n} \pm 2", rf"[{n - 1}, {n + 1}]", rf"{n - 1} < x < {n + 1}"
+        "hedge",
+        str(n),
+        rf"{n} \pm 1",
+        rf"{n}\pm 0",
+        rf"\pm {n}",
+        rf"\approx {n} \pm 2",
+        rf"[{n - 1}, {n + 1}]",
+        rf"{n - 1} < x < {n + 1}",
     )
     yield from boxed(
-        "hedge", str(n), rf"x \ge {n}", rf"\le {n}", rf"\text{{at least }} {n}", rf"{n}?", rf"{n}\text{{ish}}", rf"\text{{about }}{n}"
+        "hedge",
+        str(n),
+        rf"x \ge {n}",
+        rf"\le {n}",
+        rf"\text{{at least }} {n}",
+        rf"{n}?",
+        rf"{n}\text{{ish}}",
+        rf"\text{{about }}{n}",
     )
-    yield from boxed("hedge", f"({n}, {n + 5})", f"({n}, {n + 5}) or ({n}, {n + 6})", f"({n}, {n + 5}), ({n + 5}, {n})")
-    yield from boxed("hedge", "A", "A. or B.", "A or B", "A, B", "A. and B.", "A) or B)", "(A), (B)", "A/B", "A. B. C.", "A. not B.", "AB")
-    yield from texts("hedge", "A", "Answer: A or B", "The answer is A, B, C or D.", r"\boxed{A} or \boxed{B}", "Answer: A. or B.")
     yield from boxed(
-        "hedge", rf"[{n}, {n + 3})", rf"[{n},{n + 3}) \text{{ or }} ({n}, {n + 3})", rf"{n} \le x < {n + 3} \text{{ or }} {n} < x < {n + 3}"
+        "hedge",
+        f"({n}, {n + 5})",
+        f"({n}, {n + 5}) or ({n}, {n + 6})",
+        f"({n}, {n + 5}), ({n + 5}, {n})",
+    )
+    yield from boxed(
+        "hedge",
+        "A",
+        "A. or B.",
+        "A or B",
+        "A, B",
+        "A. and B.",
+        "A) or B)",
+        "(A), (B)",
+        "A/B",
+        "A. B. C.",
+        "A. not B.",
+        "AB",
+    )
+    yield from texts(
+        "hedge",
+        "A",
+        "Answer: A or B",
+        "The answer is A, B, C or D.",
+        r"\boxed{A} or \boxed{B}",
+        "Answer: A. or B.",
+    )
+    yield from boxed(
+        "hedge",
+        rf"[{n}, {n + 3})",
+        rf"[{n},{n + 3}) \text{{ or }} ({n}, {n + 3})",
+        rf"{n} \le x < {n + 3} \text{{ or }} {n} < x < {n + 3}",
     )
 
 
@@ -169,8 +230,19 @@ WORDS = (
 
 def units(rng: Random) -> Iterator[Row]:
     n = rng.randint(2, 99)
-    yield from boxed("words", str(n), *(rf"{n}\text{{ {word}}}" for word in WORDS), *(f"{n} {word}" for word in WORDS))
-    yield from boxed("words", str(n), *(rf"{n}\mathrm{{ {word}}}" for word in WORDS[:8]), rf"\text{{not }} {n}", rf"\text{{{n} is wrong}}")
+    yield from boxed(
+        "words",
+        str(n),
+        *(rf"{n}\text{{ {word}}}" for word in WORDS),
+        *(f"{n} {word}" for word in WORDS),
+    )
+    yield from boxed(
+        "words",
+        str(n),
+        *(rf"{n}\mathrm{{ {word}}}" for word in WORDS[:8]),
+        rf"\text{{not }} {n}",
+        rf"\text{{{n} is wrong}}",
+    )
     pairs = (
         ("kg", "pounds"),
         ("m/s", "km/h"),
@@ -195,15 +267,35 @@ def units(rng: Random) -> Iterator[Row]:
         ("km", "foobars"),
     )
     for right, wrong in pairs:
-        yield from boxed("unit", rf"{n}\text{{ {right}}}", rf"{n}\text{{ {wrong}}}", rf"{n} \mathrm{{ {wrong}}}")
+        yield from boxed(
+            "unit", rf"{n}\text{{ {right}}}", rf"{n}\text{{ {wrong}}}", rf"{n} \mathrm{{ {wrong}}}"
+        )
     yield from boxed(
-        "unit", str(n), rf"{n}t", rf"{n}\text{{ foobars}}", f"{n}x", rf"{n}\%", rf"{n}k", f"{n}e3", f"{n}M", rf"{n}^\text{{th}}"
+        "unit",
+        str(n),
+        rf"{n}t",
+        rf"{n}\text{{ foobars}}",
+        f"{n}x",
+        rf"{n}\%",
+        rf"{n}k",
+        f"{n}e3",
+        f"{n}M",
+        rf"{n}^\text{{th}}",
     )
 
 
 def percent(rng: Random) -> Iterator[Row]:
     n = rng.randint(2, 99)
-    yield from boxed("percent", str(n), rf"{n}\%", f"{n}%", f"{n} percent", rf"{n}\text{{ percent}}", rf"{100 * n + 1}\%", rf"{n}\%\%")
+    yield from boxed(
+        "percent",
+        str(n),
+        rf"{n}\%",
+        f"{n}%",
+        f"{n} percent",
+        rf"{n}\text{{ percent}}",
+        rf"{100 * n + 1}\%",
+        rf"{n}\%\%",
+    )
     yield from boxed(
         "percent",
         rf"{n}\%",
@@ -222,22 +314,68 @@ def percent(rng: Random) -> Iterator[Row]:
 def equations(rng: Random) -> Iterator[Row]:
     n = rng.randint(3, 99)
     yield from boxed(
-        "equation", str(n), f"x = {n + 2} = {n}", f"{n + 2} = {n}", f"x=x={n + 1}", f"{n} = x = {n + 1}", f"2x = {2 * n}", f"x - {n} = 0"
+        "equation",
+        str(n),
+        f"x = {n + 2} = {n}",
+        f"{n + 2} = {n}",
+        f"x=x={n + 1}",
+        f"{n} = x = {n + 1}",
+        f"2x = {2 * n}",
+        f"x - {n} = 0",
     )
     yield from boxed(
-        "equation", str(n), f"x^2 = {n * n}", f"x + 1 = {n + 1}", rf"\text{{not}} = {n}", f"x \\ne {n}", f"x > {n}", f"x = {n} + x", "x = x"
+        "equation",
+        str(n),
+        f"x^2 = {n * n}",
+        f"x + 1 = {n + 1}",
+        rf"\text{{not}} = {n}",
+        f"x \\ne {n}",
+        f"x > {n}",
+        f"x = {n} + x",
+        "x = x",
     )
     yield from boxed(
-        "equation", f"x = {n}", f"2x = {2 * n}", f"x - {n} = 0", f"x^2 = {n * n}", f"x + 3 = {n + 3}", f"y = {n}", f"x = {n + 1} = {n}"
+        "equation",
+        f"x = {n}",
+        f"2x = {2 * n}",
+        f"x - {n} = 0",
+        f"x^2 = {n * n}",
+        f"x + 3 = {n + 3}",
+        f"y = {n}",
+        f"x = {n + 1} = {n}",
     )
     yield from boxed(
-        "equation", f"x = {n}", f"{n} = {n + 1}", f"3x - {3 * n} = 0", rf"\frac{{x}}{{2}} = {n}/2", f"x \\ge {n}", f"x = {n}, y = {n + 1}"
+        "equation",
+        f"x = {n}",
+        f"{n} = {n + 1}",
+        f"3x - {3 * n} = 0",
+        rf"\frac{{x}}{{2}} = {n}/2",
+        f"x \\ge {n}",
+        f"x = {n}, y = {n + 1}",
     )
-    yield from boxed("equation", f"x = {n}, y = {n + 1}", f"{n + 1}, {n}", f"x = {n + 1}, y = {n}", f"({n + 1}, {n})", f"x={n}", f"{n}")
+    yield from boxed(
+        "equation",
+        f"x = {n}, y = {n + 1}",
+        f"{n + 1}, {n}",
+        f"x = {n + 1}, y = {n}",
+        f"({n + 1}, {n})",
+        f"x={n}",
+        f"{n}",
+    )
     yield from boxed("equation", f"2x+z={n}", str(n), f"x+z={n}", f"2x+z={n + 1}")
-    yield from boxed("time", "12:30", "2:5", "24:60", "6:15", "12:3", "1:2.5", "12:31", "13:30", "0.4", "12/30")
+    yield from boxed(
+        "time", "12:30", "2:5", "24:60", "6:15", "12:3", "1:2.5", "12:31", "13:30", "0.4", "12/30"
+    )
     yield from boxed("time", "5:12", "10:24", "5:24", "12:5", "15:36")
-    yield from boxed("ratio", f"{n}:{n + 1}", f"{n + 1}:{n}", f"{n}:{n}", f"({n}, {n + 1})", f"{n}, {n + 1}", f"{n}:{n + 1}:1")
+    yield from boxed(
+        "ratio",
+        f"{n}:{n + 1}",
+        f"{n + 1}:{n}",
+        f"{n}:{n}",
+        f"({n}, {n + 1})",
+        f"{n}, {n + 1}",
+        f"{n}:{n + 1}:1",
+    )
 
 
 def tiny(rng: Random) -> Iterator[Row]:
@@ -255,25 +393,56 @@ def tiny(rng: Random) -> Iterator[Row]:
         f"{n}i",
         rf"{n}^{{\circ}}1",
     )
-    yield from boxed("tiny", str(n), *near, rf"{n} + 10^{{-9}}", rf"{n}e^{{-30}}", rf"{n - 1}.\overline{{8}}")
-    yield from boxed("tiny", r"\pi", "3.14", "3.141", "3.15", "22/7", r"\frac{355}{113}", "3.1415", "3", "3.2")
+    yield from boxed(
+        "tiny", str(n), *near, rf"{n} + 10^{{-9}}", rf"{n}e^{{-30}}", rf"{n - 1}.\overline{{8}}"
+    )
+    yield from boxed(
+        "tiny", r"\pi", "3.14", "3.141", "3.15", "22/7", r"\frac{355}{113}", "3.1415", "3", "3.2"
+    )
     yield from boxed("tiny", r"\sqrt{2}", "1.41", "1.414", "1.4", "1.4143", "1.4", r"\frac{99}{70}")
     yield from boxed("tiny", r"\frac{1}{3}", "0.3", "0.33", "0.334", "0.3334", "0.34", ".3")
-    yield from boxed("tiny", f"7^{{{n}}}", f"7^{{{n}}}+1", f"7^{{{n + 1}}}", f"7^{{{n}}} + 10^{{-50}}", f"-7^{{{n}}}")
-    yield from boxed("tiny", f"{n}.25", f"{n}.2", f"{n}.3", f"{n}.26", f"{n}", f"{n}.251", f"{n},25")
+    yield from boxed(
+        "tiny",
+        f"7^{{{n}}}",
+        f"7^{{{n}}}+1",
+        f"7^{{{n + 1}}}",
+        f"7^{{{n}}} + 10^{{-50}}",
+        f"-7^{{{n}}}",
+    )
+    yield from boxed(
+        "tiny", f"{n}.25", f"{n}.2", f"{n}.3", f"{n}.26", f"{n}", f"{n}.251", f"{n},25"
+    )
 
 
 def sets(rng: Random) -> Iterator[Row]:
     a = rng.randint(-5, 5)
     b, c = a + rng.randint(1, 5), a + rng.randint(7, 9)
     yield from boxed(
-        "interval", f"[{a}, {c})", f"({a}, {c})", f"[{a}, {c}]", f"[{a}, {b})", f"[{a}, {b}) \\cup ({b}, {c})", f"{a}, {c}", f"({a}, {c}]"
+        "interval",
+        f"[{a}, {c})",
+        f"({a}, {c})",
+        f"[{a}, {c}]",
+        f"[{a}, {b})",
+        f"[{a}, {b}) \\cup ({b}, {c})",
+        f"{a}, {c}",
+        f"({a}, {c}]",
     )
     yield from boxed(
-        "interval", f"[{a}, {c})", rf"{a} < x < {c}", rf"{a} \le x", rf"x \ge {a} \text{{ or }} x < {c}", rf"[{a}, \infty)", rf"|x| \le {c}"
+        "interval",
+        f"[{a}, {c})",
+        rf"{a} < x < {c}",
+        rf"{a} \le x",
+        rf"x \ge {a} \text{{ or }} x < {c}",
+        rf"[{a}, \infty)",
+        rf"|x| \le {c}",
     )
     yield from boxed(
-        "interval", rf"(-\infty, {a}) \cup ({a}, \infty)", r"\mathbb{R}", rf"x = {a}", rf"\mathbb{{R}} \setminus \{{{b}\}}", rf"\{{{a}\}}"
+        "interval",
+        rf"(-\infty, {a}) \cup ({a}, \infty)",
+        r"\mathbb{R}",
+        rf"x = {a}",
+        rf"\mathbb{{R}} \setminus \{{{b}\}}",
+        rf"\{{{a}\}}",
     )
     yield from boxed(
         "set",
@@ -283,13 +452,40 @@ def sets(rng: Random) -> Iterator[Row]:
         rf"\{{{a}, {b}, {c}, {c}\}}",
         f"({a}, {b}, {c})",
     )
-    yield from boxed("set", r"\mathbb{R}", r"\mathbb{Z}", r"\mathbb{Q}", r"(0, \infty)", r"\emptyset", "R", r"\infty", r"[-\infty, 0]")
     yield from boxed(
-        "tuple", f"({a}, {b}, {c})", f"({b}, {a}, {c})", f"({a}, {b})", f"({a}, {b}, {c}, {c})", f"{a}, {b}, {c}", rf"\{{{a}, {b}, {c}\}}"
+        "set",
+        r"\mathbb{R}",
+        r"\mathbb{Z}",
+        r"\mathbb{Q}",
+        r"(0, \infty)",
+        r"\emptyset",
+        "R",
+        r"\infty",
+        r"[-\infty, 0]",
     )
-    yield from boxed("tuple", f"({a}, {b})", f"x={b}, y={a}", f"x={a}", f"x={a}, x={b}", f"[{a}, {b}]", f"{a} \\le x < {b}", f"({b}, {a})")
     yield from boxed(
-        "matrix", rf"\begin{{pmatrix}} {a} & {b} \\ {b} & {c} \end{{pmatrix}}", rf"\begin{{pmatrix}} {a} & {b} \\ {c} & {b} \end{{pmatrix}}"
+        "tuple",
+        f"({a}, {b}, {c})",
+        f"({b}, {a}, {c})",
+        f"({a}, {b})",
+        f"({a}, {b}, {c}, {c})",
+        f"{a}, {b}, {c}",
+        rf"\{{{a}, {b}, {c}\}}",
+    )
+    yield from boxed(
+        "tuple",
+        f"({a}, {b})",
+        f"x={b}, y={a}",
+        f"x={a}",
+        f"x={a}, x={b}",
+        f"[{a}, {b}]",
+        f"{a} \\le x < {b}",
+        f"({b}, {a})",
+    )
+    yield from boxed(
+        "matrix",
+        rf"\begin{{pmatrix}} {a} & {b} \\ {b} & {c} \end{{pmatrix}}",
+        rf"\begin{{pmatrix}} {a} & {b} \\ {c} & {b} \end{{pmatrix}}",
     )
 
 
@@ -326,11 +522,31 @@ def infinity(rng: Random) -> Iterator[Row]:
         f"{n}/0",
     )
     yield from boxed(
-        "infinity", r"\infty", r"-\infty", "10^{9999}", r"\infty - \infty", "999999999999", r"\infty \cdot 0", "nan", "1e999", r"\pm\infty"
+        "infinity",
+        r"\infty",
+        r"-\infty",
+        "10^{9999}",
+        r"\infty - \infty",
+        "999999999999",
+        r"\infty \cdot 0",
+        "nan",
+        "1e999",
+        r"\pm\infty",
     )
     yield from boxed("infinity", "nan", "nan", "NaN", "0", str(n))
-    yield from boxed("infinity", r"\frac12", r"\sum_{n=0}^\infty (-1)^n", r"\int_0^\infty \cos x \, dx", r"\sum_{n=1}^{\infty} n")
-    yield from boxed("infinity", r"-\frac{1}{12} + \sqrt2", r"\sum_{n=1}^{\infty} n + \sqrt2", r"\sum_{n=1}^\infty \frac{1}{n}")
+    yield from boxed(
+        "infinity",
+        r"\frac12",
+        r"\sum_{n=0}^\infty (-1)^n",
+        r"\int_0^\infty \cos x \, dx",
+        r"\sum_{n=1}^{\infty} n",
+    )
+    yield from boxed(
+        "infinity",
+        r"-\frac{1}{12} + \sqrt2",
+        r"\sum_{n=1}^{\infty} n + \sqrt2",
+        r"\sum_{n=1}^\infty \frac{1}{n}",
+    )
 
 
 def tags(rng: Random) -> Iterator[Row]:
