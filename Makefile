@@ -27,11 +27,11 @@ test-vllm: .venv-vllm/.done
 
 # Try hostile answers, programs, servers and files, and print the tables of docs/security.md. make redteam ARGS=grader
 redteam: .venv/.dev
-	@OMP_NUM_THREADS=1 $(PY) -m tests.redteam $(ARGS)
+	@OMP_NUM_THREADS=1 $(PY) -m tests.grading.redteam $(ARGS)
 
 # Draw thousands of random inputs for parsers, loaders and checkpoints, where `make test` draws few: tens of minutes.
 fuzz: .venv/.dev
-	OMP_NUM_THREADS=1 FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(PY) -m pytest -q --timeout 3600 tests/redteam -k fuzz $(ARGS)
+	OMP_NUM_THREADS=1 FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(PY) -m pytest -q --timeout 3600 tests/grading/redteam -k fuzz $(ARGS)
 
 # The full RLHF pipeline (SFT, reward model, PPO) compared with DPO and rejection sampling. Resumes if interrupted.
 rlhf: .venv/.plot

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from rlmods.statistics import SequentialTest, paired_t_test
+from rlmods.lab.statistics import SequentialTest, paired_t_test
 
 EFFECTS = (0.0, 0.5, 1.0, 2.0, 3.0)
 """Mean difference of two groups, in standard deviations of the difference of a pair."""

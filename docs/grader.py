@@ -24,7 +24,7 @@ LIMIT_S = 5
 
 
 def load_grader() -> Callable[[str, str], bool]:
-    from rlmods.reward.grader import verify
+    from rlmods.grading.grader import verify
 
     return verify
 

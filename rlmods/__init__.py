@@ -2,5 +2,5 @@
 
 from pathlib import Path
 
-__path__.append(str(Path(__file__).parent / "cli"))
+__path__ += [str(Path(__file__).parent / folder) for folder in ("cli", "lab")]
 """`python -m rlmods.evaluate` runs `rlmods/cli/evaluate.py`, and so for every command."""

@@ -6,9 +6,8 @@ prompts with K candidate responses each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import SequenceMatcher, get_close_matches
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -39,35 +38,10 @@ Scalar = Float[Tensor, ""]
 Finish = Literal["stop", "length"]
 
 
-class UserError(Exception):
-    """An error caused by user input. The command line prints its message (what is wrong, what to
-    type instead) without a traceback."""
-
-
-def suggest(name: str, known: Iterable[object]) -> str:
-    """Return a suggestion for an unknown name: the known names most similar to it, or all of them
-    if none is similar."""
-    names = [str(x) for x in known]
-    similar = get_close_matches(name, names, 3) or get_close_matches(name.lower(), names, 3)
-    ratio = {x: SequenceMatcher(None, name.lower(), x.lower()).ratio() for x in similar}
-    similar = [x for x in similar if ratio[x] > ratio[similar[0]] - 0.15]
-    return f"did you mean {' or '.join(similar)}?" if similar else f"choose from {', '.join(names)}"
-
-
 def objective(default: Any) -> Any:
     """Return a dataclass field of settings that change what is optimised: if it differs from the
     recipe, the label of the run shows it."""
     return field(default=default, metadata={"objective": True})
-
-
-def check_bounds(part: object, group: str, rules: Mapping[str, tuple[bool, str]]) -> None:
-    """Check the fields of a configuration group's part. A rule is, by field: whether the value is
-    valid, and the valid values in words.
-
-    Raises: ValueError("group.field=value: must be WORDS") for the first field that is not valid."""
-    for name, (valid, words) in rules.items():
-        if not valid:
-            raise ValueError(f"{group}.{name}={getattr(part, name)}: must be {words}")
 
 
 ROLES = ("system", "developer", "user", "assistant", "tool")

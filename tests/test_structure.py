@@ -48,7 +48,7 @@ GROUPS = [
 ]
 OTHERS = {"experiment", "logger", "optimizer", "trainer", "variant"}
 """Groups whose options configure, or extend, classes of other libraries."""
-SERVICES = {"cli", "config", "distributed", "memory", "report", "run", "training"}
+SERVICES = {"cli", "config", "distributed", "grading", "lab", "memory", "run", "training"}
 """Packages that are not configuration groups."""
 NOT_CHOSEN = {
     "algo": {"Batch", "Learner", "PolicyGradientSettings"},
@@ -150,7 +150,8 @@ class TestOption:
         assert found
         for node in found:
             assert node["_target_"].startswith(f"rlmods.{path.parent.name}.")
-            assert get_class(node["_target_"]).__module__.startswith(f"rlmods.{path.parent.name}.")
+            homes = (f"rlmods.{path.parent.name}.", "rlmods.grading.")
+            assert get_class(node["_target_"]).__module__.startswith(homes)
 
     def test_keys_are_the_fields_of_the_part(self, path: Path) -> None:
         for node in nodes(read(path)):
@@ -254,7 +255,7 @@ LAYERS: tuple[set[str], ...] = (
     {"algo"},
     {"config", "memory", "callbacks"},
     {"cli"},
-    {"report"},
+    {"lab"},
 )
 """Packages from the lowest layer to the highest. `run` (files of a run) is used by parts and by
 commands."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rlmods.advantage.group_norm import normalize_by_group
+from rlmods.errors import check_bounds
 from rlmods.ops import broadcast_to_tokens, mean_over_branches
-from rlmods.types import Credit, RowInts, TokenFloats, TokenInts, TokenMask, check_bounds
+from rlmods.types import Credit, RowInts, TokenFloats, TokenInts, TokenMask
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from rlmods.errors import check_bounds
 from rlmods.ops import broadcast_to_tokens, masked_sum, sum_over_ranks
-from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import torch
 
+from rlmods.errors import check_bounds
 from rlmods.ops import whiten
-from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rlmods.advantage.group_norm import normalize_by_group
+from rlmods.errors import check_bounds
 from rlmods.ops import broadcast_to_tokens, masked_mean, sum_over_ranks
-from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)

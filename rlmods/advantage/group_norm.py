@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rlmods.errors import check_bounds
 from rlmods.ops import broadcast_to_tokens, center_by_group, group_reduce
-from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask, check_bounds
+from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)

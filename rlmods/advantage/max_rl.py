@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from rlmods.errors import UserError
 from rlmods.ops import (
     broadcast_to_tokens,
     center_by_group,
@@ -14,7 +15,7 @@ from rlmods.ops import (
     masked_sum,
     sum_over_ranks,
 )
-from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, UserError
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)

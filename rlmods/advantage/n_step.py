@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from rlmods.errors import check_bounds
 from rlmods.ops import whiten
-from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 
 from rlmods.advantage.group_norm import normalize_by_group
+from rlmods.errors import check_bounds
 from rlmods.ops import broadcast_to_tokens, rewards_to_go
-from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask, check_bounds
+from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from rlmods.errors import check_bounds
 from rlmods.ops import broadcast_to_tokens, center_by_group, masked_sum, rewards_to_go, whiten
-from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlmods.errors import check_bounds
 from rlmods.ops import masked_sum
-from rlmods.types import Scalar, TokenFloats, TokenMask, Totals, check_bounds
+from rlmods.types import Scalar, TokenFloats, TokenMask, Totals
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from rlmods.algo.policy_gradient import PolicyGradient, PolicyGradientSettings
+from rlmods.errors import check_bounds
 from rlmods.training.reference import Reference
 from rlmods.training.teacher import Teacher
-from rlmods.types import Experience, Prompt, Response, Scores, check_bounds, objective
+from rlmods.types import Experience, Prompt, Response, Scores, objective
 
 
 @dataclass(frozen=True)

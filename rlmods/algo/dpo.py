@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
+from rlmods.errors import UserError, check_bounds
 from rlmods.ops import kl_divergence
 from rlmods.policy.base import Other, Policy, eval_mode
 from rlmods.policy.dropout import set_dropout
@@ -21,7 +22,7 @@ from rlmods.training.metrics import Meter
 from rlmods.training.preference_batch import collate_preferences, shift_responses
 from rlmods.training.reference import Reference
 from rlmods.training.train_step import Loss
-from rlmods.types import PreferenceBatch, Prompt, Totals, UserError, check_bounds, objective
+from rlmods.types import PreferenceBatch, Prompt, Totals, objective
 
 
 @dataclass(frozen=True)

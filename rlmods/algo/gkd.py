@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
+from rlmods.errors import check_bounds
 from rlmods.ops import jensen_shannon, keyed_uniforms
 from rlmods.training.batch import Batch
 from rlmods.training.collate import generate
@@ -22,7 +23,7 @@ from rlmods.training.reference import Reference
 from rlmods.training.row_shape import RowShape
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.teacher import Teacher, collate_responses
-from rlmods.types import Prompt, Response, Scores, Totals, check_bounds, objective
+from rlmods.types import Prompt, Response, Scores, Totals, objective
 
 
 @dataclass(frozen=True)

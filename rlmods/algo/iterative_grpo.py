@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 from rlmods.algo.grpo import GRPO
 from rlmods.algo.policy_gradient import PolicyGradientSettings
+from rlmods.errors import check_bounds
 from rlmods.protocols import Judge
 from rlmods.reward.neural import Neural
 from rlmods.training.extensions import RewardModelRefresh
-from rlmods.types import check_bounds, objective
+from rlmods.types import objective
 
 
 @dataclass(frozen=True)

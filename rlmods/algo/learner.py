@@ -20,6 +20,7 @@ from rlmods.data import Splits
 from rlmods.distributed.collectives import Ranks, all_gather
 from rlmods.distributed.deferred import read
 from rlmods.distributed.sharding import is_sharded
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.rollout.turns import num_added_tokens
 from rlmods.schedule import Schedule
@@ -33,7 +34,7 @@ from rlmods.training.preflight import largest_microbatches, preflight
 from rlmods.training.reference import Reference
 from rlmods.training.row_shape import RowShape, row_shape
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
-from rlmods.types import Prompt, Totals, UserError
+from rlmods.types import Prompt, Totals
 
 DROPOUT = 1_000_002
 """Purpose of the random numbers of dropout; epochs are below."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from rlmods.algo.dpo import DPO, DPOSettings
+from rlmods.errors import check_bounds
 from rlmods.protocols import Judge
 from rlmods.training.batch import Batch
 from rlmods.training.collate import generate
@@ -17,7 +18,7 @@ from rlmods.training.metrics import sample_row
 from rlmods.training.preference_batch import pad_preferences
 from rlmods.training.preflight import synthetic_responses
 from rlmods.training.response_ranking import RankedResponses, group_by_prompt, rank_responses
-from rlmods.types import PreferenceBatch, Prompt, Response, Scores, check_bounds, objective
+from rlmods.types import PreferenceBatch, Prompt, Response, Scores, objective
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from rlmods.algo.learner import Learner
 from rlmods.correction import NoCorrection
 from rlmods.critic import NoCritic
 from rlmods.critic.loss import clip_range, value_loss
+from rlmods.errors import UserError, check_bounds
 from rlmods.protocols import KL, Advantage, Aggregation, Correction, Ratio, Sampling
 from rlmods.reference import StartPolicy
 from rlmods.reward.scores import as_scores
@@ -50,16 +51,7 @@ from rlmods.training.preflight import synthetic_responses
 from rlmods.training.reference import Reference
 from rlmods.training.reward_scale import RewardScale
 from rlmods.training.scorer import LogprobScorer
-from rlmods.types import (
-    Experience,
-    Prompt,
-    Response,
-    Scores,
-    Totals,
-    UserError,
-    check_bounds,
-    objective,
-)
+from rlmods.types import Experience, Prompt, Response, Scores, Totals, objective
 
 
 @dataclass(frozen=True)

@@ -15,22 +15,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
+from rlmods.errors import UserError, check_bounds
 from rlmods.policy.dropout import set_dropout
 from rlmods.policy.scalar import ScalarModel
 from rlmods.reward.process import tokens_at
 from rlmods.training.collate import collate
 from rlmods.training.metrics import Meter
 from rlmods.training.ranking_metrics import auc
-from rlmods.types import (
-    Experience,
-    Prompt,
-    Response,
-    Scores,
-    Totals,
-    UserError,
-    check_bounds,
-    objective,
-)
+from rlmods.types import Experience, Prompt, Response, Scores, Totals, objective
 
 
 @dataclass(frozen=True)

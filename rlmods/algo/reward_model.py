@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
+from rlmods.errors import check_bounds
 from rlmods.policy.dropout import set_dropout
 from rlmods.policy.scalar import ScalarModel
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.metrics import Meter
 from rlmods.training.preference_batch import candidate_scores, collate_preferences
 from rlmods.training.ranking_metrics import auc, calibration_error, correlation
-from rlmods.types import PreferenceBatch, Prompt, Totals, check_bounds, objective
+from rlmods.types import PreferenceBatch, Prompt, Totals, objective
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlmods.types import check_bounds
+from rlmods.errors import check_bounds
 
 
 @dataclass(frozen=True)

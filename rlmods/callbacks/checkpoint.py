@@ -18,6 +18,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.callbacks.retention import Retention
 from rlmods.distributed.collectives import all_gather
+from rlmods.errors import UserError
+from rlmods.lab.saved import SavedRun
 from rlmods.policy.exports import export_problem
 from rlmods.run.card import model_card
 from rlmods.run.integrity import (
@@ -28,8 +30,6 @@ from rlmods.run.integrity import (
     write_manifest,
 )
 from rlmods.run.resume import CHECKPOINT_NAME, list_checkpoints
-from rlmods.run.saved import SavedRun
-from rlmods.types import UserError
 
 EXPORT_NAME = "iteration_{:06d}_export"
 """Folder of the exported model beside a checkpoint."""

@@ -10,7 +10,7 @@ from typing import Any
 from lightning import Callback, Trainer
 
 from rlmods.callbacks.hooks import Metrics, Rows
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 ADVICE = "go back to an earlier checkpoint, with a smaller optimizer.lr or kl=loss"
 

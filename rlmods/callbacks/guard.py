@@ -14,8 +14,8 @@ import torch
 from lightning import Callback, Trainer
 
 from rlmods.callbacks.hooks import Metrics
+from rlmods.errors import UserError
 from rlmods.run import atomic_write
-from rlmods.types import UserError
 
 BOUND_NAMES = {
     "train/ratio_max": "max_ratio",

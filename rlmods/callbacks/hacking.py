@@ -22,9 +22,9 @@ from rlmods.callbacks.alerts import (
 )
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.callbacks.samples import panel
+from rlmods.errors import UserError
 from rlmods.run import dumps, wrap_write_errors
 from rlmods.run.jsonl import truncate_rows
-from rlmods.types import UserError
 
 
 class HackingMonitor(Callback):

@@ -9,7 +9,7 @@ from typing import Any
 from lightning import Callback, Trainer
 
 from rlmods.callbacks.hooks import Metrics
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 CAUSES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (

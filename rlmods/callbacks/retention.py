@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from rlmods.errors import UserError
 from rlmods.run import atomic_write, dumps
-from rlmods.types import UserError
 
 Values = Mapping[int, float]
 """Validation metric of existing checkpoints, by iteration."""

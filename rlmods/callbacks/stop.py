@@ -14,7 +14,7 @@ import torch
 from lightning import Callback, Trainer
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that schedulers send before they kill."""

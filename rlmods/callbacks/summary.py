@@ -14,12 +14,12 @@ from safetensors import SafetensorError
 
 from rlmods.callbacks.progress import format_validation
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
+from rlmods.errors import UserError
+from rlmods.lab.saved import SavedRun
 from rlmods.policy.exports import export_problem
 from rlmods.run import RunDir, wrap_write_errors, write_summary
 from rlmods.run.card import model_card
-from rlmods.run.saved import SavedRun
 from rlmods.training.metrics import peak_memory_mb
-from rlmods.types import UserError
 
 
 class Summary(L.Callback):

@@ -18,7 +18,7 @@ from lightning import Callback, Trainer
 from rlmods import activity
 from rlmods.callbacks.heartbeat import Heartbeat, HeartbeatStore, LocalStore, connect
 from rlmods.callbacks.stop import EX_TEMPFAIL, DeadlineError
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 SILENCE = Path(__file__).with_name("silence.py")
 RESUME_HINT = "resume=auto continues from the latest checkpoint"

@@ -17,16 +17,10 @@ FIRST = ("train", "evaluate", "chat", "report", "compare", "watch")
 
 def commands() -> dict[str, Path]:
     """Return the files of the commands by name."""
-    found = {
-        file.stem: file
-        for file in sorted((FOLDER / "cli").glob("[a-z]*.py"))
-        if '__name__ == "__main__"' in file.read_text()
-    }
-    found |= {
-        file.parent.name: file
-        for file in sorted(FOLDER.glob("*/__main__.py"))
-        if file.parent.name != "cli"
-    }
+    files = sorted(FOLDER.glob("cli/[a-z]*.py")) + sorted(FOLDER.glob("lab/[a-z]*.py"))
+    found = {file.stem: file for file in files if '__name__ == "__main__"' in file.read_text()}
+    for file in FOLDER.glob("lab/*/__main__.py"):
+        found[file.parent.name] = file
     return {
         name: found[name] for name in (*FIRST, *sorted(found.keys() - set(FIRST))) if name in found
     }

@@ -22,10 +22,11 @@ from omegaconf.errors import OmegaConfBaseException
 from transformers import TextStreamer
 
 from rlmods.cli.command import command, find_policy
+from rlmods.errors import UserError, suggest
 from rlmods.policy import Policy
 from rlmods.policy.hf import load
 from rlmods.run.printable import printable
-from rlmods.types import Prompt, UserError, suggest
+from rlmods.types import Prompt
 
 
 @dataclass(frozen=True)

@@ -48,12 +48,13 @@ from rlmods.cli.command import (
 from rlmods.config.instantiate import instantiate, parse_settings
 from rlmods.config.plan import max_prompt_tokens, short_prompts
 from rlmods.environment import SingleTurn
+from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
 from rlmods.run import dumps
 from rlmods.training.collate import generate
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 
 RUN_KEYS = ("data", "rollout", "environment", "batch", "seed")
 """Groups and settings taken from the run's configuration unless they are overridden."""

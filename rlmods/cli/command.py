@@ -29,11 +29,11 @@ from rlmods.config.overrides import explain_override
 from rlmods.config.plan import Plan
 from rlmods.config.received import OPTIONAL, read_received
 from rlmods.config.rules import GRADING_RULES, RULES
+from rlmods.errors import UserError
 from rlmods.policy.hf import exported
 from rlmods.run import dumps, name
 from rlmods.run.jsonl import JsonlWriter, read_rows
 from rlmods.run.printable import printable, printable_json
-from rlmods.types import UserError
 
 S = TypeVar("S")
 INTERRUPTED = "interrupted: finished rows are saved; run the same command again to continue"

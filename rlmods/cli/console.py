@@ -15,8 +15,8 @@ import transformers
 
 from rlmods.config.overrides import explain_override
 from rlmods.config.plugins import explain_plugin_error
+from rlmods.errors import UserError
 from rlmods.run.printable import printable
-from rlmods.types import UserError
 
 IGNORED_WARNINGS = (
     r".*does not have many workers.*",

@@ -30,17 +30,18 @@ from rlmods.cli.command import command, configuration, find_policy
 from rlmods.config.instantiate import instantiate
 from rlmods.config.plan import max_prompt_tokens, short_prompts, without_long_prompts
 from rlmods.config.validation import read_validation
+from rlmods.errors import UserError
+from rlmods.lab.statistics import bootstrap_interval
 from rlmods.ops import pack
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.reward import Neural
 from rlmods.rollout.turns import find_prompt_without_episode, over_turns
-from rlmods.statistics import bootstrap_interval
 from rlmods.training.collate import collate, generate
 from rlmods.training.evaluation import values_by_prompt
 from rlmods.training.segments import forward
-from rlmods.types import Prompt, Response, Scores, UserError
+from rlmods.types import Prompt, Response, Scores
 
 RUN_KEYS = ("data", "reward", "rollout", "environment", "validation", "seed")
 """Groups and settings taken from the run's configuration unless they are overridden."""

@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 from rlmods.cli.command import command, find_policy
 from rlmods.config.instantiate import one_line, parse_settings
 from rlmods.data.schema import import_extra
-from rlmods.types import UserError, check_bounds
+from rlmods.errors import UserError, check_bounds
 
 
 @dataclass(frozen=True)

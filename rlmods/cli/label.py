@@ -54,6 +54,7 @@ from rlmods.cli.command import (
 )
 from rlmods.config.instantiate import instantiate
 from rlmods.data.schema import check_messages
+from rlmods.errors import UserError
 from rlmods.judge import LLM, Neural, cohens_kappa, rankings
 from rlmods.judge.agreement import category
 from rlmods.judge.chat import NoReplyError
@@ -61,7 +62,7 @@ from rlmods.policy.fingerprint import fingerprint
 from rlmods.run import atomic_write, dumps
 from rlmods.run.jsonl import read_rows
 from rlmods.training.offenders import offender_pairs
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 
 ROWS_PER_CALL = 64
 """Rows that the judge ranks in one call, after which they are written."""

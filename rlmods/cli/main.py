@@ -23,6 +23,7 @@ from rlmods.cli.sweep import run_member
 from rlmods.config import compose
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.strategy import check_resume
+from rlmods.errors import UserError
 from rlmods.memory.allocator import keep_freed_memory
 from rlmods.run import RunDir
 from rlmods.run.lock import is_locked
@@ -33,7 +34,6 @@ from rlmods.training.out_of_memory import (
     is_out_of_memory,
     out_of_memory,
 )
-from rlmods.types import UserError
 
 
 def main(config: DictConfig) -> float | None:

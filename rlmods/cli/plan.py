@@ -27,9 +27,9 @@ from rlmods.cli.command import command, compose_run, configuration
 from rlmods.config import compose
 from rlmods.config.plan import Plan
 from rlmods.distributed.precision import choose
+from rlmods.errors import UserError
 from rlmods.memory.footprint import SHARDED, Footprint, footprint, persistent
 from rlmods.memory.inputs import Devices, build_networks, num_bytes, optimizer_copies
-from rlmods.types import UserError
 
 USABLE = 0.9
 """Fraction of GPU memory for tensors; the rest is for the CUDA context, NCCL buffers and

@@ -24,7 +24,7 @@ from rlmods.cli import templates
 from rlmods.cli.command import command
 from rlmods.config import plugins
 from rlmods.config.options import CONF
-from rlmods.types import UserError, suggest
+from rlmods.errors import UserError, suggest
 
 TEMPLATES = Path(str(templates.__file__)).parent
 GROUPS = sorted(

@@ -25,9 +25,9 @@ from omegaconf import OmegaConf
 
 from rlmods.cli.command import command
 from rlmods.config.instantiate import one_line, parse_settings
+from rlmods.errors import UserError, check_bounds
 from rlmods.policy.exports import check_export
 from rlmods.policy.hf import exported
-from rlmods.types import UserError, check_bounds
 
 PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "README.md")
 """Files that are uploaded."""

@@ -35,12 +35,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rlmods.cli.command import command, compose_run
-from rlmods.cli.holes import Report, Settings, attack, shorten
 from rlmods.cli.supervised import supervised
+from rlmods.errors import UserError
+from rlmods.grading.redteam.holes import Report, Settings, attack, shorten
 from rlmods.run import dumps
 from rlmods.run.files import atomic_write
 from rlmods.run.printable import one_line
-from rlmods.types import UserError
 
 
 def redteam(

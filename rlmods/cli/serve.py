@@ -28,9 +28,9 @@ import torch
 
 from rlmods.cli.command import command, configuration, take_settings
 from rlmods.config.instantiate import instantiate
+from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.rollout.vllm import check_architecture
-from rlmods.types import UserError
 
 ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
 """Weights are replaced through addresses that only the development mode has."""

@@ -24,11 +24,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlmods.cli.console import as_user_error, plain_errors, silence_libraries
 from rlmods.config import compose
+from rlmods.errors import UserError
+from rlmods.lab.saved import SavedRun, is_value
 from rlmods.run import RunDir
 from rlmods.run.name import MAX_NAME_LENGTH
 from rlmods.run.printable import one_line, printable
-from rlmods.run.saved import SavedRun, is_value
-from rlmods.types import UserError
 
 AGAIN = "type the same command again to run the members that are not finished"
 

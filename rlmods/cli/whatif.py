@@ -44,16 +44,17 @@ from rlmods.config.instantiate import instantiate, one_line
 from rlmods.config.plan import Plan
 from rlmods.config.received import TO_CONFIRM
 from rlmods.config.rules import RULES, Rule
+from rlmods.errors import UserError, suggest
+from rlmods.lab.saved import SavedRun
 from rlmods.run import atomic_write, dumps
 from rlmods.run.jsonl import read_rows
 from rlmods.run.resume import list_checkpoints, verify
-from rlmods.run.saved import SavedRun
 from rlmods.training.collate import collate
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension
 from rlmods.training.metrics import Meter, equal_runs
 from rlmods.training.train_step import Loss, TrainStep
-from rlmods.types import Experience, Response, Scores, UserError, suggest
+from rlmods.types import Experience, Response, Scores
 
 GROUPS = ("ratio", "advantage", "aggregation", "correction")
 """Groups whose parts can be compared on the responses and weights of a run."""

@@ -26,10 +26,11 @@ from rlmods.config.schema import SETTINGS as SETTINGS  # registers them with Hyd
 from rlmods.config.validation import load_splits, read_validation
 from rlmods.data.schema import import_extra
 from rlmods.distributed import strategy
+from rlmods.errors import UserError
 from rlmods.reward import BySource, WeightedSum
 from rlmods.rollout.turns import over_turns
 from rlmods.training.batch import Batch
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 
 PARTS = (
     "reference",

@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlmods.config.plugins import explain_plugin_error
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 TYPE_NAMES = {
     bool: "true or false",

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlmods.config.instantiate import REMOVED_SETTINGS
 from rlmods.config.options import CONF, options
-from rlmods.types import UserError, suggest
+from rlmods.errors import UserError, suggest
 
 ALIASES = {
     **dict.fromkeys(("num_gpus", "gpus", "devices", "num_devices"), "trainer.devices=2"),

@@ -16,11 +16,12 @@ from rlmods.data import PromptModule, Splits
 from rlmods.distributed import strategy
 from rlmods.distributed.deferred import defer_loading
 from rlmods.distributed.precision import Precision, choose, device_type
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.rollout.turns import MultiTurn, num_added_tokens
 from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 
 OF_ROLLOUT = ("environment", "branching")
 """Groups whose parts are parts of the rollout."""

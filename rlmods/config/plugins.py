@@ -23,7 +23,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from rlmods.config.options import CONF
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 FOLDER = (
     CONF.parent / "plugins" if (CONF.parent / "train.py").is_file() else Path("plugins").absolute()

@@ -18,9 +18,9 @@ from yaml import YAMLError
 from rlmods.config.options import CONF
 from rlmods.config.plugins import sources
 from rlmods.environment.tool import BUILT_IN
+from rlmods.errors import UserError
 from rlmods.run.config_file import read_config
 from rlmods.run.printable import one_line
-from rlmods.types import UserError
 
 TO_CONFIRM: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "url": ("sends prompts and responses there", lambda value: value is not None),

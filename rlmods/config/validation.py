@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 
 from rlmods.config.instantiate import instantiate, one_line, parse_settings
 from rlmods.data import Splits
+from rlmods.errors import UserError
 from rlmods.reward import BySource, WeightedSum
 from rlmods.training.evaluation import Validation
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 
 TAKEN = ("accuracy", "reward")
 """Names that a set cannot have: `val/reward/NAME` is the metric of a term or a source."""

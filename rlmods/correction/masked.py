@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from rlmods.correction.sampler_ratio import LEVELS, Level, sampler_ratio
-from rlmods.types import ImportanceWeights, TokenFloats, TokenMask, check_bounds
+from rlmods.errors import check_bounds
+from rlmods.types import ImportanceWeights, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlmods.correction.sampler_ratio import LEVELS, Level, sampler_ratio
-from rlmods.types import ImportanceWeights, TokenFloats, TokenMask, check_bounds
+from rlmods.errors import check_bounds
+from rlmods.types import ImportanceWeights, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from rlmods.critic.config import CriticConfig
 from rlmods.distributed.deferred import is_deferred
 from rlmods.distributed.sharding import device_of
+from rlmods.errors import UserError
 from rlmods.ops import scatter
 from rlmods.policy import Policy, ScalarModel
 from rlmods.policy.packing import enable_packing, packed_states, padded_states
-from rlmods.types import UserError
 
 
 class ValueNetwork(nn.Module):

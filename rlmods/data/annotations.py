@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rlmods.data.schema import check_messages, check_text, type_name
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 STEP_LABELS = {"+": 1.0, "-": 0.0}
 ROLES = {"Human": "user", "Assistant": "assistant"}

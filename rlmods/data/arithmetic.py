@@ -20,7 +20,8 @@ from rlmods.data.schema import (
     render,
 )
 from rlmods.data.worked import solution_with_error, worked_solution
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 DIGIT, TENS, UP_TO_99, UP_TO_999, FACTOR = (
     range(10),

@@ -19,8 +19,9 @@ from rlmods.data.schema import (
     import_extra,
     prompt_fields,
 )
+from rlmods.errors import UserError
 from rlmods.run.hub import check_hub
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from random import Random
 
 from rlmods.data.schema import Splits, check_count, checked_splits, prompt_fields, render
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from random import Random
 from typing import Any
 
 from rlmods.data.schema import Splits, check_count, checked_splits, prompt_fields, render
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 ANIMALS = {
     "ant": ["legs", "egg"],

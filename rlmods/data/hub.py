@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlmods.data.schema import import_extra
+from rlmods.errors import UserError
 from rlmods.run.hub import check_hub
-from rlmods.types import UserError
 
 Rows = Iterable[Mapping[str, Any]]
 SUFFIXES = {".csv": "csv", ".json": "json", ".parquet": "parquet"}

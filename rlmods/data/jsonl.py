@@ -22,7 +22,8 @@ from rlmods.data.schema import (
     render,
     type_name,
 )
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 Row = dict[str, Any]
 

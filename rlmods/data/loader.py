@@ -10,7 +10,8 @@ from typing import Any
 
 from rlmods.data.pools import DifficultyPools
 from rlmods.data.stream import Interleaving, PromptStream
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 
 class PromptLoader:

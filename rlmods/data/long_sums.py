@@ -8,7 +8,8 @@ from typing import Any
 
 from rlmods.data.mistakes import mistakes
 from rlmods.data.schema import Splits, check_count, check_fraction, checked_splits
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 CALL, RESULT, ANSWER = "<calculator>{}</calculator>", "<result>{}</result>", "<answer>{}</answer>"
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 
 from rlmods.data.schema import Splits, checked_splits
-from rlmods.types import Prompt, UserError, suggest
+from rlmods.errors import UserError, suggest
+from rlmods.types import Prompt
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from rlmods.data.annotations import (
 )
 from rlmods.data.jsonl import Jsonl, Row
 from rlmods.data.schema import check_messages, check_text, get_column
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 COLUMNS = (
     "chosen",

@@ -15,7 +15,8 @@ from rlmods.data.schema import (
     prompt_fields,
     raise_unknown_choice,
 )
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 MAX_DRAWS = 4
 """Maximum number of entries generated per requested prompt before a task counts as too small."""

@@ -11,7 +11,8 @@ from string import Formatter
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rlmods.types import ROLES, Prompt, UserError, describe_unknown_role, suggest
+from rlmods.errors import UserError, suggest
+from rlmods.types import ROLES, Prompt, describe_unknown_role
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from rlmods.data.schema import import_extra
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 
 def load(name: str | None, options: Mapping[str, Any]) -> Any:

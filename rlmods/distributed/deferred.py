@@ -19,7 +19,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 ATTRIBUTE = "stored_weights"
 """Attribute of a module: places of its own weights in the files, by name. Copies of the module have

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
 
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 CLASSES = {
     "pathlib": ("Path", "PosixPath", "PurePosixPath"),

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from rlmods.distributed import deferred, sharded_checkpoint, sharding
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 META_FILE = "meta.pt"
 """File of a sharded checkpoint with everything but weights and optimizers."""

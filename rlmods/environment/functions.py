@@ -6,8 +6,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from rlmods.reward.sandbox import expressions
-from rlmods.reward.sandbox.run import Limits, run_program
+from rlmods.grading.sandbox import expressions
+from rlmods.grading.sandbox.run import Limits, run_program
 
 PYTHON_TIMEOUT_S = 5.0
 """Wall and processor time of a program."""

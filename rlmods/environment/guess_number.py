@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rlmods.environment.whole_numbers import last_number
-from rlmods.types import Prompt, Reply, Turn, check_bounds
+from rlmods.errors import check_bounds
+from rlmods.types import Prompt, Reply, Turn
 
 
 @dataclass

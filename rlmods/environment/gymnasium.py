@@ -13,7 +13,8 @@ from rlmods.data.schema import import_extra
 from rlmods.environment.seeded import describe, failed, observed, opened, seed_of
 from rlmods.environment.whole_numbers import last_number
 from rlmods.environment.worker import to_text
-from rlmods.types import Prompt, Reply, Turn, UserError, check_bounds
+from rlmods.errors import UserError, check_bounds
+from rlmods.types import Prompt, Reply, Turn
 
 
 @dataclass

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from pathlib import Path
 
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 MAX_WORDS = 32
 """Words of a search query that are read."""

@@ -15,7 +15,8 @@ import numpy as np
 from rlmods.data.schema import import_extra
 from rlmods.environment.seeded import describe, failed, observed, opened, seed_of
 from rlmods.environment.worker import to_text
-from rlmods.types import Prompt, Reply, Turn, UserError, check_bounds
+from rlmods.errors import UserError, check_bounds
+from rlmods.types import Prompt, Reply, Turn
 
 _LOCK = threading.Lock()
 

@@ -17,8 +17,9 @@ from typing import Any, get_type_hints
 from rlmods.environment.functions import calculator, python
 from rlmods.environment.search import Search
 from rlmods.environment.worker import to_text
-from rlmods.reward.pool import Outcome, Pool, WorkerError
-from rlmods.types import ToolCall, UserError, suggest
+from rlmods.errors import UserError, suggest
+from rlmods.grading.pool import Outcome, Pool, WorkerError
+from rlmods.types import ToolCall
 
 BUILT_IN = ("calculator", "python", "search")
 """Tools that ship with the package."""

@@ -19,7 +19,8 @@ from rlmods.environment.formats import (
 )
 from rlmods.environment.tool import Tool, load
 from rlmods.environment.worker import to_text
-from rlmods.types import Prompt, Reply, ToolCall, Turn, UserError, check_bounds
+from rlmods.errors import UserError, check_bounds
+from rlmods.types import Prompt, Reply, ToolCall, Turn
 
 FormatName = Literal["auto", "tags", "hermes", "qwen3_coder", "glm4", "llama3", "mistral"]
 

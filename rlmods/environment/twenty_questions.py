@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rlmods.types import Prompt, Reply, Turn, check_bounds
+from rlmods.errors import check_bounds
+from rlmods.types import Prompt, Reply, Turn
 
 _WORD = re.compile(r"[a-z]+")
 

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from rlmods.data.verifiers_loader import load
 from rlmods.environment.seeded import failed
 from rlmods.environment.worker import to_text
-from rlmods.types import Prompt, Reply, Turn, check_bounds
+from rlmods.errors import check_bounds
+from rlmods.types import Prompt, Reply, Turn
 
 
 @dataclass

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import httpx2
 
 from rlmods import activity
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 PREVIEW_LENGTH = 200
 """Characters of an unexpected reply that are shown in an error message."""

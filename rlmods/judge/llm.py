@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rlmods.errors import UserError
 from rlmods.judge.chat import Endpoint, NoReplyError, as_user_error
 from rlmods.judge.question import (
     RATING_FIELDS,
@@ -29,7 +30,7 @@ from rlmods.judge.question import (
 from rlmods.judge.scoring import Pair
 from rlmods.protocols import Candidate
 from rlmods.run.jsonl import JsonlWriter, read_rows
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 
 
 @dataclass

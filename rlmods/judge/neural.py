@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import ClassVar
 
 from rlmods import reward
+from rlmods.errors import UserError
 from rlmods.judge.scoring import Pair, check_tie, compare_scores
 from rlmods.protocols import Candidate
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 
 
 @dataclass(frozen=True)

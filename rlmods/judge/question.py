@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from string import Formatter
 
+from rlmods.errors import UserError
 from rlmods.protocols import Candidate
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 
 TEMPLATE = """\
 Compare two responses to one request. Correctness counts first, then helpfulness, then clarity. Neither the order of the responses nor \

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
+from rlmods.errors import UserError
 from rlmods.judge.scoring import Pair, check_tie, compare_scores
 from rlmods.protocols import Candidate
 from rlmods.reward import Accuracy
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rlmods.errors import UserError
 from rlmods.protocols import Candidate
 from rlmods.reward.scores import as_scores
-from rlmods.types import Prompt, Response, UserError, as_response
+from rlmods.types import Prompt, Response, as_response
 
 Pair = tuple[Prompt, Candidate, Candidate]
 """A prompt and two responses to it."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar, Literal
 
+from rlmods.errors import check_bounds
 from rlmods.kl.penalty import Penalty
-from rlmods.types import TokenFloats, check_bounds
+from rlmods.types import TokenFloats
 
 
 @dataclass

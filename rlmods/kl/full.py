@@ -9,8 +9,8 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from rlmods.errors import check_bounds
 from rlmods.ops import kl_divergence
-from rlmods.types import check_bounds
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar, Literal
 
-from rlmods.types import TokenFloats, check_bounds
+from rlmods.errors import check_bounds
+from rlmods.types import TokenFloats
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from rlmods.errors import UserError
 from rlmods.logger.samples import table
 from rlmods.logger.settings import flatten, read_identifier, write_identifier
-from rlmods.types import UserError
 
 
 class MLflow(MLFlowLogger):

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlmods.errors import UserError
 from rlmods.run import atomic_write, dumps
-from rlmods.types import UserError
 
 FILE = "trackers.json"
 """File of the run directory with the identifier of the run in each tracker."""

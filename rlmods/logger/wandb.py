@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from rlmods.errors import UserError
 from rlmods.logger.samples import table
 from rlmods.logger.settings import read_identifier, write_identifier
-from rlmods.types import UserError
 
 WITHOUT_SERVER = "type logger.wandb.offline=true, or wandb login in a shell"
 

@@ -17,12 +17,13 @@ from rlmods.algo import ProcessRewardModel, RewardModel
 from rlmods.config.plan import Plan
 from rlmods.data import Splits
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
+from rlmods.errors import UserError
 from rlmods.policy import Policy, ScalarModel
 from rlmods.policy.cpu_linear import packed_dtypes
 from rlmods.rollout import VLLM, VLLMServer
 from rlmods.rollout.turns import MultiTurn, num_added_tokens
 from rlmods.training.row_shape import row_shape
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 
 
 @dataclass(frozen=True)

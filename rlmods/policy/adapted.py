@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rlmods.distributed.deferred import read_on_every_rank
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy, PolicyOutput
 from rlmods.policy.files import read_config
 from rlmods.policy.fingerprint import fingerprint
@@ -26,7 +27,6 @@ from rlmods.policy.injection import (
     unadapted_linears,
 )
 from rlmods.policy.quantization import dequantized_state, without_quantization_config
-from rlmods.types import UserError
 
 X = TypeVar("X", bound=Tensor)
 TRAINED, REFERENCE = "default", "reference"

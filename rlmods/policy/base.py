@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.deferred import is_deferred
 from rlmods.distributed.sharding import device_of, full_state, full_tensor, shard_like
+from rlmods.errors import UserError
 from rlmods.ops import float32_linear, scatter
 from rlmods.policy.cpu_linear import packed_linear, packed_weight, use_cpu_linear
 from rlmods.policy.dropout import disable_dropout, original_dropout
@@ -35,7 +36,7 @@ from rlmods.policy.packing import (
 )
 from rlmods.policy.routers import ContextFn, Routers, RouterTrace
 from rlmods.policy.text import TokenizerMixin, eos_ids
-from rlmods.types import RoutedExperts, TokenFloats, TokenInts, TokenMask, UserError
+from rlmods.types import RoutedExperts, TokenFloats, TokenInts, TokenMask
 
 LOGITS_PER_CHUNK = 2**26
 """Maximum number of logits in memory: 256 MiB of float32. More tokens are scored in chunks, which

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 JITTER = ("jitter_noise", "input_jitter_noise")
 """Attributes of mixture-of-experts blocks that add noise to the router's input in train mode, which

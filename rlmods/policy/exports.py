@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from rlmods.errors import UserError
 from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain
-from rlmods.types import UserError
 
 MAX_BYTES = 8 * 2**30
 """Size of a model up to which `export_problem` loads it, while the trained one is in memory."""

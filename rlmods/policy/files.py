@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 NO_CODE = {"trust_remote_code": False}
 """Options of every `from_pretrained`. By default transformers asks on the terminal whether to run

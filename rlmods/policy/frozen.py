@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.hf import exported, load
 from rlmods.policy.text import TokenizerMixin
-from rlmods.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,13 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
 from rlmods.distributed import deferred
+from rlmods.errors import UserError
 from rlmods.policy.adapted import ADAPTER_CONFIG, base_model_name, load_adapter
 from rlmods.policy.base import Policy
 from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain
 from rlmods.policy.quantization import quantization_config
 from rlmods.policy.text import eos_ids, set_template_kwargs
 from rlmods.run.hub import check_hub
-from rlmods.types import UserError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from rlmods.distributed.deferred import cpu_placeholders, read
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 
 def require_peft(feature: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 KINDS = ("nf4", "int8")
 

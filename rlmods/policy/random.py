@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.hf import exported, load
-from rlmods.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from rlmods.distributed.deferred import (
     share_weights,
 )
 from rlmods.distributed.sharding import device_of, full_state
+from rlmods.errors import UserError
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
 from rlmods.policy.cpu_linear import use_cpu_linear
@@ -28,7 +29,7 @@ from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain, read_config
 from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.run.hub import check_hub
-from rlmods.types import RowFloats, TokenFloats, TokenInts, TokenMask, UserError
+from rlmods.types import RowFloats, TokenFloats, TokenInts, TokenMask
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.hf import load
 from rlmods.policy.text import set_template_kwargs
-from rlmods.types import UserError
 
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 

@@ -14,7 +14,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from rlmods.types import ROLES, Prompt, UserError, describe_unknown_role
+from rlmods.errors import UserError
+from rlmods.types import ROLES, Prompt, describe_unknown_role
 
 CONTENT = "content of the reply"
 """Content of the message by which the token after it is found."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.hf import load
-from rlmods.types import UserError
 
 WEIGHTS = Path(__file__).parent / "weights" / "tiny"
 WORDS = ("<pad>", "<eos>", "<think>", "</think>", "<answer>", "</answer>")

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import torch
 
+from rlmods.errors import check_bounds
 from rlmods.ops import masked_mean
 from rlmods.preference.terms import log_ratio
-from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, Scalar, check_bounds
+from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, Scalar
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch.nn.functional import logsigmoid
 
+from rlmods.errors import check_bounds
 from rlmods.preference.terms import per_token, sft_loss
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
-from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, check_bounds
+from rlmods.types import CandidateFloats, CandidateInts, PromptFloats
 
 MAX_MEAN_LOGPROB = -1e-6
 """Upper bound of the mean log-probability that odds are computed from: at 0 they are infinite."""

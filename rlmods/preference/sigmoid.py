@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from torch.nn.functional import logsigmoid
 
+from rlmods.errors import check_bounds
 from rlmods.preference.terms import log_ratio
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
-from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, check_bounds
+from rlmods.types import CandidateFloats, CandidateInts, PromptFloats
 
 
 @dataclass(frozen=True)

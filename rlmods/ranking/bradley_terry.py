@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from torch.nn.functional import logsigmoid
 
+from rlmods.errors import UserError
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
-from rlmods.types import CandidateFloats, CandidateInts, CandidateMask, PromptFloats, UserError
+from rlmods.types import CandidateFloats, CandidateInts, CandidateMask, PromptFloats
 
 
 @dataclass(frozen=True)

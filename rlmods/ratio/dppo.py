@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 
 import torch
 
+from rlmods.errors import check_bounds
 from rlmods.ops import importance_ratio
-from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
+from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 MAX_LOGPROB = -1e-7
 """Upper bound of the log-probabilities from which the KL divergence is computed: log(1 - p) is -inf

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import torch
 
+from rlmods.errors import check_bounds
 from rlmods.ops import importance_ratio, masked_mean
-from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
+from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from rlmods.errors import check_bounds
 from rlmods.ops import MAX_EXPONENT
-from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
+from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
 @dataclass

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from rlmods.errors import check_bounds
 from rlmods.ops import importance_ratio
-from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
+from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)

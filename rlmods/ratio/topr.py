@@ -7,7 +7,8 @@ from typing import Literal
 
 import torch
 
-from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
+from rlmods.errors import check_bounds
+from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)

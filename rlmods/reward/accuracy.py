@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rlmods.reward.grader import Rules, extract, extract_gold, is_gold, same_plain, verify
-from rlmods.reward.grader.echo import repeats
-from rlmods.reward.pool import Outcome, failure_counts, shared_pool
-from rlmods.types import Prompt, Response, Scores, UserError
+from rlmods.errors import UserError
+from rlmods.grading.grader import Rules, extract, extract_gold, is_gold, same_plain, verify
+from rlmods.grading.grader.echo import repeats
+from rlmods.grading.pool import Outcome, failure_counts, shared_pool
+from rlmods.types import Prompt, Response, Scores
 
 __all__ = ["Accuracy", "verify"]
 
@@ -89,7 +90,7 @@ class Accuracy:
             call: outcome for call in distinct if (outcome := _VERDICTS.get(call)) is not None
         }
         if missing := [call for call in distinct if call not in graded]:
-            pool = shared_pool("rlmods.reward.grader:same_answer", self.workers, os.getpid())
+            pool = shared_pool("rlmods.grading.grader:same_answer", self.workers, os.getpid())
             outcomes = pool.map(
                 missing, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s
             )

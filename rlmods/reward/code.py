@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
-from rlmods.reward.pool import NOT_STARTED, Outcome, failure_counts, shared_pool
-from rlmods.reward.sandbox.tests import packages_used, read_tests, surely_calls_code
-from rlmods.reward.sandbox.walls import missing_support
-from rlmods.reward.turns import after_thoughts
-from rlmods.types import Prompt, Response, Scores, UserError
+from rlmods.errors import UserError
+from rlmods.grading.pool import NOT_STARTED, Outcome, failure_counts, shared_pool
+from rlmods.grading.sandbox.tests import packages_used, read_tests, surely_calls_code
+from rlmods.grading.sandbox.walls import missing_support
+from rlmods.grading.turns import after_thoughts
+from rlmods.types import Prompt, Response, Scores
 
-TARGET = "rlmods.reward.sandbox.tests:work"
+TARGET = "rlmods.grading.sandbox.tests:work"
 SLACK_S = 30.0
 """Time for interpreters to start, on top of the timeouts of the tests."""
 _FENCED = re.compile(
@@ -32,7 +33,7 @@ class Code:
 
     The code is the last fenced block of Python after the last `</think>` and before the end of the
     turn (`extract_code`). It runs in processes of its own, confined by Landlock and seccomp
-    (`rlmods.reward.sandbox`): it can open no files but the standard library's, write none, use no
+    (`rlmods.grading.sandbox`): it can open no files but the standard library's, write none, use no
     network, start no process, and is killed when it exceeds its time, memory or output. Tests never
     run in the process of the code they test. Not protected against: a bug in the kernel, timing and
     other side channels, learning that a file exists and how large it is, and code that recognises

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rlmods.errors import check_bounds
 from rlmods.reward.ngrams import check_size, ngrams
-from rlmods.types import Prompt, Response, Scores, check_bounds
+from rlmods.types import Prompt, Response, Scores
 
 
 @dataclass(frozen=True)

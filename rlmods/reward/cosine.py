@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from rlmods.errors import UserError
 from rlmods.reward.accuracy import Accuracy
 from rlmods.reward.scores import as_scores
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Response, Scores
 
 
 def cosine(length: int, max_length: int, start: float, end: float) -> float:

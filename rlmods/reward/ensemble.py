@@ -8,8 +8,9 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Any, Literal, get_args
 
+from rlmods.errors import UserError
 from rlmods.reward.weighted_sum import WeightedSum
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Response, Scores
 
 How = Literal["mean", "min", "median"]
 

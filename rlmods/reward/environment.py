@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rlmods.types import Response, Scores, UserError
+from rlmods.errors import UserError
+from rlmods.types import Response, Scores
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from rlmods.reward.grader.extract import boxes
-from rlmods.reward.turns import first_turn
-from rlmods.types import Response, Scores, UserError
+from rlmods.errors import UserError
+from rlmods.grading.grader.extract import boxes
+from rlmods.grading.turns import first_turn
+from rlmods.types import Response, Scores
 
 Style = Literal["think_answer", "answer", "boxed"]
 

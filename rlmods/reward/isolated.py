@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from rlmods.reward.isolation import to_message
-from rlmods.reward.pool import failure_counts, shared_pool
+from rlmods.errors import UserError
+from rlmods.grading.isolation import to_message
+from rlmods.grading.pool import failure_counts, shared_pool
 from rlmods.reward.scores import as_scores
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Response, Scores
 
 UNSUPPORTED = {
     "needs_group": "compares the responses to a prompt",
@@ -68,7 +69,7 @@ class Isolated:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         pool = shared_pool(
-            "rlmods.reward.isolation:answer", self.workers, os.getpid(), self._pickled
+            "rlmods.grading.isolation:answer", self.workers, os.getpid(), self._pickled
         )
         calls = [(to_message(response),) for response in responses]
         outcomes = (

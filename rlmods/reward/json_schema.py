@@ -12,10 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlmods.reward.pool import Outcome, failure_counts, shared_pool
-from rlmods.reward.strict_json import TARGET, parse, validator
-from rlmods.reward.turns import after_thoughts
-from rlmods.types import Prompt, Response, Scores, UserError
+from rlmods.errors import UserError
+from rlmods.grading.pool import Outcome, failure_counts, shared_pool
+from rlmods.grading.strict_json import TARGET, parse, validator
+from rlmods.grading.turns import after_thoughts
+from rlmods.types import Prompt, Response, Scores
 
 _FENCED = re.compile(
     r"```[^\S\n]*json[^\S\n]*\n(.*?)(?:^[^\S\n]*```|```[^\S\n]*$|\Z)",

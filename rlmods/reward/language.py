@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import regex
 
-from rlmods.types import Response, Scores, UserError
+from rlmods.errors import UserError
+from rlmods.types import Response, Scores
 
 _NAME = regex.compile(r"[A-Za-z][A-Za-z_ ]*")
 

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal, get_args
 
 import torch
 
+from rlmods.errors import UserError
 from rlmods.policy.scalar import ScalarModel, find, pool
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Response, Scores
 
 Aggregate = Literal["mean", "min", "mean_minus_std"]
 Spread = Literal["last", "uniform", "differences"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 
 def ngrams(text: str, size: int) -> list[tuple[str, ...]]:

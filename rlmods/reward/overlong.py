@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlmods.types import Response, Scores, UserError
+from rlmods.errors import UserError
+from rlmods.types import Response, Scores
 
 
 def overlong_penalty(length: int, max_length: int, cache_length: int) -> float:

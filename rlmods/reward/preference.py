@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar
 
+from rlmods.errors import UserError
 from rlmods.protocols import compare
-from rlmods.types import Prompt, Response, Scores, UserError
+from rlmods.types import Prompt, Response, Scores
 
 Key = tuple[str, str]
 """Text and finish of a response."""

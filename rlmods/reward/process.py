@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
+from rlmods.errors import UserError
 from rlmods.policy.scalar import ScalarModel
 from rlmods.reward.neural import RewardModelBase
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Response, Scores
 
 Aggregate = Literal["min", "mean", "last", "product"]
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlmods.errors import UserError
 from rlmods.protocols import as_accepted
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Response, Scores
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import ClassVar
 
 import regex
 
-from rlmods.reward.turns import first_turn
-from rlmods.types import Response, Scores, UserError
+from rlmods.errors import UserError
+from rlmods.grading.turns import first_turn
+from rlmods.types import Response, Scores
 
 
 @dataclass(frozen=True)

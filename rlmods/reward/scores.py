@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from rlmods.types import Scores, UserError
+from rlmods.errors import UserError
+from rlmods.types import Scores
 
 
 class ScoreError(UserError, ValueError):

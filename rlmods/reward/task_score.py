@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
-from rlmods.reward.answer_form import has_form
-from rlmods.reward.grader.extract import boxes, extract
-from rlmods.reward.grader.style import MAX_CHARS
-from rlmods.reward.pool import NOT_STARTED, Outcome, Pool, failure_counts, shared_pool
-from rlmods.reward.reasoning_gym_scorer import TARGET
-from rlmods.reward.sandbox.expressions import MAX_CHARACTERS
-from rlmods.reward.sandbox.run import START_TIMEOUT_S
-from rlmods.reward.sandbox.walls import missing_support
-from rlmods.reward.turns import without_thoughts
-from rlmods.types import Response, Scores, UserError
+from rlmods.errors import UserError
+from rlmods.grading.answer_form import has_form
+from rlmods.grading.grader.extract import boxes, extract
+from rlmods.grading.grader.style import MAX_CHARS
+from rlmods.grading.pool import NOT_STARTED, Outcome, Pool, failure_counts, shared_pool
+from rlmods.grading.reasoning_gym_scorer import TARGET
+from rlmods.grading.sandbox.expressions import MAX_CHARACTERS
+from rlmods.grading.sandbox.run import START_TIMEOUT_S
+from rlmods.grading.sandbox.walls import missing_support
+from rlmods.grading.turns import without_thoughts
+from rlmods.types import Response, Scores
 
 _FENCED = re.compile(r"```[^\n`]*\n([^`]*)```")
 _EMPHASIZED = re.compile(r"(\*{1,3}|_{1,3}|`)(?!\s).*(?<!\s)\1", re.DOTALL)
@@ -33,8 +34,8 @@ class TaskScore:
     The task and its entry are read from the prompt (`data=reasoning_gym` sets `meta["task"]` and
     `meta["entry"]`). Scorers evaluate answers as code, so each answer is scored in a process of its
     own, confined by Landlock and seccomp and without environment variables
-    (`rlmods.reward.sandbox`), and evaluation is limited to arithmetic
-    (`rlmods.reward.sandbox.expressions`). An answer that cannot be scored gets 0 and is counted
+    (`rlmods.grading.sandbox`), and evaluation is limited to arithmetic
+    (`rlmods.grading.sandbox.expressions`). An answer that cannot be scored gets 0 and is counted
     under `timeouts` or `errors`. Answers that were not begun within `batch_timeout_s` are not at
     fault: they abstain, and are counted as `not_started`.
 

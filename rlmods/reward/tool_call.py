@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from rlmods.errors import UserError
+from rlmods.grading.pool import failure_counts
+from rlmods.grading.strict_json import parse
+from rlmods.grading.turns import after_thoughts
 from rlmods.reward.json_schema import match_schemas, schema_text
-from rlmods.reward.pool import failure_counts
-from rlmods.reward.strict_json import parse
-from rlmods.reward.turns import after_thoughts
-from rlmods.types import Prompt, Response, Scores, UserError
+from rlmods.types import Prompt, Response, Scores
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _TAG = re.compile(f"({_OPEN}|{_CLOSE})")

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from rlmods.errors import UserError
+from rlmods.grading.pool import WorkerError
 from rlmods.reward.isolated import Isolated
-from rlmods.reward.pool import WorkerError
 from rlmods.reward.scores import as_scores
-from rlmods.types import Prompt, Response, Scores, UserError
+from rlmods.types import Prompt, Response, Scores
 
 
 @dataclass(frozen=True)

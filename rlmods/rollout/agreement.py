@@ -8,9 +8,9 @@ import torch
 
 from rlmods.distributed.deferred import is_deferred
 from rlmods.distributed.sharding import unsharded
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.rollout.decode import decode, sampling_mode
-from rlmods.types import UserError
 
 LENGTHS = (2, 9)
 """Tokens of the prompts."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
 
 from rlmods.distributed.sharding import FullState
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.rollout.encoding import Context, Continuation, diverged, encode, response, whole
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 
 MIN_TEMPERATURE = 0.01
 """Smallest temperature above 0; vLLM replaces smaller ones by it."""

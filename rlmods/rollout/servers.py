@@ -20,11 +20,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rlmods.distributed.collectives import all_gather, is_first_rank
+from rlmods.errors import UserError
 from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.policy.base import Policy
 from rlmods.rollout.external import Completion, Progress, Request, Versions, full_weights
 from rlmods.rollout.weight_folder import WeightFolder
-from rlmods.types import UserError
 
 MAX_BYTES = 256 << 20
 """Maximum size of a reply, which has some hundred bytes for each token."""

@@ -14,6 +14,7 @@ from typing import Any
 from rlmods.branching import Entropy, NoBranching
 from rlmods.branching.plan import BranchPlan
 from rlmods.environment import SingleTurn
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
 from rlmods.protocols import Environment, Episode
@@ -26,7 +27,7 @@ from rlmods.rollout.encoding import (
     without_eos,
 )
 from rlmods.rollout.threads import Threads
-from rlmods.types import Branch, Prompt, Reply, Response, Turn, UserError
+from rlmods.types import Branch, Prompt, Reply, Response, Turn
 
 MAX_WORKERS = 32
 """Threads in which environments reply."""

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.utilities.seed import isolate_rng
 
+from rlmods.errors import UserError, check_bounds
 from rlmods.policy.base import Policy
 from rlmods.policy.quantization import without_quantization_config
 from rlmods.rollout.encoding import Context, Continuation, check_settings
@@ -33,7 +34,7 @@ from rlmods.rollout.external import (
     generate,
     shared,
 )
-from rlmods.types import Prompt, Response, UserError, check_bounds
+from rlmods.types import Prompt, Response
 
 INSTALL = "pip install 'rlmods[vllm]' (without a GPU, see docs/rollout.md), or type rollout=local"
 ENVIRONMENT = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from rlmods.errors import UserError, check_bounds
 from rlmods.policy.base import Policy
 from rlmods.rollout.encoding import Context, Continuation, check_settings
 from rlmods.rollout.external import check_temperature, extend, generate, shared
 from rlmods.rollout.servers import Servers
-from rlmods.types import Prompt, Response, UserError, check_bounds
+from rlmods.types import Prompt, Response
 
 
 @dataclass

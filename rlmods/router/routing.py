@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlmods.errors import UserError
 from rlmods.policy import Policy
-from rlmods.types import UserError
 
 
 @dataclass(frozen=True)

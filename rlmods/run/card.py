@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from rlmods.run.saved import SavedRun
+from rlmods.lab.saved import SavedRun
 
 MAX_ROWS = 12
 """Rows of the table of a card."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 MAX_BYTES = 500_000
 MAX_NESTING = 100

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from rlmods.distributed.collectives import is_first_rank
+from rlmods.errors import UserError
 from rlmods.run.files import atomic_write, dumps
 from rlmods.run.lock import LOCK_FILE, acquire, release, write_owner
 from rlmods.run.printable import one_line
@@ -34,7 +35,6 @@ from rlmods.run.resume import (
     recorded_precision,
     recorded_resume,
 )
-from rlmods.types import UserError
 
 RUN_DIR_VARIABLE = "RLMODS_RUN_DIR"
 """Environment variable that passes run directory and checkpoint from the first rank to the ranks

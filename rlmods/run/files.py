@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from rlmods.errors import UserError
 from rlmods.run.files import atomic_write, dumps
-from rlmods.types import UserError
 
 MAX_LINE_BYTES = 100_000_000
 """Longest line that is read: a received file may be one line larger than the memory."""

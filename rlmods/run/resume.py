@@ -18,9 +18,9 @@ from yaml import YAMLError
 
 from rlmods.distributed.precision import PRECISIONS
 from rlmods.distributed.sharded_checkpoint import read_metadata
+from rlmods.errors import UserError
 from rlmods.run.config_file import read_config
 from rlmods.run.integrity import find_damage
-from rlmods.types import UserError
 
 CHANGEABLE = ("trainer", "resume", "run_dir", "logger", "callbacks")
 """Groups of settings that may change on resuming: they decide how long a run takes and what it

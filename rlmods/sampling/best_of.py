@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from rlmods.types import RowFloats, RowInts, RowMask, check_bounds
+from rlmods.errors import check_bounds
+from rlmods.types import RowFloats, RowInts, RowMask
 
 
 @dataclass(frozen=True)

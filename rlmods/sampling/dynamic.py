@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import torch
 
+from rlmods.errors import check_bounds
 from rlmods.ops import constant_group, group_reduce
-from rlmods.types import RowFloats, RowInts, RowMask, check_bounds
+from rlmods.types import RowFloats, RowInts, RowMask
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar
 
-from rlmods.types import check_bounds
+from rlmods.errors import check_bounds
 
 
 @dataclass

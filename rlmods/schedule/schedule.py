@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rlmods.types import check_bounds
+from rlmods.errors import check_bounds
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from string import Formatter
 
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 TEMPLATE = (
     "{prompt}\n\nThis is an example of a response:\n{demonstration}\n\nNow answer with a "

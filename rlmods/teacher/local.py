@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.frozen import FrozenModel
 from rlmods.teacher.demonstration import Demonstrated
-from rlmods.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

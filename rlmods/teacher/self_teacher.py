@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rlmods.errors import UserError, check_bounds
 from rlmods.policy import Policy
 from rlmods.teacher.demonstration import Demonstrated
-from rlmods.types import UserError, check_bounds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from functools import cached_property
 from math import isfinite
 from typing import Any, ClassVar, Literal
 
+from rlmods.errors import UserError, check_bounds
 from rlmods.judge.chat import Endpoint, NoReplyError, as_user_error
 from rlmods.policy import Policy
 from rlmods.policy.files import NO_CODE
@@ -18,7 +19,6 @@ from rlmods.policy.frozen import check_vocabulary
 from rlmods.policy.text import TokenizerMixin
 from rlmods.run.hub import check_hub
 from rlmods.teacher.demonstration import Demonstrated
-from rlmods.types import UserError, check_bounds
 
 MAX_BYTES = 64 << 20
 """Maximum size of a reply, which has some hundred bytes for each token of prompt and response."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from rlmods.types import UserError, check_bounds
+from rlmods.errors import UserError, check_bounds
 
 
 @dataclass(frozen=True)

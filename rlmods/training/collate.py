@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from rlmods.errors import UserError
 from rlmods.protocols import Rollout
-from rlmods.types import Experience, Prompt, Response, Scores, UserError
+from rlmods.types import Experience, Prompt, Response, Scores
 
 
 def generate(

@@ -10,11 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from rlmods.distributed.collectives import Ranks
+from rlmods.errors import UserError
 from rlmods.ops import differs_by_token, rewards_to_go
 from rlmods.protocols import Advantage, Ratio
 from rlmods.training.collate import nan_for_none, reward_terms
 from rlmods.training.metrics import correctness
-from rlmods.types import Experience, Scores, UserError
+from rlmods.types import Experience, Scores
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from rlmods.errors import check_bounds
+from rlmods.grading.grader.style import MAX_CHARS
+from rlmods.grading.grader.values import plain_number
 from rlmods.policy.base import Policy
-from rlmods.reward.grader.style import MAX_CHARS
-from rlmods.reward.grader.values import plain_number
 from rlmods.reward.scores import as_scores
 from rlmods.training.collate import generate
 from rlmods.training.metrics import Meter, log_by_source, log_turns, sample_row, values_and_mask
-from rlmods.types import Prompt, Response, check_bounds
+from rlmods.types import Prompt, Response
 
 X = TypeVar("X")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from rlmods.errors import UserError
 from rlmods.rollout.turns import MultiTurn
-from rlmods.types import UserError
 
 MESSAGES = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 """Parts of the messages of allocators whose error has no class of its own: those of the CPU, of

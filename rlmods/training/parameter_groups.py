@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 
 def parameter_groups(name: str, network: nn.Module, **settings: Any) -> list[dict[str, Any]]:

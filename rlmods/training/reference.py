@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from rlmods.distributed.sharding import is_sharded, to_full
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.fingerprint import fingerprint
-from rlmods.types import UserError
 
 
 class Reference:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.training.collate import collate
 from rlmods.training.reference import Reference
 from rlmods.training.scorer import LogprobScorer
-from rlmods.types import Experience, Prompt, Response, Scores, UserError
+from rlmods.types import Experience, Prompt, Response, Scores
 
 
 class Teacher:

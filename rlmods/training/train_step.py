@@ -13,11 +13,12 @@ from torch.nn.utils import clip_grad_norm_
 
 from rlmods.distributed.collectives import Ranks
 from rlmods.distributed.sharding import full_tensor
+from rlmods.errors import UserError
 from rlmods.ops import pack
 from rlmods.training.batch import Batch
 from rlmods.training.distill_batch import DistillBatch
 from rlmods.training.metrics import Meter, PhaseTimer
-from rlmods.types import Experience, PreferenceBatch, Totals, UserError
+from rlmods.types import Experience, PreferenceBatch, Totals
 
 Rows = TypeVar("Rows", Experience, PreferenceBatch, DistillBatch)
 Batches = Experience | PreferenceBatch | DistillBatch

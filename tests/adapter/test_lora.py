@@ -11,10 +11,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlmods.adapter import LoRA, NoAdapter
+from rlmods.errors import UserError
 from rlmods.policy import HuggingFace, Policy, Tiny, injection
 from rlmods.policy.adapted import AdaptedPolicy
 from rlmods.policy.hf import load
-from rlmods.types import UserError
 from tests.policy.mixtures import mixture
 from tests.policy.test_base import llama, policy, rows
 

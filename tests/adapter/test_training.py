@@ -15,13 +15,13 @@ from rlmods.algo import DPO, PPO, RFT, SFT, Batch, OnlineDPO
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.callbacks.table import show_plan
 from rlmods.critic import Separate, Shared
+from rlmods.errors import UserError
 from rlmods.kl import Penalty
 from rlmods.policy import ScalarModel
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ratio import LogLikelihood
 from rlmods.run import RunDir
 from rlmods.sampling import BestOf
-from rlmods.types import UserError
 from tests.algo.test_online_dpo import even_first
 from tests.config.test_compose import plan
 from tests.support.offline import RAGGED, alone

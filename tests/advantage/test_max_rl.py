@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 
 from rlmods.advantage import MaxRL, max_rl
-from rlmods.types import Credit, UserError
+from rlmods.errors import UserError
+from rlmods.types import Credit
 from tests.advantage.ranks import on_ranks
 from tests.support.batches import Batch, batches, few
 from tests.support.reference import group_advantage

@@ -20,11 +20,11 @@ from transformers import (
 
 from rlmods.algo import Batch
 from rlmods.data import Arithmetic
+from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
 from rlmods.rollout.agreement import check_agreement
-from rlmods.types import UserError
 from tests.policy.test_base import GPT2, seeded
 from tests.support.tiny_setup import fit, learner
 

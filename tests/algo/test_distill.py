@@ -11,13 +11,14 @@ import torch
 
 from rlmods.advantage import GroupMean, NoAdvantage, ReinforcePP
 from rlmods.algo import Batch, Distill
+from rlmods.errors import UserError
 from rlmods.kl import Penalty
 from rlmods.ops import kl_divergence
 from rlmods.policy.base import Other
 from rlmods.ratio import Unclipped
 from rlmods.rollout import Local as LocalRollout
 from rlmods.teacher import Local, SelfTeacher, Server
-from rlmods.types import Experience, Prompt, Response, Scores, UserError
+from rlmods.types import Experience, Prompt, Response, Scores
 from tests.judge.server import serve
 from tests.support.tiny_setup import (
     SPLITS,

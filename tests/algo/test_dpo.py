@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from rlmods.algo import DPO, Batch
+from rlmods.errors import UserError
 from rlmods.preference import IPO, KTO, ORPO, Sigmoid, SimPO
 from rlmods.training.preference_batch import collate_preferences
-from rlmods.types import PreferenceBatch, Prompt, UserError
+from rlmods.types import PreferenceBatch, Prompt
 from tests.support.offline import RAGGED, alone, close, gradients, padded, shuffled, widened
 from tests.support.tiny_setup import SPLITS, fit, learner, policy
 

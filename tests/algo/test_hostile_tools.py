@@ -14,8 +14,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlmods.callbacks import Samples
-from rlmods.cli.show import show
 from rlmods.environment import Tools
+from rlmods.lab.show import show
 from rlmods.policy import Policy
 from rlmods.reward import Length
 from rlmods.rollout import Local, MultiTurn

@@ -11,8 +11,8 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from transformers import AutoModelForCausalLM
 
 from rlmods.distributed.strategy import FSDP2, check_resume
+from rlmods.errors import UserError
 from rlmods.policy.tiny import WEIGHTS
-from rlmods.types import UserError
 from tests.support import ranks
 from tests.support.other_ranks import RESUMED, STAGES, trained
 

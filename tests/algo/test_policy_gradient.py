@@ -25,6 +25,7 @@ from rlmods.advantage import (
 from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.algo import PPO, Batch
 from rlmods.critic import Separate, Shared
+from rlmods.errors import UserError
 from rlmods.kl import Adaptive, Full, Penalty, Ramp
 from rlmods.ops import rewards_to_go, whiten
 from rlmods.ratio import (
@@ -44,7 +45,7 @@ from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions import Replay
-from rlmods.types import Credit, Experience, Scores, UserError
+from rlmods.types import Credit, Experience, Scores
 from tests.support import batches
 from tests.support.tiny_setup import (
     SPLITS,

@@ -16,10 +16,11 @@ from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
 from rlmods.algo import Batch, ProcessRewardModel
+from rlmods.errors import UserError
 from rlmods.policy import ScalarModel
 from rlmods.reward import Process
 from rlmods.reward.process import step_ends
-from rlmods.types import Experience, Prompt, Response, UserError
+from rlmods.types import Experience, Prompt, Response
 from tests.support.offline import alone, close, gradients, padded, shuffled
 from tests.support.tiny_setup import SPLITS, fit, learner
 

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from rlmods.algo import Batch, RewardModel
+from rlmods.errors import UserError
 from rlmods.policy import ScalarModel
 from rlmods.policy.scalar import POOLINGS
 from rlmods.ranking import BradleyTerry, PlackettLuce
 from rlmods.reward import Neural
 from rlmods.training.preference_batch import collate_preferences
-from rlmods.types import PreferenceBatch, Prompt, Response, UserError
+from rlmods.types import PreferenceBatch, Prompt, Response
 from tests.policy.test_base import MODELS
 from tests.policy.test_base import policy as small_policy
 from tests.support.offline import RAGGED, alone, close, gradients, padded, shuffled, widened

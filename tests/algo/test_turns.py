@@ -14,12 +14,13 @@ from rlmods.advantage import GAE, GroupNorm, NStep, ReinforcePP
 from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.algo import PPO, Batch
 from rlmods.critic import Separate
+from rlmods.errors import UserError
 from rlmods.kl import Penalty
 from rlmods.ratio import Clipped, Unclipped
 from rlmods.reward import EnvironmentReward, Length, Overlong, WeightedSum
 from rlmods.rollout import Local, MultiTurn
 from rlmods.training.collate import collate
-from rlmods.types import Experience, Prompt, Response, Scores, ToolCall, Turn, UserError
+from rlmods.types import Experience, Prompt, Response, Scores, ToolCall, Turn
 from tests.support.environments import Echo
 from tests.support.reference import gae
 from tests.support.tiny_setup import attached, close, collected, fit, gradients, learner

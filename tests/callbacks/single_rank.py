@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rlmods.callbacks import Watchdog
-from rlmods.reward.pool import Pool
+from rlmods.grading.pool import Pool
 
 if __name__ == "__main__":
     what = sys.argv[1]

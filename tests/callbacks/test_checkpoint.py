@@ -10,9 +10,10 @@ from lightning import Trainer
 from torch.distributed.checkpoint.api import CheckpointException
 
 from rlmods.callbacks import IterationCheckpoint
+from rlmods.errors import UserError
 from rlmods.run import find_resume
 from rlmods.run.resume import read_iteration
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
 from tests.support.tiny_setup import Log
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlmods.callbacks import Collapse
-from rlmods.types import UserError
+from rlmods.errors import UserError
 from tests.callbacks.stubs import trainer
 
 

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlmods.callbacks import IterationCheckpoint, Summary
+from rlmods.errors import UserError
 from rlmods.policy import exports
 from rlmods.policy.exports import check_export, export_problem
 from rlmods.policy.scalar import ScalarModel
 from rlmods.run import RunDir
-from rlmods.types import UserError
 from tests.support.tiny_setup import fit, learner, policy
 
 pytestmark = pytest.mark.loads_exports

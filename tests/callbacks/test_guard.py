@@ -12,9 +12,10 @@ import torch
 from rlmods.algo import Batch
 from rlmods.callbacks import Guard, IterationCheckpoint
 from rlmods.correction import Truncated
+from rlmods.errors import UserError
 from rlmods.rollout import Local
 from rlmods.training.extensions import Extension
-from rlmods.types import Experience, Prompt, Response, UserError
+from rlmods.types import Experience, Prompt, Response
 from tests.callbacks.stubs import Tiny, fit, notify
 from tests.support.fake_engine import FakeEngine
 from tests.support.tiny_setup import fit as train

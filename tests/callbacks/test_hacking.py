@@ -21,10 +21,11 @@ from rlmods.callbacks.alerts import (
     length_correlation,
     repeated_fraction,
 )
+from rlmods.errors import UserError
 from rlmods.reward import WeightedSum
 from rlmods.rollout import Local
 from rlmods.training.extensions import Extension
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Response, Scores
 from tests.support.tiny_setup import even, fit, learner
 
 LIMITS = HackingMonitor("nowhere").limits

@@ -11,9 +11,10 @@ import pytest
 from rlmods.algo import Batch, OnlineDPO
 from rlmods.callbacks import Idle
 from rlmods.callbacks.idle import is_idle
+from rlmods.errors import UserError
 from rlmods.preference import Sigmoid
 from rlmods.sampling import BestOf, Dynamic
-from rlmods.types import Scores, UserError
+from rlmods.types import Scores
 from tests.callbacks.stubs import trainer
 from tests.support.tiny_setup import fit, learner
 

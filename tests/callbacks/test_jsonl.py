@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlmods.callbacks import JsonlLogger
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 
 from rlmods.callbacks import GracefulStop, IterationCheckpoint
 from rlmods.callbacks.stop import EX_TEMPFAIL, DeadlineError
+from rlmods.errors import UserError
 from rlmods.training.evaluation import Validation
-from rlmods.types import UserError
 from tests.callbacks.stubs import Tiny, fit
 from tests.support.tiny_setup import SPLITS, learner
 from tests.support.tiny_setup import fit as train

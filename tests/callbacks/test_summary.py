@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from rlmods.callbacks import GracefulStop, IterationCheckpoint, JsonlLogger, Summary
 from rlmods.data import PromptModule
 from rlmods.distributed import trainer as trainers
+from rlmods.errors import UserError
 from rlmods.run import RunDir
-from rlmods.types import UserError
 from tests.support import tiny_setup
 
 

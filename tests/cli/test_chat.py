@@ -11,8 +11,8 @@ import torch
 
 from rlmods.cli import chat as module
 from rlmods.cli.chat import Conversation, Printer, Settings, chat, parse_settings
+from rlmods.errors import UserError
 from rlmods.policy.hf import load
-from rlmods.types import UserError
 from tests.support.environments import forgetful
 from tests.support.tiny_setup import policy
 from tests.test_docs import ROOT

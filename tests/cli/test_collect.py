@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from rlmods.cli import collect as module
 from rlmods.cli.collect import collect, deduplicate, similarity
+from rlmods.errors import UserError
 from rlmods.policy import Tiny
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
 from rlmods.rollout import Local
 from rlmods.run.jsonl import read_rows
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 from tests.support.processes import Process
 
 PROMPT = Prompt(id="0", text="?")

@@ -11,9 +11,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlmods.cli.command import Output, command, configuration, dropped_path, find_policy
+from rlmods.errors import UserError
 from rlmods.run.jsonl import read_rows
 from rlmods.run.printable import printable
-from rlmods.types import UserError
 
 
 class TestCommand:

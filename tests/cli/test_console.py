@@ -10,7 +10,7 @@ import pytest
 
 from rlmods.cli import console
 from rlmods.cli.console import OTHER_RANKS_WAIT_S, plain_errors
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 
 from rlmods.cli import evaluate
 from rlmods.cli.evaluate import is_reward_model, pair_accuracy
-from rlmods.types import Prompt, Response, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt, Response
 
 
 class Length:

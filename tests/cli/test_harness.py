@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlmods.cli.harness import evaluate, metrics
-from rlmods.types import UserError
+from rlmods.errors import UserError
 from tests.support.tiny_setup import policy
 
 TASK = """

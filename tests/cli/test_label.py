@@ -12,10 +12,10 @@ import pytest
 from rlmods.cli import label as module
 from rlmods.cli.label import kappa, label, offenders
 from rlmods.data import Preferences
+from rlmods.errors import UserError
 from rlmods.judge import Rule
 from rlmods.policy import ScalarModel
 from rlmods.run.jsonl import read_rows
-from rlmods.types import UserError
 from tests.judge.server import TEMPLATE, in_turn, longer, serve
 from tests.judge.test_neural import saved
 

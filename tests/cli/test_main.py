@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
 from rlmods.cli.evaluate import evaluate
-from rlmods.types import UserError
+from rlmods.errors import UserError
 from tests.support.processes import Process
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from rlmods.cli import plugin
 from rlmods.cli.command import configuration
 from rlmods.config import plugins
 from rlmods.config.instantiate import instantiate
-from rlmods.types import UserError
+from rlmods.errors import UserError
 from tests.support.processes import Process
 
 

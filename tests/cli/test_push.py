@@ -12,7 +12,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
 
 from rlmods.cli.push import PATTERNS, push
-from rlmods.types import UserError
+from rlmods.errors import UserError
 from tests.support.tiny_setup import policy
 
 

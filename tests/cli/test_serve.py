@@ -13,7 +13,7 @@ import pytest
 
 from rlmods.cli import serve
 from rlmods.cli.serve import Settings, flags
-from rlmods.types import UserError
+from rlmods.errors import UserError
 from tests.support import tiny_setup
 
 

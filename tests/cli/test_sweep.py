@@ -18,9 +18,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.cli.sweep import MemberError, best_accuracy, is_finished, member_lines, run_member
+from rlmods.errors import UserError
 from rlmods.run.name import MAX_NAME_LENGTH, member_name
 from rlmods.run.printable import printable
-from rlmods.types import UserError
 from tests.cli.test_main import RANDOM, ROOT, SMALL, start, train
 
 

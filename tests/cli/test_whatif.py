@@ -13,11 +13,11 @@ from omegaconf import OmegaConf
 from rlmods.cli import main
 from rlmods.cli.command import configuration
 from rlmods.cli.whatif import MAX_COMBINATIONS, GradientOnly, _action, whatif
+from rlmods.errors import UserError
 from rlmods.run.directory import RUN_DIR_VARIABLE
 from rlmods.run.jsonl import read_rows
 from rlmods.run.lock import release
 from rlmods.training import train_step
-from rlmods.types import UserError
 from tests.run.test_directory import files
 
 SAMPLES = 4

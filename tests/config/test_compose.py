@@ -23,12 +23,13 @@ from rlmods.callbacks.table import show_plan
 from rlmods.config import compose, plugins
 from rlmods.config.plan import Plan, check_context
 from rlmods.config.recipe import recipe
+from rlmods.errors import UserError
 from rlmods.policy import Tiny
 from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.turns import num_added_tokens
 from rlmods.run import RunDir, name
 from rlmods.training.extensions import PTX
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 from tests.reward import models
 from tests.support.tiny_setup import extension
 

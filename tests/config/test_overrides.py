@@ -3,7 +3,7 @@
 import pytest
 
 from rlmods.cli.command import configuration
-from rlmods.types import UserError
+from rlmods.errors import UserError
 from tests.config.test_compose import plan
 
 MISTAKES = {

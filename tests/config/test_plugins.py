@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from rlmods.config import plugins
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 APP = """

@@ -19,7 +19,7 @@ from rlmods.cli.command import configuration
 from rlmods.cli.evaluate import RUN_KEYS, evaluate
 from rlmods.config import plugins
 from rlmods.config.received import _override, is_known_class, read_received
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 PIECES = (
     "data:",

@@ -14,9 +14,9 @@ from rlmods.cli.evaluate import RUN_KEYS, evaluate
 from rlmods.config import plugins
 from rlmods.config.received import read_received
 from rlmods.environment import GuessNumber
+from rlmods.errors import UserError
 from rlmods.policy.tiny import WEIGHTS
 from rlmods.rollout import Local, MultiTurn
-from rlmods.types import UserError
 from tests.config.test_compose import plan
 
 GAME = ("data=hidden_number", "reward=environment", "environment=guess_number")

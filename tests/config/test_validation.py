@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlmods.callbacks.progress import format_validation
+from rlmods.errors import UserError
 from rlmods.reward import WeightedSum
-from rlmods.types import UserError
 from tests.config.test_compose import plan
 
 HARD = (

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlmods.data import Arithmetic
+from rlmods.errors import UserError
+from rlmods.grading.grader import extract
 from rlmods.policy import Tiny
 from rlmods.reward.accuracy import verify
-from rlmods.reward.grader import extract
-from rlmods.types import UserError
 
 LEVELS = range(1, 6)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlmods.data import Episodes
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 
 def test_seeds_are_whole_and_disjoint() -> None:

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from rlmods.data import GSM8K
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 datasets = pytest.importorskip("datasets")
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from rlmods.data import HiddenNumber
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 
 def test_every_number_occurs_equally_often() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rlmods.data import HiddenThing
 from rlmods.data.hidden_thing import ANIMALS
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 
 def test_every_thing_occurs_equally_often_and_is_listed() -> None:

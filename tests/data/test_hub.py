@@ -4,7 +4,8 @@ import sys
 import pytest
 
 from rlmods.data import Jsonl, Preferences
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 datasets = pytest.importorskip("datasets")
 ROWS = [{"prompt": f"q{i}", "chosen": "good", "rejected": "bad"} for i in range(4)]

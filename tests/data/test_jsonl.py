@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from rlmods.data import Jsonl
 from rlmods.data.jsonl import hold_out
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 USER, ASSISTANT = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "It is 4."}
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from lightning.pytorch.callbacks import Callback
 
 from rlmods.data import PromptLoader, PromptModule, Splits
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 
 def prompts(n):

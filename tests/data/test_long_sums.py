@@ -8,8 +8,8 @@ import pytest
 
 from rlmods.data import LongSums
 from rlmods.environment.functions import calculator
+from rlmods.errors import UserError
 from rlmods.policy import Tiny
-from rlmods.types import UserError
 
 
 def test_answers_are_those_of_the_calculator() -> None:

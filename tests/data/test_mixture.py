@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from rlmods.data import Arithmetic, Jsonl, Mixture, PromptLoader, Splits
 from rlmods.data.stream import Interleaving
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 
 
 def part(num_train: int, num_val: int = 2) -> Callable[[], Splits]:

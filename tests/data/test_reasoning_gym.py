@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from rlmods.data import ReasoningGym
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 reasoning_gym = pytest.importorskip("reasoning_gym")
 SMALL = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}  # 200 questions

@@ -5,8 +5,8 @@ import pytest
 
 from rlmods.data import Stories
 from rlmods.data.stories import BOXES, LESS, MORE
+from rlmods.errors import UserError
 from rlmods.reward.accuracy import verify
-from rlmods.types import UserError
 
 
 @pytest.mark.parametrize("num_candidates", [2, 4])

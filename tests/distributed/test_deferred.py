@@ -29,12 +29,12 @@ from transformers import (
 from rlmods.adapter import LoRA
 from rlmods.distributed import deferred
 from rlmods.distributed.strategy import shards
+from rlmods.errors import UserError
 from rlmods.policy import AdaptedPolicy, Policy, ScalarModel
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
 from rlmods.policy.tiny import Tiny, character_tokenizer
 from rlmods.reference import Model
-from rlmods.types import UserError
 from tests.config.test_compose import plan
 from tests.policy.mixtures import mixture
 from tests.support import ranks

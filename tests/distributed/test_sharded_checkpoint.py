@@ -16,9 +16,9 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from rlmods.distributed.sharded_checkpoint import load, read_metadata
+from rlmods.errors import UserError
 from rlmods.run import find_resume
 from rlmods.run.integrity import compute_checksums, write_manifest
-from rlmods.types import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.distributed is (unavailable|disabled).*")
 STATE = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlmods.distributed.strategy import DDP, FSDP2, check_launch, check_replicas, check_resume
-from rlmods.types import UserError
+from rlmods.errors import UserError
 from tests.config.test_compose import plan
 
 CPU = ("trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true", "logger=none")

@@ -15,7 +15,8 @@ from rlmods.environment import Gymnasium
 from rlmods.environment.gymnasium import as_text, read_action
 from rlmods.environment.seeded import failed
 from rlmods.environment.worker import MARK
-from rlmods.types import Prompt, Reply, Turn, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt, Reply, Turn
 
 PROMPT = Prompt(id="a", text="7", meta={"seed": 7})
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from rlmods.environment import OpenEnv
+from rlmods.errors import UserError
 from rlmods.rollout import MultiTurn
-from rlmods.types import Prompt, Turn, UserError
+from rlmods.types import Prompt, Turn
 from tests.rollout.test_turns import Scripted
 from tests.support.tiny_setup import policy
 

@@ -14,7 +14,8 @@ import pytest
 
 from rlmods.data import Episodes
 from rlmods.environment import TextArena
-from rlmods.types import Prompt, Turn, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt, Turn
 
 PROMPT = Prompt(id="a", text="7", meta={"seed": 7})
 

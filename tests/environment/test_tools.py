@@ -23,10 +23,11 @@ from rlmods.environment.functions import calculator, python
 from rlmods.environment.search import Search
 from rlmods.environment.tool import load, schema
 from rlmods.environment.worker import MARK, to_text
+from rlmods.errors import UserError
+from rlmods.grading.sandbox.walls import missing_support
 from rlmods.policy.conversation import Conversation
-from rlmods.reward.sandbox.walls import missing_support
 from rlmods.run.files import dumps
-from rlmods.types import Prompt, Reply, Turn, UserError
+from rlmods.types import Prompt, Reply, Turn
 from tests.environment import hostile
 from tests.policy.test_control_tokens import Model
 
@@ -629,7 +630,7 @@ class TestHostile:
     def test_many_crashes_do_not_end_training(
         self, tools: Tools, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("rlmods.reward.pool.MAX_CONSECUTIVE_EXITS", 2)
+        monkeypatch.setattr("rlmods.grading.pool.MAX_CONSECUTIVE_EXITS", 2)
         for _ in range(3):
             [call] = reply("<leave>{}</leave>", tools).calls
             assert call.error == "error"

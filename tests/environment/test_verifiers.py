@@ -13,7 +13,8 @@ import pytest
 from rlmods.data import VerifiersData, verifiers_loader
 from rlmods.environment import Verifiers
 from rlmods.environment import verifiers as module
-from rlmods.types import Prompt, Turn, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt, Turn
 
 
 def said(text: str, finish: Any = "stop") -> Turn:

@@ -18,8 +18,9 @@ from rlmods.callbacks.watchdog import RESUME_HINT
 from rlmods.cli import console
 from rlmods.cli.console import plain_errors, silence_libraries
 from rlmods.distributed.strategy import DDP
+from rlmods.errors import UserError
 from rlmods.run import RunDir
-from rlmods.types import Response, UserError
+from rlmods.types import Response
 from tests.support.tiny_setup import even, fit, learner
 
 

@@ -134,7 +134,7 @@ ROWS = {
     ),
     "worker_storm": Row(
         "A reward in worker processes (`timeout_s`) that ends each of them",
-        "error: reward fault: 50 worker processes for rlmods.reward.isolation:answer in a "
+        "error: reward fault: 50 worker processes for rlmods.grading.isolation:answer in a "
         "row ended in the middle of a call (with code 9)",
         1,
         "iterations after the last checkpoint",

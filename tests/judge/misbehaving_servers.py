@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from rlmods.errors import UserError
 from rlmods.judge import LLM
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 from tests.judge.server import TEMPLATE, completion
 
 Act = Callable[[socket.socket, threading.Event], None]

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from rlmods.errors import UserError
 from rlmods.judge import LLM, compare, rank
 from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.judge.question import CUT_OFF, format_comparison, read_verdict
 from rlmods.policy import SmolLM2, smollm2
 from rlmods.rollout import Local
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 from tests.judge.server import TEMPLATE, completion, in_turn, longer, serve
 from tests.support import tiny_setup
 

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 
+from rlmods.errors import UserError
 from rlmods.judge import Neural, compare, rank
 from rlmods.policy import Tiny
 from rlmods.policy.scalar import ScalarModel
@@ -12,7 +13,7 @@ from rlmods.reward import Neural as Reward
 from rlmods.reward import Preference
 from rlmods.training.metrics import Meter
 from rlmods.training.response_ranking import rank_responses
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 
 PROMPTS = [Prompt(id=str(i), text=text) for i, text in enumerate(("1+1=", "12345+67890="))]
 TEXTS = ["2", "<answer>3</answer>", "so it is two", "7" * 40]

@@ -6,6 +6,7 @@ from html import unescape
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.judge.question import (
     RATING_TEMPLATE,
     TEMPLATE,
@@ -15,7 +16,7 @@ from rlmods.judge.question import (
     read_verdict,
     template_fields,
 )
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 
 A, TIE, B = 1.0, 0.5, 0.0
 

@@ -5,9 +5,10 @@ from hydra import compose, initialize_config_dir
 
 from rlmods.config.instantiate import instantiate
 from rlmods.config.options import CONF
+from rlmods.errors import UserError
 from rlmods.judge import Rule, rank
 from rlmods.reward import Accuracy, Format
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 
 PROMPT = Prompt(id="0", text="1+1=", answer="2")
 RIGHT, WRONG = "<answer>2</answer>", "<answer>3</answer>"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.logger import MLflow
 from rlmods.logger.mlflow import metric_name
-from rlmods.types import UserError
 from tests.logger.runs import CELLS, COLUMNS, ROWS, SETTINGS
 
 mlflow = pytest.importorskip("mlflow")

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.logger.settings import FILE, flatten, read_identifier, write_identifier
-from rlmods.types import UserError
 
 
 def test_settings_have_the_names_of_overrides() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.logger import Wandb
-from rlmods.types import UserError
 from tests.logger.runs import CELLS, COLUMNS, ROWS, SETTINGS
 
 wandb = pytest.importorskip("wandb")

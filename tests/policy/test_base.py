@@ -29,6 +29,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from rlmods.errors import UserError
 from rlmods.policy import HuggingFace, Policy, ScalarModel, linear_logprobs
 from rlmods.policy.base import float32_output
 from rlmods.policy.hf import load
@@ -37,7 +38,7 @@ from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
 from rlmods.training.preference_batch import collate_preferences
 from rlmods.training.sft_batch import sft_batch
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 
 TEMPERATURES = [0.6, 1.0, 1.5]
 SHAPE: dict[str, Any] = {

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from rlmods.errors import UserError
 from rlmods.policy.text import TokenizerMixin, end_of_turn
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 
 SPECIAL = ("<pad>", "<|end|>", "<|im_start|>", "<|im_end|>", "<unk>")
 ADDED = ("<start_of_turn>", "<think>", "</think>", "<tool_call>", "</tool_call>", "\n\n")

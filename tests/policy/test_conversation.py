@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlmods.errors import UserError
 from rlmods.policy.conversation import Conversation
 from rlmods.policy.text import REMOVED
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 from tests.policy.test_control_tokens import ADDED, CHAT, SPECIAL, TOOL_TOKENS, Model
 
 CHATML = (

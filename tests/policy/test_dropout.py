@@ -12,12 +12,12 @@ import torch
 
 from rlmods.adapter import LoRA
 from rlmods.algo import DPO, Batch, ProcessRewardModel, RewardModel
+from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.base import eval_mode
 from rlmods.policy.dropout import set_dropout
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ranking import BradleyTerry
-from rlmods.types import UserError
 from tests.policy.test_base import PDROP, gpt2
 from tests.policy.test_base import policy as wrapped
 from tests.support.tiny_setup import SPLITS, OneRank, fit, learner

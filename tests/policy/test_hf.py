@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
+from rlmods.errors import UserError
 from rlmods.policy import HuggingFace, ScalarModel, Tiny
 from rlmods.policy.hf import exported, load
 from rlmods.policy.packing import IMPLEMENTATION
 from rlmods.policy.text import render
 from rlmods.policy.tiny import character_tokenizer
-from rlmods.types import UserError
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
+from rlmods.errors import UserError
 from rlmods.policy import HuggingFace, Tiny, quantization
 from rlmods.policy.quantization import (
     dequantized_state,
     quantization_config,
     without_quantization_config,
 )
-from rlmods.types import UserError
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from rlmods.errors import UserError
 from rlmods.policy import Policy, Random, Tiny
 from rlmods.policy.tiny import character_tokenizer
-from rlmods.types import UserError
 
 SHAPE = {
     "vocab_size": 110,

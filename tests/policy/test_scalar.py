@@ -19,11 +19,12 @@ from transformers import (
     CohereForCausalLM,
 )
 
+from rlmods.errors import UserError
 from rlmods.policy import Policy, ScalarModel
 from rlmods.policy.cpu_linear import CPULinear
 from rlmods.policy.scalar import POOLINGS, find, pool
 from rlmods.policy.tiny import character_tokenizer
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 from tests.policy.test_base import MODELS, PDROP, SHAPE, gpt2, llama, seeded
 
 LENGTHS = [3, 9, 6, 1]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import transformers
 
+from rlmods.errors import UserError
 from rlmods.policy import SmolLM2, Tiny, smollm2
-from rlmods.types import UserError
 
 
 @pytest.fixture

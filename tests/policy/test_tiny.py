@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from rlmods.data import Arithmetic
+from rlmods.errors import UserError
 from rlmods.policy import Tiny
 from rlmods.policy.tiny import WEIGHTS, WORDS, character_tokenizer
 from rlmods.reward.accuracy import verify
 from rlmods.rollout import Local
-from rlmods.types import UserError
 
 shipped = pytest.mark.skipif(
     not (WEIGHTS / "config.json").exists(), reason="no weights in rlmods/policy/weights/tiny"

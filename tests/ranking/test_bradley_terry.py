@@ -4,9 +4,9 @@ import pytest
 import torch
 from hypothesis import given
 
+from rlmods.errors import UserError
 from rlmods.ranking import BradleyTerry
 from rlmods.ranking.pairs import pair_correctness
-from rlmods.types import UserError
 from tests.support.batches import few, gradient
 from tests.support.rankings import Rankings, ranking, rankings
 from tests.test_golden import GOLDEN

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from rlmods.algo import DPO
+from rlmods.errors import UserError
 from rlmods.kl import Penalty
 from rlmods.policy import Policy
 from rlmods.preference import Sigmoid
 from rlmods.reference import Model, StartPolicy
-from rlmods.types import UserError
 from tests.support.offline import RAGGED, alone
 from tests.support.tiny_setup import SPLITS, attached, close, collected, gradients, learner, policy
 

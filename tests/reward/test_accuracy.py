@@ -5,10 +5,11 @@ import time
 import pytest
 
 from rlmods.data.arithmetic import Arithmetic
+from rlmods.errors import UserError
+from rlmods.grading.pool import Outcome
 from rlmods.reward import Accuracy, Rules
 from rlmods.reward.accuracy import verify
-from rlmods.reward.pool import Outcome
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 from tests.reward.samples import response
 
 

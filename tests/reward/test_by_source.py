@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.reward import Accuracy, BySource, Format, WeightedSum
 from rlmods.reward.scores import as_scores
-from rlmods.types import Prompt, Response, Scores, UserError
+from rlmods.types import Prompt, Response, Scores
 
 
 def response(

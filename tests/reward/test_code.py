@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from rlmods.errors import UserError
+from rlmods.grading.sandbox.walls import missing_support
 from rlmods.reward import Code, WeightedSum
 from rlmods.reward.code import extract_code
-from rlmods.reward.sandbox.walls import missing_support
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Response, Scores
 from tests.reward.samples import response
 
 pytestmark = pytest.mark.skipif(
@@ -111,7 +112,7 @@ class TestCode:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """They are not zeros: here the worker cannot start its server."""
-        monkeypatch.setattr("rlmods.reward.code.TARGET", "tests.reward.misbehaving:unconfined")
+        monkeypatch.setattr("rlmods.reward.code.TARGET", "tests.grading.misbehaving:unconfined")
         with pytest.raises(
             UserError,
             match=r"reward code: .* cannot start: RuntimeError: the sandbox did not start",

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlmods.errors import UserError
 from rlmods.reward import Copying
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 
 
 def penalty(source: str, text: str, size: int = 2, allowed: float = 0.0) -> float | None:

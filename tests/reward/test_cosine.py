@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.reward import Accuracy, Cosine, Format, WeightedSum
 from rlmods.reward.cosine import cosine
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Response, Scores
 from tests.reward.samples import response
 
 

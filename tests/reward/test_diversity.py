@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlmods.errors import UserError
 from rlmods.reward import Diversity
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 
 
 def score(rows: list[tuple[str, str]], size: int = 2) -> list[float | None]:

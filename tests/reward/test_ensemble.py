@@ -10,9 +10,10 @@ from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlmods.errors import UserError
 from rlmods.reward import Accuracy, Ensemble, Format, WeightedSum
 from rlmods.run import name
-from rlmods.types import Scores, UserError
+from rlmods.types import Scores
 from tests.reward.samples import response
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.reward import Format
-from rlmods.types import UserError
 from tests.reward.samples import response
 
 

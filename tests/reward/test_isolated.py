@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from rlmods.reward import Accuracy, Format, WeightedSum, isolation
+from rlmods.errors import UserError
+from rlmods.grading import isolation
+from rlmods.reward import Accuracy, Format, WeightedSum
 from rlmods.reward.isolated import Isolated
-from rlmods.types import UserError
-from tests.reward.careless import Plugin
-from tests.reward.hostile import check_scores, grade_batch
+from tests.grading.careless import Plugin
+from tests.grading.hostile import check_scores, grade_batch
 from tests.reward.samples import response
 from tests.support.processes import Process
 
@@ -83,7 +84,7 @@ def test_on_two_ranks() -> None:
         "OMP_NUM_THREADS": "1",
     }
     ranks = [
-        Process(["-m", "tests.reward.hostile"], env=os.environ | shared | {"RANK": str(rank)})
+        Process(["-m", "tests.grading.hostile"], env=os.environ | shared | {"RANK": str(rank)})
         for rank in (0, 1)
     ]
     try:

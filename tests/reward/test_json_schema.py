@@ -11,10 +11,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlmods.config.instantiate import instantiate
+from rlmods.errors import UserError
+from rlmods.grading.strict_json import validator
 from rlmods.reward import JSON, WeightedSum
 from rlmods.reward.json_schema import extract_json
-from rlmods.reward.strict_json import validator
-from rlmods.types import Prompt, Response, Scores, UserError
+from rlmods.types import Prompt, Response, Scores
 from tests.reward.samples import response
 
 AGE = {

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.reward import Length
 from rlmods.rollout import Local
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 from tests.policy.test_base import policy
 from tests.reward.samples import response
 

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import torch
 
+from rlmods.errors import UserError
 from rlmods.policy import ScalarModel
 from rlmods.protocols import Sampling
 from rlmods.reward import Accuracy, Neural, WeightedSum
 from rlmods.reward.neural import ensemble
 from rlmods.sampling import Dynamic, Fixed
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 from tests.policy.test_base import TestEncode, tokenizer_with_bos
 from tests.reward.models import said, save
 from tests.reward.test_weighted_sum import composed

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.reward import Overlong
 from rlmods.reward.overlong import overlong_penalty
-from rlmods.types import UserError
 from tests.reward.samples import response
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "rl_math.json"

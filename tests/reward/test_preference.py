@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.judge import Rule
 from rlmods.reward import Preference, WeightedSum
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 
 
 def respond(text: str, prompt: str = "a", answer: str | None = None) -> Response:

@@ -16,10 +16,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlmods.errors import UserError
 from rlmods.policy import ScalarModel
 from rlmods.reward import Process, WeightedSum
 from rlmods.reward.process import step_ends
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 from tests.policy.test_base import tokenizer_with_bos
 from tests.reward.models import said, save
 from tests.reward.test_weighted_sum import composed

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.judge import LLM, Rule
 from rlmods.judge.question import CUT_OFF, read_rating
 from rlmods.reward import Rating
-from rlmods.types import UserError
 from tests.judge.server import serve
 from tests.reward.samples import response
 

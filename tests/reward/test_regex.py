@@ -6,8 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlmods.config.instantiate import instantiate
+from rlmods.errors import UserError
 from rlmods.reward import Regex
-from rlmods.types import UserError
 from tests.reward.samples import response
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlmods.errors import UserError
 from rlmods.reward import Repetition
-from rlmods.types import UserError
 from tests.reward.samples import response
 
 

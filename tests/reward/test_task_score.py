@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from rlmods.errors import UserError
+from rlmods.grading.answer_form import FORMS, has_form
+from rlmods.grading.pool import NOT_STARTED, Outcome
+from rlmods.grading.reasoning_gym_scorer import score
+from rlmods.grading.sandbox.expressions import RefusedError, evaluate, rational
+from rlmods.grading.sandbox.run import BOOT
 from rlmods.reward import TaskScore
-from rlmods.reward.answer_form import FORMS, has_form
-from rlmods.reward.pool import NOT_STARTED, Outcome
-from rlmods.reward.reasoning_gym_scorer import score
-from rlmods.reward.sandbox.expressions import RefusedError, evaluate, rational
-from rlmods.reward.sandbox.run import BOOT
-from rlmods.types import UserError
 from tests.reward.samples import response
 
 
@@ -442,14 +442,14 @@ def test_walls_hold_what_gets_past_the_evaluator(
     pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
     monkeypatch.setenv("SECRET", "a secret")
     monkeypatch.setattr(
-        "rlmods.reward.sandbox.run.BOOT",
+        "rlmods.grading.sandbox.run.BOOT",
         BOOT.replace(
             "server.main",
             "from sandbox import expressions as e; "
             "e.guard = e.guard_sympy = lambda *a: None; server.main",
         ),
     )
-    monkeypatch.setattr("rlmods.reward.sandbox.run._SERVERS", {})
+    monkeypatch.setattr("rlmods.grading.sandbox.run._SERVERS", {})
     entry = {"answer": "ab", "metadata": {}}
     assert (
         score(

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.reward import ToolCall, WeightedSum
 from rlmods.reward.tool_call import split_calls
-from rlmods.types import Scores, UserError
+from rlmods.types import Scores
 from tests.reward.samples import response
 
 CITY = {

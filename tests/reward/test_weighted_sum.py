@@ -11,8 +11,9 @@ from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlmods.errors import UserError
 from rlmods.reward import Accuracy, Format, Overlong, WeightedSum
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Response, Scores
 from tests.reward.samples import response
 
 CONF = Path(__file__).parents[2] / "conf"

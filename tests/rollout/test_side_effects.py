@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 
+from rlmods.errors import UserError
 from rlmods.protocols import Rollout
 from rlmods.rollout import Local
-from rlmods.types import UserError
 from tests.rollout.models import RAGGED, TinyPolicy, assert_agrees, gpt2, llama, sample
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlmods.types import Prompt, UserError
+from rlmods.errors import UserError
+from rlmods.types import Prompt
 from tests.rollout.models import EOS_A, PAD, TinyPolicy, assert_agrees, chain, gpt2, llama, sample
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from rlmods.environment import GuessNumber, SingleTurn
+from rlmods.errors import UserError
 from rlmods.policy.conversation import Conversation
 from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.cache import CachedRows
@@ -23,7 +24,7 @@ from rlmods.rollout.turns import num_added_tokens, over_turns
 from rlmods.training.collate import collate
 from rlmods.training.evaluation import with_settings
 from rlmods.training.metrics import Meter, log_turns
-from rlmods.types import Prompt, Reply, Response, Scores, ToolCall, Turn, UserError
+from rlmods.types import Prompt, Reply, Response, Scores, ToolCall, Turn
 from tests.support.environments import Echo, Lines, Script, Talk
 from tests.support.tiny_setup import SPLITS, policy
 

@@ -18,6 +18,7 @@ from rlmods.callbacks import Guard
 from rlmods.data import Arithmetic
 from rlmods.distributed import sharding
 from rlmods.distributed.collectives import all_gather
+from rlmods.errors import UserError
 from rlmods.policy import Policy, Tiny
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.reward import Accuracy
@@ -25,7 +26,7 @@ from rlmods.rollout import VLLM, Local
 from rlmods.rollout.external import shared
 from rlmods.rollout.vllm import InProcess
 from rlmods.training.evaluation import with_settings
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 from tests.policy.mixtures import mixture
 from tests.support import ranks
 from tests.support.tiny_setup import fit, learner

@@ -14,12 +14,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
 
+from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.rollout import VLLM, Local, external
 from rlmods.rollout.encoding import whole
 from rlmods.rollout.external import Versions, sampling_settings
 from rlmods.training.evaluation import with_settings
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 from tests.policy.mixtures import mixture
 from tests.rollout.stand_in import choice
 from tests.support import tiny_setup

@@ -15,12 +15,13 @@ from rlmods.adapter import LoRA
 from rlmods.correction import Truncated
 from rlmods.distributed import sharding
 from rlmods.distributed.collectives import all_gather
+from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.rollout import VLLMServer, external
 from rlmods.rollout import servers as servers_module
 from rlmods.rollout.encoding import EncodedPrompt, whole
 from rlmods.rollout.external import sampling_settings
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 from tests.rollout.stand_in import Change, StandIn, choice, servers
 from tests.support import ahead_ranks, ranks, tiny_setup
 

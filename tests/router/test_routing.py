@@ -2,8 +2,8 @@
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.router import Routing
-from rlmods.types import UserError
 from tests.policy.mixtures import mixture
 from tests.policy.test_base import policy
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rlmods.lab.saved import SavedRun
 from rlmods.run.card import MAX_ROWS, model_card
-from rlmods.run.saved import SavedRun
 from tests.support.saved_runs import write_run
 
 

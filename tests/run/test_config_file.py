@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.run.config_file import MAX_BYTES, MAX_NESTING, read_config
-from rlmods.types import UserError
 
 ALIASES = "a0: &a0 {x: 1}\n" + "".join(
     f"a{i}: &a{i} {{<<: [{','.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12)

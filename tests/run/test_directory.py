@@ -11,10 +11,10 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from rlmods.errors import UserError
 from rlmods.run import RunDir, lock
 from rlmods.run.directory import RUN_DIR_VARIABLE
 from rlmods.run.resume import ADDED_GROUPS
-from rlmods.types import UserError
 from tests.run.test_lock import start_owner
 from tests.support.processes import Process
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from rlmods.errors import UserError
 from rlmods.run import atomic_write, dumps, write_summary
-from rlmods.types import UserError
 
 
 def test_atomic_write_replaces_the_file(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from rlmods.errors import UserError
 from rlmods.run import RunDir
 from rlmods.run.directory import RUN_DIR_VARIABLE
-from rlmods.types import UserError
 from tests.run.test_directory import checkpoint, config, files
 from tests.support.processes import Process
 

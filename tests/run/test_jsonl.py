@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.run.jsonl import JsonlWriter, read_rows, truncate_rows
-from rlmods.types import UserError
 
 ROWS = [
     {"id": "0", "text": "é\n"},

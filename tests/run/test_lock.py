@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.run import lock
-from rlmods.types import UserError
 from tests.support.processes import Process
 
 

@@ -7,10 +7,10 @@ import torch
 from omegaconf import OmegaConf
 from torch.distributed.checkpoint.metadata import Metadata
 
+from rlmods.errors import UserError
 from rlmods.run import find_resume
 from rlmods.run.integrity import compute_checksums, write_manifest
 from rlmods.run.resume import check_same_run, recorded_precision, recorded_resume
-from rlmods.types import UserError
 
 
 def checkpoint(path: Path, iteration: int) -> Path:

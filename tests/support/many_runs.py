@@ -91,7 +91,7 @@ def main(folder: Path) -> None:
         [
             sys.executable,
             "-m",
-            "rlmods.report",
+            "rlmods.lab.report",
             str(folder / "runs"),
             "--out",
             str(folder / "report.html"),

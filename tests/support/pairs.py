@@ -38,8 +38,9 @@ import torch
 from torch import Tensor
 
 from rlmods.cli.console import silence_libraries
+from rlmods.errors import UserError
 from rlmods.reward.scores import as_scores
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Response, Scores
 from tests.config.test_compose import CONF, plan
 from tests.reward import models
 from tests.support import tiny_setup

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rlmods.cli import main
 from rlmods.cli.command import configuration
-from rlmods.cli.diff import diff
+from rlmods.lab.diff import diff
 from rlmods.run.directory import RUN_DIR_VARIABLE
 from rlmods.run.lock import release
 

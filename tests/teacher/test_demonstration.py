@@ -2,9 +2,10 @@
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.teacher import Local, SelfTeacher
 from rlmods.teacher.demonstration import TEMPLATE
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 
 
 def teacher(**options):

@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 import torch
 
+from rlmods.errors import UserError
 from rlmods.policy import Tiny
 from rlmods.teacher import Local
-from rlmods.types import UserError
 from tests.support.tiny_setup import policy
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from rlmods.adapter import LoRA
+from rlmods.errors import UserError
 from rlmods.teacher import SelfTeacher
 from rlmods.training.teacher import Teacher
-from rlmods.types import UserError
 from tests.support.tiny_setup import policy
 
 

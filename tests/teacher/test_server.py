@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.teacher import Server
-from rlmods.types import UserError
 from tests.judge.server import serve
 from tests.support.tiny_setup import policy
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rlmods.algo import Batch
-from rlmods.types import UserError
+from rlmods.errors import UserError
 
 
 def test_ranks_take_the_steps_that_one_takes() -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from rlmods.errors import UserError
 from rlmods.training.collate import collate
-from rlmods.types import Branch, Experience, Prompt, Response, Scores, UserError
+from rlmods.types import Branch, Experience, Prompt, Response, Scores
 
 PROMPT = Prompt(id="p", text="?")
 RESPONSES = [

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from rlmods.advantage import Accept, BranchNorm, GroupMean, GroupNorm, Process, ReinforcePP, Tree
+from rlmods.errors import UserError
 from rlmods.training.credit import CreditAssignment
-from rlmods.types import Experience, Scores, UserError
+from rlmods.types import Experience, Scores
 from tests.support.batches import Batch, batch
 from tests.support.reference import dense, to_go
 

@@ -15,11 +15,12 @@ import torch
 from omegaconf import OmegaConf
 
 from rlmods.cli.evaluate import _use_trained_reward_models, kl_from
+from rlmods.errors import UserError
 from rlmods.rollout import Local
 from rlmods.training import evaluation
 from rlmods.training.evaluation import Validation, majority_correct, pass_at_k, values_by_prompt
 from rlmods.training.metrics import Meter, correctness, values_and_mask
-from rlmods.types import Prompt, Response, Scores, UserError
+from rlmods.types import Prompt, Response, Scores
 from tests.support.tiny_setup import SPLITS, even, policy
 
 PROMPTS = [Prompt(id=str(i), text="1+1=", answer="2") for i in range(4)]

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from rlmods.algo import Batch
+from rlmods.errors import UserError
 from rlmods.rollout import Local
 from rlmods.training.collate import generate
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response
 from tests.support.tiny_setup import SPLITS, attached, learner
 
 PROMPTS = [Prompt(id="b", text="2"), Prompt(id="a", text="1"), Prompt(id="b", text="2")]

@@ -14,6 +14,7 @@ from rlmods.algo import DPO, Batch
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.cli import main
 from rlmods.distributed.strategy import FSDP2
+from rlmods.errors import UserError
 from rlmods.preference import Sigmoid
 from rlmods.rollout import Local, MultiTurn
 from rlmods.training.out_of_memory import (
@@ -23,7 +24,6 @@ from rlmods.training.out_of_memory import (
     explain_out_of_memory,
     is_out_of_memory,
 )
-from rlmods.types import UserError
 from tests.support.environments import Echo
 from tests.support.tiny_setup import fit, learner, policy
 

@@ -12,11 +12,11 @@ from rlmods.adapter import LoRA, NoAdapter
 from rlmods.advantage import GAE
 from rlmods.algo import DPO, PPO, ProcessRewardModel, RewardModel
 from rlmods.critic import Separate, Shared
+from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.preference import Sigmoid
 from rlmods.ranking import BradleyTerry
 from rlmods.training.parameter_groups import parameter_groups
-from rlmods.types import UserError
 from tests.policy.test_base import gpt2
 from tests.policy.test_base import policy as wrapped
 from tests.support.tiny_setup import OneRank, learner

@@ -26,6 +26,7 @@ from rlmods.algo import (
     RewardModel,
 )
 from rlmods.critic import Separate, Shared
+from rlmods.errors import UserError
 from rlmods.kl import Penalty
 from rlmods.policy.packing import Packing
 from rlmods.preference import KTO, Sigmoid
@@ -37,7 +38,7 @@ from rlmods.teacher import Local
 from rlmods.training.extensions import PTX
 from rlmods.training.preflight import largest_microbatches, largest_shapes, synthetic_responses
 from rlmods.training.row_shape import RowShape, row_shape
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt
 from tests.policy.mixtures import mixture
 from tests.support import ranks
 from tests.support.environments import Echo

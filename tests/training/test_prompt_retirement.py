@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from rlmods.errors import UserError
 from rlmods.training.extensions import PromptRetirement
 from rlmods.training.metrics import lacks_correctness
-from rlmods.types import Prompt, Response, Scores, UserError
+from rlmods.types import Prompt, Response, Scores
 
 RESPONSES = [
     Response(Prompt(id=key, text="?"), text=str(i)) for key in ("sum", "story") for i in range(2)

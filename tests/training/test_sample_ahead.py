@@ -19,11 +19,12 @@ import torch
 from rlmods.algo import Batch
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.correction import Truncated
+from rlmods.errors import UserError
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.extensions import Extension, SampleAhead, sample_ahead
 from rlmods.training.metrics import Meter, log_update
-from rlmods.types import Prompt, Response, Scores, ToolCall, Turn, UserError
+from rlmods.types import Prompt, Response, Scores, ToolCall, Turn
 from tests.support.fake_engine import FakeEngine
 from tests.support.tiny_setup import SPLITS, collected, even, extension, fit, half_flat, learner
 

@@ -17,6 +17,7 @@ from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.algo import PPO, Batch
 from rlmods.branching import Entropy
 from rlmods.critic import Separate, Shared
+from rlmods.errors import UserError
 from rlmods.kl import Penalty
 from rlmods.ratio import Clipped, Unclipped
 from rlmods.reward import EnvironmentReward
@@ -26,7 +27,7 @@ from rlmods.training.extensions.sample_ahead import SampleAhead, _response
 from rlmods.training.metrics import sample_row
 from rlmods.training.rank_state import rank_state, reshard_rows
 from rlmods.training.segments import Segments, forward
-from rlmods.types import Branch, Experience, Prompt, Response, Scores, UserError
+from rlmods.types import Branch, Experience, Prompt, Response, Scores
 from tests.support.environments import Chat, forgetful
 from tests.support.reference import gae
 from tests.support.tiny_setup import SPLITS, close, collected, gradients, learner, policy

@@ -13,11 +13,12 @@ from rlmods.advantage import GAE
 from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.algo import DPO, PPO, Batch
 from rlmods.critic import Separate
+from rlmods.errors import UserError
 from rlmods.kl import Adaptive
 from rlmods.preference import Sigmoid
 from rlmods.ratio import Clipped
 from rlmods.training.train_step import Microbatches
-from rlmods.types import Experience, UserError
+from rlmods.types import Experience
 from tests.support.tiny_setup import attached, close, collected, fit, gradients, learner
 
 

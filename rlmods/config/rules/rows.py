@@ -9,8 +9,8 @@ from rlmods.config.plan import Plan
 from rlmods.config.rules.credit import terms
 from rlmods.config.validation import at_validation
 from rlmods.data import Splits
+from rlmods.errors import UserError
 from rlmods.reward import BySource
-from rlmods.types import UserError
 
 
 def ptx(plan: Plan) -> str | None:

@@ -7,9 +7,10 @@ from typing import Any
 
 from rlmods.data.pools import DifficultyPools
 from rlmods.distributed.collectives import all_gather
+from rlmods.errors import UserError
 from rlmods.training.extensions.base import Extension
 from rlmods.training.response_ranking import group_by_prompt
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Response, Scores
 
 
 class PromptRetirement(Extension):

@@ -10,12 +10,13 @@ from torch import Tensor
 from rlmods.aggregation import TokenMean
 from rlmods.data import PromptLoader
 from rlmods.distributed.sharding import is_sharded
+from rlmods.errors import UserError
 from rlmods.training.extensions.base import Extension
 from rlmods.training.preflight import largest_microbatches
 from rlmods.training.row_shape import row_shape
 from rlmods.training.sft_batch import sft_batch
 from rlmods.training.train_step import Loss
-from rlmods.types import Experience, Prompt, Totals, UserError
+from rlmods.types import Experience, Prompt, Totals
 
 
 class PTX(Extension):

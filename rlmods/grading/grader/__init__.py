@@ -1,0 +1,40 @@
+"""Grader of mathematical answers: extract (sentence) -> style (characters) -> quantity -> tokens ->
+parse -> compare (literal, values, units, evaluate, calculus, realset).
+
+Importing it loads neither torch nor any other slow package. No text is ever evaluated as code.
+"""
+
+from __future__ import annotations
+
+from rlmods.grading.grader.compare import same_answer
+from rlmods.grading.grader.echo import repeats
+from rlmods.grading.grader.extract import extract, extract_gold
+from rlmods.grading.grader.rules import CLOSED_FORMS, Rules
+from rlmods.grading.grader.values import is_gold, same_plain
+
+__all__ = [
+    "CLOSED_FORMS",
+    "Rules",
+    "extract",
+    "extract_gold",
+    "is_gold",
+    "same_answer",
+    "same_plain",
+    "verify",
+]
+
+
+def verify(text: str, gold: str, rules: Rules = CLOSED_FORMS, question: str = "") -> bool:
+    """Return True if the answer extracted from `text` equals `gold`; False if either is not a
+    string.
+
+    Runs in the caller's process, in bounded time. Unlike the reward `Accuracy`, by default it
+    accepts closed forms for a gold that is a plain number, as other graders do: 2^{10} for 1024,
+    but not 1000+24. An expression that occurs in the `question` is refused."""
+    if not isinstance(text, str) or not isinstance(gold, str):
+        return False
+    answer = extract(text)
+    if answer is None:
+        return False
+    gold = extract_gold(gold)
+    return same_answer(answer, gold, rules) and not repeats(answer, gold, question)

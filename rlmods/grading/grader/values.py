@@ -1,0 +1,265 @@
+"""Comparison of single values: numbers, percentages, units, expressions, words, and rounded
+decimals."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from math import gcd
+
+from rlmods.grading.grader.evaluate import POINTS, evaluate, free_names
+from rlmods.grading.grader.numbers import Undefined, Value, as_mp, close, is_real
+from rlmods.grading.grader.rules import STRICT, Rules
+from rlmods.grading.grader.style import MAX_CHARS, clean_pair
+from rlmods.grading.grader.syntax import Node
+from rlmods.grading.grader.units import Unit, read_unit
+
+_PLAIN = re.compile(
+    r"([-+]?)(?:\\[dt]?frac\{([0-9]{1,100})\}\{([0-9]{1,100})\}|([0-9]{1,100})/([0-9]{1,100})|([0-9]{1,100}(?:\.[0-9]{0,100})?|\.[0-9]{1,100}))°?"
+)
+_WRAPPER = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|mathrm|mathbf|mathit|mathsf|bold)\s*\{([^{}]*)\}"
+)
+_CHOICE_LABEL = re.compile(
+    r"(?i:(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?:? ?)(?=\(?[A-Z]\b)"
+)
+_CHOICE = re.compile(r"\(?([A-Z])(?:\)|[.:](?:\s|\Z)|\Z)")
+_OTHER_CHOICE = re.compile(r"(?<![A-Za-z])(?:(?!A [a-z])[A-Z](?![A-Za-z'])|(?:or|and|not|nor)\b)")
+_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
+_SYMBOLS = re.compile(
+    r"[a-z]{1,3}|(?:[a-z]{1,2}|[A-Z])(?: ?- ?(?:[a-z]{1,2}|[A-Z]))+|[A-Za-z](?: [A-Za-z])+"
+)
+"""Products or differences of symbols, which _WORDS matches too."""
+_ANY_CASE = re.compile(r"[A-Z][a-z]+|.*[A-Za-z]{4}.*")
+"""Words compared without regard to case: Yes, even; but not X and x, or AB and ab."""
+_SHORT_WORDS = frozenset(("yes", "no", "odd", "even", "true", "false", "none"))
+"""Words as short as symbols, compared without regard to case."""
+_NOT_A_NUMBER = frozenset(("", "nan", "+nan", "-nan", "null"))
+
+
+def is_gold(gold: str) -> bool:
+    """Return False for a gold that no answer can equal: an empty text, or the NaN or null of a
+    number that was never computed."""
+    return gold.strip().strip("$").casefold() not in _NOT_A_NUMBER
+
+
+def same_plain(answer: str, gold: str, rules: Rules = STRICT) -> bool | None:
+    """Return the verdict if it needs no parser: the same text, two plain numbers, or a gold that is
+    prose. Otherwise None."""
+    if max(len(answer), len(gold)) > MAX_CHARS:
+        return answer.strip() == gold.strip() != ""
+    answer, gold = clean_pair(answer, gold)
+    if not answer or not is_gold(gold):
+        return False
+    if answer == gold:
+        return True
+    gold_number, answer_number = plain_number(gold), plain_number(answer)
+    if gold_number is not None and answer_number is not None:
+        if rules.form == "number" and not _is_reduced(answer):
+            return False
+        if answer_number == gold_number:
+            return True
+        digits = rules.repeating_digits
+        return _is_rounding(gold_number, answer, answer_number, digits) or _is_rounding(
+            answer_number, gold, gold_number, digits
+        )
+    return _same_text(answer, gold)
+
+
+def plain_number(text: str) -> Fraction | None:
+    """Return the value of an integer, decimal or simple fraction; None for any other text."""
+    match = _PLAIN.fullmatch(text)
+    if match is None:
+        return None
+    sign, frac_top, frac_bottom, slash_top, slash_bottom, decimal = match.groups()
+    top, bottom = frac_top or slash_top, frac_bottom or slash_bottom
+    if not decimal and not int(bottom):
+        return None
+    value = Fraction(decimal) if decimal else Fraction(int(top), int(bottom))
+    return -value if sign == "-" else value
+
+
+def _is_reduced(text: str) -> bool:
+    """Return True for a plain number that is no fraction, or one in lowest terms other than n/1."""
+    match = _PLAIN.fullmatch(text)
+    assert match is not None
+    if match[6]:
+        return True
+    top, bottom = int(match[2] or match[4]), int(match[3] or match[5])
+    return bottom > 1 and gcd(top, bottom) == 1
+
+
+def _same_text(answer: str, gold: str) -> bool | None:
+    answer_words, gold_words = strip_markup(answer), strip_markup(gold)
+    if answer_words == gold_words:
+        return True
+    if gold_words.casefold() in _SHORT_WORDS:
+        return answer_words.casefold() == gold_words.casefold()
+    answer_words, gold_words = _without_label(answer_words), _without_label(gold_words)
+    if re.fullmatch("[A-Z]", gold_words) and (choice := _CHOICE.match(answer_words)):
+        return choice[1] == gold_words and _OTHER_CHOICE.search(answer_words, choice.end()) is None
+    is_words = _WORDS.fullmatch(gold_words) is not None
+    if (
+        (is_words or _WRAPPER.fullmatch(gold))
+        and answer_words.casefold() == gold_words.casefold()
+        and any(map(_ANY_CASE.fullmatch, (answer_words, gold_words)))
+    ):
+        return True
+    return False if is_words and not _SYMBOLS.fullmatch(gold_words) else None
+
+
+def _without_label(words: str) -> str:
+    """Return "B" for "Option B" or "choice (B)", and other words unchanged."""
+    label = _CHOICE_LABEL.match(words)
+    return words if label is None else strip_markup(words[label.end() :])
+
+
+def strip_markup(text: str) -> str:
+    """Return `text` without markup of prose. Braces are removed only if no command is left whose
+    arguments they could be."""
+    while (plain := _WRAPPER.sub(r"\1", text)) != text:
+        text = plain
+    text = re.sub(r"\\[ ,;:!]|~", " ", text)
+    if not re.search(r"[\\^_]", text):
+        text = text.replace("{", " ").replace("}", " ")
+    text = " ".join(text.split()).rstrip(" .")
+    return text[1:-1] if re.fullmatch(r"\([A-Za-z]\)", text) else text
+
+
+def same_value(gold: Node, answer: Node, rules: Rules) -> bool:
+    """Return True if two single values are equal, with their units, percent signs and rounding."""
+    if gold.op == "base" or answer.op == "base":
+        return gold.op == "base" and answer.op == "number" and gold.text == answer.text
+    if gold.op == "text" or answer.op == "text":
+        return gold.op == answer.op and gold.text.casefold() == answer.text.casefold()
+    if (
+        not rules.any_letter_order
+        and gold.op == "*"
+        and gold.text == "adjacent"
+        and letters(gold) is not None
+    ):
+        return letters(gold) == letters(answer)
+    factor = _unit_factor(gold, answer, rules)
+    if factor is None:
+        return False
+    has_unit = "unit" in (gold.op, answer.op)
+    gold, answer = (node.args[0] if node.op == "unit" else node for node in (gold, answer))
+    if has_unit and "%" in (gold.op, answer.op):
+        return False
+    if factor != 1:
+        answer = Node("*", (answer, Node("number", text="", value=factor)))
+    if gold.op == "%" and answer.op != "%":
+        return same_value(gold.args[0], answer, rules) or _equal(gold, answer)
+    if answer.op == "%" and gold.op != "%":
+        return _equal(gold, answer) or (rules.percent_as_number and _equal(gold, answer.args[0]))
+    return (
+        _equal(gold, answer)
+        or _is_rounded_decimal(gold, answer, rules)
+        or _is_rounded_decimal(answer, gold, rules)
+    )
+
+
+def _unit_factor(gold: Node, answer: Node, rules: Rules) -> Fraction | None:
+    """Return the size of the answer's unit in that of the gold, 1 where one of them has none, and
+    None if they differ in kind.
+
+    An answer's words are a unit only if they are known, or those of the gold.
+    """
+    words = _unit_words(answer)
+    if answer.op != "unit" or (gold.op == "unit" and words == _unit_words(gold)):
+        return Fraction(1)
+    unit = read_unit(answer.text) if not answer.text.startswith("^") else None
+    if unit is None:
+        return Fraction(1) if rules.any_unit else None
+    gold_unit = read_unit(gold.text) if gold.op == "unit" else unit
+    if gold_unit is None or Unit(unit.factor, gold_unit.powers) != unit:
+        return Fraction(1) if rules.any_unit and gold_unit is None else None
+    return unit.factor / gold_unit.factor
+
+
+def _unit_words(node: Node) -> str:
+    return " ".join(node.text.casefold().split()) if node.op == "unit" else ""
+
+
+def letters(node: Node) -> str | None:
+    """Return the letters of a product of single letters, in order: an arrangement, a word or a
+    name. None for another node."""
+    if node.op == "name" and not node.args and len(node.text) == 1:
+        return node.text
+    parts = [letters(arg) for arg in node.args] if node.op == "*" else [None]
+    return None if None in parts else "".join(part or "" for part in parts)
+
+
+def _equal(gold: Node, answer: Node) -> bool:
+    """Return True if equal at every random point at which both are real or both complex."""
+    if free_names(gold) - {"e", "i"} != free_names(answer) - {"e", "i"}:
+        return _equal_at(gold, answer, range(2)) and _equal_at(gold, answer, range(POINTS))
+    return _equal_at(gold, answer, range(POINTS if free_names(gold) - {"e", "i"} else 1))
+
+
+def _equal_at(gold: Node, answer: Node, points: range) -> bool:
+    compared = 0
+    for point in points:
+        try:
+            gold_value, answer_value = evaluate(gold, point), evaluate(answer, point)
+        except Undefined:
+            if point < POINTS - 2:
+                raise
+            continue
+        complex_branch = point >= POINTS - 2 and is_real(gold_value) != is_real(answer_value)
+        if not complex_branch and not close(gold_value, answer_value):
+            return False
+        compared += 1
+    return compared > 0
+
+
+def _is_rounded_decimal(exact: Node, decimal: Node, rules: Rules) -> bool:
+    negative = decimal.op == "neg"
+    literal = decimal.args[0] if negative else decimal
+    if (
+        literal.op != "number"
+        or "." not in literal.text
+        or literal.value is None
+        or "e" in literal.text.lower()
+        or "r" in literal.text
+    ):
+        return False
+    if free_names(exact) - {"e"}:
+        return False
+    value = evaluate(exact)
+    if not is_real(value):
+        return False
+    digits = rules.repeating_digits if isinstance(value, Fraction) else rules.irrational_digits
+    rounded = -literal.value if negative else literal.value
+    return _is_rounding(
+        value if isinstance(value, Fraction) else value.real, literal.text, rounded, digits
+    )
+
+
+def _is_rounding(exact: Value, literal: str, value: Fraction, digits: int) -> bool:
+    """Return True if the decimal `literal` is `exact`, which has no finite decimal, rounded to its
+    last place.
+
+    Requires two decimal places and `digits` significant digits: 0.00 is not 1/300.
+    """
+    places = (
+        len(literal.partition(".")[2].rstrip("°"))
+        if "/" not in literal and "frac" not in literal
+        else 0
+    )
+    num_digits = sum(map(str.isdigit, literal.lstrip("+-0.")))
+    if (
+        places < 2
+        or num_digits < digits
+        or (isinstance(exact, Fraction) and _is_finite_decimal(exact))
+    ):
+        return False
+    return bool(abs(as_mp(exact) - as_mp(value)) <= as_mp(Fraction(1, 2 * 10**places)))
+
+
+def _is_finite_decimal(value: Fraction) -> bool:
+    rest = value.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    return rest == 1

@@ -1,0 +1,1 @@
+"""Hostile answers to a reward."""

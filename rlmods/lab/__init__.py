@@ -1,0 +1,1 @@
+"""Read, compare and show runs, without torch and Lightning."""

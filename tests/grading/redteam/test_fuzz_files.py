@@ -1,0 +1,275 @@
+"""Damaged checkpoints and random overrides end in one line, not in a traceback."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from torch.distributed import checkpoint as dcp
+
+from rlmods.cli.command import configuration
+from rlmods.config import plugins
+from rlmods.config.instantiate import instantiate, parse_settings
+from rlmods.config.received import read_received
+from rlmods.distributed.sharded_checkpoint import load
+from rlmods.errors import UserError
+from rlmods.run import name
+from rlmods.run.integrity import compute_checksums, write_manifest
+from rlmods.run.resume import find_resume, read_iteration
+from rlmods.training.evaluation import Validation
+from tests.grading.redteam.fuzz import fuzz
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.distributed is (unavailable|disabled).*")
+CONTENT: dict[str, Any] = {
+    "iteration": 7,
+    "loops": {"fit_loop": {"state": {}}},
+    "state_dict": {"weight": torch.arange(12.0), "bias": torch.zeros(3)},
+    "settings": {"lr": 1e-3, "name": "dapo", "betas": (0.9, 0.95)},
+}
+damage = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4
+)
+"""Positions in a file and what is xored to the byte there."""
+cuts = st.floats(0, 1)
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> bytes:
+    buffer = io.BytesIO()
+    torch.save(CONTENT, buffer)
+    return buffer.getvalue()
+
+
+def flipped(content: bytes, changes: list[tuple[float, int]]) -> bytes:
+    changed = bytearray(content)
+    for position, mask in changes:
+        changed[int(position * len(changed))] ^= mask
+    return bytes(changed)
+
+
+def resume(path: Path, resume: str = "auto") -> Path | None:
+    """Select the checkpoint to resume from; a damaged one is skipped with a warning or refused in
+    one line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = find_resume(path, resume)
+            assert found is None or read_iteration(found) == 7
+        except UserError as error:
+            message = str(error)
+        else:
+            return found
+    assert str(path) in message
+    assert "\n" not in message
+    return None
+
+
+@fuzz(150)
+@given(changes=damage)
+def test_fuzz_flipped_bytes_of_a_checkpoint(
+    tmp_path: Path, checkpoint: bytes, changes: list[tuple[float, int]]
+) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    (folder / "iteration_000007.ckpt").write_bytes(flipped(checkpoint, changes))
+    resume(tmp_path)
+    resume(tmp_path, str(folder / "iteration_000007.ckpt"))
+
+
+@fuzz(40)
+@given(part=cuts, tail=st.binary(max_size=30))
+def test_fuzz_truncated_checkpoints(
+    tmp_path: Path, checkpoint: bytes, part: float, tail: bytes
+) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    (folder / "iteration_000007.ckpt").write_bytes(checkpoint[: int(part * len(checkpoint))] + tail)
+    resume(tmp_path)
+
+
+json_values = st.recursive(
+    st.none() | st.integers() | st.text(max_size=4),
+    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3),
+)
+
+
+def test_the_undamaged_sharded_checkpoint_is_read(tmp_path: Path) -> None:
+    folder = _sharded(tmp_path)
+    assert resume(tmp_path) == folder
+    assert resume(tmp_path, str(folder)) == folder
+    state = {
+        "state_dict": {"weight": torch.zeros(12), "bias": torch.ones(3)},
+        "settings": {"lr": 0.0, "name": "", "betas": None},
+    }
+    load(state, folder)
+    assert torch.equal(state["state_dict"]["weight"], CONTENT["state_dict"]["weight"])  # type: ignore[arg-type]
+    assert state["settings"] == CONTENT["settings"]
+
+
+@fuzz(60)
+@given(
+    changes=damage, file=st.sampled_from(["meta.pt", ".metadata", "__0_0.distcp", "manifest.json"])
+)
+def test_fuzz_flipped_bytes_of_a_sharded_checkpoint(
+    tmp_path: Path, changes: list[tuple[float, int]], file: str
+) -> None:
+    folder = _sharded(tmp_path)
+    (folder / file).write_bytes(flipped((folder / file).read_bytes(), changes))
+    resume(tmp_path)
+
+
+@fuzz(60)
+@given(manifest=json_values)
+@example(manifest={"../../secret": [1, 2]})
+@example(manifest={"meta.pt": 3})
+@example(manifest=[["meta.pt", [1, 2]]])
+def test_fuzz_any_manifest(tmp_path: Path, manifest: Any) -> None:
+    folder = _sharded(tmp_path)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    resume(tmp_path)
+
+
+def _sharded(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoints" / "iteration_000007.ckpt"
+    shutil.rmtree(folder, ignore_errors=True)
+    dcp.save(
+        {"state_dict": CONTENT["state_dict"], "settings": CONTENT["settings"]}, checkpoint_id=folder
+    )
+    torch.save(CONTENT, folder / "meta.pt")
+    write_manifest(folder, [compute_checksums(folder)])
+    return folder
+
+
+keys = st.sampled_from(
+    [
+        "algo",
+        "data",
+        "reward",
+        "seed",
+        "policy",
+        "trainer.max_iterations",
+        "batch.samples",
+        "data.level",
+        "reward.terms.accuracy.weight",
+        "ratio",
+        "x",
+        "",
+        "hydra.run.dir",
+        "run_dir",
+        "experiment",
+        "ptx",
+        "data@ptx",
+        "reward.terms",
+        "trainer",
+        "rollout.stop",
+    ]
+)
+texts = st.text(max_size=8) | st.sampled_from(
+    [
+        "1",
+        "null",
+        "[1,2]",
+        "{a:1}",
+        "${seed}",
+        "${x}",
+        "${oc.env:HOME}",
+        "${",
+        "'",
+        '"',
+        "[",
+        "{",
+        "a,b",
+        "range(1,3)",
+        "glob(*)",
+        "1e999",
+        "nan",
+        "true",
+        "..",
+        "/etc/passwd",
+        "int(x)",
+        "dapo",
+        "math",
+        "\\",
+        "${default_run_dir:${algo.name}}",
+        "${now:%Y}",
+    ]
+)
+overrides = st.builds(
+    "{}{}{}{}".format,
+    st.sampled_from(["", "+", "++", "~"]),
+    keys,
+    st.sampled_from(["=", "", "@", ":", "=="]),
+    texts,
+) | st.text(max_size=12)
+
+
+@pytest.fixture(scope="module")
+def _registered() -> None:
+    plugins.register()
+    name.register()
+
+
+@pytest.mark.usefixtures("_registered")
+@fuzz(60)
+@given(chosen=st.lists(overrides, min_size=1, max_size=2))
+@example(chosen=["data@ptx=null"])
+@example(chosen=["~algo"])
+@example(chosen=["reward=null"])
+@example(chosen=["data.level=${data.level}"])
+def test_fuzz_overrides_compose_or_are_refused(chosen: list[str]) -> None:
+    try:
+        config = configuration(chosen)
+        instantiate(config.data, "data")
+        instantiate(config.rollout, "rollout")
+    except UserError:
+        pass
+
+
+RECEIVED = ("data", "reward", "rollout", "validation", "seed")
+
+
+@pytest.fixture(scope="module")
+def run_config() -> dict[str, Any]:
+    config = configuration(["reward=math", "data=jsonl"])
+    plain = OmegaConf.to_container(OmegaConf.masked_copy(config, list(RECEIVED)))
+    assert isinstance(plain, dict)
+    return plain  # type: ignore[return-value]
+
+
+@fuzz(120)
+@given(
+    picks=st.lists(st.integers(0, 99), min_size=1, max_size=5),
+    value=json_values | st.sampled_from(["rlmods.callbacks.Samples", "${", "${a}"]),
+)
+@example(picks=[0], value="abc")
+@example(picks=[2], value=["x"])
+def test_fuzz_any_setting_of_a_received_run(
+    tmp_path: Path, run_config: dict[str, Any], picks: list[int], value: Any
+) -> None:
+    """Any value in place of any setting or group of settings."""
+    changed: Any = copy.deepcopy(run_config)
+    node, key = changed, RECEIVED[picks[0] % len(RECEIVED)]
+    for pick in picks[1:]:
+        if not isinstance(node[key], dict) or not node[key]:
+            break
+        node = node[key]
+        key = list(node)[pick % len(node)]
+    node[key] = value
+    (tmp_path / "config.yaml").write_text(json.dumps(changed))
+    try:
+        config = OmegaConf.create(read_received(tmp_path / "config.yaml", RECEIVED))
+        for group in ("data", "reward", "rollout"):
+            instantiate(config[group], group)
+        parse_settings(config.get("validation") or OmegaConf.create({}), "validation", Validation)
+    except UserError as error:
+        assert "\n" not in str(error)  # noqa: PT017

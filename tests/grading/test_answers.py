@@ -1,0 +1,127 @@
+"""The grader with its default rules on the corpus of `tests.grading.answers`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rlmods.grading.grader import CLOSED_FORMS, Rules, extract, extract_gold, same_answer, verify
+from rlmods.grading.grader.echo import repeats
+from tests.grading.answers import Row, honest, hostile
+
+SEEDS = (1, 2)
+
+
+def is_paid(row: Row) -> bool:
+    answer, gold = extract(row.text), extract_gold(row.gold)
+    return (
+        answer is not None and same_answer(answer, gold) and not repeats(answer, gold, row.question)
+    )
+
+
+def sample(rows: Iterator[Row]) -> list[Row]:
+    return list(dict.fromkeys(rows))
+
+
+@pytest.fixture(scope="module")
+def hostile_rows() -> list[Row]:
+    return sample(row for seed in SEEDS for row in hostile.rows(seed))
+
+
+@pytest.fixture(scope="module")
+def honest_rows() -> list[Row]:
+    return sample(row for seed in SEEDS for row in honest.rows(seed))
+
+
+def test_the_corpus_is_large(hostile_rows: list[Row], honest_rows: list[Row]) -> None:
+    assert len(hostile_rows) >= 600
+    assert len(honest_rows) >= 500
+
+
+def test_hostile_answers_are_not_paid(hostile_rows: list[Row]) -> None:
+    assert [row for row in hostile_rows if is_paid(row)] == []
+
+
+def test_honest_answers_are_paid(honest_rows: list[Row]) -> None:
+    assert [row for row in honest_rows if not is_paid(row)] == []
+
+
+LENIENT = [  # rules, gold, answer
+    (Rules(form="any"), "1584", "99*16"),
+    (Rules(form="closed_form"), "1024", "2^{10}"),
+    (Rules(form="closed_form"), "120", r"\binom{16}{2}"),
+    (Rules(form="closed_form"), "1/2", r"\frac{2}{4}"),
+    (Rules(any_unit=True), "5", r"5\text{ blue widgets}"),
+    (Rules(percent_as_number=True), "5", r"5\%"),
+    (Rules(false_chains=True), "5", "x = 7 = 5"),
+    (Rules(scaled_times=True), "12:30", "2:5"),
+    (Rules(any_letter_order=True), "abc", "bac"),
+    (Rules(unsolved=True), "x = 5", "2x = 10"),
+    (Rules(irrational_digits=3), r"\pi", "3.14"),
+    (Rules(repeating_digits=2), r"\frac{1}{3}", "0.33"),
+]
+
+
+@pytest.mark.parametrize(("rules", "gold", "answer"), LENIENT)
+def test_a_lenient_rule_accepts_what_the_default_refuses(
+    rules: Rules, gold: str, answer: str
+) -> None:
+    assert same_answer(answer, gold, rules)
+    assert not same_answer(answer, gold)
+
+
+def test_every_rule_has_an_example() -> None:
+    changed = {
+        name
+        for rules, _, _ in LENIENT
+        for name in Rules.__slots__
+        if getattr(rules, name) != getattr(Rules(), name)
+    }
+    assert changed == set(Rules.__slots__)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("10", "9+1"),
+        ("1584", "99*16"),
+        ("1584", r"99 \cdot 2^4 + 0"),
+        ("10", "x = 9 + 1"),
+        ("3", "2^2 - 1"),
+    ],
+)
+def test_sums_and_products_of_numbers_are_no_closed_forms(gold: str, answer: str) -> None:
+    assert not same_answer(answer, gold, CLOSED_FORMS)
+    assert same_answer(answer, gold, Rules(form="any"))
+
+
+def test_verify_knows_the_question_if_told() -> None:
+    assert verify(r"\boxed{2^{10}}", "1024")
+    assert not verify(r"\boxed{2^{10}}", "1024", question="What is $2^{10}$?")
+    assert not verify(r"\boxed{2^{10}}", "1024", Rules())
+
+
+@pytest.mark.parametrize(
+    "settings", [{"form": "number?"}, {"irrational_digits": 0}, {"repeating_digits": -1}]
+)
+def test_invalid_rules(settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        Rules(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "question", "repeated"),
+    [
+        ("1584", "99*16", "99*16=", True),
+        ("1584", r"99 \times 16", r"What is $99\cdot 16$?", True),
+        ("x^2+2x+1", "(x+1)^2", "Expand $(x+1)^2$.", True),
+        (r"\pi/2", r"\frac{\pi}{2}", r"Is it $\dfrac{\pi}{2}$ or $\pi$?", False),
+        (r"\frac{1}{2}", "1/2", "Is it 1/2 or 1/3?", False),
+        ("B", r"B) \frac{1}{2}", r"A) 1, B) \frac{1}{2}", False),
+        ("-5", "-5", "Which of -5 and 5?", False),
+        ("x+1", "1+x", "Is it x+1 or 1+x?", False),
+    ],
+)
+def test_repetition_of_the_question(gold: str, answer: str, question: str, repeated: bool) -> None:
+    assert repeats(answer, gold, question) is repeated

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlmods.grading.grader import CLOSED_FORMS, same_answer, same_plain
+
+SAME = [  # gold, answer
+    ("5", "5.0"),
+    ("no", "NO"),
+    ("ODD", "odd"),
+    ("1000", r"\$1,000.00"),
+    ("12.5", r"12\frac12"),
+    (r"2\frac{1}{3}", "7/3"),
+    ("1/2", r"\frac12"),
+    (r"0.1\overline{6}", "1/6"),
+    (r"1.5\times10^{-3}", "0.0015"),
+    ("250", "2.5e2"),
+    (r"28\%", "28"),
+    (r"28\%", "0.28"),
+    ("0.28", r"28\%"),
+    ("9", r"9\,\text{units}"),
+    ("1320", "1320 km"),
+    (r"5 \text{ cm}", "5 centimeters"),
+    ("1/3", "0.333"),
+    (r"\frac{\pi}{4}", "0.78540"),
+    ("x = 11", "x = 5+6 = 11"),
+    ("11", "x=11"),
+    ("x=11", "11"),
+    ("5", "2+3=5"),
+    (r"1 \pm \sqrt{19}", r"1-\sqrt{19}, 1+\sqrt{19}"),
+    ("1,2,3", r"\{3, 2, 1\}"),
+    (r"7\text{ or }11", "11, 7"),
+    ("(1,2),(3,4)", r"(3,4) \text{ and } (1,2)"),
+    (r"(3, \frac{\pi}{2})", r"\left(3, \pi/2\right)"),
+    ("(100,200)", "(100, 200)"),
+    ("[0,9)", r"0 \le x < 9"),
+    (r"x \ge 0", r"[0,\infty)"),
+    (r"(-\infty,1)\cup(1,\infty)", r"x \neq 1"),
+    (r"[0,3]", r"\{1,2\} \cup [0,3]"),
+    (r"\{2\}", r"\{1,2\} \cap \{2,3\}"),
+    ("x < 1", "-x > -1"),
+    ("2x+4y-3=0", r"y=-\frac{1}{2}x+\frac{3}{4}"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\frac12\begin{bmatrix}2&4\\6&8\end{bmatrix}"),
+    ("S_1:S = 7:32", "14:64"),
+    ("7:9", "14:18"),
+    ("101_2", "101_{2}"),
+    ("x^2+2x+1", "(x+1)^2"),
+    (r"\tan^2 y + 1", r"\sec^2 y"),
+    (r"\ln 4", r"2\ln 2"),
+    ("|x||y|", "|xy|"),
+    ("x+385", r"\sum_{k=1}^{10} k^2 + x"),
+    (r"F_n = \sum_{k=0}^{n-1} F_k F_{n-k-1}", r"F_n = \sum_{k=0}^{n-1} F_{n-k-1} F_k"),
+    (r"\sqrt[3]{-8}", "-2"),
+    ("B", r"\text{(B)}"),
+    ("B", "B) 17"),
+    (r"\text{Monday}", "monday"),
+    (r"7^{2023}", r"7 \cdot 7^{2022}"),
+]
+DIFFERENT = [
+    ("5", "5.001"),
+    ("5", "4.9999999"),
+    ("5", "-5"),
+    ("5", "5, 6"),
+    ("5", "5 or 6"),
+    ("5", "5t"),
+    ("5", "x=x"),
+    ("5", "6=5"),
+    ("5", "5 million"),
+    ("5", r"\phantom{5}6"),
+    ("1/3", "0.3"),
+    ("1/2", "0.501"),
+    (r"\sqrt{2}", "1.415"),
+    ("20", "0.2"),
+    ("0.2", r"10\%"),
+    (r"5 \text{ cm}", "5 m" + "eters"),
+    ("x=1", "y=1"),
+    ("2x+z=1", "1"),
+    ("(1,2)", "(2,1)"),
+    ("(0,9)", "[0,9)"),
+    ("[1,9]", "[1,9)"),
+    ("(1,9]", "[1,9]"),
+    ("x>3", r"x \ge 3"),
+    ("x>3", "x<3"),
+    ("x < 1", "x > -1"),
+    (r"\pm 2021", "2021"),
+    ("101_2", "101_3"),
+    ("3:4", "4:3"),
+    ("x", r"\sqrt{x^2}"),
+    ("x", "y"),
+    ("x", "-x"),
+    ("7^{2023}", "7^{2023}+1"),
+    (r"\frac{\sqrt2}{2^{200}}", r"\frac{\sqrt2}{2^{201}}"),
+    ("ACB", "ABC"),
+    ("B", "A or B"),
+    (r"\emptyset", "0"),
+    ("1", r"\infty"),
+    ("3x-y+13=0", "3x+4y+14=0"),
+    ("", ""),
+]
+HOSTILE = [
+    r"99^{99^{99^{99}}}",
+    r"1000000!",
+    r"((((1000!)!)!)!)!",
+    r"\prod_{k=1}^{10^9} k",
+    r"\sum_{i=1}^{1000}\sum_{j=1}^{1000}\sum_{k=1}^{1000} ijk",
+    r"\binom{10^9}{5\cdot10^8}",
+    "1E+999999999999",
+    "(" * 400,
+    "|" * 800,
+    r"\frac{" * 200 + "1" + "}{2}" * 200,
+    r"\sin(" * 300 + "1" + ")" * 300,
+    r"x^{x^{x^{x^{x}}}}",
+    "9" * 1000,
+    ",".join(["1"] * 400),
+    "1/0",
+    r"\begin{pmatrix}1&2\\3\end{pmatrix}",
+    r"\def\x{\x\x}\x",
+    "__import__('os').system('true')",
+    r"\tan(10^{30000})",
+    r"\lfloor 10^{9999} \pi \rfloor",
+    "\x00\ud800",
+]
+
+PIECES = [
+    r"\pi ",
+    r"\frac{",
+    "}",
+    r"\sqrt ",
+    r"\sin ",
+    r"\pm ",
+    r"\cup ",
+    r"\text{cm}",
+    *"12x()[,^-=<|!%",
+]
+
+
+@pytest.mark.parametrize(("gold", "answer"), SAME)
+def test_equal_answers(gold: str, answer: str) -> None:
+    assert same_answer(answer, gold)
+
+
+@pytest.mark.parametrize(("gold", "answer"), DIFFERENT)
+def test_different_answers(gold: str, answer: str) -> None:
+    assert not same_answer(answer, gold)
+
+
+def test_the_gold_decides_whether_a_pair_is_a_point_or_an_interval() -> None:
+    assert same_answer("(1,2)", gold="1<x<2")
+    assert same_answer("1<x<2", gold="(1,2)")
+    assert not same_answer(r"1<x\le2", gold="(1,2)")
+    assert not same_answer("1<x<2", gold="(2,1)")
+    assert not same_answer("[1,2]", gold="(1,2)")
+
+
+@pytest.mark.parametrize("answer", HOSTILE)
+def test_hostile_answers_are_wrong_and_graded_in_bounded_time(answer: str) -> None:
+    start = time.process_time()
+    for gold in ("1", "x^2", "(1,2)", "[0,1)", r"\begin{pmatrix}1&2\end{pmatrix}"):
+        assert not same_answer(answer, gold)
+    assert time.process_time() - start < 3
+
+
+@given(
+    st.text(r"12.5xie()[]{}+-*/^!%=<,|:_&", max_size=30)
+    | st.lists(st.sampled_from(PIECES), max_size=30)
+)
+@settings(max_examples=300, deadline=None)
+def test_any_text_gets_a_verdict(pieces: str | list[str]) -> None:
+    text = "".join(pieces)
+    assert same_answer(text, "17") in (True, False)
+    assert same_answer("17", text) in (True, False)
+
+
+@given(st.integers(-999, 999), st.integers(1, 999), st.integers(-999, 999), st.integers(1, 999))
+def test_fractions_are_compared_exactly(a: int, b: int, c: int, d: int) -> None:
+    gold = rf"\frac{{{c}}}{{{d}}}" if c >= 0 else rf"-\frac{{{-c}}}{{{d}}}"
+    assert same_plain(f"{a}/{b}", gold, CLOSED_FORMS) is (a * d == b * c)
+
+
+@given(st.lists(st.integers(-9, 9), min_size=1, max_size=5), st.integers(-9, 9))
+@settings(deadline=None)
+def test_a_polynomial_equals_its_horner_form_and_no_other(
+    coefficients: list[int], shift: int
+) -> None:
+    plain = "+".join(f"({c})x^{{{power}}}" for power, c in enumerate(coefficients))
+    horner = "0"
+    for c in reversed(coefficients):
+        horner = f"({horner})x+({c})"
+    assert same_answer(horner, plain)
+    assert same_answer(f"{horner}+({shift})", plain) is (shift == 0)

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlmods.grading.grader import extract, extract_gold
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{5}.", "5"),
+        (r"\boxed{1} no, \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\fbox{7} remain", "7"),
+        (r"\boxed 9$", "9"),
+        (r"\boxed{(2,2)} \quad \text{and} \quad \boxed{(6,2)}", "(2,2), (6,2)"),
+        (r"first \boxed{3}. Then the sum is \boxed{4}", "4"),
+        (r"\boxed{6}. Answer: 5", "6"),
+        ("<answer> 3 </answer> and <answer>4</answer>", "4"),
+        ("sum\n#### 72", "72"),
+        ("Answer: 18", "18"),
+        ("**Answer:** 18", "18"),
+        ("The final answer is $(0, 1)$. I hope it is correct.", "(0, 1)"),
+        ("The answer is 3.5. Done", "3.5"),
+        ("The answer is $28$ %", "28%"),
+        ("Therefore $x \\geq 5$ is the solution.", r"x \geq 5"),
+        ("1,000.99", "1,000.99"),
+        (r"<think>\boxed{1}</think> \boxed{2}", "2"),
+        (r"reasoning </think> \boxed{2}", "2"),
+        (r"\boxed{2}<|im_end|> <|im_start|>user \boxed{3}", "2"),
+        ("Answer: 2<|eot_id|>", "2"),
+        ("#### 2</s>", "2"),
+        ("### Answer\n\n2", "2"),
+        ("## Final Answer:\n$2$", "2"),
+        ("#### Answer: 2", "2"),
+        ("#### **2**", "2"),
+        ("<answer>The answer is 2</answer>", "2"),
+        ("The answer is therefore 2 because 1 + 1 = 2.", "2"),
+        (r"\boxed{2} \boxed{3}", "2, 3"),
+        (r"\boxed{2} \boxed{2}", "2"),
+        (r"\boxed{2} or \boxed{3}", "2, 3"),
+        (r"either 2 or \boxed{3}", "2, 3"),
+        (r"\boxed{2}, or possibly 3", "2, possibly 3"),
+        (r"\boxed{2} or more", "2"),
+        (r"$x = \boxed{2}$ and $y = \boxed{3}$", "2, 3"),
+        (r"\boxed{2}\text{ cm}", r"2\text{ cm}"),
+        (r"\boxed{2}\text{ is wrong}", "2"),
+        (r"\boxed{2}$ percent", "2%"),
+        ("It is $2$ or $3$.", "2, 3"),
+        ("<answer>2</answer> or <answer>3</answer>", "2, 3"),
+        ("The answer is $1$, $2$, and $3$.", "$1$, $2$, and $3$"),
+        ("So it goes. " * 40 + "Therefore, there are 12 of them. I hope it is correct.", "12"),
+    ],
+)
+def test_the_last_marked_answer_is_extracted(text: str, answer: str) -> None:
+    assert extract(text) == answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        r"<think>\boxed{5}",
+        r"<think> a </think> <think> \boxed{5}",
+        r"\boxed{}",
+        r"\boxed{5} or rather \boxed{6",
+        "word " * 100 + "so we get 5",
+        r"\boxed{" + "1+" * 2000 + "1}",
+    ],
+)
+def test_no_answer(text: str) -> None:
+    assert extract(text) is None
+
+
+def test_answer_of_a_gold_solution_is_its_box_or_last_line() -> None:
+    assert extract_gold(r"Since $a = 3$, it is \boxed{14{,}916}.") == "14{,}916"
+    assert extract_gold("5 + 7 = <<5+7=12>>12\n#### 12") == "12"
+    assert extract_gold(" 12 ") == "12"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "So it goes. " * 40 + ending
+        for ending in (
+            "Therefore, 2 of 3.",
+            "Therefore, it is 2. Or so.",
+            "therefore 2",
+            "Thus it is 2 or so.",
+        )
+    ],
+)
+def test_a_conclusion_with_several_numbers_is_no_answer(text: str) -> None:
+    assert extract(text) is None
+
+
+PIECES = [
+    *(
+        "\\boxed{",
+        "\\boxed{1} and ",
+        "\\boxed{1} ",
+        "\\boxed{1} or ",
+        "{",
+        "}",
+        "<answer>",
+        "</answer> ",
+        "</think>",
+        "$",
+        "$1$, ",
+        "\\(",
+        "\\[",
+        "\\",
+    ),
+    *(
+        "answer",
+        "answer is ",
+        "answer: ",
+        "answer**\n",
+        "Answer\n",
+        "####",
+        "#### ",
+        "# ",
+        "\n",
+        " ",
+        "\t",
+        "or ",
+        "maybe ",
+        "and ",
+        ",",
+        "a ",
+        "1",
+    ),
+    *(
+        "Therefore ",
+        "is 2",
+        "I hope it is correct",
+        "<|",
+        "[INST]",
+        "**",
+        "\\text{",
+        "\\text{ cm}",
+        "/",
+        ".",
+        "°",
+    ),
+]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join),
+    st.sampled_from(PIECES),
+    st.sampled_from(PIECES),
+)
+def test_extraction_takes_linear_time_in_any_repetition(piece: str, first: str, last: str) -> None:
+    """The time of 60 kB is at most a small multiple of that of 15 kB; a quadratic pattern takes 16
+    times as long, and seconds."""
+    seconds = []
+    for size in (15_000, 60_000):
+        text = first + piece * (size // len(piece)) + last
+        seconds.append(min(seconds_to_extract(text) for _ in range(2)))
+    assert seconds[1] <= 10 * seconds[0] + 0.5
+
+
+def seconds_to_extract(text: str) -> float:
+    start = time.thread_time()
+    extract(text)
+    extract_gold(text)
+    return time.thread_time() - start
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "\\boxed{",
+        "{",
+        "<think>",
+        "</think>",
+        "<answer>",
+        "$",
+        "\\(",
+        "answer is ",
+        "#### \n",
+        "\\boxed{1} and ",
+        "a ",
+    ],
+)
+def test_extraction_takes_linear_time(piece: str) -> None:
+    start = time.process_time()
+    extract(piece * 100_000)
+    assert time.process_time() - start < 3

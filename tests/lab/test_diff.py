@@ -1,0 +1,221 @@
+"""`python -m rlmods.diff`: where and why two runs part."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlmods.errors import UserError
+from rlmods.lab.diff import Parting, _action, causes, diff, text
+from rlmods.run.directory import RUN_DIR_VARIABLE
+from tests.support.planted import SETTINGS, named, train
+
+ROW = {
+    "id": "p",
+    "prompt": "1+1=",
+    "answer": "2",
+    "tokens": [3, 4, 5],
+    "response": "2",
+    "reward": 1.0,
+    "advantage": 0.5,
+    "kept": True,
+}
+
+
+def write(
+    run: Path,
+    *,
+    config: str = "seed: 1\n",
+    grad_norm: float = 1.0,
+    sources: str = "",
+    versions: str = "",
+    **changes: Any,
+) -> Path:
+    """Write a run of two iterations; `changes` are those of the second row of the second
+    iteration."""
+    for folder in ("samples", "checkpoints"):
+        (run / folder).mkdir(parents=True)
+    for name, content in {
+        "config.yaml": config,
+        "sources.txt": sources,
+        "versions.txt": versions,
+    }.items():
+        (run / name).write_text(content)
+    metrics = [
+        {"iteration": i, "wall_s": id(run), "train/grad_norm": grad_norm if i == 2 else 1.0}
+        for i in (1, 2)
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    for i in (1, 2):
+        rows = [ROW, ROW | changes if i == 2 else ROW]
+        (run / f"samples/iteration_{i:06d}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
+    return run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write(tmp_path / "a")
+
+
+class TestParting:
+    @pytest.mark.parametrize(
+        ("changes", "stage", "where"),
+        [
+            (
+                {"tokens": [3, 9, 5], "reward": 0.0},
+                "rollout",
+                "row 1 (prompt p), tokens, token 1: 4 -> 9",
+            ),
+            ({"tokens": [3, 4]}, "rollout", "row 1 (prompt p), tokens, token 2: 5 -> end"),
+            ({"id": "q"}, "rollout", "row 1 (prompt p), id: p -> q"),
+            ({"reward": 0.5, "advantage": 0.0}, "reward", "row 1 (prompt p), reward: 1.0 -> 0.5"),
+            ({"advantage": 0.25}, "advantage", "row 1 (prompt p), advantage: 0.5 -> 0.25"),
+            ({"grad_norm": 2.0}, "update", "train/grad_norm: 1.0 -> 2.0"),
+        ],
+    )
+    def test_first_stage_row_and_token(
+        self, changes: dict[str, Any], stage: str, where: str, run: Path, tmp_path: Path
+    ) -> None:
+        assert diff(run, write(tmp_path / "b", **changes))[0] == Parting(2, stage, where)
+
+    def test_equal_runs_do_not_part(self, run: Path, tmp_path: Path) -> None:
+        other = write(tmp_path / "b", config="seed: 1\nrun_dir: elsewhere\n")
+        assert diff(run, other) == (None, [])
+        assert "equal in all iterations that both have, 1 to 2" in text(run, other)
+
+    def test_runs_without_a_common_iteration(self, run: Path, tmp_path: Path) -> None:
+        """A fork begins after the iteration it is from."""
+        other = write(tmp_path / "b")
+        (other / "metrics.jsonl").write_text('{"iteration": 3, "train/grad_norm": 1.0}\n')
+        assert text(run, other) == f"{run} and {other} have no iteration in common"
+
+    def test_weights_that_differ_move_the_parting_to_the_update_before(
+        self, run: Path, tmp_path: Path
+    ) -> None:
+        other = write(tmp_path / "b", tokens=[1])
+        for path, value in ((run, 0.0), (other, 1.0)):
+            torch.save(
+                {"state_dict": {"w": torch.tensor([value])}},
+                path / "checkpoints/iteration_000001.ckpt",
+            )
+        assert diff(run, other)[0] == Parting(1, "update", "weights w")
+
+
+class TestCauses:
+    def test_the_closest_stage_before_the_parting_is_first(self, run: Path, tmp_path: Path) -> None:
+        changed = (
+            "seed: 1\nreward: {a: 1}\nratio: {low: 2}\nadvantage: {eps: 3}\nlogger: {x: "
+            "1}\nvalidation: {every: 1}\n"
+        )
+        other = write(tmp_path / "b", config=changed)
+
+        def order(stage: str, iteration: int = 1) -> list[str]:
+            return [cause.name for cause in causes(run, other, Parting(iteration, stage, ""))]
+
+        assert order("reward") == ["reward.a", "ratio.low", "advantage.eps"]
+        assert order("advantage") == ["advantage.eps", "reward.a", "ratio.low"]
+        assert order("update") == ["ratio.low", "advantage.eps", "reward.a"]
+        assert order("rollout", 2) == ["ratio.low", "advantage.eps", "reward.a"]
+        assert order("validation", 1)[0] == "validation.every"
+
+    def test_sources_packages_and_processor(self, run: Path, tmp_path: Path) -> None:
+        first = write(
+            tmp_path / "b",
+            sources="1 rlmods/ratio/clipped.py\n",
+            versions="command train.py\ntorch 1\nprocessor A\n",
+        )
+        second = write(
+            tmp_path / "c",
+            sources="2 rlmods/ratio/clipped.py\n",
+            versions="command train.py seed=1\ntorch 2\nprocessor B\n",
+        )
+        found = causes(first, second, Parting(1, "update", ""))
+        assert [(x.kind, x.name) for x in found] == [
+            ("source", "rlmods/ratio/clipped.py"),
+            ("package", "torch"),
+            ("machine", "processor"),
+        ]
+
+    def test_one_of_several_settings_is_not_given_as_the_cause(
+        self, run: Path, tmp_path: Path
+    ) -> None:
+        one = text(run, write(tmp_path / "b", config="seed: 1\nratio: {low: 2}\n", grad_norm=2.0))
+        assert "\ncause: setting ratio.low" in one
+        several = text(
+            run,
+            write(
+                tmp_path / "c",
+                config="seed: 1\nratio: {low: 2}\nadvantage: {eps: 3}\n",
+                grad_norm=2.0,
+            ),
+        )
+        assert re.search(
+            r"\n\d+ settings differ, and any of them may be the cause; the most likely one: "
+            r"setting ratio\.low",
+            several,
+        )
+
+    def test_without_a_recorded_difference_it_says_so(self, run: Path, tmp_path: Path) -> None:
+        assert "no cause is recorded" in text(run, write(tmp_path / "b", grad_norm=2.0))
+
+
+class TestReceivedFiles:
+    def test_settings_that_expand_without_end_are_refused(self, run: Path, tmp_path: Path) -> None:
+        bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+            f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)
+        )
+        for i, config in enumerate(
+            (bomb, "a: &a [*a]\n", bomb.replace("[", "{<<: [").replace("]", "]}"))
+        ):
+            with pytest.raises(UserError, match="has YAML aliases"):
+                diff(run, write(tmp_path / f"b{i}", config=config))
+
+    def test_broken_and_executable_settings_are_refused(self, run: Path, tmp_path: Path) -> None:
+        for i, config in enumerate(("a: [", "a: !!python/object/apply:os.getcwd []\n")):
+            with pytest.raises(UserError, match="cannot be read"):
+                diff(run, write(tmp_path / f"b{i}", config=config))
+
+    def test_control_characters_are_not_printed(self, run: Path, tmp_path: Path) -> None:
+        assert "\x1b" not in text(
+            run, write(tmp_path / "b", config='seed: "\\e[31m"\n', tokens=["\x1b[2J"], id="\x1b")
+        )
+
+    def test_damaged_checkpoint_and_other_arguments(self, run: Path, tmp_path: Path) -> None:
+        other = write(tmp_path / "b")
+        for path in (run, other):
+            (path / "checkpoints/iteration_000002.ckpt").write_bytes(b"cos\nsystem\n")
+        with pytest.raises(UserError, match="cannot be read"):
+            diff(run, other)
+        for tensor in (torch.ones(3).to_sparse(), torch.empty(3, device="meta")):
+            for path in (run, other):
+                torch.save(
+                    {"state_dict": {"w": tensor}}, path / "checkpoints/iteration_000002.ckpt"
+                )
+            with pytest.raises(UserError, match=r"cannot be read .*dense tensor"):
+                diff(run, other)
+        for arguments in ([str(run)], [str(run), str(tmp_path)]):
+            with pytest.raises(
+                UserError, match=r"type: python -m rlmods.diff RUN RUN|is not a run directory"
+            ):
+                _action(arguments)
+
+
+PLANTED = ("rollout.temperature=0.9", "advantage.unbiased=false", "optimizer.lr=0.0002")
+"""Some of the changes of `tests.support.planted`, one for each stage that shows them."""
+
+
+def test_planted_changes_of_a_run_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_DIR_VARIABLE, "")
+    base = train(tmp_path / "base")
+    shutil.copytree(base, tmp_path / "copy")
+    assert diff(base, tmp_path / "copy") == (None, [])
+    for i, override in enumerate(PLANTED):
+        assert named(base, train(tmp_path / f"{i}", override), SETTINGS[override])

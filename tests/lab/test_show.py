@@ -1,0 +1,299 @@
+"""`python -m rlmods.show`: responses of a saved iteration as a tree."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlmods.advantage import BranchNorm, Tree
+from rlmods.errors import UserError
+from rlmods.lab import show
+from rlmods.lab.show import check_tree, groups, tree_lines
+from rlmods.training.collate import collate
+from rlmods.training.credit import CreditAssignment
+from rlmods.training.metrics import log_advantages, sample_rows
+from rlmods.types import Branch, Prompt, Response, Scores
+
+PROMPT = Prompt(id="p1", text="17 * 23 = ?")
+DECISION = {
+    "position": 4,
+    "entropy": 0.31,
+    "initial_entropy": 0.22,
+    "probability": 0.518,
+    "num_branches": 2,
+}
+
+
+def response(text: str, tokens: str, branch: Branch | None = None, **meta: Any) -> Response:
+    """A response of one token per character."""
+    return Response(
+        PROMPT, [9], [ord(c) for c in tokens], [-1.0] * len(tokens), text, branch=branch, meta=meta
+    )
+
+
+RESPONSES = [
+    response("391", "abcdEF", decisions=[DECISION]),
+    response("400", "abcdGHIJ", Branch(0, 4)),
+    response("390", "abcdGHKL", Branch(1, 6)),
+    response("40\x1b[2J0", "xyz"),
+    response("392", "abMN", Branch(2, 2)),
+]
+REWARDS = [1.0, 0.0, 0.5, 0.0, 0.0]
+
+
+def rows(part: Any = None) -> list[dict[str, Any]]:
+    """Rows of the sample log, as the training loop writes them, with advantages of `part`
+    (`tree`)."""
+    group, scores = torch.tensor([3] * 5), Scores(REWARDS)
+    batch = collate(RESPONSES, scores, group, policy_version=0, pad_id=0)
+    batch.mask[:3, 4] = False  # token 3 is observed
+    logged = sample_rows(RESPONSES, scores, torch.ones(5, dtype=torch.bool), 7, group)
+    log_advantages(
+        {3: logged},
+        CreditAssignment(part or Tree()).estimate(batch, scores, torch.zeros_like(batch.rewards)),
+    )
+    return logged
+
+
+TREE = """\
+p1  5 responses, mean reward 0.3  17 * 23 = ?
+├── tokens 0-2  4 responses, mean reward 0.375, advantage +0.075
+│   ├── tokens 2-4  3 responses, mean reward 0.5, advantage +0.125  entropy 0.220 -> 0.310, P 0.518
+│   │   ├── response 0  tokens 4-6  reward 1, advantage +0.500  stop  391
+│   │   └── tokens 4-6  2 responses, mean reward 0.25, advantage -0.250
+│   │       ├── response 1  tokens 6-8  reward 0, advantage -0.250  stop  400
+│   │       └── response 2  tokens 6-8  reward 0.5, advantage +0.250  stop  390
+│   └── response 4  tokens 2-4  reward 0, advantage -0.375  stop  392
+└── response 3  tokens 0-3  reward 0, advantage -0.300  stop  40\\x1b[2J0"""
+
+
+class TestRows:
+    def test_hold_the_branches(self) -> None:
+        found = [row["branch"] for row in rows()]
+        assert [(x["sample"], x["parent"], x["shared"]) for x in found] == [
+            (0, None, 0),
+            (1, 0, 4),
+            (2, 1, 6),
+            (3, None, 0),
+            (4, 2, 2),
+        ]
+        assert found[0]["decisions"] == [DECISION]
+        assert all(not x["decisions"] for x in found[1:])
+
+    def test_hold_the_advantages_of_runs_of_sampled_tokens(self) -> None:
+        """Token 3 is observed, apart from the last branch. Tokens 4 to 7 of the second response are
+        two segments of equal advantage."""
+        first, second, *_, last = (row["branch"]["segments"] for row in rows())
+        assert [run[:2] for run in first] == [[0, 2], [2, 3], [4, 6]]
+        assert [run[:2] for run in second] == [[0, 2], [2, 3], [4, 8]]
+        assert [run[:2] for run in last] == [[0, 2], [2, 4]]
+        assert [run[2] for run in last] == pytest.approx([0.075, -0.375])
+
+    def test_have_runs_that_end_before_observed_tokens(self) -> None:
+        """Also where all sampled tokens have the same advantage."""
+        found = [row["branch"]["segments"] for row in rows(BranchNorm(attribution="soft"))]
+        assert [[run[:2] for run in runs] for runs in found[:2]] == [
+            [[0, 3], [4, 6]],
+            [[0, 3], [4, 8]],
+        ]
+
+    def test_without_branches_have_no_column_for_them(self) -> None:
+        roots = [replace(RESPONSES[0], meta={}), RESPONSES[3]]
+        assert all(
+            "branch" not in row
+            for row in sample_rows(
+                roots, Scores([0.0, 1.0]), torch.tensor([True] * 2), 7, torch.tensor([3, 3])
+            )
+        )
+
+
+class TestTree:
+    def test_shows_every_segment_once(self) -> None:
+        assert "\n".join(tree_lines(rows())) == TREE
+
+    def test_of_responses_without_branches(self) -> None:
+        roots = [{k: v for k, v in row.items() if k != "branch"} for row in rows()[:2]]
+        assert list(tree_lines(roots)) == [
+            "p1  2 responses, mean reward 0.5  17 * 23 = ?",
+            f"├── response 0  tokens 0-6  reward 1, advantage {roots[0]['advantage']:+.3f}  "
+            "stop  391",
+            f"└── response 1  tokens 0-8  reward 0, advantage {roots[1]['advantage']:+.3f}  "
+            "stop  400",
+        ]
+
+    def test_cuts_are_those_of_a_segment(self) -> None:
+        cut = [{**row, "cuts": [5, 99, True]} for row in rows()]
+        lines = list(tree_lines(cut))
+        assert [line.split("tokens ")[1][:14] for line in lines if "cut at" in line] == [
+            "4-6 (cut at 5)",
+            "4-6 (cut at 5)",
+        ]
+        assert list(tree_lines([{**row, "cuts": "abc"} for row in rows()])) == TREE.splitlines()
+
+    def test_a_prompt_that_occurs_twice_has_two_trees(self) -> None:
+        assert [len(group) for group in groups([*rows(), *rows()])] == [5, 5]
+
+
+class TestCommand:
+    @pytest.fixture
+    def run(self, tmp_path: Path) -> Path:
+        path = tmp_path / "samples/iteration_000007.jsonl"
+        path.parent.mkdir()
+        path.write_text(
+            "".join(
+                json.dumps(row) + "\n"
+                for row in [*rows(), {**rows()[3], "id": "p2", "reward": None}]
+            )
+        )
+        return tmp_path
+
+    def test_prints_the_tree_of_a_prompt(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        show.main([str(run), "7", "p1"])
+        assert capsys.readouterr().out == TREE + "\n"
+
+    def test_lists_the_prompts(self, run: Path) -> None:
+        assert show.show(run, "7") == "p1  5 responses, mean reward 0.3\np2  reward none"
+
+    @pytest.mark.parametrize(
+        ("arguments", "problem"),
+        [
+            (("8",), "no responses of iteration 8: choose from 7"),
+            (("x",), "no responses of iteration x"),
+            (("7", "p3"), "choose from p1, p2"),
+        ],
+    )
+    def test_names_what_there_is(self, run: Path, arguments: tuple[str, ...], problem: str) -> None:
+        with pytest.raises(UserError, match=problem):
+            show.show(run, *arguments)
+
+    def test_says_how_to_save_responses(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match="every=1 saves them"):
+            show.show(tmp_path, "7")
+
+    @pytest.mark.parametrize("arguments", [["RUN"], ["RUN", "7", "p1", "p2"]])
+    def test_usage(self, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit, match="type: python -m rlmods"):
+            show.main(arguments)
+
+
+def save(logged: list[dict[str, Any]], run: Path) -> None:
+    (run / "samples").mkdir()
+    (run / "samples/iteration_x.jsonl").touch()
+    (run / "samples/iteration_000001.jsonl").write_text(
+        "".join(f"{json.dumps(row)}\n" for row in logged)
+    )
+
+
+class TestReceivedFiles:
+    def test_trees_of_this_project_are_accepted(self) -> None:
+        check_tree(rows(), Path("x"))
+        check_tree([{"id": "1"}, {"id": "1"}], Path("x"))
+
+    @pytest.mark.parametrize(
+        ("index", "changes"),
+        [
+            (1, {"parent": 1}),
+            (1, {"parent": 4}),
+            (1, {"parent": -1}),
+            (1, {"parent": "0"}),
+            (1, {"parent": True}),
+            (2, {"sample": 1}),
+            (1, {"shared": -4}),
+            (1, {"shared": None}),
+            (0, {"decisions": None}),
+        ],
+    )
+    def test_others_are_refused(self, index: int, changes: dict[str, Any], tmp_path: Path) -> None:
+        logged = rows()
+        logged[index]["branch"] |= changes
+        save(logged, tmp_path)
+        with pytest.raises(
+            UserError, match=f"branches of response {index} to prompt p1 are not those of a tree"
+        ):
+            show.show(tmp_path, "1", "p1")
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"reward": "x", "advantage": []},
+            {"prompt": []},
+            {"prompt": 1},
+            {"prompt": ["x"]},
+            {"response": None},
+            {"id": 1},
+            *(
+                {"decisions": x}
+                for x in (
+                    [1],
+                    [{"position": 4}],
+                    [{**DECISION, "entropy": "0.1"}],
+                    [{**DECISION, "probability": None}],
+                )
+            ),
+            *({"segments": x} for x in (1, [1], [["a", 1, 2]], [[0, 2]])),
+        ],
+        ids=str,
+    )
+    def test_values_of_other_types_are_left_out(
+        self, changes: dict[str, Any], tmp_path: Path
+    ) -> None:
+        logged = rows()
+        for row in logged:
+            (row["branch"] if {*changes} <= {"decisions", "segments"} else row).update(changes)
+        save(logged, tmp_path)
+        assert len(show.show(tmp_path, "1", str(logged[0]["id"])).splitlines()) == len(
+            TREE.splitlines()
+        )
+        assert len(show.show(tmp_path, "1").splitlines()) == 1
+
+    @pytest.mark.parametrize(
+        "changes", [{"tokens": 5}, {"tokens": ["a"]}, {"tokens": None}], ids=str
+    )
+    def test_rows_without_tokens_are_refused(self, changes: dict[str, Any], tmp_path: Path) -> None:
+        save([row | changes for row in rows()], tmp_path)
+        with pytest.raises(UserError, match="holds rows that are no responses: give another run"):
+            show.show(tmp_path, "1")
+
+    def test_no_text_controls_the_terminal(self, tmp_path: Path) -> None:
+        escape = "\x1b[2J"
+        texts = {
+            "id": escape,
+            "finish": escape,
+            "response": escape,
+            "prompt": [{"role": escape, "content": escape}],
+        }
+        save([row | texts for row in rows()], tmp_path)
+        assert "\x1b" not in show.show(tmp_path, "1", escape) + show.show(tmp_path, "1")
+
+    @pytest.mark.parametrize("chain", [True, False])
+    def test_a_tree_that_is_too_deep_is_one_line(self, chain: bool, tmp_path: Path) -> None:
+        one = {**rows()[0], "tokens": [1] * 1100}
+        tree = [
+            {
+                "sample": i,
+                "parent": (i - 1 if chain else 0) if i else None,
+                "shared": i,
+                "decisions": [],
+            }
+            for i in range(1100)
+        ]
+        save([one | {"branch": branch} for branch in tree], tmp_path)
+        with pytest.raises(
+            UserError, match="the tree of responses to prompt p1 is too deep to be printed"
+        ):
+            show.show(tmp_path, "1", "p1")
+
+    @pytest.mark.parametrize("branch", ["x", 1, [], None])
+    def test_branches_of_other_types_are_refused(self, branch: Any) -> None:
+        logged = rows()
+        logged[2]["branch"] = branch
+        with pytest.raises(UserError, match="response 2"):
+            check_tree(logged, Path("x"))
+        assert groups(logged) == [logged]
