@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from rlmods.data.pools import DifficultyPools
@@ -107,19 +108,17 @@ class PromptLoader:
         return self._streams[source][index]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, which is the same on every rank."""
-        state = {
+        """Return the state, which is the same on every rank. It is kept in every iteration, so only
+        the first call reads the rows."""
+        state: dict[str, Any] = {
             "taken": self._num_taken,
             "seed": self.seed,
             "prompts": len(self.prompts),
-            "fingerprint": self._fingerprint(),
+            "fingerprint": self._fingerprint,
         }
-        return (
-            state
-            if self.pools is None
-            else state
-            | {"streams": {name: stream.state_dict() for name, stream in self._streams.items()}}
-        )
+        if self.pools is not None:
+            state["streams"] = {name: stream.state_dict() for name, stream in self._streams.items()}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the position. Raises: UserError if data or seed changed, as the rest of the pass
@@ -140,19 +139,21 @@ class PromptLoader:
         for name, stream in self._streams.items() if self.pools is not None else ():
             stream.load_state_dict(state["streams"][name])
 
+    @cached_property
     def _fingerprint(self) -> int:
         digest = hashlib.sha256()
-        for p in self.prompts:
-            messages = None if p.messages is None else [dict(m) for m in p.messages]
-            row = [
-                p.id,
-                p.text,
-                messages,
-                p.answer,
-                dict(p.meta),
-                *([] if p.source is None else [p.source]),
-            ]
-            digest.update(json.dumps(row, default=str, sort_keys=True).encode())
+        for prompt in self.prompts:
+            digest.update(_encode(prompt))
         if self.interleaving is not None:
             digest.update(json.dumps(self.interleaving.shares).encode())
         return int.from_bytes(digest.digest()[:7], "big")
+
+
+def _encode(prompt: Prompt) -> bytes:
+    """Return everything that the fingerprint covers of a row."""
+    row: list[Any] = [prompt.id, prompt.text, None, prompt.answer, dict(prompt.meta)]
+    if prompt.messages is not None:
+        row[2] = [dict(message) for message in prompt.messages]
+    if prompt.source is not None:
+        row.append(prompt.source)
+    return json.dumps(row, default=str, sort_keys=True).encode()

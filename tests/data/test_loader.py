@@ -120,6 +120,29 @@ def test_state_holds_integers_and_advances_before_the_batch_is_returned():
     assert all(type(value) is int for value in state.values())
 
 
+class CountingRows(list):
+    """Rows that count how often one of them is read in turn."""
+
+    num_read = 0
+
+    def __iter__(self):
+        for row in super().__iter__():
+            self.num_read += 1
+            yield row
+
+
+def test_the_state_of_every_iteration_reads_the_rows_once_a_run():
+    rows = CountingRows(prompts(50))
+    loader = PromptLoader(rows, 1)
+    batches = iter(loader)
+    next(batches)
+    rows_of_a_pass = rows.num_read  # its permutation
+    states = [(next(batches), loader.state_dict()) for _ in range(20)]
+    assert rows.num_read == rows_of_a_pass + len(rows)
+    assert [state["taken"] for _, state in states] == list(range(2, 22))
+    assert states[0][1]["fingerprint"] == PromptLoader(prompts(50), 1).state_dict()["fingerprint"]
+
+
 def test_errors():
     state = PromptLoader(prompts(7), 3).state_dict()
     changed = [*prompts(6), Prompt(id="6", text="6!")]
