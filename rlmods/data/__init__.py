@@ -1,10 +1,8 @@
 """Data sets: each part is called once, before a model is loaded, and returns validated `Splits`."""
 
 from rlmods.data.arithmetic import Arithmetic
-from rlmods.data.episodes import Episodes
 from rlmods.data.gsm8k import GSM8K
 from rlmods.data.hidden_number import HiddenNumber
-from rlmods.data.hidden_thing import HiddenThing
 from rlmods.data.jsonl import Jsonl
 from rlmods.data.loader import PromptLoader
 from rlmods.data.long_sums import LongSums
@@ -14,14 +12,11 @@ from rlmods.data.preferences import Preferences
 from rlmods.data.reasoning_gym import ReasoningGym
 from rlmods.data.schema import Splits
 from rlmods.data.stories import Stories
-from rlmods.data.verifiers import VerifiersData
 
 __all__ = [
     "GSM8K",
     "Arithmetic",
-    "Episodes",
     "HiddenNumber",
-    "HiddenThing",
     "Jsonl",
     "LongSums",
     "Mixture",
@@ -31,5 +26,4 @@ __all__ = [
     "ReasoningGym",
     "Splits",
     "Stories",
-    "VerifiersData",
 ]

@@ -10,34 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlmods.environment.guess_number import GuessNumber
-    from rlmods.environment.gymnasium import Gymnasium
-    from rlmods.environment.openenv import OpenEnv
     from rlmods.environment.single_turn import SingleTurn
-    from rlmods.environment.textarena import TextArena
     from rlmods.environment.tools import Tools
-    from rlmods.environment.twenty_questions import TwentyQuestions
-    from rlmods.environment.verifiers import Verifiers
 
 __all__ = [
     "GuessNumber",
-    "Gymnasium",
-    "OpenEnv",
     "SingleTurn",
-    "TextArena",
     "Tools",
-    "TwentyQuestions",
-    "Verifiers",
 ]
 
 _MODULES = {
     "GuessNumber": "guess_number",
-    "Gymnasium": "gymnasium",
-    "OpenEnv": "openenv",
     "SingleTurn": "single_turn",
-    "TextArena": "textarena",
     "Tools": "tools",
-    "TwentyQuestions": "twenty_questions",
-    "Verifiers": "verifiers",
 }
 
 

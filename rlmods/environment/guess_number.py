@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rlmods.environment.whole_numbers import last_number
 from rlmods.errors import check_bounds
 from rlmods.types import Prompt, Reply, Turn
+
+_NUMBER = re.compile(r"(?<!\d)(?<!\d\.)-?\d{1,9}(?!\d|\.\d)")
 
 
 @dataclass
@@ -28,7 +29,12 @@ class Guessing:
         guess = last_number(turn.text)
         if guess == self.number:
             return Reply(None, 1.0)
-        text = "no number" if guess is None else "higher" if guess < self.number else "lower"
+        if guess is None:
+            text = "no number"
+        elif guess < self.number:
+            text = "higher"
+        else:
+            text = "lower"
         return Reply([{"role": "user", "content": text}], -self.turn_penalty)
 
 
@@ -41,7 +47,7 @@ class GuessNumber:
     With bisection, a number of n candidates takes at most log2(n) + 1 guesses; without a memory of
     the replies it takes n on average.
 
-    Raises: ValueError for a field out of range, or a gold answer that is no whole number."""
+    Raises: ValueError for a field out of range, or a gold answer that is not a whole number."""
 
     max_turns: int = 5
     """Number of guesses."""
@@ -68,10 +74,17 @@ class GuessNumber:
         """
         if prompt.answer is None or not re.fullmatch(r"-?\d{1,9}", prompt.answer.strip()):
             raise ValueError(
-                f"its answer {prompt.answer!r} is no whole number: type data=hidden_number"
+                f"its answer {prompt.answer!r} is not a whole number: type data=hidden_number"
             )
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Guessing:
         """Begin a game. Nothing in it is random."""
         self.check_prompt(prompt)
         return Guessing(prompt, int(prompt.answer or ""), self.turn_penalty)
+
+
+def last_number(text: str) -> int | None:
+    """Return the last whole number of at most 9 digits in a text; None if there is none. Digits of
+    a longer or of a decimal number do not count."""
+    numbers = _NUMBER.findall(text)
+    return int(numbers[-1]) if numbers else None

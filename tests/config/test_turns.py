@@ -27,6 +27,22 @@ TIMED = (
     "+reward@reward.terms.game.reward=environment",
     "+reward.terms.game.timeout_s=5",
 )
+FOUR = r"prompt .*: its answer 'four' is not a whole number"
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """Questions whose answers are not numbers."""
+    file = tmp_path / "rows.jsonl"
+    rows = (f'{{"prompt": "Guess {i}:", "answer": "four"}}\n' for i in range(40))
+    file.write_text("".join(rows))
+    return file
+
+
+def named(file: Path) -> list[str]:
+    """Return the overrides that validate on a file too."""
+    other = "validation.data.other"
+    return [f"+data@{other}=jsonl", f"{other}.train={file}", f"{other}.num_val=4"]
 
 
 class TestRules:
@@ -91,44 +107,23 @@ class TestRules:
                 "policy.hidden_size=32",
             ).learner()
 
-    def test_prompts_must_begin_an_episode(self, tmp_path: Path) -> None:
-        file = tmp_path / "rows.jsonl"
-        file.write_text(
-            "".join(f'{{"prompt": "Guess {i}:", "answer": "four"}}\n' for i in range(40))
-        )
-        typed = (
-            "data=jsonl",
-            f"data.train={file}",
-            "data.prompt=prompt",
-            "data.answer=answer",
-            "data.num_val=4",
-        )
-        with pytest.raises(
-            UserError,
-            match=r"environment=guess_number cannot begin with prompt .*: its answer 'four' is no "
-            r"whole number",
-        ):
+    def test_prompts_must_begin_an_episode(self, words: Path) -> None:
+        typed = ("data=jsonl", f"data.train={words}", "data.num_val=4")
+        with pytest.raises(UserError, match=f"environment=guess_number cannot begin with {FOUR}"):
             plan("environment=guess_number", "reward=environment", *typed)
 
-    def test_so_must_those_of_named_sets(self) -> None:
-        with pytest.raises(
-            UserError,
-            match=r"environment=guess_number cannot begin with prompt .*: its answer '.*' is no "
-            r"whole number",
-        ):
-            plan(*GAME, "+data@validation.data.other=hidden_thing")
+    def test_so_must_those_of_named_sets(self, words: Path) -> None:
+        with pytest.raises(UserError, match=f"environment=guess_number cannot begin with {FOUR}"):
+            plan(*GAME, *named(words))
 
-    def test_so_must_those_of_an_evaluation(self) -> None:
+    def test_so_must_those_of_an_evaluation(self, words: Path) -> None:
+        game = ["environment=guess_number", "reward=environment"]
         for typed in (
-            ["data=hidden_thing"],
-            ["data=hidden_number", "+data@validation.data.other=hidden_thing"],
+            ["data=jsonl", f"data.train={words}", "data.num_val=4"],
+            ["data=hidden_number", *named(words)],
         ):
-            with pytest.raises(
-                UserError,
-                match=r"environment: no episode begins with prompt .*: its answer '.*' is no whole "
-                r"number",
-            ):
-                evaluate(str(WEIGHTS), [*typed, "environment=guess_number", "reward=environment"])
+            with pytest.raises(UserError, match=f"environment: no episode begins with {FOUR}"):
+                evaluate(str(WEIGHTS), [*typed, *game])
 
     def test_arpo_branches(self) -> None:
         rollout = plan("algo=arpo").parts["rollout"]

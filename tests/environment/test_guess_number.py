@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from rlmods.environment import GuessNumber
-from rlmods.environment.whole_numbers import last_number
+from rlmods.environment.guess_number import last_number
 from rlmods.types import Prompt, Turn
 
 PROMPT = Prompt(id="a", text="Guess:", answer="4")
@@ -58,7 +58,7 @@ def test_a_copy_is_a_game_of_its_own() -> None:
 
 def test_the_answer_must_be_a_number() -> None:
     for answer in (None, "four", "4.5"):
-        with pytest.raises(ValueError, match=r"is no whole number: type data=hidden_number"):
+        with pytest.raises(ValueError, match=r"is not a whole number: type data=hidden_number"):
             GuessNumber().check_prompt(Prompt(id="a", text="x", answer=answer))
 
 

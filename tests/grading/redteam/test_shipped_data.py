@@ -57,8 +57,8 @@ SHIPPED = {
     "mixture": [MIXTURE],
 }
 """Overrides by option of `data`."""
-NOT_ONLINE = {"preferences", "hidden_number", "hidden_thing", "episodes", "verifiers"}
-"""Data for offline algorithms, without a reward, and of environments, which give it."""
+NOT_ONLINE = {"preferences", "hidden_number"}
+"""Data for offline algorithms, without a reward, and of an environment, which gives it."""
 GOLDS = (
     *(
         "17",

@@ -9,8 +9,9 @@ from functools import cached_property
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from environments import check_limits, describe, failed, observed, opened, seed_of
+
 from rlmods.data.schema import import_extra
-from rlmods.environment.seeded import describe, failed, observed, opened, seed_of
 from rlmods.environment.worker import to_text
 from rlmods.errors import UserError, check_bounds
 from rlmods.types import Prompt, Reply, Turn
@@ -31,7 +32,8 @@ class Session:
         """Begin an episode from a seed."""
         client = environment.connect()
         text = environment.as_text(client.reset(seed=seed, **environment.options).observation)
-        text = "\n".join(part for part in (environment.instruction, text) if part)
+        if environment.instruction:
+            text = f"{environment.instruction}\n{text}"
         return cls(opened(prompt, to_text(text, environment.max_result_chars)), client, environment)
 
     def reply(self, turn: Turn) -> Reply:
@@ -59,7 +61,7 @@ class OpenEnv:
     """The policy acts in an environment that an OpenEnv server runs, one action a turn
     (`data=episodes reward=environment`). The prompt of an episode is `instruction` and the
     observation of `reset(seed=...)`, with the seed of the prompt; an action is `{action: TURN}`.
-    The rewards are those of the steps; None counts as 0. Each response has a session of its own, so
+    Rewards come from the steps; None counts as 0. Each response has a session of its own, so
     the server has to take as many at once as responses are sampled in an iteration
     (`max_concurrent_envs`).
 
@@ -93,10 +95,8 @@ class OpenEnv:
     copies: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        counts = ("max_turns", "max_tokens", "max_result_chars")
-        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
-        rules["timeout_s"] = (self.timeout_s > 0, "above 0")
-        check_bounds(self, "environment", rules)
+        check_limits(self)
+        check_bounds(self, "environment", {"timeout_s": (self.timeout_s > 0, "above 0")})
 
     def check_prompt(self, prompt: Prompt) -> None:
         """Check that the server begins an episode, and that the prompt has a seed.
@@ -142,23 +142,18 @@ class OpenEnv:
         Raises:
             ValueError: it lacks the field `observation`.
         """
-        fields = (
-            {name: value for name, value in observation.items() if name != "metadata"}
-            if isinstance(observation, dict)
-            else observation
-        )
+        if not isinstance(observation, dict):
+            observation = {"observation": observation}
+        fields = {name: value for name, value in observation.items() if name != "metadata"}
         if self.observation is not None:
-            if not isinstance(fields, dict) or self.observation not in fields:
-                known = ", ".join(fields) if isinstance(fields, dict) else "none"
+            if self.observation not in fields:
+                known = ", ".join(fields)
                 raise ValueError(f"an observation has no field {self.observation}; fields: {known}")
-            fields = fields[self.observation]
-        if isinstance(fields, dict) and len(fields) == 1:
-            [fields] = fields.values()
-        return (
-            fields
-            if isinstance(fields, str)
-            else json.dumps(fields, ensure_ascii=False, default=str)
-        )
+            fields = {self.observation: fields[self.observation]}
+        value = next(iter(fields.values())) if len(fields) == 1 else fields
+        if isinstance(value, str):
+            return value
+        return json.dumps(value, ensure_ascii=False, default=str)
 
     @cached_property
     def _problem(self) -> str | None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from environments import Episodes
+from textarena_environment import TextArena
 
-from rlmods.data import Episodes
-from rlmods.environment import TextArena
 from rlmods.errors import UserError
 from rlmods.types import Prompt, Turn
 
@@ -131,8 +131,6 @@ class TestGame:
 
     def test_what_cannot_begin_is_refused(self) -> None:
         self.game.check_prompt(PROMPT)
-        with pytest.raises(ValueError, match="it has no seed: type data=episodes"):
-            self.game.check_prompt(Prompt(id="a", text="x"))
         with pytest.raises(
             UserError,
             match=r"environment\.game=Dicee: ValueError: Environment Dicee not found .*: type env",
@@ -142,22 +140,6 @@ class TestGame:
             UserError, match=r"environment\.game=Dice: TypeError: .* type environment\.game="
         ):
             TextArena("Dice", options={"no": 1}).check_prompt(PROMPT)
-
-
-def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "textarena", None)
-    with pytest.raises(
-        UserError,
-        match=r"^environment=textarena needs the package textarena; type pip install "
-        r"'rlmods\[textarena\]'$",
-    ):
-        TextArena().check_prompt(PROMPT)
-
-
-@pytest.mark.parametrize("field", ["max_turns", "max_tokens", "max_result_chars"])
-def test_fields_are_checked(field: str) -> None:
-    with pytest.raises(ValueError, match=rf"environment\.{field}=0: must be at least 1"):
-        TextArena(**{field: 0})  # type: ignore[arg-type]
 
 
 class TestPackage:

@@ -9,11 +9,12 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, ClassVar
 
+from environments import check_limits, describe, failed, observed, opened, seed_of
+
 from rlmods.data.schema import import_extra
-from rlmods.environment.seeded import describe, failed, observed, opened, seed_of
-from rlmods.environment.whole_numbers import last_number
+from rlmods.environment.guess_number import last_number
 from rlmods.environment.worker import to_text
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.types import Prompt, Reply, Turn
 
 
@@ -32,7 +33,9 @@ class Acting:
         """Begin an episode from a seed."""
         inner = environment.make()
         observation, _ = inner.reset(seed=seed)
-        text = "\n".join(part for part in (environment.instruction, as_text(observation)) if part)
+        text = as_text(observation)
+        if environment.instruction:
+            text = f"{environment.instruction}\n{text}"
         return cls(opened(prompt, to_text(text, environment.max_result_chars)), inner, environment)
 
     def reply(self, turn: Turn) -> Reply:
@@ -60,7 +63,7 @@ class Gymnasium:
 
     Actions are texts (`spaces.Text`: the whole turn, without white space around it) or whole
     numbers (`spaces.Discrete`: the last one of the turn). Observations that are not text are
-    written as JSON. The rewards are those of the steps.
+    written as JSON. Rewards come from the steps.
 
     An environment that raises an exception ends the episode without a score, and the exception is
     recorded as a failed call (`train/tool_errors`).
@@ -87,10 +90,7 @@ class Gymnasium:
     copies: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        counts = ("max_turns", "max_tokens", "max_result_chars")
-        check_bounds(
-            self, "environment", {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
-        )
+        check_limits(self)
 
     def check_prompt(self, prompt: Prompt) -> None:
         """Check that the environment exists and that the prompt has a seed.
@@ -147,16 +147,16 @@ def read_action(text: str, space: Any) -> Any:
     if type(space).__name__ == "Text":
         return text.strip() if space.contains(text.strip()) else None
     number = last_number(text)
-    return number if number is not None and space.start <= number < space.start + space.n else None
+    if number is None or not space.start <= number < space.start + space.n:
+        return None
+    return number
 
 
 def as_text(observation: Any) -> str:
     """Return an observation as text: JSON for numbers and arrays."""
-    return (
-        observation
-        if isinstance(observation, str)
-        else json.dumps(observation, default=_plain, ensure_ascii=False)
-    )
+    if isinstance(observation, str):
+        return observation
+    return json.dumps(observation, default=_plain, ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:

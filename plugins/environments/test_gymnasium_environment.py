@@ -10,11 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium_environment import Gymnasium, as_text, read_action
 
-from rlmods.environment import Gymnasium
-from rlmods.environment.gymnasium import as_text, read_action
-from rlmods.environment.seeded import failed
-from rlmods.environment.worker import MARK
 from rlmods.errors import UserError
 from rlmods.types import Prompt, Reply, Turn
 
@@ -103,14 +100,8 @@ class TestEpisode:
         assert (reply.messages, reply.reward) == (None, None)
         assert [call.result for call in reply.calls] == ["Error: RuntimeError: outside"]
 
-    def test_the_exception_is_cut(self) -> None:
-        [call] = failed("walk", RuntimeError("x" * 99), 20).calls
-        assert call.result == f"{'Error: RuntimeError: ' + 'x' * 99:.20}{MARK}"
-
     def test_what_cannot_begin_is_refused(self) -> None:
         self.walk.check_prompt(PROMPT)
-        with pytest.raises(ValueError, match="it has no seed: type data=episodes"):
-            self.walk.check_prompt(Prompt(id="a", text="x"))
         with pytest.raises(
             UserError,
             match=r"environment\.env_id=Wal: KeyError: 'Wal': type environment\.env_id=FrozenLake-v1",
@@ -134,22 +125,6 @@ def test_text_actions_are_the_whole_turn() -> None:
 def test_observations_are_text_or_json() -> None:
     assert as_text("a room") == "a room"
     assert as_text((np.int64(3), np.array([1, 0]), {"b": True})) == '[3, [1, 0], {"b": true}]'
-
-
-def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(
-        UserError,
-        match=r"^environment=gymnasium needs the package gymnasium; type pip install "
-        r"'rlmods\[gymnasium\]'$",
-    ):
-        Gymnasium().check_prompt(PROMPT)
-
-
-@pytest.mark.parametrize("field", ["max_turns", "max_tokens", "max_result_chars"])
-def test_fields_are_checked(field: str) -> None:
-    with pytest.raises(ValueError, match=rf"environment\.{field}=0: must be at least 1"):
-        Gymnasium(**{field: 0})  # type: ignore[arg-type]
 
 
 def test_a_lake_of_the_package_is_crossed() -> None:

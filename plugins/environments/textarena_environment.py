@@ -11,11 +11,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from environments import check_limits, describe, failed, observed, opened, seed_of
 
 from rlmods.data.schema import import_extra
-from rlmods.environment.seeded import describe, failed, observed, opened, seed_of
 from rlmods.environment.worker import to_text
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.types import Prompt, Reply, Turn
 
 _LOCK = threading.Lock()
@@ -45,7 +45,7 @@ class Playing:
         return episode
 
     def reply(self, turn: Turn) -> Reply:
-        """Give the turn to the game. The reward of the game is that of the turn that ends it."""
+        """Give the turn to the game. The turn that ends the game gets its reward."""
         max_chars = self.environment.max_result_chars
         try:
             with self._generators():
@@ -81,8 +81,8 @@ class TextArena:
     """The policy plays a single-player game of the package textarena, such as GuessTheNumber-v0,
     one move a turn (`data=episodes reward=environment`). The prompt of an episode is the opening of
     the game with the seed of the prompt; observations are the messages of the game since the last
-    turn, without wrappers, which repeat earlier ones. The reward is that of the game, given for the
-    turn that ends it.
+    turn, without wrappers, which repeat earlier ones. The game's reward is given for the turn
+    that ends it.
 
     A game that raises an exception ends without a score, and the exception is recorded as a failed
     call (`train/tool_errors`).
@@ -102,10 +102,7 @@ class TextArena:
     """Characters of an observation."""
 
     def __post_init__(self) -> None:
-        counts = ("max_turns", "max_tokens", "max_result_chars")
-        check_bounds(
-            self, "environment", {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
-        )
+        check_limits(self)
 
     def check_prompt(self, prompt: Prompt) -> None:
         """Check that the game exists and that the prompt has a seed.

@@ -10,13 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from openenv_environment import OpenEnv
 
-from rlmods.environment import OpenEnv
 from rlmods.errors import UserError
-from rlmods.rollout import MultiTurn
-from rlmods.types import Prompt, Turn
-from tests.rollout.test_turns import Scripted
-from tests.support.tiny_setup import policy
+from rlmods.types import Prompt, Reply, Turn
 
 PROMPT = Prompt(id="a", text="7", meta={"seed": 7})
 
@@ -83,6 +80,10 @@ class TestEpisode:
         assert (reply.messages, reply.reward) == (None, 1.0)
         assert clients[0].closed
 
+    def test_a_limit_closes_the_session(self, clients: list[Client]) -> None:
+        assert environment().start(PROMPT, key=()).end() == Reply(None)
+        assert clients[0].closed
+
     def test_the_whole_observation_is_json(self, clients: list[Client]) -> None:
         episode = environment(observation=None).start(PROMPT, key=())
         assert episode.prompt.text == "Say 7:"  # its only field
@@ -146,31 +147,9 @@ class TestServer:
         ):
             environment(url=url).check_prompt(PROMPT)
 
-    def test_prompts_have_seeds(self, clients: list[Client]) -> None:
-        with pytest.raises(ValueError, match="type data=episodes"):
-            environment().check_prompt(Prompt(id="a", text="x"))
-
-    @pytest.mark.parametrize(
-        ("field", "bad"), [("max_turns", 0), ("timeout_s", 0.0), ("max_result_chars", 0)]
-    )
-    def test_fields_are_checked(self, field: str, bad: float) -> None:
-        with pytest.raises(ValueError, match=rf"environment\.{field}={bad}: must be"):
-            environment(**{field: bad})
-
-
-def test_sessions_of_responses_that_a_limit_ends_are_closed(clients: list[Client]) -> None:
-    rollout = Scripted()
-    rollout.script = iter(["3", "8"])  # both responses say the same
-    game = MultiTurn(rollout, environment(max_turns=2))
-    model = policy()
-    model.eos_ids = frozenset({1})
-    game.sync(model, iteration=0)
-    responses = game.generate(
-        [PROMPT, Prompt(id="b", text="6", meta={"seed": 6})], samples=1, iteration=0
-    )
-    assert [sum(turn.reward or 0 for turn in r.turns) for r in responses] == [1.0, 0.0]
-    assert [r.finish for r in responses] == ["stop", "length"]
-    assert all(client.closed for client in clients)
+    def test_the_time_limit_is_checked(self) -> None:
+        with pytest.raises(ValueError, match=r"environment\.timeout_s=0\.0: must be above 0"):
+            environment(timeout_s=0.0)
 
 
 @pytest.fixture(scope="module")
