@@ -11,7 +11,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[1]
 """Folder of the package."""
-FIRST = ("train", "evaluate", "chat", "report", "compare", "watch")
+FIRST = ("train", "evaluate", "report", "compare", "watch")
 """Commands that are listed first."""
 
 

@@ -35,7 +35,7 @@ def check_export(folder: Path) -> None:
 
 def export_problem(folder: Path) -> str | None:
     """Return why an exported model cannot be used (`check_export`), None if it can or is larger
-    than `MAX_BYTES`; `python -m rlmods.push` checks those too."""
+    than `MAX_BYTES`."""
     if sum(path.stat().st_size for path in folder.rglob("*.safetensors")) > MAX_BYTES:
         return None
     try:
