@@ -123,6 +123,8 @@ class Learner(L.LightningModule):
         """Response tokens since the run began, over all ranks."""
         self.samples: list[dict[str, Any]] = []
         """Rows of the sample log of this iteration on this rank."""
+        self.ended: dict[str, float] | None = None
+        """Metrics of an iteration that has ended and is not announced yet."""
         self.stopped_by: str | None = None
         """Callback that ended the run before its last iteration, with its reason."""
 
@@ -269,8 +271,8 @@ class Learner(L.LightningModule):
         return torch.Generator().manual_seed(hash((self.seed, self.iteration, purpose)))
 
     def end_iteration(self) -> None:
-        """Sync the rollout, update controllers, step the schedule, log, validate if due, and stop
-        after the last iteration."""
+        """Pass the weights to the rollout, log the iteration, and validate if due.
+        `on_train_batch_end` then announces the end of the iteration."""
         for extension in self.extensions:
             extension.before_iteration_end()
         for extension in self.extensions:
@@ -281,7 +283,23 @@ class Learner(L.LightningModule):
         lr = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
         self.iteration += 1
         times = {f"time/{phase}_s": seconds for phase, seconds in self.timer.seconds.items()}
-        metrics = self.meter.compute() | {"train/lr": lr} | times | self.performance()
+        self.ended = self.meter.compute() | {"train/lr": lr} | times | self.performance()
+        self.log_row(self.ended)
+        self.meter.reset()
+        self.timer.seconds.clear()
+        is_last = self.iteration >= self.max_iterations
+        if is_last or self.validation.due(self.iteration):
+            self.validate()
+        self.trainer.should_stop = self.trainer.should_stop or is_last
+        self.iteration_start = time.perf_counter()
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        """Announce the end of an iteration, once, after its validation: to parts and extensions
+        that change during training, to the schedule, and to callbacks in the order of the Trainer,
+        where checkpoints come last. An iteration may take several batches of prompts."""
+        if self.ended is None:
+            return
+        metrics, self.ended = self.ended, None
         # an adaptive coefficient would stay NaN
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         for part in (*self.controllers.values(), *self.extensions):
@@ -290,16 +308,8 @@ class Learner(L.LightningModule):
             # an iteration may have no optimizer step
             warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)`")
             self.lr_schedulers().step()  # type: ignore[union-attr]
-        self.log_row(metrics)
         self.notify("on_iteration_end", metrics)
-        self.meter.reset()
-        self.timer.seconds.clear()
         self.samples = []
-        is_last = self.iteration >= self.max_iterations
-        if is_last or self.validation.due(self.iteration):
-            self.validate()
-        self.trainer.should_stop = self.trainer.should_stop or is_last
-        self.iteration_start = time.perf_counter()
 
     def validate(self) -> None:
         """Evaluate the held-out prompts, without an effect on training."""

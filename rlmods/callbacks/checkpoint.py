@@ -10,8 +10,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from lightning import Callback, Trainer
+from lightning import Trainer
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint
 from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -37,7 +38,7 @@ BEST_EXPORT = "export_best"
 """Folder of the exported model of the best iteration, beside the folder of the checkpoints."""
 
 
-class IterationCheckpoint(Callback):
+class IterationCheckpoint(Checkpoint):
     """Save `iteration_000012.ckpt` every `every` iterations, or `every_s` seconds, and after the
     last, atomically, and keep the newest.
 
@@ -93,7 +94,7 @@ class IterationCheckpoint(Callback):
         self.folder, self.every, self.every_s, self.export = Path(folder), every, every_s, export
         self.retention = Retention(keep, keep_every, best, best_mode)  # type: ignore[arg-type]
         self.failures = 0
-        self._last_saved = self._last_attempt = self._last_ended = -1
+        self._last_saved = self._last_attempt = -1
         self._attempt_time = time.monotonic()
         self._error: str | None = None
         self._own: set[int] = set()
@@ -114,7 +115,7 @@ class IterationCheckpoint(Callback):
             trainer.strategy.checkpoint_io = DirectCheckpointIO()
 
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
-        self._last_saved = self._last_attempt = self._last_ended = learner.iteration
+        self._last_saved = self._last_attempt = learner.iteration
         self._attempt_time = time.monotonic()
         values: dict[int, float] = {}
         if trainer.is_global_zero:
@@ -134,7 +135,7 @@ class IterationCheckpoint(Callback):
     def on_validation_metrics(
         self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows
     ) -> None:
-        """Called before `on_train_batch_end` of the same iteration."""
+        """Called before `on_iteration_end` of the same iteration."""
         name = self.retention.best
         if name is None:
             return
@@ -150,24 +151,15 @@ class IterationCheckpoint(Callback):
             best = self.retention.best_iteration(self._values | dict([self._last_validation]))
             self._is_best = trainer.strategy.broadcast(best == learner.iteration)
 
-    def on_train_batch_end(self, trainer: Trainer, learner: Any, *args: Any) -> None:
+    def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
         iteration = learner.iteration
         is_last = iteration >= getattr(trainer, "max_iterations", float("inf"))
         is_due = (self.every and iteration % self.every == 0) or self.retention.is_permanent(
             iteration
         )
-        # an iteration may take several batches of prompts
-        has_ended, self._last_ended = iteration > self._last_ended, iteration
-        if (
-            is_last
-            or is_due
-            or self._error
-            or self._is_best
-            or (has_ended and self._is_overdue(trainer))
-        ):
+        if is_last or is_due or self._error or self._is_best or self._is_overdue(trainer):
             self._save(trainer, learner)
-        if has_ended:
-            self._keep_state(trainer, learner)
+        self._keep_state(trainer, learner)
 
     def _is_overdue(self, trainer: Trainer) -> bool:
         """Return True on all ranks if `every_s` has passed on the first."""
@@ -239,7 +231,7 @@ class IterationCheckpoint(Callback):
         """Save a checkpoint; a collective, as a sharded strategy writes from all ranks, into a
         folder instead of a file."""
         iteration = learner.iteration
-        if iteration == self._last_attempt:  # an iteration may take several batches of prompts
+        if iteration == self._last_attempt:  # `on_train_end` after the last iteration
             return
         self._last_attempt, self._attempt_time = iteration, time.monotonic()
         final = self.folder / CHECKPOINT_NAME.format(iteration)

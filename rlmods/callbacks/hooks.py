@@ -37,7 +37,9 @@ class Hooks(Protocol):
         ...
 
     def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
-        """Called after each iteration with its logged metrics."""
+        """Called once after each iteration, also after its validation, with its logged metrics.
+        Parts and extensions have changed by then, and `IterationCheckpoint` is called last, so a
+        checkpoint holds the state that the next iteration begins with."""
         ...
 
     def on_validation_metrics(

@@ -14,6 +14,7 @@ import torch
 from lightning import Callback, Trainer
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
+from rlmods.callbacks.hooks import Metrics
 from rlmods.errors import UserError
 
 SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -119,10 +120,8 @@ class GracefulStop(Callback):
             rollout.on_tokens = on_tokens
         self._install_handlers(trainer)
 
-    def on_train_batch_end(self, trainer: Trainer, learner: Any, *args: Any) -> None:
-        """Agree on a signal between ranks, once per iteration, after its validation."""
-        if learner.iteration == self._iteration:  # an iteration may take several batches of prompts
-            return
+    def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
+        """Agree on a signal between ranks."""
         self._iteration = learner.iteration
         now = time.monotonic()
         self._durations_s.append(now - self._iteration_start)

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from lightning.pytorch.strategies import Strategy
@@ -15,9 +16,11 @@ from lightning.pytorch.strategies import Strategy
 from rlmods.algo import SFT, Batch
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.rollout import Local
+from rlmods.sampling import Dynamic
 from rlmods.schedule import Schedule
+from rlmods.training.evaluation import Validation
 from rlmods.training.train_step import Microbatches
-from tests.support.tiny_setup import SPLITS, attached, collected, fit, learner
+from tests.support.tiny_setup import SPLITS, attached, collected, fit, half_flat, learner
 
 
 class TestMinibatches:
@@ -98,6 +101,44 @@ def test_the_rollout_gets_the_weights_of_the_checkpoint(
     [row] = fit(made, 3, resume=tmp_path / "iteration_000002.ckpt")
     assert made.rollout.iterations == [2, 3]
     assert row["train/sampler_logprob_gap"] < 1e-4
+
+
+class Events(L.Callback):
+    """Keeps the events of a run as (name, iteration)."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+
+    def on_iteration_end(self, trainer: Any, learner: Any, metrics: Any) -> None:
+        self.seen.append(("end", learner.iteration))
+
+    def on_validation_metrics(self, trainer: Any, learner: Any, metrics: Any, rows: Any) -> None:
+        self.seen.append(("validation", learner.iteration))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": list(self.seen)}
+
+
+def test_the_end_of_an_iteration_is_announced_once_and_before_its_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """Also if it took several batches of prompts, and wherever the checkpoint stands."""
+    events = Events()
+    made = learner(
+        sampling=Dynamic(),
+        reward=half_flat,
+        validation=Validation(every=1, max_prompts=2),
+        validation_prompts=SPLITS.val,
+    )
+    rows = fit(made, 2, callbacks=(IterationCheckpoint(tmp_path, every=1), events))
+    assert max(row.get("train/draws", 0) for row in rows) > 1
+    expected = [("validation", 0)]
+    for iteration in (1, 2):
+        expected += [("validation", iteration), ("end", iteration)]
+        path = tmp_path / f"iteration_{iteration:06d}.ckpt"
+        saved = torch.load(path, weights_only=True)["callbacks"]["Events"]
+        assert [tuple(event) for event in saved["seen"]] == expected
+    assert events.seen == expected
 
 
 def test_response_tokens_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

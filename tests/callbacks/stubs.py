@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 
 from rlmods.callbacks.hooks import Metrics, Rows
@@ -34,6 +35,7 @@ class Tiny(LightningModule):
         self.weight = torch.nn.Parameter(torch.zeros(()))
         self.batches, self.seen = batches, list[float]()
         self.iteration, self.optimizer_steps = 0, 0
+        self.ended: dict[str, float] | None = None
         self.samples: list[dict[str, Any]] = []
         self.rollout = SimpleNamespace(on_tokens=None)
         self.timer = PhaseTimer(lambda hook: None, lambda stage: "")
@@ -62,8 +64,13 @@ class Tiny(LightningModule):
         ]
         metrics = {"train/reward": self.weight.item(), "train/response_tokens": 2.0}
         self.log_row(metrics)
-        notify(self.trainer, "on_iteration_end", self, metrics)
+        self.ended = metrics
         self.trainer.should_stop = self.iteration >= self.trainer.max_iterations  # type: ignore[attr-defined]
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        if self.ended is not None:
+            metrics, self.ended = self.ended, None
+            notify(self.trainer, "on_iteration_end", self, metrics)
 
     def log_row(self, metrics: dict[str, float]) -> None:
         for logger in self.loggers:
@@ -98,7 +105,7 @@ def fit(
         callbacks=callbacks,
         logger=loggers or False,
         enable_progress_bar=False,
-        enable_checkpointing=False,
+        enable_checkpointing=any(isinstance(x, Checkpoint) for x in callbacks),
         enable_model_summary=False,
     )
     trainer.max_iterations = iterations  # type: ignore[attr-defined]
