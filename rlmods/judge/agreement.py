@@ -21,16 +21,14 @@ def cohens_kappa(first: Sequence[float | None], second: Sequence[float | None]) 
 
     Source: Cohen 1960, "A coefficient of agreement for nominal scales", Educational and
     Psychological Measurement 20(1), 37-46."""
-    pairs = [
-        (category(a), category(b))
-        for a, b in zip(first, second, strict=True)
-        if a is not None and b is not None
-    ]
+    both = zip(first, second, strict=True)
+    pairs = [(category(a), category(b)) for a, b in both if a is not None and b is not None]
     if not pairs:
         return math.nan
     n = len(pairs)
     num_equal = sum(a == b for a, b in pairs)
-    first_counts, second_counts = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    first_counts = Counter(a for a, _ in pairs)
+    second_counts = Counter(b for _, b in pairs)
     # in units of 1 / n^2, so that "p_e = 1" is exact
     expected = sum(first_counts[c] * second_counts[c] for c in first_counts)
     return 1.0 if expected == n * n else (num_equal * n - expected) / (n * n - expected)
@@ -38,4 +36,6 @@ def cohens_kappa(first: Sequence[float | None], second: Sequence[float | None]) 
 
 def category(verdict: float) -> str:
     """Return "first", "second" or "tie" for a verdict."""
-    return "tie" if verdict == 0.5 else "first" if verdict > 0.5 else "second"
+    if verdict == 0.5:
+        return "tie"
+    return "first" if verdict > 0.5 else "second"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -58,7 +59,7 @@ class LLM:
 
     The verdict is the last word of the reply's last line: A, B or TIE. A reply without one is
     requested again. So is a request that fails (time limits, connection errors, HTTP 429 and 5xx, a
-    reply that is too large or not a chat completion), after a pause that doubles with each try.
+    reply that is not a chat completion), after a pause that doubles with each try.
     Each question has `retries` + 1 tries within `deadline_s`; after them its verdict is None, and
     counted.
 
@@ -83,7 +84,7 @@ class LLM:
     swap: bool = True
     """Ask in both orders."""
     timeout_s: float = 60.0
-    """Time limit of a request, from connecting to the last byte of the reply."""
+    """Time limit of each step of a request: to connect, and to wait for the reply or more of it."""
     deadline_s: float = 300.0
     """Time limit of a question, with all its tries and the pauses between them."""
     retries: int = 4
@@ -147,29 +148,26 @@ class LLM:
         """Return one verdict per pair. Questions are asked concurrently, each distinct question
         once."""
         questions = [self._questions(pair) for pair in pairs]
-        verdicts = self._ask_all(
-            (question for both in questions for question in both), read_verdict
-        )
-        return [
-            self._combine_orders([verdicts[question] for question in both]) for both in questions
-        ]
+        verdicts = self._ask_all(chain.from_iterable(questions), read_verdict)
+        return [self._combine_orders(list(map(verdicts.__getitem__, both))) for both in questions]
 
     def lost(self, pairs: Sequence[Pair]) -> NoReplyError | None:
         """Return why a question of these pairs was lost in the last call of `compare`, None if none
         was; first of all a rejection."""
-        questions = [question for pair in pairs for question in self._questions(pair)]
-        errors = [
-            self.losses.questions[question]
-            for question in questions
-            if question in self.losses.questions
-        ]
+        questions = chain.from_iterable(map(self._questions, pairs))
+        lost = self.losses.questions
+        errors = [lost[question] for question in questions if question in lost]
         return max(errors, key=lambda error: error.rejected, default=None)
 
     def _questions(self, pair: Pair) -> list[str]:
         """Return the questions about a pair: in both orders with `swap`, none about equal texts."""
-        prompt, first, second = pair[0], shown_text(pair[1]), shown_text(pair[2])
-        orders = [(first, second), (second, first)][: 1 + self.swap] if first != second else []
-        return [format_comparison(self.template or TEMPLATE, prompt, *order) for order in orders]
+        prompt, *candidates = pair
+        texts = [shown_text(candidate) for candidate in candidates]
+        if texts[0] == texts[1]:
+            return []
+        orders = [texts, texts[::-1]] if self.swap else [texts]
+        template = self.template or TEMPLATE
+        return [format_comparison(template, prompt, *order) for order in orders]
 
     def rating_fields(self, template: str | None = None) -> set[str]:
         """Return the fields in a rating template, by default `RATING_TEMPLATE`.
@@ -183,40 +181,35 @@ class LLM:
         self, rows: Sequence[tuple[Prompt, Candidate]], template: str = RATING_TEMPLATE
     ) -> list[float | None]:
         """Return the rating of each response by itself, 0 to 1; None if no try yields a rating."""
-        questions = [
-            format_rating(template, prompt, shown_text(response)) for prompt, response in rows
-        ]
+        questions = [format_rating(template, prompt, shown_text(text)) for prompt, text in rows]
         ratings = self._ask_all(questions, read_rating)
         return [ratings[question] for question in questions]
 
     def _ask_all(
         self, questions: Iterable[str], parse: Callable[[str], float | None]
     ) -> dict[str, float | None]:
-        """Parsed reply by question. Questions are asked concurrently, each distinct question
-        once."""
-        distinct, stop, cached = dict.fromkeys(questions), threading.Event(), self._cached_verdicts
+        """Return the parsed reply by question. Questions are asked concurrently, each distinct
+        question once."""
+        distinct = list(dict.fromkeys(questions))
+        stop = threading.Event()
+        ask = partial(self._ask, self._cached_verdicts, stop, parse)
         self.losses.questions.clear()
         with ThreadPoolExecutor(self.concurrency) as threads:
             try:
-                return dict(
-                    zip(
-                        distinct,
-                        threads.map(partial(self._ask, cached, stop, parse), distinct),
-                        strict=True,
-                    )
-                )
+                return dict(zip(distinct, threads.map(ask, distinct), strict=True))
             finally:
                 stop.set()  # after Ctrl-C no thread waits for the end of its pause
 
     def _combine_orders(self, verdicts: Sequence[float | None]) -> float | None:
         """Combine the verdicts in the given and in the swapped order. An empty sequence, which
         stands for equal texts, is a tie."""
-        unswapped = [v if i == 0 or v is None else 1 - v for i, v in enumerate(verdicts)]
-        if None in unswapped:
+        first, *swapped = verdicts or [0.5]
+        if first is None or None in swapped:
             return None
-        if len(set(unswapped)) > 1:
-            self._count("swayed")
-        return unswapped[0] if len(set(unswapped)) == 1 else 0.5
+        if swapped in ([], [1 - first]):
+            return first
+        self._count("swayed")
+        return 0.5
 
     def _ask(
         self,
@@ -227,17 +220,14 @@ class LLM:
     ) -> float | None:
         """Ask one question until `parse` returns a value; None if no try does. `cached`: parsed
         replies so far, by question key."""
-        body, deadline = self._body(question), time.monotonic() + self.deadline_s
+        body = self._body(question)
+        deadline = time.monotonic() + self.deadline_s
         key = hashlib.sha256(json.dumps([self.url, body]).encode()).hexdigest()
         verdicts = cached.setdefault(key, [])
-        tries = (
-            range(0)
-            if verdicts and verdicts[-1] is not None
-            else range(len(verdicts), self.retries + 1)
-        )
-        if not tries:
+        if verdicts and (verdicts[-1] is not None or len(verdicts) > self.retries):
             self._count("cached")
-        for attempt in tries:
+            return verdicts[-1]
+        for attempt in range(len(verdicts), self.retries + 1):
             if stop.is_set():
                 break
             self._count("requests", *(["retries"] if attempt else []))
@@ -249,12 +239,12 @@ class LLM:
                 self._lose(question, error, attempt, stop)
                 break
             self.losses.in_a_row = 0
-            verdicts.append(parse(reply))
+            verdict = parse(reply)
+            verdicts.append(verdict)
             if self._cache_file is not None:
-                self._cache_file.append(
-                    {"key": key, "question": question, "reply": reply, "verdict": verdicts[-1]}
-                )
-            if verdicts[-1] is not None:
+                row = {"key": key, "question": question, "reply": reply, "verdict": verdict}
+                self._cache_file.append(row)
+            if verdict is not None:
                 break
             self._count("without_verdict")
         return verdicts[-1] if verdicts else None
@@ -278,17 +268,11 @@ class LLM:
                 if self.losses.in_a_row < 2 * self.concurrency:
                     return
         stop.set()
-        cache = (
-            f"replies so far are kept in {self.cache}"
-            if self.cache
-            else f"{self.key}.cache=FILE keeps the replies"
-        )
-        raise as_user_error(
-            self._endpoint,
-            error,
-            attempt,
-            f"check the server, or type {self.key}.retries=10; {cache}",
-        ) from error
+        cache = f"{self.key}.cache=FILE keeps the replies"
+        if self.cache:
+            cache = f"replies so far are kept in {self.cache}"
+        advice = f"check the server, or type {self.key}.retries=10; {cache}"
+        raise as_user_error(self._endpoint, error, attempt, advice) from error
 
     def _body(self, question: str) -> dict[str, Any]:
         optional = {"temperature": self.temperature, "max_tokens": self.max_tokens}
@@ -301,15 +285,8 @@ class LLM:
 
     @cached_property
     def _endpoint(self) -> Endpoint:
-        return Endpoint(
-            str(self.url),
-            self.key_variable,
-            self.timeout_s,
-            self.deadline_s,
-            self.retries,
-            self.backoff_s,
-            group=self.key,
-        )
+        limits = (self.timeout_s, self.retries, self.backoff_s)
+        return Endpoint(str(self.url), self.key_variable, *limits, group=self.key)
 
     @cached_property
     def _cache_file(self) -> JsonlWriter | None:
@@ -323,23 +300,17 @@ class LLM:
             UserError: a row was not written by a judge.
         """
         verdicts: dict[str, list[float | None]] = {}
-        for number, row in enumerate(
-            [] if self._cache_file is None else read_rows(self._cache_file.path), 1
-        ):
-            key, verdict = row.get("key"), row.get("verdict", "missing")
-            valid = verdict is None or (
-                isinstance(verdict, int | float)
-                and not isinstance(verdict, bool)
-                and 0 <= verdict <= 1
-            )
-            if not isinstance(key, str) or not valid:
-                advice = (
+        if self._cache_file is None:
+            return verdicts
+        for number, row in enumerate(read_rows(self._cache_file.path), 1):
+            key = row.get("key")
+            verdict = row.get("verdict", "missing")
+            is_number = isinstance(verdict, int | float) and 0 <= verdict <= 1
+            if not isinstance(key, str) or not (verdict is None or is_number):
+                raise UserError(
+                    f"{self.key}.cache={self.cache}: row {number} is not of a cache of a judge: "
                     'its "key" must be a text and its "verdict" null or a number from 0 to 1: '
                     "delete it, or type another file"
-                )
-                raise UserError(
-                    f"{self.key}.cache={self.cache}: row {number} is not of a cache of a "
-                    f"judge: {advice}"
                 )
             verdicts.setdefault(key, []).append(verdict)
         return verdicts

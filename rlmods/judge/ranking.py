@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations, pairwise
+from itertools import combinations, islice
 
 from rlmods.protocols import Candidate, Judge, compare
 from rlmods.types import Prompt
@@ -25,15 +25,17 @@ def rankings(
 
     All rows share one call of `compare`.
     """
-    pairs = [(prompt, *pair) for prompt, candidates in rows for pair in combinations(candidates, 2)]
-    verdicts = compare(judge, pairs)
-    num_pairs = [len(candidates) * (len(candidates) - 1) // 2 for _, candidates in rows]
-    bounds = [sum(num_pairs[:i]) for i in range(len(num_pairs) + 1)]
-    row_verdicts = [verdicts[start:end] for start, end in pairwise(bounds)]
-    return [
-        (copeland(len(candidates), own), own)
-        for (_, candidates), own in zip(rows, row_verdicts, strict=True)
-    ]
+    pairs = []
+    for prompt, candidates in rows:
+        for first, second in combinations(candidates, 2):
+            pairs.append((prompt, first, second))
+    verdicts = iter(compare(judge, pairs))
+    found = []
+    for _, candidates in rows:
+        num_pairs = len(candidates) * (len(candidates) - 1) // 2
+        own = list(islice(verdicts, num_pairs))
+        found.append((copeland(len(candidates), own), own))
+    return found
 
 
 def copeland(num_candidates: int, verdicts: Sequence[float | None]) -> list[int | None]:

@@ -30,20 +30,19 @@ def compare_scores(
     Raises:
         ValueError: a score that is neither a finite number nor None.
     """
-    keys = [[_key(prompt, candidate) for candidate in candidates] for prompt, *candidates in pairs]
     responses: dict[tuple[int, str, str], Response] = {}
-    for (first_key, second_key), (prompt, first, second) in zip(keys, pairs, strict=True):
-        responses.setdefault(first_key, as_response(prompt, first))
-        responses.setdefault(second_key, as_response(prompt, second))
+    keys = []
+    for prompt, *candidates in pairs:
+        for candidate in candidates:
+            response = as_response(prompt, candidate)
+            key = (id(prompt), response.text, response.finish)
+            responses.setdefault(key, response)
+            keys.append(key)
     scores = as_scores(reward(list(responses.values())), len(responses), "judge")
     counts.update(scores.counts)
     values = dict(zip(responses, scores.values, strict=True))
-    return [verdict(values[first], values[second], tie) for first, second in keys]
-
-
-def _key(prompt: Prompt, candidate: Candidate) -> tuple[int, str, str]:
-    response = as_response(prompt, candidate)
-    return id(prompt), response.text, response.finish
+    found = [values[key] for key in keys]
+    return [verdict(a, b, tie) for a, b in zip(found[::2], found[1::2], strict=True)]
 
 
 def verdict(first: float | None, second: float | None, tie: float) -> float | None:

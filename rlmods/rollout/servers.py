@@ -26,8 +26,6 @@ from rlmods.policy.base import Policy
 from rlmods.rollout.external import Completion, Progress, Request, Versions, full_weights
 from rlmods.rollout.weight_folder import WeightFolder
 
-MAX_BYTES = 256 << 20
-"""Maximum size of a reply, which has some hundred bytes for each token."""
 FILE_BYTES = 1 << 30
 """Size from which on weights continue in another file, so that the first rank does not hold all of
 them at once."""
@@ -69,7 +67,6 @@ class Servers:
             timeout_s=timeout_s,
             retries=retries,
             backoff_s=backoff_s,
-            max_bytes=MAX_BYTES,
             group="rollout",
         )
 

@@ -20,8 +20,6 @@ from rlmods.policy.text import TokenizerMixin
 from rlmods.run.hub import check_hub
 from rlmods.teacher.demonstration import Demonstrated
 
-MAX_BYTES = 64 << 20
-"""Maximum size of a reply, which has some hundred bytes for each token of prompt and response."""
 Row = tuple[Sequence[int], Sequence[int]]
 """Token ids of a prompt and of a response to it."""
 
@@ -178,7 +176,7 @@ class Server(Demonstrated):
 
     @cached_property
     def _endpoint(self) -> Endpoint:
-        limits = (self.timeout_s, self.deadline_s, self.retries, self.backoff_s, MAX_BYTES)
+        limits = (self.timeout_s, self.retries, self.backoff_s)
         return Endpoint(
             str(self.url), self.key_variable, *limits, path="/completions", group="teacher"
         )

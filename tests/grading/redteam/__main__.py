@@ -21,7 +21,6 @@ from tests.grading.redteam import grader
 SECTIONS = {
     "grader": "tests.grading.redteam.grader:table",
     "sandbox": "tests.grading.escapes:rows",
-    "judges": "tests.judge.misbehaving_servers:table",
 }
 """By name: the function that returns the rows of the section's table."""
 
