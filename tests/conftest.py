@@ -25,32 +25,6 @@ CHECKED = ("types", "ops", "advantage", "ratio", "kl", "correction", "aggregatio
 install_import_hook([f"rlmods.{name}" for name in CHECKED], "beartype.beartype")
 
 
-LONGEST = (
-    "tests/algo/test_two_ranks.py",
-    "tests/config/test_compose.py",
-    "tests/algo/test_policy_gradient.py",
-    "tests/training/test_reward_model_refresh.py",
-    "tests/cli/test_main.py",
-    "tests/algo/test_resume.py",
-    "tests/faults/test_faults.py",
-    "tests/cli/test_plan.py",
-    "tests/algo/test_other_ranks.py",
-    "tests/training/test_expert_routing.py",
-    "tests/training/test_preflight.py",
-)
-"""Files of more than 15 seconds."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the longest files: a worker runs whole files, and would still run one that came
-    late when the others are done."""
-    items.sort(
-        key=lambda item: (
-            LONGEST.index(item.location[0]) if item.location[0] in LONGEST else len(LONGEST)
-        )
-    )
-
-
 gc.disable()  # modules and tests, which imports and the collection of tests make, stay to the end
 
 

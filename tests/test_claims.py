@@ -1,4 +1,4 @@
-"""docs/claims.py: the experiments have the members that it compares, and its statistics are those
+"""bench/claims.py: the experiments have the members that it compares, and its statistics are those
 it names."""
 
 from __future__ import annotations

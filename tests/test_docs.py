@@ -27,7 +27,7 @@ DOCS = ROOT / "docs"
 
 
 def script(stem: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"docs_{stem}", DOCS / f"{stem}.py")
+    spec = importlib.util.spec_from_file_location(f"bench_{stem}", ROOT / "bench" / f"{stem}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

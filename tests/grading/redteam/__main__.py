@@ -5,7 +5,7 @@ Each section tries one kind of hostile input, and shows by family what was tried
 through. To register a section, add the path of a function to `SECTIONS`: it takes no arguments and
 returns the rows of its table, each a dictionary by column.
 
-    --rows FILE     write the mathematical answers to FILE instead, for `python docs/grader.py FILE
+    --rows FILE     write the mathematical answers to FILE instead, for `python bench/grader.py FILE
     PYTHON_WITH_MATH_VERIFY`
 """
 

@@ -43,7 +43,7 @@ def table() -> list[dict[str, object]]:
 
 
 def write(path: Path) -> None:
-    """Write the rows in the form that `docs/grader.py` reads, to compare the grader with
+    """Write the rows in the form that `bench/grader.py` reads, to compare the grader with
     math-verify."""
     rows = (
         {

@@ -1,4 +1,4 @@
-"""Compare algorithms on the embedded agent task with three seeds: `python docs/agents.py FOLDER
+"""Compare algorithms on the embedded agent task with three seeds: `python bench/agents.py FOLDER
 [JOBS]`. About an hour on two CPU cores.
 
 First trains the warm start, whose policy knows how to call the calculator and mostly forgets to,

@@ -1,4 +1,4 @@
-"""Compare the grader with math-verify on the same rows: `python docs/grader.py ROWS.jsonl
+"""Compare the grader with math-verify on the same rows: `python bench/grader.py ROWS.jsonl
 [PYTHON]`.
 
 ROWS.jsonl holds objects with `gold`, `pred_text`, `expected` (true, false, or null if human graders

@@ -1,4 +1,4 @@
-"""Train every algorithm on the embedded model with three seeds: `python docs/algorithms.py FOLDER
+"""Train every algorithm on the embedded model with three seeds: `python bench/algorithms.py FOLDER
 [JOBS]`. About an hour on two CPU cores.
 
 A run is the command in its row of the table with `seed=`, `run_dir=` and `resume=auto`; JOBS runs
@@ -24,7 +24,7 @@ HEADER = """# Every algorithm on the embedded model
 `policy=tiny data=arithmetic`, 200 held-out questions; mean and standard deviation over seeds 1, 2 and 3, each run on one CPU core. All runs
 start from the same weights. The settings are not tuned and the runs are short: they show that every algorithm learns, not which one is
 best. Recipes make as many optimizer steps from an iteration as their papers do, but at most one for every 64 responses: DAPO and CISPO
-make 4 of 64 responses here and 16 in their papers, GSPO, SAPO and GMPO 4 as in theirs. Written by `python docs/algorithms.py FOLDER 2`;
+make 4 of 64 responses here and 16 in their papers, GSPO, SAPO and GMPO 4 as in theirs. Written by `python bench/algorithms.py FOLDER 2`;
 minutes are wall time, including pauses.
 
 | `python train.py` | measured | before | after | best | minutes |

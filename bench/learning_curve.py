@@ -1,4 +1,4 @@
-"""Draw held-out accuracy over iterations: `python docs/learning_curve.py OUT.png LABEL=RUN_DIR ...`
+"""Draw held-out accuracy over iterations: `python bench/learning_curve.py OUT.png LABEL=RUN_DIR ...`
 (needs the extra rlmods[plot])."""
 
 import json

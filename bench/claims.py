@@ -1,4 +1,4 @@
-"""Test claims of papers on the embedded task with several seeds: `python docs/claims.py FOLDER
+"""Test claims of papers on the embedded task with several seeds: `python bench/claims.py FOLDER
 [SEEDS]`. About an hour on two CPU cores.
 
 Each claim is measured on the runs of an experiment, `python train.py -m experiment=NAME

@@ -1,5 +1,5 @@
 """Simulate the error rates and costs of the tests of docs/comparing.md, and print them as a table:
-`python docs/error_rates.py`."""
+`python bench/error_rates.py`."""
 
 from __future__ import annotations
 
