@@ -6,7 +6,8 @@ a line."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import parso
 from cosmic_ray.operators.operator import Example, Operator
@@ -32,7 +33,7 @@ def is_call(node: Any) -> bool:
 class Rename(Operator):
     """Base class. Replace one attribute or function name by another."""
 
-    names: dict[str, str]
+    names: ClassVar[dict[str, str]]
 
     def mutation_positions(self, node: Any) -> Iterator[Position]:
         is_attribute = node.type == "name" and node.parent is not None
@@ -51,7 +52,7 @@ class Rename(Operator):
 class SwapExtremes(Rename):
     """Take the larger for the smaller: the pessimistic bound becomes an optimistic one."""
 
-    names = {
+    names: ClassVar[dict[str, str]] = {
         "minimum": "maximum",
         "maximum": "minimum",
         "amax": "amin",
@@ -64,19 +65,19 @@ class SwapExtremes(Rename):
 class SwapReductions(Rename):
     """Take a mean for a sum, or a sum for a mean."""
 
-    names = {"sum": "mean", "mean": "sum"}
+    names: ClassVar[dict[str, str]] = {"sum": "mean", "mean": "sum"}
 
 
 class SwapBounds(Rename):
     """Take the lower bound for the upper one."""
 
-    names = {"low": "high", "high": "low"}
+    names: ClassVar[dict[str, str]] = {"low": "high", "high": "low"}
 
 
 class SwapTotals(Rename):
     """Divide by sequences instead of tokens."""
 
-    names = {"tokens": "sequences", "sequences": "tokens"}
+    names: ClassVar[dict[str, str]] = {"tokens": "sequences", "sequences": "tokens"}
 
 
 class DropCall(Operator):
@@ -86,7 +87,7 @@ class DropCall(Operator):
 
     def mutation_positions(self, node: Any) -> Iterator[Position]:
         children = getattr(node, "children", [])
-        for method, call in zip(children, children[1:], strict=False):
+        for method, call in pairwise(children):
             if is_method(method, self.name) and is_call(call):
                 yield method.start_pos, call.end_pos
 
@@ -121,7 +122,7 @@ class DropWhere(Operator):
 
     def mutation_positions(self, node: Any) -> Iterator[Position]:
         children = getattr(node, "children", [])
-        for method, call in zip(children, children[1:], strict=False):
+        for method, call in pairwise(children):
             if is_method(method, "where") and is_call(call):
                 yield method.start_pos, call.end_pos
 
