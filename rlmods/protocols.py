@@ -1,14 +1,18 @@
-"""Protocols of the parts. They are structural: a plugin needs no base class and no import from this
-package. Types of tensors, such as `TokenFloats` for floats [N, T], are defined in `rlmods.types`.
+"""Protocols of the parts. They are structural: a plugin needs no base class. Types of tensors, such
+as `TokenFloats` for floats [N, T], are defined in `rlmods.types`. A part declares what it needs from
+the loop in its attribute `needs` (`rlmods.needs`).
 
 Any part may also be a `Controller`, which changes during training and is part of the checkpoint.
+Protocols named after a verb (`ChecksPolicy`) are optional methods of other protocols' parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from rlmods.needs import JudgeNeeds, needs_of
 from rlmods.types import (
     Credit,
     ImportanceWeights,
@@ -30,38 +34,7 @@ from rlmods.types import (
 
 @runtime_checkable
 class Advantage(Protocol):
-    """Estimates advantages from rewards. Class attributes declare what it needs:
-
-    - `needs_values = True`: a critic.
-    - `needs_group = True`: more than one response per prompt.
-    - `needs_greedy = True`: the reward of the greedy response to each prompt, passed as `values` on
-      every token of the prompt's responses.
-    - `needs_steps = True`: rewards by step, and the argument `steps`: bool [N, T], True where a
-      step ends.
-    - `needs_nonnegative = True`: rewards of at least 0.
-    - `needs_outcomes = True`, in addition: the argument `outcomes` [N], the rewards per response,
-      which `rewards` then does not contain (NaN: none).
-    - `needs_branches = True`: the argument `origin`, int [N, T] or None: `Experience.origin`, which
-      tokens the rows of a group share.
-    - `needs_terms = True`: the arguments `terms` [N, K], the scores of the reward's terms (NaN:
-      abstained), and `weights` [K].
-    - `reads_correctness = True`: `rewards` are the scores by which `sampling` selects (unshaped
-      correctness, or the total reward if the reward does not report it), without scaling and KL.
-
-    and what it does with them:
-
-    - `normalizes_rewards = True`: it divides by a statistic of the rewards of a group, such as
-      their standard deviation. A KL in the reward would change that divisor, so it is subtracted
-      afterwards: A_t - beta * (KL_t + KL_{t+1} + ...).
-    - `credit`: "response" (default), one advantage per response; "token", the tokens of a response
-      may have different advantages; "reward_to_go", they differ only if single tokens are rewarded,
-      as by a KL in the reward.
-
-    An estimator that normalises over the whole batch declares `normalizes_batch = True` and has two
-    more methods, of which `__call__` is the composition: `estimate`, with the arguments of
-    `__call__`, returns the `Credit` before normalisation, and `normalize(advantages, mask)` the
-    final advantages. The loop calls `estimate` on all sampled rows and `normalize` on those that an
-    iteration trains on: after filters, over all ranks."""
+    """Estimates advantages from rewards. `AdvantageNeeds` lists further arguments."""
 
     def __call__(
         self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None
@@ -69,13 +42,26 @@ class Advantage(Protocol):
 
 
 @runtime_checkable
+class BatchAdvantage(Protocol):
+    """An estimator that normalises over the whole batch: `__call__` is the composition of two
+    methods. The loop calls `estimate` on all sampled rows, and `normalize` on the rows that an
+    iteration trains on: after filters, over all ranks."""
+
+    def estimate(
+        self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None
+    ) -> Credit:
+        """Return the advantages before normalisation, given the arguments of `__call__`."""
+        ...
+
+    def normalize(self, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:
+        """Return the final advantages."""
+        ...
+
+
+@runtime_checkable
 class Ratio(Protocol):
-    """Maps log(pi / pi_old) and advantages to the objective of each token, which is maximised. An
-    attribute `level` other than `"token"` declares that tokens are not weighted by their own
-    ratios, so that changed expert routing has little effect; `"sequence"` also that all tokens of a
-    response need the same advantage. An attribute `temperature` declares the temperature of the
-    log-probabilities, if it is not that of the rollout. `needs_old_logprobs = True` declares the
-    further argument `old_logprobs` [N, T]: log pi_old of each token."""
+    """Maps log(pi / pi_old) and advantages to the objective of each token, which is maximised.
+    `RatioNeeds` lists further arguments."""
 
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
@@ -85,9 +71,7 @@ class Ratio(Protocol):
 @runtime_checkable
 class KL(Protocol):
     """Estimates the KL divergence from the reference per token, unscaled, from the
-    log-probabilities of the sampled tokens. With the class attribute `needs_distributions = True`
-    it is called, with `where = "loss"`, with those of all tokens of the vocabulary instead: two
-    tensors [n, V] at n tokens, result [n]. `needs_reference = False`: no reference is loaded."""
+    log-probabilities of the sampled tokens, or of the whole vocabulary (`KLNeeds`)."""
 
     coefficient: float
     """Weight of the penalty."""
@@ -121,9 +105,7 @@ class Aggregation(Protocol):
 class Sampling(Protocol):
     """Selects responses to train on by their unshaped correctness (or total reward). A group
     without a selected row is rejected. A row that is not selected in a group that is kept counts in
-    the baseline but not in the loss. Class attributes: `needs_group = True`, it compares the
-    responses to one prompt; `selects_rows = True`, it selects the best responses of a group and not
-    whole groups."""
+    the baseline but not in the loss."""
 
     def __call__(self, scores: RowFloats, group: RowInts) -> RowMask: ...
 
@@ -131,11 +113,7 @@ class Sampling(Protocol):
 @runtime_checkable
 class Reward(Protocol):
     """Scores responses. Returns one float per response, None where it abstains, or `Scores` with
-    more information. Class attributes: `needs_answer = True`, it reads the gold answer;
-    `needs_group = True`, it compares the responses to one prompt; `gives_steps = True`, it returns
-    one reward per step in `Scores.tokens`, which must not be added up, as their sum grows with the
-    number of steps; `runs_code = True`, it runs the response as a program; `needs_columns`, names
-    of its settings that name a column of the data, which at least one row must have."""
+    more information."""
 
     def __call__(self, responses: Sequence[Response]) -> Scores | Sequence[float | None]: ...
 
@@ -143,14 +121,8 @@ class Reward(Protocol):
 @runtime_checkable
 class Rollout(Protocol):
     """Samples responses, by default with temperature 1 and without truncation of the distribution.
-    An optional method `check_policy(policy)` is called when training is set up, and raises
-    UserError for a policy from which it cannot sample.
-
-    For an environment of several turns it also has `extend(contexts, *, iteration)`, which returns
-    a `Continuation` of each `Context` for each of its samples (`rlmods.rollout.encoding`), and
-    `max_tokens` is the limit of a turn. An optional context manager `sampling()` is entered around
-    all turns of a call of `generate`; of sharded weights, all ranks enter it, and then extend each
-    as often as it needs.
+    A rollout is a dataclass, because validation samples with a copy that has other settings. Its
+    optional methods are `ChecksPolicy`, `ContinuesTurns` and `ReportsTokens`.
 
     With an attribute `ahead = 1`, `generate` of a shallow copy is called in a background thread
     while the main thread trains, but never during `sync`. It must not take part in collective
@@ -158,6 +130,9 @@ class Rollout(Protocol):
     keeps the items of `meta` whose values consist of plain Python types. Between `sync` and this
     call, a shallow copy with a smaller `max_tokens` samples a few responses, whose
     log-probabilities are compared with the policy's."""
+
+    temperature: float
+    """Divides the logits; 0 is greedy."""
 
     def generate(
         self, prompts: Sequence[Prompt], *, samples: int, iteration: int
@@ -172,13 +147,49 @@ class Rollout(Protocol):
 
 
 @runtime_checkable
+class ContinuesTurns(Protocol):
+    """A rollout that can sample in an environment of several turns. `max_tokens` is the limit of a
+    turn. An optional context manager `sampling()` is entered around all turns of a call of
+    `generate`. With sharded weights, all ranks enter it, and then extend each as often as it
+    needs."""
+
+    def extend(self, contexts: Sequence[Any], *, iteration: int) -> Sequence[Any]:
+        """Return a `Continuation` of each `Context` for each of its samples
+        (`rlmods.rollout.encoding`)."""
+        ...
+
+
+@runtime_checkable
+class ReportsTokens(Protocol):
+    """A rollout that reports its progress."""
+
+    on_tokens: Callable[[int, int, int], None] | None
+    """Called with the finished rows, all rows, and the tokens sampled so far in a call of
+    `generate`."""
+
+
+@runtime_checkable
+class ChecksPolicy(Protocol):
+    """A rollout with a check of the policy, which is made when training is set up."""
+
+    def check_policy(self, policy: Any) -> None:
+        """Raise UserError for a policy that it cannot sample from."""
+        ...
+
+
+@runtime_checkable
+class ChecksPrompt(Protocol):
+    """A reward or environment with a check of the data."""
+
+    def check_prompt(self, prompt: Prompt) -> None:
+        """Raise ValueError for a prompt that it cannot use."""
+        ...
+
+
+@runtime_checkable
 class Episode(Protocol):
     """One conversation of a policy with an environment. It holds the state, and plain data only, so
-    that `copy.deepcopy` copies it at any turn; an environment whose episodes cannot be copied
-    declares `copies = False`.
-
-    Optional: `end()`, called in a thread if a limit ends the response and not a reply. It returns a
-    `Reply`, whose reward and calls are added to those of the last turn."""
+    that `copy.deepcopy` copies it at any turn, unless `EnvironmentNeeds.copies` is False."""
 
     prompt: Prompt
     """What the policy reads first, chat messages or plain text. Its id and pass are those of the
@@ -194,12 +205,19 @@ class Episode(Protocol):
 
 
 @runtime_checkable
+class EndsEarly(Protocol):
+    """An episode that acts when a limit ends the response, and not a reply."""
+
+    def end(self) -> Reply:
+        """Return a reply whose reward and calls are added to the last turn. It is called in a
+        thread."""
+        ...
+
+
+@runtime_checkable
 class Environment(Protocol):
-    """What the policy converses with. Class attributes: `copies = False`, episodes cannot be
-    copied; `needs_answer = True`, it reads the gold answer. Optional: `check_prompt(prompt)` raises
-    ValueError for a prompt of the data with which no episode can begin; `for_policy(policy)`
-    returns the environment for a policy, for example with the format of its chat template; `stop`
-    has texts that end a turn, beside those of `rollout.stop`."""
+    """What the policy converses with. Its optional methods are `ChecksPrompt` and
+    `BindsPolicy`."""
 
     max_turns: int
     """Maximum number of turns of the policy."""
@@ -215,14 +233,21 @@ class Environment(Protocol):
 
 
 @runtime_checkable
+class BindsPolicy(Protocol):
+    """An environment that depends on the policy."""
+
+    def for_policy(self, policy: Any) -> Environment:
+        """Return the environment for a policy, for example with the format of its chat
+        template."""
+        ...
+
+
+@runtime_checkable
 class Teacher(Protocol):
-    """A model towards which the policy is trained. `copies_policy`: True if its network is a frozen
-    copy of the policy. A teacher without a network also has `logprobs(rows)`, which returns the
-    log-probabilities of the response tokens of rows (prompt ids, response ids)."""
+    """A model towards which the policy is trained."""
 
     demonstration: str | None
     """Column of the data that only the teacher sees; None if it sees the policy's prompt."""
-    copies_policy: bool
 
     def __call__(self, policy: Any) -> Any:
         """Return the network (`rlmods.policy.Policy`), given the policy; None if it is not in this
@@ -235,12 +260,19 @@ class Teacher(Protocol):
 
 
 @runtime_checkable
+class ReturnsLogprobs(Protocol):
+    """A teacher without a network in this process."""
+
+    def logprobs(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
+        """Return the log-probabilities of the response tokens of rows (prompt ids, response
+        ids)."""
+        ...
+
+
+@runtime_checkable
 class Judge(Protocol):
     """Compares two responses to a prompt: 1.0 if the first is better, 0.0 if the second is, 0.5 for
-    a tie, None for no verdict.
-
-    A judge with the class attribute `accepts_responses = True` gets records of type `Response`
-    where they are known, which tell that a text was truncated; other judges get the texts alone."""
+    a tie, None for no verdict. Its optional members are `ComparesPairs` and `Counts`."""
 
     def __call__(self, prompt: Prompt, first: str, second: str) -> float | None: ...
 
@@ -249,9 +281,31 @@ Candidate = Response | str
 """A response to judge; a bare text is that of a finished response."""
 
 
-def as_accepted(judge: Any, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+@runtime_checkable
+class ComparesPairs(Protocol):
+    """A judge that compares many pairs at once."""
+
+    def compare(self, pairs: Sequence[tuple[Prompt, Candidate, Candidate]]) -> list[float | None]:
+        """Return one verdict per pair."""
+        ...
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """A judge that counts events, such as requests and lost questions."""
+
+    counts: Counter[str]
+    """Running totals by event."""
+
+
+def counts_of(judge: object) -> Counter[str]:
+    """Return a copy of the counts of a judge; empty if it counts nothing."""
+    return Counter(judge.counts) if isinstance(judge, Counts) else Counter()
+
+
+def as_accepted(judge: object, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Return candidates in the form that the judge takes: unchanged, or their texts."""
-    if getattr(judge, "accepts_responses", False):
+    if needs_of(judge, JudgeNeeds).responses:
         return candidates
     return [x.text if isinstance(x, Response) else x for x in candidates]
 
@@ -270,7 +324,7 @@ def compare(
     ]
     verdicts = (
         judge.compare(accepted)
-        if hasattr(judge, "compare")
+        if isinstance(judge, ComparesPairs)
         else [judge(*pair) for pair in accepted]
     )
     for verdict in verdicts:

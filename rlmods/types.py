@@ -15,6 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from rlmods.errors import suggest
+
 TokenFloats = Float[Tensor, "N T"]
 """A number for each token slot of each response."""
 TokenInts = Int[Tensor, "N T"]

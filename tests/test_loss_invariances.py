@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
+from rlmods.needs import RatioNeeds, needs_of
 from rlmods.protocols import Aggregation, Ratio
 from rlmods.ratio import (
     CISPO,
@@ -60,7 +61,7 @@ def surrogate(ratio: Ratio, d: Tensor, b: Batch, advantages: Tensor | None = Non
     """Return the ratio's output at the log-ratio d, by default with the advantages of the batch."""
     options = (
         {"old_logprobs": b.old_logprobs.to(d.dtype)}
-        if getattr(ratio, "needs_old_logprobs", False)
+        if needs_of(ratio, RatioNeeds).old_logprobs
         else {}
     )
     return ratio(d, b.advantages if advantages is None else advantages, b.mask, **options)

@@ -15,6 +15,7 @@ from rlmods.data.schema import import_extra
 from rlmods.environment.guess_number import last_number
 from rlmods.environment.worker import to_text
 from rlmods.errors import UserError
+from rlmods.needs import EnvironmentNeeds
 from rlmods.types import Prompt, Reply, Turn
 
 
@@ -87,7 +88,7 @@ class Gymnasium:
     max_result_chars: int = 4000
     """Characters of an observation."""
 
-    copies: ClassVar[bool] = False
+    needs: ClassVar[EnvironmentNeeds] = EnvironmentNeeds(copies=False)
 
     def __post_init__(self) -> None:
         check_limits(self)

@@ -14,6 +14,7 @@ from environments import check_limits, describe, failed, observed, opened, seed_
 from rlmods.data.schema import import_extra
 from rlmods.environment.worker import to_text
 from rlmods.errors import UserError, check_bounds
+from rlmods.needs import EnvironmentNeeds
 from rlmods.types import Prompt, Reply, Turn
 
 
@@ -92,7 +93,7 @@ class OpenEnv:
     max_result_chars: int = 4000
     """Characters of an observation."""
 
-    copies: ClassVar[bool] = False
+    needs: ClassVar[EnvironmentNeeds] = EnvironmentNeeds(copies=False)
 
     def __post_init__(self) -> None:
         check_limits(self)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rlmods.needs import AdapterNeeds
 from rlmods.policy import AdaptedPolicy, Policy
 from rlmods.policy.injection import require_peft
 
@@ -37,8 +38,7 @@ class LoRA:
     init: str = "default"
     """Initialisation of A: default (uniform) or gaussian. B is 0 at first."""
 
-    freezes: ClassVar[bool] = True
-    """True: the base weights do not change."""
+    needs: ClassVar[AdapterNeeds] = AdapterNeeds(freezes=True)
 
     def __post_init__(self) -> None:
         rules = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, masked_sum
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
@@ -16,13 +17,13 @@ class Accept:
 
     RFT, arXiv:2308.01825; with ratio=log_likelihood the gradient is that of supervised fine-tuning
     on the accepted responses. R_i is the score by which `sampling` selects, so that one score
-    selects and accepts (`reads_correctness`)."""
+    selects and accepts (`needs.correctness`)."""
 
     threshold: float = 0.5
     """Lowest score that is accepted: correctness if the reward reports it, else the total
     reward."""
 
-    reads_correctness: ClassVar[bool] = True
+    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(correctness=True)
 
     def __call__(
         self,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rlmods.advantage.group_norm import normalize_by_group
 from rlmods.errors import check_bounds
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, mean_over_branches
 from rlmods.types import Credit, RowInts, TokenFloats, TokenInts, TokenMask
 
@@ -37,13 +38,10 @@ class BranchNorm:
     """Advantage of shared tokens. soft: that of the row; hard: the mean over the rows that share
     the token."""
 
-    needs_group: ClassVar[bool] = True
-    needs_branches: ClassVar[bool] = True
-    normalizes_rewards: ClassVar[bool] = True
-
     @property
-    def credit(self) -> str:
-        return "token" if self.attribution == "hard" else "response"
+    def needs(self) -> AdvantageNeeds:
+        credit: Literal["token", "response"] = "token" if self.attribution == "hard" else "response"
+        return AdvantageNeeds(group=True, branches=True, normalizes_rewards=True, credit=credit)
 
     def __post_init__(self) -> None:
         check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0")})

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlmods.advantage.group_norm import normalize_by_group
 from rlmods.errors import check_bounds
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, masked_mean, sum_over_ranks
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
@@ -34,9 +35,7 @@ class GDPO:
     unbiased: bool = True
     """Divide the squared deviations by the number of responses minus 1."""
 
-    needs_group: ClassVar[bool] = True
-    needs_terms: ClassVar[bool] = True
-    normalizes_batch: ClassVar[bool] = True
+    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True, terms=True, normalizes_batch=True)
 
     def __post_init__(self) -> None:
         check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0")})

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import rewards_to_go
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
@@ -20,8 +21,7 @@ class Greedy:
     with one response per prompt. With an outcome reward only, G_t is R on every token; KL penalties
     on tokens before t are left out of G_t, as token t cannot affect them."""
 
-    needs_greedy: ClassVar[bool] = True
-    credit: ClassVar[str] = "reward_to_go"
+    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(greedy=True, credit="reward_to_go")
 
     def __call__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, center_by_group
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
@@ -17,7 +18,7 @@ class GroupMean:
     Dr. GRPO, arXiv:2503.20783, section 3.2: dividing by the group's standard deviation would give
     very easy and very hard prompts more weight."""
 
-    needs_group: ClassVar[bool] = True
+    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True)
 
     def __call__(
         self,

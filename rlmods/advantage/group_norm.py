@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rlmods.errors import check_bounds
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, center_by_group, group_reduce
 from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask
 
@@ -17,15 +18,14 @@ class GroupNorm:
 
     DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.2. Groups with equal rewards, and groups of
     one, get exactly 0. With a KL in the reward, mean and standard deviation are those of the
-    rewards without it (`normalizes_rewards`)."""
+    rewards without it (`needs.normalizes_rewards`)."""
 
     eps: float = 1e-6
     """Added to the standard deviation; above 0."""
     unbiased: bool = True
     """Divide the squared deviations by G - 1 instead of G."""
 
-    needs_group: ClassVar[bool] = True
-    normalizes_rewards: ClassVar[bool] = True
+    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True, normalizes_rewards=True)
 
     def __post_init__(self) -> None:
         check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0")})

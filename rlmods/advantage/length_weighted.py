@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, constant_group, group_reduce, masked_sum
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
@@ -21,7 +22,7 @@ class LengthWeighted:
     response without a reward is left out of the baseline and gets 0. Exactly 0 in groups of equal
     rewards."""
 
-    needs_group: ClassVar[bool] = True
+    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True)
 
     def __call__(
         self,

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from rlmods.errors import UserError
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import (
     broadcast_to_tokens,
     center_by_group,
@@ -30,9 +31,9 @@ class MaxRL:
 
     Raises UserError for a negative reward."""
 
-    needs_group: ClassVar[bool] = True
-    needs_nonnegative: ClassVar[bool] = True
-    normalizes_rewards: ClassVar[bool] = True
+    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(
+        group=True, nonnegative=True, normalizes_rewards=True
+    )
 
     def __call__(
         self,

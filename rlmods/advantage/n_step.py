@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from rlmods.errors import check_bounds
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import whiten
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
@@ -32,12 +32,9 @@ class NStep:
     """Normalise the advantages to mean 0 and variance 1 over the tokens trained on, of all ranks.
     `returns` are not changed."""
 
-    needs_values: ClassVar[bool] = True
-    credit: ClassVar[str] = "token"
-
     @property
-    def normalizes_batch(self) -> bool:
-        return self.whiten
+    def needs(self) -> AdvantageNeeds:
+        return AdvantageNeeds(values=True, credit="token", normalizes_batch=self.whiten)
 
     def __post_init__(self) -> None:
         check_bounds(

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from rlmods.needs import AdvantageNeeds
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
@@ -15,9 +16,7 @@ class NoAdvantage:
     """A_t = 0: rewards are logged, and the policy learns from other signals alone, as in
     distillation. A KL in the reward is subtracted per token afterwards."""
 
-    ignores_rewards: ClassVar[bool] = True
-    """True if rewards have no effect on the advantages."""
-    normalizes_rewards: ClassVar[bool] = True
+    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(ignores_rewards=True, normalizes_rewards=True)
 
     def __call__(
         self,

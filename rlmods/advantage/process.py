@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
 from rlmods.advantage.group_norm import normalize_by_group
 from rlmods.errors import check_bounds
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, rewards_to_go
 from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask
 
@@ -20,9 +20,8 @@ class Process:
     the responses to one prompt.
 
     DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.3, where gamma is 1. Only rewards on the last
-    token of a step count; a KL in the reward is subtracted per token afterwards
-    (`normalizes_rewards`). Equal step rewards, responses without steps and tokens after the last
-    step get exactly 0.
+    token of a step count; a KL in the reward is subtracted per token afterwards. Equal step
+    rewards, responses without steps and tokens after the last step get exactly 0.
 
     If a reward also has terms with one score per response, such as accuracy, these are part of the
     last step's reward. With `outcome_weight` w they are normalised separately, as in outcome
@@ -41,11 +40,6 @@ class Process:
     """w, the weight of the outcome advantage; above 0. null: outcome rewards are part of the last
     step's reward."""
 
-    needs_group: ClassVar[bool] = True
-    needs_steps: ClassVar[bool] = True
-    normalizes_rewards: ClassVar[bool] = True
-    credit: ClassVar[str] = "token"
-
     def __post_init__(self) -> None:
         rules = {
             "eps": (self.eps > 0, "above 0"),
@@ -58,8 +52,14 @@ class Process:
         check_bounds(self, "advantage", rules)
 
     @property
-    def needs_outcomes(self) -> bool:
-        return self.outcome_weight is not None
+    def needs(self) -> AdvantageNeeds:
+        return AdvantageNeeds(
+            group=True,
+            steps=True,
+            outcomes=self.outcome_weight is not None,
+            normalizes_rewards=True,
+            credit="token",
+        )
 
     def __call__(
         self,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rlmods.errors import check_bounds
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, center_by_group, masked_sum, rewards_to_go, whiten
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
@@ -29,8 +30,6 @@ class ReinforcePP:
     """none: b = 0. group: b is the mean of the total rewards R over the responses to one prompt
     (REINFORCE++ with baseline)."""
 
-    normalizes_batch: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         rules = {
             "gamma": (0 <= self.gamma <= 1, "between 0 and 1"),
@@ -39,12 +38,12 @@ class ReinforcePP:
         check_bounds(self, "advantage", rules)
 
     @property
-    def needs_group(self) -> bool:
-        return self.baseline == "group"
-
-    @property
-    def credit(self) -> str:
-        return "reward_to_go" if self.gamma == 1 else "token"
+    def needs(self) -> AdvantageNeeds:
+        return AdvantageNeeds(
+            group=self.baseline == "group",
+            normalizes_batch=True,
+            credit="reward_to_go" if self.gamma == 1 else "token",
+        )
 
     def __call__(
         self,
@@ -64,7 +63,7 @@ class ReinforcePP:
     ) -> Credit:
         """Return G_t - b."""
         advantages = rewards_to_go(rewards, mask, self.gamma)
-        if self.needs_group:
+        if self.baseline == "group":
             centred, _ = center_by_group(rewards, mask, group)
             # (G_t - R) + (R - b) instead of G_t - b: despite rounding, each term is exactly 0 where
             # it should be.

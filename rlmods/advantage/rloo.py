@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, center_by_group
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
@@ -17,7 +18,7 @@ class RLOO:
     Ahmadian et al. 2024, arXiv:2402.14740, section 2: a baseline that does not contain R_i keeps
     the gradient unbiased."""
 
-    needs_group: ClassVar[bool] = True
+    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True)
 
     def __call__(
         self,

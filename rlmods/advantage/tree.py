@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from rlmods.needs import AdvantageNeeds
 from rlmods.ops import center_by_group, mean_over_branches
 from rlmods.types import Credit, RowInts, TokenFloats, TokenInts, TokenMask
 
@@ -29,9 +30,7 @@ class Tree:
     each row that shares it, as in advantage=branch_hard: with aggregation=token_mean its gradient
     is weighted by their number."""
 
-    needs_group: ClassVar[bool] = True
-    needs_branches: ClassVar[bool] = True
-    credit: ClassVar[str] = "token"
+    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True, branches=True, credit="token")
 
     def __call__(
         self,

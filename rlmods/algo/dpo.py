@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError, check_bounds
+from rlmods.needs import PreferenceNeeds, needs_of
 from rlmods.ops import kl_divergence
 from rlmods.policy.base import Other, Policy, eval_mode
 from rlmods.policy.dropout import set_dropout
@@ -89,12 +90,13 @@ class DPO(Learner):
         """
         super().__init__(**learner)
         self.preference, self.precompute = preference, self.settings.reference == "precomputed"
-        self.needs_kl = bool(getattr(preference, "needs_kl", False))
+        needs = needs_of(preference, PreferenceNeeds)
+        self.needs_kl = needs.kl
         if self.needs_kl and self.precompute:
             raise UserError(
                 "this preference loss needs the reference in every step: type algo.reference=live"
             )
-        if preference.needs_reference:
+        if needs.reference:
             self.reference = Reference(reference(self.policy))
         if self.settings.dropout:  # the reference, copied before, has none
             set_dropout(self.policy, self.settings.dropout)

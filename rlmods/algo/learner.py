@@ -22,6 +22,7 @@ from rlmods.distributed.deferred import read
 from rlmods.distributed.sharding import is_sharded
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
+from rlmods.protocols import ChecksPolicy
 from rlmods.rollout.turns import num_added_tokens
 from rlmods.schedule import Schedule
 from rlmods.training.batch import Batch
@@ -99,7 +100,7 @@ class Learner(L.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.policy, self.rollout, self.reward = policy, rollout, reward
-        if hasattr(rollout, "check_policy"):
+        if isinstance(rollout, ChecksPolicy):
             rollout.check_policy(policy)
         self.optimizer, self.schedule, self.batch, self.seed = (
             optimizer,
@@ -426,7 +427,7 @@ class Learner(L.LightningModule):
         policy = self.networks.get("policy")
         if policy in unchecked:
             self.microbatches.by_group = self.policy.packs
-            if hasattr(self.rollout, "check_policy"):
+            if isinstance(self.rollout, ChecksPolicy):
                 self.rollout.check_policy(policy)
 
     def configure_optimizers(self) -> Any:

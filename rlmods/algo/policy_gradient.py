@@ -17,6 +17,7 @@ from rlmods.correction import NoCorrection
 from rlmods.critic import NoCritic
 from rlmods.critic.loss import clip_range, value_loss
 from rlmods.errors import UserError, check_bounds
+from rlmods.needs import KLNeeds, RatioNeeds, needs_of
 from rlmods.protocols import KL, Advantage, Aggregation, Correction, Ratio, Sampling
 from rlmods.reference import StartPolicy
 from rlmods.reward.scores import as_scores
@@ -202,10 +203,11 @@ class PolicyGradient(Learner):
             router or Routing(),
         )
         self.critic_config, self.critic = critic, critic(self.policy)
-        self.full_kl = bool(getattr(kl, "needs_distributions", False))
-        if getattr(kl, "needs_reference", True):
+        kl_needs = needs_of(kl, KLNeeds)
+        self.full_kl = kl_needs.distributions
+        if kl_needs.reference:
             self.reference = Reference(reference(self.policy))
-        temperature = getattr(ratio, "temperature", None)
+        temperature = needs_of(ratio, RatioNeeds).temperature
         self.scorer = LogprobScorer(
             self.policy, self.critic, self.rollout, self.microbatches, self.ranks, temperature
         )
@@ -597,11 +599,8 @@ class PolicyGradient(Learner):
             micro.old_logprobs.isnan(), logprobs.detach(), micro.old_logprobs
         )
         log_ratio = torch.where(micro.mask, logprobs - old_logprobs, 0.0)
-        options = (
-            {"old_logprobs": old_logprobs}
-            if getattr(self.ratio, "needs_old_logprobs", False)
-            else {}
-        )
+        needs_old = needs_of(self.ratio, RatioNeeds).old_logprobs
+        options = {"old_logprobs": old_logprobs} if needs_old else {}
         surrogate = self.ratio(log_ratio, micro.advantages, micro.mask, **options)
         objective = surrogate.objective
         if (

@@ -14,6 +14,7 @@ from rich import progress as bars
 from rich.table import Column
 
 from rlmods.callbacks.hooks import Metrics, Rows
+from rlmods.protocols import ReportsTokens
 
 METRICS = {
     "loss": "train/loss",
@@ -80,7 +81,7 @@ class Progress(Callback):
         self._thread = threading.Thread(
             target=self._watch, args=(learner,), name="progress", daemon=True
         )
-        if hasattr(getattr(learner, "rollout", None), "on_tokens"):
+        if isinstance(getattr(learner, "rollout", None), ReportsTokens):
             learner.rollout.on_tokens = self.on_tokens
         console = rich.get_console()
         if console.is_terminal:

@@ -16,6 +16,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
 from rlmods.callbacks.hooks import Metrics
 from rlmods.errors import UserError
+from rlmods.protocols import ReportsTokens
 
 SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that schedulers send before they kill."""
@@ -109,7 +110,7 @@ class GracefulStop(Callback):
         self.signal, self._received, self._deadline = None, 0, float("inf")
         self._iteration, self._iteration_start = learner.iteration, time.monotonic()
         rollout: Any = getattr(learner, "rollout", None)
-        if hasattr(rollout, "on_tokens"):
+        if isinstance(rollout, ReportsTokens):
             inner = rollout.on_tokens
 
             def on_tokens(*progress: int) -> None:

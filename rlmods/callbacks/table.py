@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from torch import nn
 
+from rlmods.needs import SamplingNeeds, needs_of
 from rlmods.run import RunDir
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def show_plan(
         "run_dir": str(directory.path) + _origin(plan, directory),
     }
     if (
-        getattr(plan.parts.get("sampling"), "needs_group", False)
+        needs_of(plan.parts.get("sampling"), SamplingNeeds).group
         and getattr(plan.settings, "surplus", "") == "keep"
     ):
         lines["iteration"] += "; surplus groups are carried over to the next one"

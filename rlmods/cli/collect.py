@@ -52,6 +52,7 @@ from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
+from rlmods.protocols import ChecksPolicy, ReportsTokens
 from rlmods.run import dumps
 from rlmods.training.collate import generate
 from rlmods.types import Prompt, Response
@@ -108,7 +109,7 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     _check_samples(batch.samples, settings.min_candidates, getattr(rollout, "temperature", 1.0))
     prompts = list(instantiate(config.data, "data")().train)
     policy = _policy(model, config)
-    if hasattr(rollout, "check_policy"):
+    if isinstance(rollout, ChecksPolicy):
         rollout.check_policy(policy)
     kept = short_prompts(policy, prompts, max_prompt_tokens(config, "data"))
     policy.warn_of_control_tokens((), kept)
@@ -121,7 +122,7 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     with progress("sampling", batch.samples * len(remaining)) as update:
         for start in range(0, len(remaining), batch.prompts):
             chunk = remaining[start : start + batch.prompts]
-            if hasattr(rollout, "on_tokens"):
+            if isinstance(rollout, ReportsTokens):
                 rollout.on_tokens = lambda done, *_, before=start * batch.samples: update(
                     before + done
                 )

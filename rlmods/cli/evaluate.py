@@ -35,6 +35,7 @@ from rlmods.lab.statistics import bootstrap_interval
 from rlmods.ops import pack
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
+from rlmods.protocols import ChecksPolicy
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.reward import Neural
 from rlmods.rollout.turns import find_prompt_without_episode, over_turns
@@ -95,7 +96,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
         raise UserError(f"environment: no episode begins with {problem}")
     process = SingleProcess()
     policy = load(model).to(process.device)
-    if hasattr(rollout, "check_policy"):
+    if isinstance(rollout, ChecksPolicy):
         rollout.check_policy(policy)
     reference = (
         None if reference_name is None else _load_reference(reference_name).to(process.device)

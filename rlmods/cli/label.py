@@ -58,7 +58,9 @@ from rlmods.errors import UserError
 from rlmods.judge import LLM, Neural, cohens_kappa, rankings
 from rlmods.judge.agreement import category
 from rlmods.judge.chat import NoReplyError
+from rlmods.needs import JudgeNeeds, needs_of
 from rlmods.policy.fingerprint import fingerprint
+from rlmods.protocols import counts_of
 from rlmods.run import atomic_write, dumps
 from rlmods.run.jsonl import read_rows
 from rlmods.training.offenders import offender_pairs
@@ -111,7 +113,7 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
         OmegaConf.to_container(config.judge, resolve=True),
     )
     assert isinstance(judge_settings, dict)
-    if getattr(judge, "needs_answer", False) and all(row.get("answer") is None for row in rows):
+    if needs_of(judge, JudgeNeeds).answer and all(row.get("answer") is None for row in rows):
         raise UserError(
             f"{source}: the judge needs gold answers, but no row has one: type judge=neural "
             "or judge=llm"
@@ -155,7 +157,7 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
             f"judge.url={judge.url}: {reason}; run the same command again, which asks only "
             "what is missing"
         )
-    counts = {event: count for event, count in getattr(judge, "counts", {}).items() if count}
+    counts = {event: count for event, count in counts_of(judge).items() if count}
     return _summary(output) | ({"judge": counts} if counts else {})
 
 

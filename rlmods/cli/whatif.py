@@ -46,6 +46,7 @@ from rlmods.config.received import TO_CONFIRM
 from rlmods.config.rules import RULES, Rule
 from rlmods.errors import UserError, suggest
 from rlmods.lab.saved import SavedRun
+from rlmods.needs import AdvantageNeeds, RatioNeeds, needs_of
 from rlmods.run import atomic_write, dumps
 from rlmods.run.jsonl import read_rows
 from rlmods.run.resume import list_checkpoints, verify
@@ -464,12 +465,15 @@ def _reason(
     for group, part in parts.items():
         if hasattr(part, "load_state_dict"):
             return f"{group} has a state of earlier iterations, which the run did not keep"
-    if getattr(parts.get("advantage"), "needs_greedy", False) and not getattr(
-        plan.parts["advantage"], "needs_greedy", False
+    own, other = plan.parts, parts
+    if (
+        needs_of(other.get("advantage"), AdvantageNeeds).greedy
+        and not needs_of(own["advantage"], AdvantageNeeds).greedy
     ):
         return "advantage needs greedy responses, which the run did not sample"
-    if "ratio" in parts and getattr(parts["ratio"], "temperature", None) != getattr(
-        plan.parts["ratio"], "temperature", None
+    if "ratio" in other and (
+        needs_of(other["ratio"], RatioNeeds).temperature
+        != needs_of(own["ratio"], RatioNeeds).temperature
     ):
         return "ratio needs log-probabilities of another temperature than the run's"
     return None

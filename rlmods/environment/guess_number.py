@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from rlmods.errors import check_bounds
 from rlmods.types import Prompt, Reply, Turn
@@ -55,8 +55,6 @@ class GuessNumber:
     """Maximum number of tokens of all guesses and replies."""
     turn_penalty: float = 0.0
     """Penalty of a turn that does not name the number; 0 or more."""
-
-    needs_answer: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         rules = {

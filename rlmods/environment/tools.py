@@ -20,6 +20,7 @@ from rlmods.environment.formats import (
 from rlmods.environment.tool import Tool, load
 from rlmods.environment.worker import to_text
 from rlmods.errors import UserError, check_bounds
+from rlmods.needs import EnvironmentNeeds
 from rlmods.types import Prompt, Reply, ToolCall, Turn
 
 FormatName = Literal["auto", "tags", "hermes", "qwen3_coder", "glm4", "llama3", "mistral"]
@@ -171,10 +172,10 @@ class Tools:
         }
 
     @property
-    def stop(self) -> list[str]:
-        """Texts that end a turn: the ends of calls in the format `tags`, in which prompts of plain
-        text are answered."""
-        return [f"</{name}>" for name in self.functions]
+    def needs(self) -> EnvironmentNeeds:
+        """The texts that end a turn are the ends of calls in the format `tags`. Prompts of plain
+        text are answered in it."""
+        return EnvironmentNeeds(stop=tuple(f"</{name}>" for name in self.functions))
 
     def for_policy(self, policy: Any) -> Tools:
         """Return the environment with the format that the chat template of a policy shows. It has

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.judge.chat import Endpoint, NoReplyError, as_user_error
@@ -29,6 +29,7 @@ from rlmods.judge.question import (
     template_fields,
 )
 from rlmods.judge.scoring import Pair
+from rlmods.needs import JudgeNeeds
 from rlmods.protocols import Candidate
 from rlmods.run.jsonl import JsonlWriter, read_rows
 from rlmods.types import Prompt
@@ -106,8 +107,6 @@ class LLM:
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
     losses: Losses = field(default_factory=Losses, init=False, repr=False, compare=False)
 
-    accepts_responses: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         if self.url is None or not self.url.startswith(("http://", "https://")):
             raise UserError(
@@ -137,9 +136,9 @@ class LLM:
         object.__setattr__(self, "key", key)
 
     @property
-    def needs_answer(self) -> bool:
-        """True if the template contains the gold answer."""
-        return "answer" in template_fields(self.template or TEMPLATE)
+    def needs(self) -> JudgeNeeds:
+        answer = "answer" in template_fields(self.template or TEMPLATE)
+        return JudgeNeeds(answer=answer, responses=True)
 
     def __call__(self, prompt: Prompt, first: Candidate, second: Candidate) -> float | None:
         return self.compare([(prompt, first, second)])[0]

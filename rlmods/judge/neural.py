@@ -11,6 +11,7 @@ from typing import ClassVar
 from rlmods import reward
 from rlmods.errors import UserError
 from rlmods.judge.scoring import Pair, check_tie, compare_scores
+from rlmods.needs import JudgeNeeds
 from rlmods.protocols import Candidate
 from rlmods.types import Prompt
 
@@ -33,8 +34,7 @@ class Neural:
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
     """Running totals of the reward's counts."""
 
-    needs_answer: ClassVar[bool] = False
-    accepts_responses: ClassVar[bool] = True
+    needs: ClassVar[JudgeNeeds] = JudgeNeeds(responses=True)
 
     def __post_init__(self) -> None:
         if not self.model:

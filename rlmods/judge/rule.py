@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.judge.scoring import Pair, check_tie, compare_scores
+from rlmods.needs import JudgeNeeds, RewardNeeds, needs_of
 from rlmods.protocols import Candidate
 from rlmods.reward import Accuracy
 from rlmods.types import Prompt, Response
@@ -37,8 +38,6 @@ class Rule:
     """Running totals of the reward's counts: `timeouts` and `errors` of answers that could not be
     graded."""
 
-    accepts_responses: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         if not callable(self.scorer):
             raise UserError("judge.reward cannot be called: type +reward@judge.reward=accuracy")
@@ -49,9 +48,8 @@ class Rule:
         return Accuracy() if self.reward is None else self.reward
 
     @property
-    def needs_answer(self) -> bool:
-        """True if the reward uses the gold answer."""
-        return bool(getattr(self.scorer, "needs_answer", False))
+    def needs(self) -> JudgeNeeds:
+        return JudgeNeeds(answer=needs_of(self.scorer, RewardNeeds).answer, responses=True)
 
     def __call__(self, prompt: Prompt, first: Candidate, second: Candidate) -> float | None:
         return self.compare([(prompt, first, second)])[0]

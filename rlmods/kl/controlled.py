@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from rlmods.errors import check_bounds
 from rlmods.kl.penalty import Penalty
@@ -23,8 +23,6 @@ class _Controlled:
     where: Literal["loss", "reward"]
     """loss: + beta * KL in the loss. reward: - beta * KL on each token's reward, without a
     gradient."""
-
-    needs_reference: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         Penalty(self.estimator, self.coefficient, self.where)

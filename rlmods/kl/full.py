@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rlmods.errors import check_bounds
+from rlmods.needs import KLNeeds
 from rlmods.ops import kl_divergence
 
 
@@ -29,8 +30,7 @@ class Full:
     """beta; at least 0."""
 
     where: ClassVar[str] = "loss"
-    needs_reference: ClassVar[bool] = True
-    needs_distributions: ClassVar[bool] = True
+    needs: ClassVar[KLNeeds] = KLNeeds(distributions=True)
 
     def __post_init__(self) -> None:
         check_bounds(

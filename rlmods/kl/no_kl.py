@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from rlmods.needs import KLNeeds
 from rlmods.types import TokenFloats
 
 
@@ -17,7 +18,7 @@ class NoKL:
 
     coefficient: ClassVar[float] = 0.0
     where: ClassVar[str] = "loss"
-    needs_reference: ClassVar[bool] = False
+    needs: ClassVar[KLNeeds] = KLNeeds(reference=False)
 
     def __call__(self, logprobs: TokenFloats, ref_logprobs: TokenFloats) -> TokenFloats:
         return torch.zeros_like(logprobs)

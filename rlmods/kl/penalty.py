@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rlmods.errors import check_bounds
 from rlmods.types import TokenFloats
@@ -33,8 +33,6 @@ class Penalty:
     gradient: Literal["value", "exact"] = "value"
     """Gradient of the loss. value: the estimator's. exact: k2's, on-policy the gradient of KL(pi ||
     ref); the value is unchanged."""
-
-    needs_reference: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         rules = {

@@ -18,6 +18,7 @@ from rlmods.config.plan import Plan
 from rlmods.data import Splits
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.errors import UserError
+from rlmods.needs import KLNeeds, ReferenceNeeds, TeacherNeeds, needs_of
 from rlmods.policy import Policy, ScalarModel
 from rlmods.policy.cpu_linear import packed_dtypes
 from rlmods.rollout import VLLM, VLLMServer
@@ -135,7 +136,7 @@ def build_networks(plan: Plan) -> Networks:
             for source in getattr(scorer, "sources", ())
         ]
         needs_reference = any(
-            getattr(parts[name], "needs_reference", True)
+            getattr(parts[name], "needs", KLNeeds()).reference
             for name in ("kl", "preference")
             if name in parts
         )
@@ -145,13 +146,13 @@ def build_networks(plan: Plan) -> Networks:
             if name in parts and (name == "teacher" or needs_reference)
         }
         models = {
-            name: policy if loader.copies_policy else loader(policy)
+            name: policy if _copies_policy(loader) else loader(policy)
             for name, loader in loaders.items()
         }
     frozen = {
         name: model
         for name, model in models.items()
-        if model is not None and (model is not policy or loaders[name].copies_policy)
+        if model is not None and (model is not policy or _copies_policy(loaders[name]))
     }
     return Networks(
         {"policy": policy} | ({} if critic is None else {"critic": critic}),
@@ -260,7 +261,7 @@ def divergence_tensors(plan: Plan) -> int:
     if getattr(plan.algorithm, "needs_distributions", False):
         return 8 if 0 < getattr(plan.settings, "beta", 0.5) < 1 else 4
     is_full = (
-        getattr(plan.parts.get("kl"), "needs_distributions", False)
+        needs_of(plan.parts.get("kl"), KLNeeds).distributions
         or getattr(plan.settings, "kl_coefficient", 0) > 0
     )
     return 4 if is_full else 0
@@ -329,3 +330,8 @@ def packed_bytes(policy: Policy, autocast: bool) -> int:
 
 def _longest(encoder: Any, prompts: Iterable[Prompt]) -> int:
     return max((len(encoder.encode(prompt)) for prompt in prompts), default=0)
+
+
+def _copies_policy(loader: Any) -> bool:
+    needs: ReferenceNeeds | TeacherNeeds = getattr(loader, "needs", TeacherNeeds())
+    return needs.copies_policy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlmods.errors import check_bounds
 from rlmods.preference.terms import log_ratio
@@ -21,9 +20,6 @@ class IPO:
 
     beta: float = 0.1
     """Strength of the regularisation towards the reference; above 0."""
-
-    needs_reference: ClassVar[bool] = True
-    needs_pairs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0")})

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from rlmods.errors import check_bounds
+from rlmods.needs import PreferenceNeeds
 from rlmods.ops import masked_mean
 from rlmods.preference.terms import log_ratio
 from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, Scalar
@@ -32,9 +33,7 @@ class KTO:
     undesirable_weight: float = 1.0
     """w_U, above 0."""
 
-    needs_reference: ClassVar[bool] = True
-    needs_pairs: ClassVar[bool] = False
-    needs_kl: ClassVar[bool] = True
+    needs: ClassVar[PreferenceNeeds] = PreferenceNeeds(pairs=False, kl=True)
 
     def __post_init__(self) -> None:
         values = {

@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from rlmods.errors import check_bounds
+from rlmods.needs import PreferenceNeeds
 from rlmods.preference.terms import per_token, sft_loss
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
 from rlmods.types import CandidateFloats, CandidateInts, PromptFloats
@@ -29,8 +30,7 @@ class ORPO:
     beta: float = 0.1
     """Weight of the preference term; above 0."""
 
-    needs_reference: ClassVar[bool] = False
-    needs_pairs: ClassVar[bool] = True
+    needs: ClassVar[PreferenceNeeds] = PreferenceNeeds(reference=False)
 
     def __post_init__(self) -> None:
         check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0")})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch.nn.functional import logsigmoid
 
@@ -27,9 +26,6 @@ class Sigmoid:
     """Strength of the regularisation towards the reference; above 0."""
     label_smoothing: float = 0.0
     """Assumed fraction of wrong labels, 0 to below 0.5."""
-
-    needs_reference: ClassVar[bool] = True
-    needs_pairs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         rules = {

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch.nn.functional import logsigmoid
 
 from rlmods.errors import check_bounds
+from rlmods.needs import PreferenceNeeds
 from rlmods.preference.terms import per_token
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
 from rlmods.types import CandidateFloats, CandidateInts, PromptFloats
@@ -26,8 +27,7 @@ class SimPO:
     gamma: float = 1.0
     """Target margin between the rewards of the better and the worse response; at least 0."""
 
-    needs_reference: ClassVar[bool] = False
-    needs_pairs: ClassVar[bool] = True
+    needs: ClassVar[PreferenceNeeds] = PreferenceNeeds(reference=False)
 
     def __post_init__(self) -> None:
         check_bounds(

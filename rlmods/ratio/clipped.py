@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from rlmods.errors import check_bounds
+from rlmods.needs import RatioNeeds
 from rlmods.ops import importance_ratio, masked_mean
 from rlmods.types import Surrogate, TokenFloats, TokenMask
 
@@ -33,6 +34,10 @@ class Clipped:
     dual: float | None = None
     """Lower bound dual * A of the objective where A < 0 (dual clip, arXiv:1912.09729); above 1.
     None: no lower bound."""
+
+    @property
+    def needs(self) -> RatioNeeds:
+        return RatioNeeds(level=self.level)
 
     def __post_init__(self) -> None:
         rules = {

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import torch
 
 from rlmods.errors import check_bounds
+from rlmods.needs import RatioNeeds
 from rlmods.ops import importance_ratio
 from rlmods.types import Surrogate, TokenFloats, TokenMask
 
@@ -38,7 +39,7 @@ class DPPO:
     high: float = 0.15
     """Bound where A > 0 and the probability rose; above 0."""
 
-    needs_old_logprobs: ClassVar[bool] = True
+    needs: ClassVar[RatioNeeds] = RatioNeeds(old_logprobs=True)
 
     def __post_init__(self) -> None:
         rules = {

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from rlmods.needs import RatioNeeds
 from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
@@ -19,8 +20,7 @@ class LogLikelihood:
     clipped. The probabilities are those of temperature 1, as in SFT, at any temperature of the
     rollout."""
 
-    level: ClassVar = "none"
-    temperature: ClassVar[float] = 1.0
+    needs: ClassVar[RatioNeeds] = RatioNeeds(level="none", temperature=1.0)
 
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask

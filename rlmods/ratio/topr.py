@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from rlmods.errors import check_bounds
+from rlmods.needs import RatioNeeds
 from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
@@ -24,6 +25,10 @@ class TOPR:
     level: Literal["sequence_token", "token"] = "sequence_token"
     """sequence_token: one weight per response, from the product of its tokens' ratios (the paper),
     and each token's own advantage. token: each token's own ratio."""
+
+    @property
+    def needs(self) -> RatioNeeds:
+        return RatioNeeds(level=self.level)
 
     def __post_init__(self) -> None:
         check_bounds(

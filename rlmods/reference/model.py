@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlmods.policy import Policy
 from rlmods.policy.frozen import FrozenModel
@@ -16,9 +15,6 @@ class Model(FrozenModel):
 
     Raises: UserError, when the policy is loaded, if there is no such model or its vocabulary
     differs."""
-
-    copies_policy: ClassVar[bool] = False
-    """True if the network is a frozen copy of the policy."""
 
     def __call__(self, policy: Policy) -> Policy:
         """Return the reference."""

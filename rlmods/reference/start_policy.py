@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rlmods.needs import ReferenceNeeds
 from rlmods.policy import Policy
 
 
@@ -14,8 +15,7 @@ class StartPolicy:
     the identity, it is the base without the adapter, and needs no second copy of the base's
     weights."""
 
-    copies_policy: ClassVar[bool] = True
-    """True if the network is a frozen copy of the policy."""
+    needs: ClassVar[ReferenceNeeds] = ReferenceNeeds(copies_policy=True)
 
     def __call__(self, policy: Policy) -> Policy:
         """Return the reference."""

@@ -11,6 +11,7 @@ from rlmods.errors import UserError
 from rlmods.grading.grader import Rules, extract, extract_gold, is_gold, same_plain, verify
 from rlmods.grading.grader.echo import repeats
 from rlmods.grading.pool import Outcome, failure_counts, shared_pool
+from rlmods.needs import RewardNeeds
 from rlmods.types import Prompt, Response, Scores
 
 __all__ = ["Accuracy", "verify"]
@@ -39,7 +40,7 @@ class Accuracy:
     rules: Rules = field(default_factory=Rules)
     """Which unusual forms of a right answer are accepted; none of them by default."""
 
-    needs_answer: ClassVar[bool] = True
+    needs: ClassVar[RewardNeeds] = RewardNeeds(answer=True)
 
     def __post_init__(self) -> None:
         for name in ("timeout_s", "batch_timeout_s", "workers"):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlmods.errors import UserError
+from rlmods.needs import RewardNeeds
+from rlmods.protocols import ChecksPrompt
 from rlmods.reward.weighted_sum import run_reward
 from rlmods.types import Prompt, Response, Scores
 
@@ -43,34 +45,8 @@ class BySource:
                 )
 
     @property
-    def needs_answer(self) -> bool:
-        """True if any of the rewards reads the gold answer; `for_prompt` returns the one that
-        grades a prompt."""
-        return any(getattr(reward, "needs_answer", False) for reward in self.rewards.values())
-
-    @property
-    def gives_steps(self) -> bool:
-        """True if any of the rewards gives rewards by step; those of the others end a single
-        step."""
-        return any(getattr(reward, "gives_steps", False) for reward in self.rewards.values())
-
-    @property
-    def needs_group(self) -> bool:
-        """True if any of the rewards compares the responses to one prompt."""
-        return any(getattr(reward, "needs_group", False) for reward in self.rewards.values())
-
-    @property
-    def gives_tokens(self) -> bool:
-        """True if any of the rewards spreads a reward over tokens."""
-        return any(getattr(reward, "gives_tokens", False) for reward in self.rewards.values())
-
-    @property
-    def gives_outcomes(self) -> bool:
-        """True if any of the rewards gives one reward per response."""
-        return any(
-            getattr(reward, "gives_outcomes", not getattr(reward, "gives_steps", False))
-            for reward in self.rewards.values()
-        )
+    def needs(self) -> RewardNeeds:
+        return RewardNeeds.combine(self.rewards.values())
 
     def _weights(self, source: str) -> dict[str, float]:
         """Return the weights of the terms of a source's reward that count; one without terms is the
@@ -105,7 +81,7 @@ class BySource:
             ValueError: it cannot.
         """
         reward = self.for_prompt(prompt)
-        if hasattr(reward, "check_prompt"):
+        if isinstance(reward, ChecksPrompt):
             reward.check_prompt(prompt)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
@@ -158,7 +134,8 @@ class BySource:
             if part.correct is not None and not part.monitored
         ]
         columns = sorted({column for part in parts.values() for column in part.columns})
-        gives_tokens = self.gives_steps or any(part.tokens is not None for part in parts.values())
+        needs = self.needs
+        gives_tokens = needs.gives_steps or any(part.tokens is not None for part in parts.values())
         terms = {
             f"{name}/{term}": merge([(name, values)])
             for name, part in parts.items()
@@ -205,6 +182,6 @@ class BySource:
             if gives_tokens
             else None,
             outcomes=merge((name, outcomes(part)) for name, part in parts.items())
-            if gives_tokens and self.gives_outcomes
+            if gives_tokens and needs.gives_outcomes
             else None,
         )

@@ -15,6 +15,7 @@ from rlmods.grading.pool import NOT_STARTED, Outcome, failure_counts, shared_poo
 from rlmods.grading.sandbox.tests import packages_used, read_tests, surely_calls_code
 from rlmods.grading.sandbox.walls import missing_support
 from rlmods.grading.turns import after_thoughts
+from rlmods.needs import RewardNeeds
 from rlmods.types import Prompt, Response, Scores
 
 TARGET = "rlmods.grading.sandbox.tests:work"
@@ -76,9 +77,7 @@ class Code:
     workers: int = 2
     """Responses graded at a time."""
 
-    needs_answer: ClassVar[bool] = False
-    needs_columns: ClassVar[tuple[str, ...]] = ("tests",)
-    runs_code: ClassVar[bool] = True
+    needs: ClassVar[RewardNeeds] = RewardNeeds(columns=("tests",), runs_code=True)
 
     def __post_init__(self) -> None:
         for name in ("timeout_s", "memory_mb", "output_bytes", "batch_timeout_s", "workers"):

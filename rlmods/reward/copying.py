@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlmods.errors import check_bounds
 from rlmods.reward.ngrams import check_size, ngrams
@@ -29,8 +28,6 @@ class Copying:
     """Words per n-gram."""
     allowed: float = 0.0
     """Fraction of copied n-grams without a penalty, such as names and quotations; 0 to below 1."""
-
-    needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_size(self, self.size)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from rlmods.errors import UserError
+from rlmods.needs import RewardNeeds, needs_of
 from rlmods.reward.accuracy import Accuracy
 from rlmods.reward.scores import as_scores
 from rlmods.types import Response, Scores
@@ -67,9 +68,8 @@ class Cosine:
         return Accuracy() if self.reward is None else self.reward
 
     @property
-    def needs_answer(self) -> bool:
-        """True if the other reward uses the gold answer."""
-        return bool(getattr(self.grader, "needs_answer", False))
+    def needs(self) -> RewardNeeds:
+        return RewardNeeds(answer=needs_of(self.grader, RewardNeeds).answer)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         graded = as_scores(self.grader(responses), len(responses), "cosine")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlmods.reward.ngrams import check_size, ngrams
 from rlmods.types import Response, Scores
@@ -27,8 +26,6 @@ class Diversity:
 
     size: int = 4
     """Words per n-gram."""
-
-    needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_size(self, self.size)

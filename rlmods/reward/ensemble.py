@@ -9,6 +9,7 @@ from statistics import fmean, median
 from typing import Any, Literal, get_args
 
 from rlmods.errors import UserError
+from rlmods.needs import RewardNeeds
 from rlmods.reward.weighted_sum import WeightedSum
 from rlmods.types import Response, Scores
 
@@ -67,9 +68,8 @@ class Ensemble:
         return WeightedSum({name: {"reward": reward} for name, reward in self.rewards.items()})
 
     @property
-    def needs_answer(self) -> bool:
-        """True if any reward uses the gold answer."""
-        return self.members.needs_answer
+    def needs(self) -> RewardNeeds:
+        return RewardNeeds(answer=self.members.needs.answer)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         scores = self.members(responses)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlmods.errors import UserError
+from rlmods.needs import RewardNeeds
 from rlmods.types import Response, Scores
 
 
@@ -29,12 +29,9 @@ class EnvironmentReward:
     """Smallest value of the last reward that counts as correct; null: correctness is not
     reported."""
 
-    needs_turns: ClassVar[bool] = True
-
     @property
-    def gives_tokens(self) -> bool:
-        """True if turns are rewarded by themselves."""
-        return self.by_turn
+    def needs(self) -> RewardNeeds:
+        return RewardNeeds(turns=True, gives_tokens=self.by_turn)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         if any(not response.turns for response in responses):

@@ -12,15 +12,16 @@ from typing import Any
 from rlmods.errors import UserError
 from rlmods.grading.isolation import to_message
 from rlmods.grading.pool import failure_counts, shared_pool
+from rlmods.needs import RewardNeeds, needs_of
 from rlmods.reward.scores import as_scores
 from rlmods.types import Response, Scores
 
 UNSUPPORTED = {
-    "needs_group": "compares the responses to a prompt",
+    "group": "compares the responses to a prompt",
     "gives_steps": "gives rewards by step",
-    "needs_turns": "reads the turns of a response, which workers do not get",
+    "turns": "reads the turns of a response, which workers do not get",
 }
-"""Traits of rewards that do not run in worker processes, and why."""
+"""Needs (`RewardNeeds`) of rewards that do not run in worker processes, and why."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ class Isolated:
     def __post_init__(self) -> None:
         if not self.timeout_s > 0:
             raise UserError(f"timeout_s={self.timeout_s}: must be above 0")
+        needs = needs_of(self.reward, RewardNeeds)
         for trait, reason in UNSUPPORTED.items():
-            if getattr(self.reward, trait, False):
+            if getattr(needs, trait):
                 raise UserError(
                     f"timeout_s scores one response at a time, but this reward {reason}: drop "
                     "timeout_s"

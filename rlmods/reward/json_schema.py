@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.grading.pool import Outcome, failure_counts, shared_pool
@@ -57,8 +57,6 @@ class JSON:
     `timeouts`."""
     workers: int = 2
     """Worker processes, started at the first schema and kept."""
-
-    needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("max_characters", "timeout_s", "batch_timeout_s", "workers"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import regex
 
@@ -30,8 +29,6 @@ class Language:
     script: str | Sequence[str] = "Latin"
     """Unicode script name: Latin, Cyrillic, Han, Arabic, ...; or a list of names:
     [Han,Hiragana,Katakana]."""
-
-    needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.scripts:

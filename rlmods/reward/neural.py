@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from statistics import fmean, pstdev
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
 from rlmods.errors import UserError
+from rlmods.needs import RewardNeeds
 from rlmods.policy.scalar import ScalarModel, find, pool
 from rlmods.types import Response, Scores
 
@@ -123,8 +124,6 @@ class Neural(RewardModelBase):
     and s_0 = offset (potential-based shaping, Ng et al. 1999, with the potential s); this needs one
     model with pooling=last and the policy's tokenizer."""
 
-    needs_answer: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         self.check("neural")
         if self.spread not in get_args(Spread):
@@ -148,9 +147,8 @@ class Neural(RewardModelBase):
             raise UserError(f"Neural: k={self.k}: must be 0 or more")
 
     @property
-    def gives_tokens(self) -> bool:
-        """True if the score is spread over tokens."""
-        return self.spread != "last"
+    def needs(self) -> RewardNeeds:
+        return RewardNeeds(gives_tokens=self.spread != "last")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         if self.spread == "differences":

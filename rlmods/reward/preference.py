@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import Any
 
 from rlmods.errors import UserError
-from rlmods.protocols import compare
+from rlmods.needs import JudgeNeeds, RewardNeeds, needs_of
+from rlmods.protocols import compare, counts_of
 from rlmods.types import Prompt, Response, Scores
 
 Key = tuple[str, str]
@@ -33,8 +33,6 @@ class Preference:
     judge: Any = None
     """Judge that compares two responses: +judge@reward.judge=llm"""
 
-    needs_group: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         if not callable(self.judge):
             raise UserError(
@@ -43,12 +41,11 @@ class Preference:
             )
 
     @property
-    def needs_answer(self) -> bool:
-        """True if the judge uses the gold answer."""
-        return bool(getattr(self.judge, "needs_answer", False))
+    def needs(self) -> RewardNeeds:
+        return RewardNeeds(group=True, answer=needs_of(self.judge, JudgeNeeds).answer)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        counts_before = Counter(getattr(self.judge, "counts", {}))
+        counts_before = counts_of(self.judge)
         groups: dict[str, list[int]] = {}
         for row, response in enumerate(responses):
             groups.setdefault(response.prompt.id, []).append(row)
@@ -72,8 +69,7 @@ class Preference:
                     points[i].append(verdict)
                     points[j].append(1 - verdict)
         counts = {
-            event: count - counts_before[event]
-            for event, count in getattr(self.judge, "counts", {}).items()
+            event: count - counts_before[event] for event, count in counts_of(self.judge).items()
         }
         values = [sum(p) / len(p) if p else None for p in points]
         return Scores(

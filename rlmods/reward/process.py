@@ -7,9 +7,10 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from rlmods.errors import UserError
+from rlmods.needs import RewardNeeds
 from rlmods.policy.scalar import ScalarModel
 from rlmods.reward.neural import RewardModelBase
 from rlmods.types import Response, Scores
@@ -89,8 +90,6 @@ class Process(RewardModelBase):
     token_budget: int = 8192
     """Maximum number of tokens in one forward pass, padding included."""
 
-    needs_answer: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         self.check("process")
         if not self.separator:
@@ -111,9 +110,9 @@ class Process(RewardModelBase):
             )
 
     @property
-    def gives_steps(self) -> bool:
-        """True if there is one reward per step."""
-        return self.aggregate is None
+    def needs(self) -> RewardNeeds:
+        by_step = self.aggregate is None
+        return RewardNeeds(gives_steps=by_step, gives_outcomes=not by_step)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         (network,) = self.networks
@@ -126,7 +125,7 @@ class Process(RewardModelBase):
         probabilities = network.grade(rows, self.token_budget).sigmoid()
         steps = [probabilities[i, indices].tolist() for i, indices in enumerate(ends)]
         values = [self._total(scores) if scores else None for scores in steps]
-        if not self.gives_steps:
+        if self.aggregate is not None:
             return Scores(values, columns={"steps": steps})
         step_rewards = [
             dict(zip(indices, scores, strict=True))
@@ -151,7 +150,7 @@ class Process(RewardModelBase):
         sampled = self.sampled_tokens(network, response, prompt)
         if sampled is not None:
             return sampled
-        if self.gives_steps:
+        if self.aggregate is None:
             raise UserError(
                 f"reward=process: {self.model!r} has another tokenizer than the policy, so "
                 "its step scores cannot be assigned to "

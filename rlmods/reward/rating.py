@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlmods.errors import UserError
+from rlmods.needs import RewardNeeds
 from rlmods.protocols import as_accepted
 from rlmods.types import Response, Scores
 
@@ -36,9 +37,8 @@ class Rating:
         self._fields()
 
     @property
-    def needs_answer(self) -> bool:
-        """True if the template contains the gold answer."""
-        return "answer" in self._fields()
+    def needs(self) -> RewardNeeds:
+        return RewardNeeds(answer="answer" in self._fields())
 
     def _fields(self) -> set[str]:
         fields: set[str] = self.judge.rating_fields(self.template)

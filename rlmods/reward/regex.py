@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import regex
 
@@ -36,8 +35,6 @@ class Regex:
     batch_timeout_s: float = 60.0
     """Time limit for all responses of one call. Those not matched by then score 0.0 and count as
     `timeouts`."""
-
-    needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str) or not self.pattern:

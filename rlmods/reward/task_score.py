@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from rlmods.errors import UserError
 from rlmods.grading.answer_form import has_form
@@ -66,8 +66,6 @@ class TaskScore:
     walls: Literal["full", "limits"] = "full"
     """`full`: Landlock, seccomp and resource limits. `limits`: resource limits only; should an
     answer get past the restriction to arithmetic, it can do anything your user can."""
-
-    needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if find_spec("reasoning_gym") is None:

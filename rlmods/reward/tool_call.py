@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.grading.pool import failure_counts
@@ -49,8 +49,6 @@ class ToolCall:
     `timeouts`."""
     workers: int = 2
     """Worker processes, started at the first tool with parameters and kept."""
-
-    needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("timeout_s", "batch_timeout_s", "workers"):

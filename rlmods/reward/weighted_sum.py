@@ -10,6 +10,8 @@ from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.grading.pool import WorkerError
+from rlmods.needs import RewardNeeds
+from rlmods.protocols import ChecksPrompt
 from rlmods.reward.isolated import Isolated
 from rlmods.reward.scores import as_scores
 from rlmods.types import Prompt, Response, Scores
@@ -79,37 +81,9 @@ class WeightedSum:
             )
 
     @property
-    def needs_answer(self) -> bool:
-        """True if any term of non-zero weight reads the gold answer."""
-        return self._any_weighted("needs_answer")
-
-    @property
-    def gives_steps(self) -> bool:
-        """True if any term of non-zero weight gives rewards by step."""
-        return self._any_weighted("gives_steps")
-
-    @property
-    def gives_tokens(self) -> bool:
-        """True if any term of non-zero weight spreads a reward over tokens."""
-        return self._any_weighted("gives_tokens")
-
-    @property
-    def gives_outcomes(self) -> bool:
-        """True if any term of non-zero weight gives one reward per response."""
-        return any(
-            self.weights[name] and not getattr(term["reward"], "gives_steps", False)
-            for name, term in self.terms.items()
-        )
-
-    @property
-    def needs_group(self) -> bool:
-        """True if any term of non-zero weight compares the responses to one prompt."""
-        return self._any_weighted("needs_group")
-
-    @property
-    def runs_code(self) -> bool:
-        """True if any term of non-zero weight runs the response as a program."""
-        return self._any_weighted("runs_code")
+    def needs(self) -> RewardNeeds:
+        weighted = [name for name, weight in self.weights.items() if weight]
+        return RewardNeeds.combine(self.terms[name]["reward"] for name in weighted)
 
     def check_prompt(self, prompt: Prompt) -> None:
         """Check that all terms can grade responses to `prompt`.
@@ -118,15 +92,9 @@ class WeightedSum:
             ValueError: a term cannot.
         """
         for term in self.terms.values():
-            if hasattr(term["reward"], "check_prompt"):
-                term["reward"].check_prompt(prompt)
-
-    def _any_weighted(self, trait: str) -> bool:
-        return any(
-            getattr(term["reward"], trait, False)
-            for name, term in self.terms.items()
-            if self.weights[name]
-        )
+            reward = term["reward"]
+            if isinstance(reward, ChecksPrompt):
+                reward.check_prompt(prompt)
 
     @cached_property
     def rewards(self) -> dict[str, Callable[[Sequence[Response]], Any]]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from rlmods.distributed.sharding import unsharded
+from rlmods.needs import RolloutNeeds
 from rlmods.ops import keyed_uniforms
 from rlmods.policy.base import Policy
 from rlmods.policy.cpu_linear import packed_weights
@@ -40,7 +41,7 @@ class Local:
     response depends on the weights and on (seed, prompt id, how often that id occurred before,
     sample, iteration), not on other rows or a global generator."""
 
-    gives_entropies: ClassVar[bool] = True
+    needs: ClassVar[RolloutNeeds] = RolloutNeeds(gives_entropies=True)
 
     max_tokens: int = 16
     """Maximum number of tokens of a response, including EOS."""

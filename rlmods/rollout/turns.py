@@ -15,9 +15,18 @@ from rlmods.branching import Entropy, NoBranching
 from rlmods.branching.plan import BranchPlan
 from rlmods.environment import SingleTurn
 from rlmods.errors import UserError
+from rlmods.needs import EnvironmentNeeds, needs_of
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
-from rlmods.protocols import Environment, Episode
+from rlmods.protocols import (
+    BindsPolicy,
+    ChecksPolicy,
+    ChecksPrompt,
+    ContinuesTurns,
+    EndsEarly,
+    Environment,
+    Episode,
+)
 from rlmods.rollout.encoding import (
     Context,
     Continuation,
@@ -85,7 +94,7 @@ class MultiTurn:
     )
 
     def __post_init__(self) -> None:
-        if not hasattr(self.rollout, "extend"):
+        if not isinstance(self.rollout, ContinuesTurns):
             name = type(self.rollout).__name__
             raise UserError(
                 f"rollout {name} samples responses of one turn only (it has no extend): type "
@@ -138,7 +147,7 @@ class MultiTurn:
         Raises:
             UserError: it cannot.
         """
-        if hasattr(self.rollout, "check_policy"):
+        if isinstance(self.rollout, ChecksPolicy):
             self.rollout.check_policy(policy)
 
     def sync(self, policy: Policy, *, iteration: int) -> None:
@@ -165,7 +174,8 @@ class MultiTurn:
         progress = _Progress(self.on_tokens, len(prompts) * samples)
         rollout = copy.copy(self.rollout)
         rollout.on_tokens = progress.on_step
-        if stop := getattr(self._environment, "stop", ()):
+        stop = needs_of(self._environment, EnvironmentNeeds).stop
+        if stop:
             rollout.stop = (*getattr(rollout, "stop", ()), *stop)
         with (
             getattr(rollout, "sampling", nullcontext)(),
@@ -189,14 +199,12 @@ class MultiTurn:
                 for row, turn, reply in replies:
                     row.replied(policy, turn, reply.result(), self.environment.max_turns)
                     progress.done += row.done
-                limited = [
-                    (row, getattr(row.episode, "end", None))
-                    for row, *_ in replies
-                    if row.done and not row.ended
-                ]
-                for row, reply in [
-                    (row, threads.submit(end)) for row, end in limited if end is not None
-                ]:
+                ends = []
+                for row, *_ in replies:
+                    limited = row.done and not row.ended
+                    if limited and isinstance(row.episode, EndsEarly):
+                        ends.append((row, threads.submit(row.episode.end)))
+                for row, reply in ends:
                     row.cut_off(reply.result())
                 active = [row for group in groups for row in group.next_rows()]
                 for row, _, _ in replies:
@@ -284,16 +292,18 @@ class MultiTurn:
 def bind(environment: Any, policy: Policy) -> Any:
     """Return the environment for this policy (`for_policy`), or unchanged if it is the same for
     all."""
-    return environment.for_policy(policy) if hasattr(environment, "for_policy") else environment
+    return environment.for_policy(policy) if isinstance(environment, BindsPolicy) else environment
 
 
 def find_prompt_without_episode(rollout: Any, prompts: Iterable[Prompt]) -> str | None:
     """Return the first prompt with which the environment of a rollout cannot begin, and why; None
     if there is none."""
     environment = rollout.environment if isinstance(rollout, MultiTurn) else None
-    for prompt in prompts if hasattr(environment, "check_prompt") else ():
+    if not isinstance(environment, ChecksPrompt):
+        return None
+    for prompt in prompts:
         try:
-            environment.check_prompt(prompt)  # type: ignore[union-attr]
+            environment.check_prompt(prompt)
         except ValueError as error:
             return f"{prompt.name}: {error}"
     return None
@@ -311,8 +321,8 @@ def num_added_tokens(policy: Policy, rollout: Any, prompts: Sequence[Prompt]) ->
         if episode.tools
         else policy.encode(episode.prompt)
     )
-    if (end := getattr(episode, "end", None)) is not None:
-        end()
+    if isinstance(episode, EndsEarly):
+        episode.end()
     return len(shown) - len(policy.encode(prompts[0]))
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from rlmods.errors import check_bounds
+from rlmods.needs import SamplingNeeds
 from rlmods.types import RowFloats, RowInts, RowMask
 
 
@@ -25,7 +26,7 @@ class BestOf:
     threshold: float = 0.5
     """Lowest score of a response that is kept."""
 
-    selects_rows: ClassVar[bool] = True
+    needs: ClassVar[SamplingNeeds] = SamplingNeeds(selects_rows=True)
 
     def __post_init__(self) -> None:
         check_bounds(self, "sampling", {"k": (self.k >= 1, "at least 1")})

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from rlmods.errors import check_bounds
+from rlmods.needs import SamplingNeeds
 from rlmods.ops import constant_group, group_reduce
 from rlmods.types import RowFloats, RowInts, RowMask
 
@@ -26,7 +27,7 @@ class Dynamic:
     high: float | None = None
     """Highest mean score of a group that is kept. None: no bound."""
 
-    needs_group: ClassVar[bool] = True
+    needs: ClassVar[SamplingNeeds] = SamplingNeeds(group=True)
 
     def __post_init__(self) -> None:
         ordered = self.low is None or self.high is None or self.low <= self.high

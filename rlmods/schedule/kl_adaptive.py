@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any, ClassVar
 
 from rlmods.errors import check_bounds
+from rlmods.needs import ScheduleNeeds
 
 
 @dataclass
@@ -32,7 +33,7 @@ class KLAdaptive:
     """Upper bound of f, relative to `optimizer.lr`; at least 1."""
     _factor: float = field(default=1.0, init=False, repr=False)
 
-    reads_kl: ClassVar[bool] = True
+    needs: ClassVar[ScheduleNeeds] = ScheduleNeeds(kl=True)
 
     def __post_init__(self) -> None:
         rules = {

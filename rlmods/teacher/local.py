@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlmods.errors import UserError
 from rlmods.policy import Policy
@@ -18,9 +17,6 @@ class Local(FrozenModel, Demonstrated):
 
     Raises: UserError without a model; when the policy is loaded, if it does not exist or its
     vocabulary differs."""
-
-    copies_policy: ClassVar[bool] = False
-    """True if the network is a frozen copy of the policy."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlmods.errors import UserError, check_bounds
+from rlmods.needs import TeacherNeeds
 from rlmods.policy import Policy
 from rlmods.teacher.demonstration import Demonstrated
 
@@ -36,10 +37,9 @@ class SelfTeacher(Demonstrated):
             )
 
     @property
-    def copies_policy(self) -> bool:
-        """True if the network is a frozen copy of the policy."""
-        return self.weights == "start"
+    def needs(self) -> TeacherNeeds:
+        return TeacherNeeds(copies_policy=self.weights == "start")
 
     def __call__(self, policy: Policy) -> Policy:
         """Return the teacher; with `weights=current` the policy itself."""
-        return policy.frozen_copy() if self.copies_policy else policy
+        return policy.frozen_copy() if self.weights == "start" else policy

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from rlmods.errors import UserError, check_bounds
 from rlmods.judge.chat import Endpoint, NoReplyError, as_user_error
@@ -59,9 +59,6 @@ class Server(Demonstrated):
     """Pause before the first further try; it doubles with each."""
     concurrency: int = 16
     """Number of requests in flight."""
-
-    copies_policy: ClassVar[bool] = False
-    """True if the network is a frozen copy of the policy."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from rlmods.distributed.collectives import Ranks
 from rlmods.errors import UserError
+from rlmods.needs import AdvantageNeeds, RatioNeeds, needs_of
 from rlmods.ops import differs_by_token, rewards_to_go
-from rlmods.protocols import Advantage, Ratio
+from rlmods.protocols import Advantage, BatchAdvantage, Ratio
 from rlmods.training.collate import nan_for_none, reward_terms
 from rlmods.training.metrics import correctness
 from rlmods.types import Experience, Scores
@@ -21,25 +22,30 @@ from rlmods.types import Experience, Scores
 @dataclass(frozen=True)
 class CreditAssignment:
     """Calls an advantage estimator with the rewards and the arguments that it declares
-    (`rlmods.protocols.Advantage`)."""
+    (`rlmods.needs.AdvantageNeeds`)."""
 
     advantage: Advantage
     """Part of the group `advantage`."""
 
     @property
+    def needs(self) -> AdvantageNeeds:
+        """The estimator's declarations."""
+        return needs_of(self.advantage, AdvantageNeeds)
+
+    @property
     def needs_greedy(self) -> bool:
         """True if `values` must be the reward of the greedy response to each prompt."""
-        return self._declares("needs_greedy")
+        return self.needs.greedy
 
     @property
     def normalizes_batch(self) -> bool:
         """True if advantages are normalised over the rows that an iteration trains on."""
-        return self._declares("normalizes_batch")
+        return self.needs.normalizes_batch
 
     def rewards(self, scores: Scores, scaled: Sequence[float | None]) -> Scores:
         """Return the scores with the rewards that the estimator reads: correctness, or the `scaled`
         values and the rewards by step."""
-        if self._declares("reads_correctness"):
+        if self.needs.correctness:
             rewards = replace(
                 scores,
                 values=[None if math.isnan(x) else x for x in correctness(scores).tolist()],
@@ -47,7 +53,7 @@ class CreditAssignment:
             )
         else:
             rewards = replace(scores, values=scaled)
-        if self._declares("needs_outcomes") and scores.step_tokens is not None:
+        if self.needs.outcomes and scores.step_tokens is not None:
             rewards = replace(rewards, tokens=scores.step_tokens)
         return rewards
 
@@ -57,29 +63,24 @@ class CreditAssignment:
         `penalty` [N, T], the weighted KL in the reward, is subtracted from `rewards`. An estimator
         that divides by a statistic of the rewards gets them without it; the penalties of a token
         and all later ones are then subtracted from the token's advantage."""
-        normalizes_rewards = self._declares("normalizes_rewards")
-        if not normalizes_rewards:
+        if not self.needs.normalizes_rewards:
             batch = replace(batch, rewards=batch.rewards - penalty)
-        estimate: Any = getattr(self.advantage, "estimate", self.advantage)
+        advantage: Any = self.advantage
+        estimate = advantage.estimate if isinstance(advantage, BatchAdvantage) else advantage
         credit = estimate(
             batch.rewards, batch.mask, batch.group, batch.values, **self._options(batch, scores)
         )
-        advantages = (
-            credit.advantages - rewards_to_go(penalty, batch.mask)
-            if normalizes_rewards
-            else credit.advantages
-        )
+        advantages = credit.advantages
+        if self.needs.normalizes_rewards:
+            advantages = advantages - rewards_to_go(penalty, batch.mask)
         return replace(batch, advantages=advantages, returns=credit.returns)
 
     def normalize(self, batch: Experience) -> Experience:
         """Normalise the advantages over the rows that an iteration trains on, on all ranks, if the
         estimator does so."""
-        normalize: Any = getattr(self.advantage, "normalize", None)
-        return (
-            batch
-            if normalize is None
-            else replace(batch, advantages=normalize(batch.advantages, batch.mask))
-        )
+        if not isinstance(self.advantage, BatchAdvantage):
+            return batch
+        return replace(batch, advantages=self.advantage.normalize(batch.advantages, batch.mask))
 
     def check(self, batch: Experience, ratio: Ratio, ranks: Ranks) -> None:
         """Check that a ratio with one value per response gets one advantage per response.
@@ -87,7 +88,7 @@ class CreditAssignment:
         Raises:
             UserError: the advantages of a response differ by token.
         """
-        if getattr(ratio, "level", "token") != "sequence":
+        if needs_of(ratio, RatioNeeds).level != "sequence":
             return
         if ranks.reduce(differs_by_token(batch.advantages, batch.mask).any(), "max"):
             estimator = type(self.advantage).__name__
@@ -97,9 +98,6 @@ class CreditAssignment:
             )
             raise UserError(f"{problem}: type ratio=sequence_token")
 
-    def _declares(self, name: str) -> bool:
-        return bool(getattr(self.advantage, name, False))
-
     def _options(self, batch: Experience, scores: Scores) -> dict[str, Tensor]:
         """Return the further arguments that the estimator declares.
 
@@ -107,17 +105,17 @@ class CreditAssignment:
             UserError: it needs rewards by step, and there are none.
         """
         options: dict[str, Tensor] = {}
-        if self._declares("needs_steps"):
+        if self.needs.steps:
             if batch.steps is None:
                 raise UserError(
                     "this advantage needs a reward for each step, but the reward returns one "
                     "per response: type reward=process"
                 )
             options["steps"] = batch.steps
-        if self._declares("needs_outcomes"):
+        if self.needs.outcomes:
             options["outcomes"] = nan_for_none(scores.outcomes or [None] * len(scores))
-        if self._declares("needs_branches") and batch.origin is not None:
+        if self.needs.branches and batch.origin is not None:
             options["origin"] = batch.origin
-        if self._declares("needs_terms"):
+        if self.needs.terms:
             options["terms"], options["weights"] = reward_terms(scores)
         return {name: x.to(batch.rewards.device) for name, x in options.items()}

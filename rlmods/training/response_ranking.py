@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from rlmods.judge import rankings
-from rlmods.protocols import Judge
+from rlmods.protocols import Judge, counts_of
 from rlmods.training.metrics import Meter
 from rlmods.types import Response
 
@@ -50,7 +49,7 @@ def rank_responses(
 
     Logs `judge/unjudged_fraction` of the responses, `judge/flat_group_fraction` of the prompts, and
     the judge's own counts."""
-    counts_before = Counter(getattr(judge, "counts", {}))
+    counts_before = counts_of(judge)
     distinct = [
         list({(r.text, r.finish): r for r in group if r.tokens}.values()) for group in groups
     ]
@@ -68,6 +67,6 @@ def rank_responses(
         "judge/flat_group_fraction",
         torch.tensor([float(not group.preferences) for group in ranked]),
     )
-    for event, count in getattr(judge, "counts", {}).items():
+    for event, count in counts_of(judge).items():
         meter.sum(f"judge/{event}", count - counts_before[event])
     return ranked

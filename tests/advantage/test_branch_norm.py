@@ -204,10 +204,10 @@ class TestGradient:
 
 
 def test_declarations() -> None:
-    assert BranchNorm.needs_group
-    assert BranchNorm.needs_branches
-    assert BranchNorm().credit == "token"
-    assert BranchNorm(attribution="soft").credit == "response"
+    assert BranchNorm().needs.group
+    assert BranchNorm().needs.branches
+    assert BranchNorm().needs.credit == "token"
+    assert BranchNorm(attribution="soft").needs.credit == "response"
 
 
 @pytest.mark.parametrize("bad", [0.0, -1e-6, float("nan")])

@@ -28,6 +28,7 @@ from rlmods.advantage import (
     ReinforcePP,
     Tree,
 )
+from rlmods.needs import AdvantageNeeds, needs_of
 from rlmods.ops import differs_by_token
 from tests.support.batches import Batch, batch
 
@@ -60,13 +61,13 @@ def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tenso
     part = make()
     options = (
         {"steps": b.mask & (torch.arange(b.mask.shape[1]) % 2 == 0)}
-        if getattr(part, "needs_steps", False)
+        if needs_of(part, AdvantageNeeds).steps
         else {}
     )
-    if getattr(part, "needs_terms", False):
+    if needs_of(part, AdvantageNeeds).terms:
         options = {"terms": scale * rewards[:, :2], "weights": torch.ones(2)}
     # all responses to a prompt share their first two columns
-    if getattr(part, "needs_branches", False):
+    if needs_of(part, AdvantageNeeds).branches:
         options = {
             "origin": torch.where(
                 torch.arange(b.mask.shape[1]) < 2, 0, torch.arange(len(b.mask))[:, None]
@@ -74,7 +75,7 @@ def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tenso
         }
     values = (
         b.values
-        if not getattr(part, "needs_greedy", False)
+        if not needs_of(part, AdvantageNeeds).greedy
         else b.values[:, :1].expand_as(b.values)
     )
     advantages: Tensor = getattr(part, "estimate", part)(
@@ -103,7 +104,7 @@ def test_credit(name: str) -> None:
         bool(differs_by_token(estimates(PARTS[name], B, rewards), B.mask).any())
         for rewards in (OUTCOME, B.rewards)
     )
-    assert by_token == BY_TOKEN[getattr(PARTS[name](), "credit", "response")]
+    assert by_token == BY_TOKEN[needs_of(PARTS[name](), AdvantageNeeds).credit]
 
 
 # these read correctness, terms and nothing
@@ -112,7 +113,7 @@ def test_normalizes_rewards(name: str) -> None:
     """Dividing by the spread of the rewards is what makes advantages independent of their scale."""
     one, three = (estimates(PARTS[name], B, B.rewards, scale) for scale in (1.0, 3.0))
     assert one.abs().max() > 0.1
-    divides = getattr(PARTS[name](), "normalizes_rewards", False)
+    divides = needs_of(PARTS[name](), AdvantageNeeds).normalizes_rewards
     torch.testing.assert_close(three, one if divides else 3 * one, rtol=1e-4, atol=1e-5)
 
 

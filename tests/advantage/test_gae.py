@@ -78,7 +78,7 @@ def test_whitening_a_single_token_gives_0() -> None:
 
 def test_needs_values() -> None:
     b = batch(2, 3, seed=0)
-    assert GAE.needs_values
+    assert GAE().needs.values
     with pytest.raises(ValueError, match="values"):
         GAE()(b.rewards, b.mask, b.group)
 

@@ -110,8 +110,8 @@ def test_two_ranks_share_the_standard_deviation(monkeypatch: pytest.MonkeyPatch)
 
 def test_needs_groups_and_terms() -> None:
     b = batch(2, 3, seed=0)
-    assert GDPO.needs_group
-    assert GDPO.needs_terms
+    assert GDPO.needs.group
+    assert GDPO.needs.terms
     with pytest.raises(ValueError, match="terms"):
         GDPO()(b.rewards, b.mask, b.group)
     with pytest.raises(ValueError, match="eps"):

@@ -34,7 +34,7 @@ def test_reward_equal_to_the_greedy_one_gives_0() -> None:
 
 def test_needs_a_greedy_response() -> None:
     b = batch(2, 3, seed=0)
-    assert Greedy.needs_greedy
-    assert not getattr(Greedy(), "needs_values", False)
+    assert Greedy.needs.greedy
+    assert not Greedy.needs.values
     with pytest.raises(ValueError, match="greedy"):
         Greedy()(b.rewards, b.mask, b.group)

@@ -106,7 +106,7 @@ def test_values_in_masked_slots_change_no_bit(b: Batch) -> None:
 
 
 def test_needs_groups() -> None:
-    assert GroupNorm.needs_group
+    assert GroupNorm.needs.group
 
 
 @pytest.mark.parametrize("bad", [0.0, -1e-6, float("nan")])

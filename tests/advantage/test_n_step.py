@@ -60,7 +60,7 @@ def test_whitening_does_not_change_the_returns() -> None:
 
 def test_needs_values() -> None:
     b = batch(2, 3, seed=0)
-    assert NStep.needs_values
+    assert NStep().needs.values
     with pytest.raises(ValueError, match="values"):
         NStep()(b.rewards, b.mask, b.group)
 

@@ -154,14 +154,14 @@ def test_without_steps_the_outcome_advantage_is_group_norm() -> None:
         torch.zeros_like(b.rewards), b.mask, b.group, None, no_steps, outcomes
     ).advantages
     torch.testing.assert_close(advantages, GroupNorm()(b.rewards, b.mask, b.group).advantages)
-    assert Process(outcome_weight=1.0).needs_outcomes
-    assert not Process().needs_outcomes
+    assert Process(outcome_weight=1.0).needs.outcomes
+    assert not Process().needs.outcomes
 
 
 def test_needs_groups_and_steps() -> None:
     b = batch(2, 3, seed=0)
-    assert Process.needs_group
-    assert Process.needs_steps
+    assert Process().needs.group
+    assert Process().needs.steps
     with pytest.raises(ValueError, match="steps"):
         Process()(b.rewards, b.mask, b.group)
 

@@ -84,8 +84,8 @@ def test_two_ranks_whiten_over_both(monkeypatch: pytest.MonkeyPatch, baseline: s
 
 
 def test_needs_groups_only_for_the_group_baseline() -> None:
-    assert not ReinforcePP().needs_group
-    assert ReinforcePP(baseline="group").needs_group
+    assert not ReinforcePP().needs.group
+    assert ReinforcePP(baseline="group").needs.group
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,6 @@ def test_equal_rewards_give_exactly_0() -> None:
 
 
 def test_declarations() -> None:
-    assert Tree.needs_group
-    assert Tree.needs_branches
-    assert Tree.credit == "token"
+    assert Tree.needs.group
+    assert Tree.needs.branches
+    assert Tree.needs.credit == "token"

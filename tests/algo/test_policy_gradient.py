@@ -27,6 +27,7 @@ from rlmods.algo import PPO, Batch
 from rlmods.critic import Separate, Shared
 from rlmods.errors import UserError
 from rlmods.kl import Adaptive, Full, Penalty, Ramp
+from rlmods.needs import RatioNeeds
 from rlmods.ops import rewards_to_go, whiten
 from rlmods.ratio import (
     CISPO,
@@ -219,7 +220,7 @@ class TestFirstMinibatch:
         seen = []
 
         class Spy:
-            needs_old_logprobs = True
+            needs = RatioNeeds(old_logprobs=True)
 
             def __call__(self, log_ratio, advantages, mask, old_logprobs):
                 seen.extend(old_logprobs[mask].tolist())

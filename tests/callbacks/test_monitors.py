@@ -28,8 +28,6 @@ class Scripted:
     """Reward whose accuracy on held-out prompts, which it gets one response each, follows a
     list."""
 
-    needs_group = False
-
     def __init__(self, accuracies: Sequence[float]) -> None:
         self.accuracies = iter(accuracies)
 

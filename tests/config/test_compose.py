@@ -24,6 +24,7 @@ from rlmods.config import compose, plugins
 from rlmods.config.plan import Plan, check_context
 from rlmods.config.recipe import recipe
 from rlmods.errors import UserError
+from rlmods.needs import AdvantageNeeds, KLNeeds
 from rlmods.policy import Tiny
 from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.turns import num_added_tokens
@@ -365,7 +366,7 @@ class TestRecipe:
 class OldController:
     """A part with the former name of `on_iteration_end`."""
 
-    coefficient, where, needs_reference = 0.0, "loss", False
+    coefficient, where, needs = 0.0, "loss", KLNeeds(reference=False)
 
     def __call__(self, logprobs: Any, ref_logprobs: Any) -> Any:
         return logprobs
@@ -377,7 +378,7 @@ class OldController:
 class FirstStep:
     """An estimator that reads steps and does not normalise them."""
 
-    needs_group, needs_steps = True, True
+    needs = AdvantageNeeds(group=True, steps=True)
 
     def __init__(self, **settings: Any) -> None:
         pass

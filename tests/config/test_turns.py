@@ -15,6 +15,7 @@ from rlmods.config import plugins
 from rlmods.config.received import read_received
 from rlmods.environment import GuessNumber
 from rlmods.errors import UserError
+from rlmods.needs import EnvironmentNeeds
 from rlmods.policy.tiny import WEIGHTS
 from rlmods.rollout import Local, MultiTurn
 from tests.config.test_compose import plan
@@ -134,7 +135,7 @@ class TestRules:
     def test_episodes_that_cannot_be_copied_do_not_branch(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(GuessNumber, "copies", False, raising=False)
+        monkeypatch.setattr(GuessNumber, "needs", EnvironmentNeeds(copies=False), raising=False)
         with pytest.raises(
             UserError,
             match=r"episodes of environment=guess_number cannot be copied, .*: type branching=none",

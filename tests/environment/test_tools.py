@@ -474,8 +474,8 @@ def test_the_format_is_that_of_the_template(template: Any, expected: str) -> Non
     assert Tools().for_policy(policy).format == expected
     assert Tools(format="llama3").for_policy(policy).format == "llama3"
     # prompts of plain text are of the format `tags`
-    assert Tools(format="hermes").stop == ["</calculator>"]
-    assert Tools().stop == ["</calculator>"]
+    assert Tools(format="hermes").needs.stop == ("</calculator>",)
+    assert Tools().needs.stop == ("</calculator>",)
 
 
 class TestCalculator:

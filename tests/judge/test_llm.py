@@ -388,8 +388,8 @@ class TestFields:
             judge(**{"url": "http://127.0.0.1:9", **fields})
 
     def test_a_template_with_the_answer_needs_one(self):
-        assert not LLM(url="http://h", model="m").needs_answer
-        assert LLM(url="http://h", model="m", template="{first}{second}{answer}").needs_answer
+        assert not LLM(url="http://h", model="m").needs.answer
+        assert LLM(url="http://h", model="m", template="{first}{second}{answer}").needs.answer
 
 
 def test_does_not_change_the_global_random_state(tmp_path):

@@ -28,8 +28,8 @@ class TestRule:
     def test_accepts_any_reward(self):
         judge = Rule(reward=Format(style="answer"))
         assert judge(PROMPT, "2", WRONG) == 0.0
-        assert not judge.needs_answer
-        assert Rule().needs_answer
+        assert not judge.needs.answer
+        assert Rule().needs.answer
         assert Rule(
             reward=lambda responses: [float(r.prompt.meta["want"] in r.text) for r in responses]
         )(Prompt(id="0", text="?", meta={"want": "b"}), "abc", "xyz")

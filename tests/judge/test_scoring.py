@@ -7,6 +7,7 @@ import pytest
 
 from rlmods.judge import compare, rank
 from rlmods.judge.scoring import compare_scores, verdict
+from rlmods.needs import JudgeNeeds
 from rlmods.types import Prompt, Response, Scores, as_response
 
 # two prompts with the same id
@@ -43,7 +44,7 @@ class TestCandidates:
 
     def test_a_judge_that_accepts_responses_gets_them(self) -> None:
         class Strict:
-            accepts_responses = True
+            needs = JudgeNeeds(responses=True)
 
             def __call__(self, prompt, first, second):
                 finishes = [as_response(prompt, x).finish for x in (first, second)]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rlmods.kl import Adaptive, Penalty, Ramp
+from rlmods.needs import KLNeeds, needs_of
 from rlmods.protocols import KL, Controller
 from tests.kl.bandit import distance, improve, start
 from tests.support.batches import batch
@@ -36,7 +37,7 @@ class TestBoth:
         part = PARTS[name]()
         assert isinstance(part, KL)
         assert isinstance(part, Controller)
-        assert part.needs_reference
+        assert needs_of(part, KLNeeds).reference
         assert (part.coefficient, part.where) == (0.2, "reward")
 
     def test_state_is_restored_exactly(self, name: str) -> None:

@@ -4,6 +4,7 @@ from hypothesis import given
 from torch import Tensor
 
 from rlmods.kl import Penalty
+from rlmods.needs import KLNeeds, needs_of
 from tests.kl import bandit
 from tests.support.batches import Batch, batches, few, gradient
 
@@ -157,7 +158,7 @@ def test_k1_in_the_loss_does_not_limit_the_kl() -> None:
 
 
 def test_needs_a_reference() -> None:
-    assert Penalty("k3", 0.04, "loss").needs_reference
+    assert needs_of(Penalty("k3", 0.04, "loss"), KLNeeds).reference
 
 
 @pytest.mark.parametrize(

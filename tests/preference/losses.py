@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlmods.needs import PreferenceNeeds, needs_of
 from tests.support.batches import gradient
 from tests.support.rankings import Rankings
 
@@ -13,11 +14,10 @@ KL = torch.tensor(0.3, dtype=torch.float64)
 
 def call(part: Any, r: Rankings, logprobs: Tensor | None = None) -> Tensor:
     """Return the loss of each prompt, with a KL of 0.3 for KTO."""
-    more = {"kl": KL} if getattr(part, "needs_kl", False) else {}
+    needs = needs_of(part, PreferenceNeeds)
+    more = {"kl": KL} if needs.kl else {}
     logprobs = r.logprobs if logprobs is None else logprobs
-    return part(
-        logprobs, r.ref_logprobs if part.needs_reference else None, r.num_tokens, r.rank, **more
-    )
+    return part(logprobs, r.ref_logprobs if needs.reference else None, r.num_tokens, r.rank, **more)
 
 
 def both(part: Any, r: Rankings) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlmods.needs import PreferenceNeeds, needs_of
 from rlmods.preference import IPO, KTO, ORPO, Sigmoid, SimPO
 from tests.preference.losses import both, call
 from tests.support.batches import few
@@ -21,7 +22,7 @@ LOSSES = {
     "orpo": ORPO(),
 }
 every_loss = pytest.mark.parametrize("part", LOSSES.values(), ids=LOSSES)
-PAIRWISE = [name for name, part in LOSSES.items() if part.needs_pairs]
+PAIRWISE = [name for name, part in LOSSES.items() if needs_of(part, PreferenceNeeds).pairs]
 
 
 @every_loss

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rlmods.errors import UserError
+from rlmods.needs import RewardNeeds
 from rlmods.reward import Accuracy, BySource, Format, WeightedSum
 from rlmods.reward.scores import as_scores
 from rlmods.types import Prompt, Response, Scores
@@ -49,7 +50,7 @@ def lengths(responses: Sequence[Response]) -> Scores:
 class Steps:
     """A reward for each token."""
 
-    gives_steps = True
+    needs = RewardNeeds(gives_steps=True, gives_outcomes=False)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         return Scores([6.0] * len(responses), tokens=[[1.0, 2.0, 3.0]] * len(responses))
@@ -121,9 +122,9 @@ class TestScores:
         assert scores.tokens == [[None, None, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 4.0]]
         assert scores.step_tokens == [[None, None, None], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]
         assert scores.outcomes == [3.0, None, 1.0]
-        assert reward.gives_outcomes
+        assert reward.needs.gives_outcomes
         assert reward(rows[:1]).outcomes == [3.0], "a rank may have responses of one source only"
-        assert not BySource({"steps": Steps()}).gives_outcomes
+        assert not BySource({"steps": Steps()}).needs.gives_outcomes
         assert BySource({"steps": Steps()})(rows[1:2]).outcomes is None
 
 
@@ -151,8 +152,12 @@ class TestTerms:
 class TestNeeds:
     def test_are_those_of_any(self) -> None:
         reward = BySource({"sums": MATH, "steps": Steps()})
-        assert (reward.needs_answer, reward.gives_steps, reward.needs_group) == (True, True, False)
-        assert not BySource({"words": Format()}).needs_answer
+        assert (reward.needs.answer, reward.needs.gives_steps, reward.needs.group) == (
+            True,
+            True,
+            False,
+        )
+        assert not BySource({"words": Format()}).needs.answer
         assert reward.for_prompt(RESPONSES[0].prompt) is MATH
 
     def test_prompts_are_checked_by_their_own_reward(self) -> None:

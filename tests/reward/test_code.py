@@ -195,7 +195,7 @@ class TestCode:
     def test_as_a_term_of_a_weighted_sum(self) -> None:
         reward = WeightedSum({"code": {"reward": Code(), "weight": 2.0}})
         assert reward([with_code(RIGHT)]).values == [2.0]
-        assert not reward.needs_answer
+        assert not reward.needs.answer
 
     @pytest.mark.parametrize(
         "bad", [{"timeout_s": 0}, {"memory_mb": -1}, {"workers": 0}, {"walls": "none"}]

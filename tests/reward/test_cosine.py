@@ -99,9 +99,9 @@ def test_keeps_counts_columns_and_terms_of_the_other_reward() -> None:
 
 
 def test_needs_answer_if_the_other_reward_does() -> None:
-    assert Cosine(8).needs_answer
-    assert Cosine(8, reward=WeightedSum({"a": {"reward": Accuracy()}})).needs_answer
-    assert not Cosine(8, reward=Format()).needs_answer
+    assert Cosine(8).needs.answer
+    assert Cosine(8, reward=WeightedSum({"a": {"reward": Accuracy()}})).needs.answer
+    assert not Cosine(8, reward=Format()).needs.answer
 
 
 def test_rejects_a_reward_without_correctness() -> None:

@@ -90,8 +90,8 @@ def test_names_a_reward_that_fails() -> None:
 
 
 def test_needs_answer_if_a_reward_does() -> None:
-    assert Ensemble({"a": Format(), "b": Accuracy()}).needs_answer
-    assert not Ensemble({"a": Format()}).needs_answer
+    assert Ensemble({"a": Format(), "b": Accuracy()}).needs.answer
+    assert not Ensemble({"a": Format()}).needs.answer
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from rlmods.errors import UserError
 from rlmods.grading import isolation
+from rlmods.needs import RewardNeeds
 from rlmods.reward import Accuracy, Format, WeightedSum
 from rlmods.reward.isolated import Isolated
 from tests.grading.careless import Plugin
@@ -120,7 +121,7 @@ class TestIsolated:
         assert scores.counts == {"timeouts": 0, "errors": 1}
 
     def test_traits_of_the_reward_are_kept(self) -> None:
-        assert WeightedSum({"a": {"reward": Accuracy(), "timeout_s": 1.0}}).needs_answer
+        assert WeightedSum({"a": {"reward": Accuracy(), "timeout_s": 1.0}}).needs.answer
 
     def test_batch_deadline(self) -> None:
         start = time.monotonic()
@@ -143,9 +144,9 @@ class TestIsolated:
         assert (isolated.values, isolated.correct) == (direct.values, direct.correct)
         assert (isolated.columns, isolated.counts) == (direct.columns, direct.counts)
 
-    @pytest.mark.parametrize("trait", ["needs_group", "gives_steps"])
+    @pytest.mark.parametrize("trait", ["group", "gives_steps", "turns"])
     def test_a_reward_that_needs_more_than_one_response_is_refused(self, trait: str) -> None:
-        reward = type("Group", (Plugin,), {trait: True})()
+        reward = type("Group", (Plugin,), {"needs": RewardNeeds(**{trait: True})})()
         with pytest.raises(UserError, match="timeout_s scores one response at a time"):
             Isolated(reward, timeout_s=1.0)
 

@@ -271,5 +271,5 @@ def test_rejects_settings_out_of_range(name: str) -> None:
 def test_does_not_report_correctness() -> None:
     total = WeightedSum({"json": {"reward": JSON(), "weight": 0.5}})
     result = total([Response(Prompt(id="0", text="?"), text="{}")])
-    assert (result.values, result.correct, total.needs_answer) == ([0.5], None, False)
+    assert (result.values, result.correct, total.needs.answer) == ([0.5], None, False)
     assert result.counts == {"json/unread": 0, "json/timeouts": 0, "json/errors": 0}

@@ -339,7 +339,7 @@ class TestOption:
         model = f"[{','.join(runs)}]" if several else runs[0]
         reward = composed(tmp_path, "reward=neural", f"reward.terms.neural.reward.model={model}")
         assert isinstance(reward, WeightedSum)
-        assert not reward.needs_answer
+        assert not reward.needs.answer
         responses = [replace(r, prompt=replace(r.prompt, answer="3")) for r in RESPONSES]
         scores = reward(responses)
         assert list(scores) == list(Neural(runs if several else runs[0])(responses))

@@ -70,7 +70,7 @@ class TestPreference:
 
     def test_with_a_rule_as_judge(self) -> None:
         total = WeightedSum({"preference": {"reward": Preference(Rule())}})
-        assert total.needs_answer
+        assert total.needs.answer
         assert total(
             [respond(r"\boxed{1}", answer="1"), respond(r"\boxed{2}", answer="1")]
         ).values == [1.0, 0.0]

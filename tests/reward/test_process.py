@@ -229,8 +229,8 @@ class TestProcess:
         )
 
     def test_gives_steps_only_without_aggregate(self, run: str) -> None:
-        assert Process(run).gives_steps
-        assert not Process(run, aggregate="min").gives_steps
+        assert Process(run).needs.gives_steps
+        assert not Process(run, aggregate="min").needs.gives_steps
 
 
 class TestRejects:
@@ -267,8 +267,8 @@ class TestOption:
     def test_rewards_steps_and_logs_correctness(self, run: str, tmp_path: Path) -> None:
         reward = composed(tmp_path, "reward=process", f"reward.terms.process.reward.model={run}")
         assert isinstance(reward, WeightedSum)
-        assert reward.gives_steps
-        assert not reward.needs_answer
+        assert reward.needs.gives_steps
+        assert not reward.needs.answer
         responses = [replace(r, prompt=replace(r.prompt, answer="3")) for r in RESPONSES]
         scores = reward(responses)
         assert scores.tokens == Process(run)(responses).tokens
@@ -280,4 +280,4 @@ class TestOption:
         reward = composed(
             tmp_path, "reward=process", f"{terms}.model={run}", f"{terms}.aggregate=min"
         )
-        assert not reward.gives_steps  # type: ignore[attr-defined]
+        assert not reward.needs.gives_steps  # type: ignore[attr-defined]

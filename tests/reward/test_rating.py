@@ -69,10 +69,10 @@ class TestRating:
     def test_template_may_contain_the_answer(self) -> None:
         with serve(lambda body, number: "5/10") as server:
             reward = rating(server.url, "{response}|{answer}")
-            assert reward.needs_answer
+            assert reward.needs.answer
             assert reward([response("a", "gold")]).values == [0.5]
         assert server.questions == ["a|gold"]
-        assert not rating("http://x", None).needs_answer
+        assert not rating("http://x", None).needs.answer
 
     @pytest.mark.parametrize("judge", [None, Rule()])
     def test_rejects_a_judge_that_cannot_rate(self, judge: Any) -> None:

@@ -237,4 +237,4 @@ def test_rejects_settings_out_of_range(name: str) -> None:
 def test_as_a_term_of_a_weighted_sum() -> None:
     total = WeightedSum({"call": {"reward": ToolCall(), "weight": 2.0}})
     assert total([response(call("now"), tools=[{"name": "now"}])]).values == [2.0]
-    assert not total.needs_answer
+    assert not total.needs.answer

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.errors import UserError
+from rlmods.needs import RewardNeeds
 from rlmods.reward import Accuracy, Format, Overlong, WeightedSum
 from rlmods.types import Response, Scores
 from tests.reward.samples import response
@@ -141,7 +142,7 @@ class TestMonitor:
 
     def test_needs_no_answer(self) -> None:
         terms = {"a": {"reward": Format()}, "b": {"reward": Accuracy(), "weight": 0.0}}
-        assert not WeightedSum(terms).needs_answer
+        assert not WeightedSum(terms).needs.answer
 
     def test_only_zero_weights_are_refused(self) -> None:
         with pytest.raises(UserError, match=r"every weight is 0.*reward\.terms\.t0\.weight=1"):
@@ -151,15 +152,18 @@ class TestMonitor:
 @pytest.mark.parametrize("gives", [True, False])
 def test_gives_steps_if_a_weighted_term_does(gives: bool) -> None:
     class Steps:
-        gives_steps = gives
+        needs = RewardNeeds(gives_steps=gives)
 
         def __call__(self, responses: Sequence[Response]) -> list[float]:
             return [0.0] * len(responses)
 
-    assert WeightedSum({"a": {"reward": Format()}, "b": {"reward": Steps()}}).gives_steps == gives
+    assert (
+        WeightedSum({"a": {"reward": Format()}, "b": {"reward": Steps()}}).needs.gives_steps
+        == gives
+    )
     assert not WeightedSum(
         {"a": {"reward": Format()}, "b": {"reward": Steps(), "weight": 0.0}}
-    ).gives_steps
+    ).needs.gives_steps
 
 
 @pytest.mark.parametrize(
@@ -210,8 +214,8 @@ def test_malformed_terms_are_refused(terms: dict[str, object]) -> None:
 
 
 def test_needs_an_answer_if_a_term_does() -> None:
-    assert WeightedSum({"a": {"reward": Format()}, "b": {"reward": Accuracy()}}).needs_answer
-    assert not WeightedSum({"a": {"reward": Format()}}).needs_answer
+    assert WeightedSum({"a": {"reward": Format()}, "b": {"reward": Accuracy()}}).needs.answer
+    assert not WeightedSum({"a": {"reward": Format()}}).needs.answer
 
 
 def composed(tmp_path: Path, *overrides: str) -> object:

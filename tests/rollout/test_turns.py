@@ -15,6 +15,7 @@ import torch
 
 from rlmods.environment import GuessNumber, SingleTurn
 from rlmods.errors import UserError
+from rlmods.needs import EnvironmentNeeds
 from rlmods.policy.conversation import Conversation
 from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.cache import CachedRows
@@ -287,7 +288,7 @@ class Whole:
 class Stops(Script):
     """`Script` in which a text ends turns."""
 
-    stop = ("7",)
+    needs = EnvironmentNeeds(stop=("7",))
 
 
 class Short(Local):

@@ -39,6 +39,7 @@ from torch import Tensor
 
 from rlmods.cli.console import silence_libraries
 from rlmods.errors import UserError
+from rlmods.needs import AdvantageNeeds, needs_of
 from rlmods.reward.scores import as_scores
 from rlmods.types import Response, Scores
 from tests.config.test_compose import CONF, plan
@@ -339,7 +340,8 @@ def properties(pair: Sequence[str], typed: Sequence[str], lr: float) -> dict[str
         composed(*typed).parts["advantage"],
         {option.split("=")[0] for option in pair},
     )
-    if getattr(advantage, "needs_group", False) and not getattr(advantage, "needs_steps", False):
+    needs = needs_of(advantage, AdvantageNeeds)
+    if needs.group and not needs.steps:
         moved, _ = update(typed, constant)
         # A KL at its minimum has the gradient of rounded log-probabilities.
         result["flat"] = bool(moved.norm() <= (0.0 if "kl=none" in typed else 1e-6))

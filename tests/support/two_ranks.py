@@ -270,8 +270,6 @@ ROUNDS = (
 class Abstains:
     """No reward for some prompts: their rows carry no loss."""
 
-    needs_group = False
-
     def __init__(self, reward: Any, without: Sequence[Prompt]) -> None:
         self.reward, self.without = reward, {prompt.id for prompt in without}
 

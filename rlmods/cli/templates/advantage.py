@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from rlmods.needs import AdvantageNeeds
 from rlmods.types import Credit
 
 
@@ -16,7 +17,7 @@ class Name:
     scale: float = 1.0
     """Factor of every advantage."""
 
-    needs_group: ClassVar[bool] = True
+    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True)
 
     def __call__(
         self, rewards: Tensor, mask: Tensor, group: Tensor, values: Tensor | None = None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlmods.config.plan import Plan
+from rlmods.needs import AdvantageNeeds, RatioNeeds, RewardNeeds, SamplingNeeds, needs_of
 from rlmods.reward import BySource, WeightedSum
 from rlmods.types import Prompt
 
@@ -14,8 +15,8 @@ from rlmods.types import Prompt
 def steps(plan: Plan) -> str | None:
     if "advantage" not in plan.parts:
         return None
-    needs_steps = getattr(plan.parts["advantage"], "needs_steps", False)
-    gives_steps = getattr(plan.parts["reward"], "gives_steps", False)
+    needs_steps = needs_of(plan.parts["advantage"], AdvantageNeeds).steps
+    gives_steps = needs_of(plan.parts["reward"], RewardNeeds).gives_steps
     option, reward = plan.choices.get("advantage"), plan.choices.get("reward")
     if needs_steps and not gives_steps:
         return (
@@ -25,15 +26,18 @@ def steps(plan: Plan) -> str | None:
     parts = list(terms(plan))
     if needs_steps and (
         spread := [
-            path for path, part, weight in parts if weight and getattr(part, "gives_tokens", False)
+            path
+            for path, part, weight in parts
+            if weight and needs_of(part, RewardNeeds).gives_tokens
         ]
     ):
         return (
             f"advantage={option} would read every token of a spread reward as a step: type "
             f"{spread[0]}.spread=last"
         )
-    if getattr(plan.parts["advantage"], "needs_outcomes", False) and not getattr(
-        plan.parts["reward"], "gives_outcomes", False
+    if (
+        needs_of(plan.parts["advantage"], AdvantageNeeds).outcomes
+        and not needs_of(plan.parts["reward"], RewardNeeds).gives_outcomes
     ):
         problem = (
             f"advantage={option} also needs a reward for each response, but reward={reward} only "
@@ -42,14 +46,16 @@ def steps(plan: Plan) -> str | None:
         monitors = [
             path.removesuffix(".reward")
             for path, part, weight in parts
-            if not weight and not getattr(part, "gives_steps", False)
+            if not weight and not needs_of(part, RewardNeeds).gives_steps
         ]
         return (
             f"{problem}: type {f'{monitors[0]}.weight=1, or ' if monitors else ''}advantage=process"
         )
     if gives_steps and not needs_steps:
         path = next(
-            path for path, part, weight in parts if weight and getattr(part, "gives_steps", False)
+            path
+            for path, part, weight in parts
+            if weight and needs_of(part, RewardNeeds).gives_steps
         )
         problem = (
             f"reward={reward} gives one reward per step, and advantage={option} would add them up "
@@ -90,19 +96,20 @@ def kl_in_reward(plan: Plan) -> str | None:
     if not _penalises_rewards(plan.parts.get("kl")):
         return None
     advantage, option = plan.parts["advantage"], plan.choices.get("advantage")
-    if getattr(advantage, "needs_steps", False) and not getattr(
-        advantage, "normalizes_rewards", False
+    if (
+        needs_of(advantage, AdvantageNeeds).steps
+        and not needs_of(advantage, AdvantageNeeds).normalizes_rewards
     ):
         return (
             f"advantage={option} uses only the rewards of steps, so a KL in the reward would have "
             "no effect: type kl=loss, or kl=none"
         )
-    if getattr(advantage, "needs_terms", False):
+    if needs_of(advantage, AdvantageNeeds).terms:
         return (
             f"advantage={option} uses only the rewards of terms, so a KL in the reward would have "
             "no effect: type kl=loss, or kl=none"
         )
-    if getattr(advantage, "reads_correctness", False):
+    if needs_of(advantage, AdvantageNeeds).correctness:
         return (
             f"advantage={option} reads correctness only, so a KL in the reward would have no "
             "effect: type kl=loss, or kl=none"
@@ -131,10 +138,10 @@ def kl_estimator(plan: Plan) -> str | None:
 
 
 def token_credit(plan: Plan) -> str | None:
-    if getattr(plan.parts.get("ratio"), "level", "token") != "sequence":
+    if needs_of(plan.parts.get("ratio"), RatioNeeds).level != "sequence":
         return None
     advantage, kl = plan.parts["advantage"], plan.parts["kl"]
-    credit = getattr(advantage, "credit", "response")
+    credit = needs_of(advantage, AdvantageNeeds).credit
     ratio, option = (plan.choices.get(group) for group in ("ratio", "advantage"))
     problem = (
         f"ratio={ratio} has one ratio per response and uses only the mean of its advantages, "
@@ -147,7 +154,7 @@ def token_credit(plan: Plan) -> str | None:
         )
     if credit == "token":
         return f"{problem} differ by token: type ratio=sequence_token, or advantage=group_norm"
-    differs = credit == "reward_to_go" or getattr(advantage, "normalizes_rewards", False)
+    differs = credit == "reward_to_go" or needs_of(advantage, AdvantageNeeds).normalizes_rewards
     if differs and _penalises_rewards(kl):
         return (
             f"{problem} differ by token with kl={plan.choices.get('kl')}: type "
@@ -157,8 +164,9 @@ def token_credit(plan: Plan) -> str | None:
 
 
 def selected_rows(plan: Plan) -> str | None:
-    if getattr(plan.parts.get("sampling"), "selects_rows", False) and getattr(
-        plan.parts["advantage"], "normalizes_batch", False
+    if (
+        needs_of(plan.parts.get("sampling"), SamplingNeeds).selects_rows
+        and needs_of(plan.parts["advantage"], AdvantageNeeds).normalizes_batch
     ):
         sampling, advantage = plan.choices.get("sampling"), plan.choices.get("advantage")
         problem = (
@@ -170,8 +178,9 @@ def selected_rows(plan: Plan) -> str | None:
 
 
 def greedy_baseline(plan: Plan) -> str | None:
-    if getattr(plan.parts.get("advantage"), "needs_greedy", False) and getattr(
-        plan.parts["reward"], "needs_group", False
+    if (
+        needs_of(plan.parts.get("advantage"), AdvantageNeeds).greedy
+        and needs_of(plan.parts["reward"], RewardNeeds).group
     ):
         problem = f"reward={plan.choices.get('reward')} compares responses to one prompt"
         return (

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from rlmods.config.plan import Plan
 from rlmods.correction import NoCorrection
+from rlmods.critic import NoCritic
+from rlmods.needs import (
+    AdapterNeeds,
+    AdvantageNeeds,
+    KLNeeds,
+    PreferenceNeeds,
+    ReferenceNeeds,
+    RewardNeeds,
+    SamplingNeeds,
+    TeacherNeeds,
+    needs_of,
+)
+from rlmods.protocols import ReturnsLogprobs
 from rlmods.reward import Neural
 
 
 def group_size(plan: Plan) -> str | None:
     samples = plan.batch.samples
-    for group in ("advantage", "sampling", "reward"):
-        online = plan.algorithm.samples_responses and group in plan.parts
-        if online and samples < 2 and getattr(plan.parts[group], "needs_group", False):
+    compares = {
+        "advantage": needs_of(plan.parts.get("advantage"), AdvantageNeeds).group,
+        "sampling": needs_of(plan.parts.get("sampling"), SamplingNeeds).group,
+        "reward": needs_of(plan.parts.get("reward"), RewardNeeds).group,
+    }
+    for group in compares:
+        if plan.algorithm.samples_responses and samples < 2 and compares[group]:
             other = "sampling=fixed, or " if group == "sampling" else ""
             problem = (
                 f"{group}={plan.choices.get(group)} compares responses to one prompt, but "
@@ -29,10 +46,8 @@ def group_size(plan: Plan) -> str | None:
 def critic(plan: Plan) -> str | None:
     if "critic" not in plan.parts:
         return None
-    needs_critic, has_critic = (
-        getattr(plan.parts["advantage"], "needs_values", False),
-        hasattr(plan.parts["critic"], "coefficient"),
-    )
+    needs_critic = needs_of(plan.parts["advantage"], AdvantageNeeds).values
+    has_critic = not isinstance(plan.parts["critic"], NoCritic)
     if needs_critic and not has_critic:
         return (
             f"advantage={plan.choices.get('advantage')} needs a critic: type critic=separate, or "
@@ -51,32 +66,33 @@ def reward_scaling(plan: Plan) -> str | None:
         getattr(plan.settings, "normalize_reward", False)
         or getattr(plan.settings, "clip_reward", None) is not None
     )
-    if scaled and getattr(plan.parts.get("advantage"), "reads_correctness", False):
+    if scaled and needs_of(plan.parts.get("advantage"), AdvantageNeeds).correctness:
         option = plan.choices.get("advantage")
         return (
             f"algo.normalize_reward and algo.clip_reward scale rewards, but advantage={option} "
             "reads correctness only: drop them"
         )
-    if getattr(plan.settings, "normalize_reward", False) and getattr(
-        plan.parts.get("advantage"), "needs_nonnegative", False
+    if (
+        getattr(plan.settings, "normalize_reward", False)
+        and needs_of(plan.parts.get("advantage"), AdvantageNeeds).nonnegative
     ):
         option = plan.choices.get("advantage")
         return (
             f"algo.normalize_reward subtracts the mean reward, but advantage={option} needs "
             "rewards of at least 0: drop it"
         )
-    if scaled and getattr(plan.parts.get("advantage"), "needs_terms", False):
+    if scaled and needs_of(plan.parts.get("advantage"), AdvantageNeeds).terms:
         option = plan.choices.get("advantage")
         return (
             "algo.normalize_reward and algo.clip_reward change the total reward, but "
             f"advantage={option} reads its terms: drop them"
         )
-    if scaled and getattr(plan.parts["reward"], "gives_tokens", False):
+    if scaled and needs_of(plan.parts["reward"], RewardNeeds).gives_tokens:
         return (
             "algo.normalize_reward and algo.clip_reward scale one reward per response, but this "
             "reward is spread over tokens: drop them"
         )
-    if scaled and getattr(plan.parts["reward"], "gives_steps", False):
+    if scaled and needs_of(plan.parts["reward"], RewardNeeds).gives_steps:
         return (
             "algo.normalize_reward and algo.clip_reward scale one reward per response, but this "
             "reward returns one per step: drop them"
@@ -85,16 +101,21 @@ def reward_scaling(plan: Plan) -> str | None:
 
 
 def reference(plan: Plan) -> str | None:
-    for group in ("kl", "preference"):
-        is_default = getattr(plan.parts.get("reference"), "copies_policy", True)
-        if not is_default and not getattr(plan.parts.get(group), "needs_reference", True):
+    unused = {
+        "kl": not needs_of(plan.parts.get("kl"), KLNeeds).reference,
+        "preference": not needs_of(plan.parts.get("preference"), PreferenceNeeds).reference,
+    }
+    is_default = needs_of(plan.parts.get("reference"), ReferenceNeeds).copies_policy
+    for group in unused:
+        if "reference" in plan.parts and not is_default and unused[group]:
             option, reference = plan.choices.get(group), plan.choices.get("reference")
             return (
                 f"reference={reference} has no effect, because {group}={option} needs no "
                 "reference: drop it"
             )
-    if getattr(plan.settings, "reference_every", None) is not None and not getattr(
-        plan.parts.get("kl"), "needs_reference", True
+    if (
+        getattr(plan.settings, "reference_every", None) is not None
+        and not needs_of(plan.parts.get("kl"), KLNeeds).reference
     ):
         return (
             f"algo.reference_every updates the reference, but kl={plan.choices.get('kl')} has "
@@ -106,14 +127,14 @@ def reference(plan: Plan) -> str | None:
 def teacher(plan: Plan) -> str | None:
     part, option = plan.parts.get("teacher"), plan.choices.get("teacher")
     if part is None:
-        if getattr(plan.parts.get("advantage"), "ignores_rewards", False):
+        if needs_of(plan.parts.get("advantage"), AdvantageNeeds).ignores_rewards:
             return (
                 f"advantage={plan.choices.get('advantage')} ignores rewards, so nothing is "
                 "learned: type advantage=group_norm"
             )
         return None
     if getattr(plan.algorithm, "needs_distributions", False):
-        if hasattr(part, "logprobs"):
+        if isinstance(part, ReturnsLogprobs):
             return (
                 f"algo={plan.config.algo.name} needs whole distributions, which teacher={option} "
                 "does not return: type teacher=local"
@@ -123,7 +144,10 @@ def teacher(plan: Plan) -> str | None:
                 f"algo={plan.config.algo.name} takes one response to each prompt: type "
                 "batch.samples=1"
             )
-    if hasattr(part, "logprobs") and getattr(plan.parts["rollout"], "temperature", 1.0) != 1:
+    if (
+        isinstance(part, ReturnsLogprobs)
+        and getattr(plan.parts["rollout"], "temperature", 1.0) != 1
+    ):
         return (
             f"teacher={option} returns log-probabilities of temperature 1: type "
             "rollout.temperature=1"
@@ -131,8 +155,8 @@ def teacher(plan: Plan) -> str | None:
     moves = getattr(plan.settings, "reference_every", None) is not None
     if (
         moves
-        and part.copies_policy
-        and getattr(plan.adapter, "freezes", False)
+        and needs_of(part, TeacherNeeds).copies_policy
+        and needs_of(plan.adapter, AdapterNeeds).freezes
         and plan.choices.get("reference") == "policy"
     ):
         return (
@@ -215,7 +239,7 @@ def ahead(plan: Plan) -> str | None:
             "rollout.ahead=1 trains on samples of the policy before its last update: type "
             "correction=truncated, or rollout.ahead=0"
         )
-    if getattr(advantage, "needs_greedy", False):
+    if needs_of(advantage, AdvantageNeeds).greedy:
         problem = (
             f"advantage={plan.choices.get('advantage')} samples again to grade a batch, while "
             "rollout.ahead=1 samples the next one"
@@ -237,8 +261,9 @@ def ahead(plan: Plan) -> str | None:
 
 
 def router(plan: Plan) -> str | None:
-    if getattr(plan.parts.get("router"), "every", 1) != 1 and getattr(
-        plan.adapter, "freezes", False
+    if (
+        getattr(plan.parts.get("router"), "every", 1) != 1
+        and needs_of(plan.adapter, AdapterNeeds).freezes
     ):
         return (
             "router.every has no effect, because the adapter freezes the routers: type "
@@ -260,7 +285,7 @@ def quantization(plan: Plan) -> str | None:
     kind = plan.config.policy.get("quantization", None)
     if kind is None:
         return None
-    if not getattr(plan.adapter, "freezes", False):
+    if not needs_of(plan.adapter, AdapterNeeds).freezes:
         other = "type adapter=lora, or " if "adapter" in plan.algorithm.groups else "type "
         return f"policy.quantization={kind} needs frozen weights: {other}policy.quantization=null"
     if plan.choices.get("critic") == "separate" and plan.config.critic.init is None:

@@ -10,6 +10,8 @@ from rlmods.config.rules.credit import terms
 from rlmods.config.validation import at_validation
 from rlmods.data import Splits
 from rlmods.errors import UserError
+from rlmods.needs import JudgeNeeds, PreferenceNeeds, RewardNeeds, needs_of
+from rlmods.protocols import ChecksPrompt
 from rlmods.reward import BySource
 
 
@@ -87,12 +89,11 @@ def sources(plan: Plan) -> str | None:
 def answers(plan: Plan) -> str | None:
     for group in ("reward", "judge"):
         part = plan.parts.get(group)
-        if not getattr(part, "needs_answer", False):
+        if not _needs_answer(part, group):
             continue
         for prompt in (*plan.splits.train, *plan.splits.val):
-            needed = not isinstance(part, BySource) or getattr(
-                part.for_prompt(prompt), "needs_answer", False
-            )
+            own = part.for_prompt(prompt) if isinstance(part, BySource) else part
+            needed = _needs_answer(own, group)
             if prompt.answer is None and needed:
                 option = f"{group}={plan.choices.get(group)}"
                 other = (
@@ -107,9 +108,15 @@ def answers(plan: Plan) -> str | None:
     return None
 
 
+def _needs_answer(part: object, group: str) -> bool:
+    if group == "judge":
+        return needs_of(part, JudgeNeeds).answer
+    return needs_of(part, RewardNeeds).answer
+
+
 def graded(plan: Plan) -> str | None:
     for path, part, _ in terms(plan):
-        for setting in getattr(part, "needs_columns", ()):
+        for setting in needs_of(part, RewardNeeds).columns:
             column, source = getattr(part, setting), re.match(r"reward\.rewards\.([^.]+)", path)
             own = [
                 x
@@ -131,9 +138,8 @@ def gradable(plan: Plan) -> str | None:
     for prompt in (*plan.splits.train, *plan.splits.val) if "reward" in plan.parts else ():
         for path, part, _ in terms(plan, prompt):
             try:
-                check_prompt = getattr(part, "check_prompt", None)
-                if check_prompt is not None:
-                    check_prompt(prompt)
+                if isinstance(part, ChecksPrompt):
+                    part.check_prompt(prompt)
             except ValueError as error:
                 problem = str(error).replace("type reward.", f"type {path}.")
                 return (
@@ -231,7 +237,7 @@ def preferences(plan: Plan) -> str | None:
         plan.parts.get("ranking"),
         plan.settings,
     )
-    if preference is not None and not preference.needs_reference:
+    if preference is not None and not needs_of(preference, PreferenceNeeds).reference:
         for key, default in (("reference_every", None), ("reference", "live")):
             if getattr(settings, key, default) != default:
                 return (
@@ -239,7 +245,7 @@ def preferences(plan: Plan) -> str | None:
                     f"preference={plan.choices.get('preference')} has none: drop it"
                 )
     if preference is not None and getattr(settings, "kl_coefficient", 0.0) > 0:
-        if not preference.needs_reference:
+        if not needs_of(preference, PreferenceNeeds).reference:
             return (
                 "algo.kl_coefficient needs a reference, but "
                 f"preference={plan.choices.get('preference')} has none: drop it"
@@ -254,7 +260,10 @@ def preferences(plan: Plan) -> str | None:
             f"algo.reference={settings.reference} needs responses that are in the data, but they "
             "are sampled: type algo.reference=live"
         )
-    if getattr(preference, "needs_kl", False) and plan.batch.prompts // plan.batch.minibatches < 2:
+    if (
+        needs_of(preference, PreferenceNeeds).kl
+        and plan.batch.prompts // plan.batch.minibatches < 2
+    ):
         return (
             "this preference loss estimates a KL from responses to other prompts of the "
             "optimizer step: type batch.minibatches=1"
@@ -262,9 +271,8 @@ def preferences(plan: Plan) -> str | None:
     if "candidates" not in plan.algorithm.needs_columns:
         return None
     rows = [prompt for prompt in plan.splits.train if "candidates" in prompt.meta]
-    if getattr(preference, "needs_pairs", ranking is not None) and not any(
-        len(set(prompt.meta["ranks"])) > 1 for prompt in rows
-    ):
+    needs_pairs = needs_of(preference, PreferenceNeeds).pairs
+    if needs_pairs and not any(len(set(prompt.meta["ranks"])) > 1 for prompt in rows):
         other = (
             "type preference=kto, which trains on labels"
             if preference is not None

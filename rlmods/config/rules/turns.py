@@ -7,6 +7,7 @@ from itertools import chain
 from rlmods.branching import NoBranching
 from rlmods.config.plan import Plan
 from rlmods.config.rules.credit import terms
+from rlmods.needs import EnvironmentNeeds, RewardNeeds, RolloutNeeds, needs_of
 from rlmods.reward import EnvironmentReward
 from rlmods.rollout.turns import MultiTurn, find_prompt_without_episode
 
@@ -36,13 +37,13 @@ def branching(plan: Plan) -> str | None:
             f"{option}: responses branch after the result of a tool, and environment=single_turn "
             "has none: type environment=tools"
         )
-    if not getattr(rollout.rollout, "gives_entropies", False):
+    if not needs_of(rollout.rollout, RolloutNeeds).gives_entropies:
         problem = (
             f"rollout={plan.choices.get('rollout')} does not return the entropies by which "
             "responses branch"
         )
         return f"{option}: {problem}: type rollout=local, or branching=none"
-    if not getattr(rollout.environment, "copies", True):
+    if not needs_of(rollout.environment, EnvironmentNeeds).copies:
         problem = (
             f"episodes of environment={plan.choices.get('environment')} cannot be copied, which "
             "branches need"
@@ -70,7 +71,7 @@ def turn_rewards(plan: Plan) -> str | None:
                     "gives none: type environment=guess_number"
                 )
         elif isinstance(rollout, MultiTurn) and (
-            getattr(part, "gives_steps", False) or getattr(part, "gives_tokens", False)
+            needs_of(part, RewardNeeds).gives_steps or needs_of(part, RewardNeeds).gives_tokens
         ):
             problem = (
                 f"{path} rewards single tokens of a response, whose observations in "

@@ -9,6 +9,7 @@ from rlmods.config.instantiate import instantiate
 from rlmods.config.plan import Plan
 from rlmods.distributed.precision import PRECISIONS
 from rlmods.environment import SingleTurn
+from rlmods.needs import AdapterNeeds, ScheduleNeeds, needs_of
 
 
 def protocols(plan: Plan) -> str | None:
@@ -48,7 +49,7 @@ def protocols(plan: Plan) -> str | None:
 
 def master_weights(plan: Plan) -> str | None:
     dtype = plan.config.policy.get("dtype", None) or "float32"
-    adapted = "adapter" in plan.algorithm.groups and getattr(plan.adapter, "freezes", False)
+    adapted = "adapter" in plan.algorithm.groups and needs_of(plan.adapter, AdapterNeeds).freezes
     if dtype not in ("bfloat16", "float16") or adapted:
         return None
     other = ", or adapter=lora" if "adapter" in plan.algorithm.groups else ""
@@ -71,7 +72,7 @@ def precision(plan: Plan) -> str | None:
 
 def schedule(plan: Plan) -> str | None:
     option = f"schedule={plan.choices.get('schedule')}"
-    if not getattr(instantiate(plan.config.schedule, "schedule"), "reads_kl", False):
+    if not needs_of(instantiate(plan.config.schedule, "schedule"), ScheduleNeeds).kl:
         return None
     if "ratio" not in plan.parts:
         return (

@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from rlmods.needs import RatioNeeds, needs_of
 from rlmods.policy.base import PolicyOutput
 from rlmods.router import Routing
 from rlmods.router.balance import balance_loss, count_experts, router_entropy
@@ -54,7 +55,7 @@ class ExpertRouting(Extension):
         if (
             off_policy
             and not self.router.replay
-            and getattr(self.loop.ratio, "level", "token") == "token"
+            and needs_of(self.loop.ratio, RatioNeeds).level == "token"
         ):
             rank_zero_warn(
                 "the experts of a token may change between its old log-probability and a "
