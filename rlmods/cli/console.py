@@ -17,6 +17,7 @@ from rlmods.config.overrides import explain_override
 from rlmods.config.plugins import explain_plugin_error
 from rlmods.errors import UserError
 from rlmods.run.printable import printable
+from rlmods.run.secrets import clean
 
 IGNORED_WARNINGS = (
     r".*does not have many workers.*",
@@ -50,7 +51,7 @@ def plain_errors() -> Iterator[None]:
             raise
         if int(os.environ.get("RANK") or 0) > 0:
             time.sleep(OTHER_RANKS_WAIT_S)
-        sys.exit(f"error: {printable(str(user_error))}")
+        sys.exit(f"error: {printable(clean(str(user_error)))}")
 
 
 def _reader_has_ended() -> bool:
@@ -73,7 +74,9 @@ def as_user_error(error: Exception) -> UserError | None:
 def silence_libraries() -> None:
     """Silence library warnings that a user cannot act on, and print other warnings on one line,
     without their source location."""
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(str(message))}\n"
+    warnings.formatwarning = lambda message, *_, **__: (
+        f"warning: {printable(clean(str(message)))}\n"
+    )
     for pattern in IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", pattern)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -28,6 +28,7 @@ from rlmods.memory.allocator import keep_freed_memory
 from rlmods.run import RunDir
 from rlmods.run.lock import is_locked
 from rlmods.run.resume import list_checkpoints
+from rlmods.run.secrets import clean_urls, saved_form
 from rlmods.training.out_of_memory import (
     advise,
     explain_out_of_memory,
@@ -41,7 +42,8 @@ def main(config: DictConfig) -> float | None:
     the result of a member of a sweep (`run_member`), which a sweeper may maximize."""
     hydra = HydraConfig.get()
     keep_freed_memory()
-    choices, overrides = dict(hydra.runtime.choices), list(hydra.overrides.task)
+    choices = dict(hydra.runtime.choices)
+    overrides: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # as typed
     if hydra.mode == RunMode.MULTIRUN:
         return run_member(
             config,
@@ -68,7 +70,9 @@ def main(config: DictConfig) -> float | None:
 
 def _resume_command(config: DictConfig, overrides: list[str]) -> str:
     own = [
-        override for override in overrides if override.split("=")[0] not in ("run_dir", "resume")
+        clean_urls(override)
+        for override in overrides
+        if override.split("=")[0] not in ("run_dir", "resume")
     ]
     plugins = os.environ.get("RLMODS_PLUGINS")
     prefix = f"RLMODS_PLUGINS={shlex.quote(plugins)} " if plugins else ""
@@ -156,9 +160,9 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     )
     check_resume(trainer.strategy, run_dir.checkpoint)
     show_plan(plan, learner, run_dir, num_ranks)
-    settings: Any = OmegaConf.to_container(config, resolve=True)
+    settings = saved_form(config)
     for logger in trainer.loggers:
-        logger.log_hyperparams({"label": plan.label, **settings})
+        logger.log_hyperparams({"label": clean_urls(plan.label), **settings})
     try:
         trainer.fit(
             learner, datamodule=plan.data(), ckpt_path=run_dir.checkpoint, weights_only=True

@@ -35,6 +35,7 @@ from rlmods.run.resume import (
     recorded_precision,
     recorded_resume,
 )
+from rlmods.run.secrets import clean_urls
 
 RUN_DIR_VARIABLE = "RLMODS_RUN_DIR"
 """Environment variable that passes run directory and checkpoint from the first rank to the ranks
@@ -315,7 +316,7 @@ def _sources(config: DictConfig) -> str:
 
 
 def _versions() -> str:
-    typed = one_line(shlex.join(["python", *sys.argv]))
+    typed = one_line(shlex.join(["python", *map(clean_urls, sys.argv)]))
     lines = [
         f"command {typed}",
         f"python {platform.python_version()}",

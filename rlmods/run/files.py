@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlmods.errors import UserError
+from rlmods.run.secrets import clean, clean_urls
 
 
 @contextmanager
@@ -82,7 +83,8 @@ def write_summary(
     """Write `summary.json`. `accuracy` has the keys first, best and last; `exit` is "finished",
     "interrupted" or "failed: <reason>". The number of dropped prompts is written if there are any,
     seed and overrides if they are known, and the origin, RUN@ITERATION, if the run is a fork.
-    `warnings` are findings that hold at the end of the run, such as a collapse.
+    `warnings` are findings that hold at the end of the run, such as a collapse. URLs are
+    written without their secrets.
 
     Raises:
         ValueError: other keys in `accuracy`, an invalid `exit`.
@@ -92,7 +94,7 @@ def write_summary(
     if exit not in ("finished", "interrupted") and not exit.startswith("failed: "):
         raise ValueError(f"exit is finished, interrupted or failed: <reason>, got {exit!r}")
     summary = {
-        "label": label,
+        "label": clean_urls(label),
         "algo": algo,
         "parts": parts,
         "iterations": iterations,
@@ -100,12 +102,12 @@ def write_summary(
         "wall_s": wall_s,
         "response_tokens": response_tokens,
         "peak_memory_mb": peak_memory_mb,
-        "exit": exit,
+        "exit": clean(exit),
         **({"dropped_prompts": dropped_prompts} if dropped_prompts else {}),
         **({} if seed is None else {"seed": seed}),
-        **({} if overrides is None else {"overrides": list(overrides)}),
+        **({} if overrides is None else {"overrides": list(map(clean_urls, overrides))}),
         **({"fork": fork} if fork else {}),
-        **({"warnings": list(warnings)} if warnings else {}),
+        **({"warnings": list(map(clean, warnings))} if warnings else {}),
     }
     atomic_write(path, dumps(summary, indent=2) + "\n")
 

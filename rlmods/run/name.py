@@ -11,6 +11,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
+from rlmods.run.secrets import clean
+
 MAX_NAME_LENGTH = 120
 """Characters of a member's directory; file systems allow 255."""
 
@@ -30,7 +32,7 @@ def member_name(overrides: Sequence[str]) -> str:
 
     Characters that are special in paths or shells become `-`, and a name longer than
     `MAX_NAME_LENGTH` is cut; a hash of the overrides then keeps names apart."""
-    typed = ",".join(sorted(map(str, overrides))) or "default"
+    typed = ",".join(sorted(clean(str(override)) for override in overrides)) or "default"
     name = re.sub(r"[^\w.=,+@-]", "-", typed, flags=re.ASCII)
     if name == typed and len(name) <= MAX_NAME_LENGTH and not name.startswith("."):
         return name

@@ -21,6 +21,7 @@ from rlmods.distributed.sharded_checkpoint import read_metadata
 from rlmods.errors import UserError
 from rlmods.run.config_file import read_config
 from rlmods.run.integrity import find_damage
+from rlmods.run.secrets import saved_form
 
 CHANGEABLE = ("trainer", "resume", "run_dir", "logger", "callbacks")
 """Groups of settings that may change on resuming: they decide how long a run takes and what it
@@ -270,8 +271,9 @@ def _saved_settings(text: str) -> dict[str, Any]:
 
 
 def as_yaml(config: Any) -> str:
-    """Return the resolved configuration as YAML."""
-    return OmegaConf.to_yaml(config, resolve=True)
+    """Return the configuration as YAML, resolved but for what depends on the environment, and
+    without the secrets in URLs (`saved_form`)."""
+    return OmegaConf.to_yaml(OmegaConf.create(saved_form(config)))
 
 
 def _newest(folder: Path) -> Path | None:
