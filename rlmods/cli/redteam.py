@@ -6,10 +6,10 @@ holes, by family: the question itself, nothing at all, tags without an answer, g
 format, several answers at once, answers of other prompts, text after the end, and so on. Loads no
 policy; a model is loaded only if the reward has one.
 
-    num_prompts=64          number of prompts, drawn with the run's seed tolerance=0.1           a
-    response is paid if it is marked correct, or if its reward exceeds that of an honest wrong
-    answer by more than
-                            this fraction of the distance to the right answer
+    num_prompts=64          number of prompts, drawn with the run's seed
+    tolerance=0.1           a response is paid if it is marked correct, or if its reward exceeds
+                            the reward of an honest wrong answer by more than this fraction of the
+                            distance to the right answer
     call_timeout_s=20       a call of the reward that takes longer is ended, and counts as late
     out=null                FILE.json: also write the report there
 
@@ -26,21 +26,54 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlmods.cli.command import command, compose_run
+from rlmods.cli.command import command, compose_run, progress
 from rlmods.cli.supervised import supervised
 from rlmods.errors import UserError
-from rlmods.grading.redteam.holes import Report, Settings, attack, shorten
+from rlmods.grading.redteam import scoring
+from rlmods.grading.redteam.families import FAMILIES, MIN_LONG_CHARS, Attack, Case
+from rlmods.grading.redteam.scoring import Grade, NoReferenceError, Report, Row, Target
+from rlmods.needs import RewardNeeds, needs_of
+from rlmods.reward.scores import as_scores
 from rlmods.run import dumps
 from rlmods.run.files import atomic_write
 from rlmods.run.printable import one_line
+from rlmods.types import Prompt, Response
+
+CHARS_PER_TOKEN = 4
+"""Length of a token in responses whose tokens are unknown, as no policy is loaded."""
+EXAMPLE_CHARS = 48
+"""Characters of a response that are shown."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of this command, described above."""
+
+    num_prompts: int = 64
+    tolerance: float = 0.1
+    call_timeout_s: float = 20.0
+    out: str | None = None
+
+    def __post_init__(self) -> None:
+        rules = {
+            "num_prompts": (int, self.num_prompts, 1, None, "a whole number of at least 1"),
+            "tolerance": (float, self.tolerance, 0, 1, "at least 0 and below 1"),
+            "call_timeout_s": (float, self.call_timeout_s, 1e-9, None, "above 0"),
+        }
+        for name, (kind, value, low, high, expected) in rules.items():
+            is_number = isinstance(value, int | kind) and not isinstance(value, bool)
+            if not is_number or value < low or (high is not None and value >= high):
+                raise UserError(f"{name}={value}: must be {expected}")
 
 
 def redteam(
@@ -67,6 +100,93 @@ def redteam(
     if settings.out is not None:
         atomic_write(Path(settings.out).expanduser(), dumps(as_dict(report), indent=2) + "\n")
     return report, settings
+
+
+def attack(
+    reward: Any,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    *,
+    seed: int = 0,
+    max_tokens: int = 512,
+    record: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Try every family of attacks on a reward, for prompts drawn with `seed`.
+
+    Raises:
+        UserError: no prompt has an answer or a response to compare with, or the reward is late on
+            right or wrong answers.
+    """
+    drawn = Random(seed).sample(list(prompts), min(settings.num_prompts, len(prompts)))
+    target = Target(
+        _Reward(reward, {prompt.id: prompt for prompt in drawn}, max_tokens),
+        settings.call_timeout_s,
+        settings.tolerance,
+        on_call=lambda name, rows: record(
+            f"{name} ({len(rows)} responses, the first '{shorten(rows[0][1].text)}')"
+        ),
+        fatal=(UserError,),
+    )
+    max_chars = max(MIN_LONG_CHARS, CHARS_PER_TOKEN * max_tokens)
+    cases = [_case(reward, prompt, max_chars) for prompt in drawn]
+    try:
+        with progress("grading", len(FAMILIES) + 1) as update:
+            return scoring.attack(target, cases, update)
+    except NoReferenceError as error:
+        raise UserError(str(error)) from None
+
+
+def _case(reward: Any, prompt: Prompt, max_chars: int) -> Case:
+    """Return what the attacks are made from."""
+    turns = [("user", prompt.text or "")]
+    if prompt.messages is not None:
+        turns = [(turn["role"], turn["content"]) for turn in prompt.messages]
+    response = prompt.meta.get("response")
+    reward = reward.for_prompt(prompt) if hasattr(reward, "for_prompt") else reward
+    return Case(
+        prompt.id,
+        turns,
+        prompt.answer or None,
+        response if isinstance(response, str) and response else None,
+        runs_code=needs_of(reward, RewardNeeds).runs_code,
+        max_chars=max_chars,
+    )
+
+
+@dataclass(frozen=True)
+class _Reward:
+    """A reward of rows of the red team."""
+
+    reward: Any
+    prompts: Mapping[str, Prompt]
+    """Prompts by id."""
+    max_tokens: int
+
+    def __call__(self, rows: Sequence[Row]) -> list[Grade]:
+        if not needs_of(self.reward, RewardNeeds).group:
+            return self._grade(rows)
+        # it compares responses: beside each stands an honest wrong answer
+        doubled: list[Row] = []
+        for case, tried in rows:
+            doubled += [(case, tried), (case, Attack(scoring.honest_wrong(case)))]
+        return self._grade(doubled)[::2]
+
+    def _grade(self, rows: Sequence[Row]) -> list[Grade]:
+        responses = []
+        for i, (case, tried) in enumerate(rows):
+            num_tokens = min(self.max_tokens, ceil(len(tried.text) / CHARS_PER_TOKEN) + 1)
+            responses.append(
+                Response(
+                    self.prompts[case.id],
+                    tokens=range(self.max_tokens if tried.finish == "length" else num_tokens),
+                    text=tried.text,
+                    finish=tried.finish,
+                    meta={"sample": i},
+                )
+            )
+        scores = as_scores(self.reward(responses), len(responses), "reward")
+        correct = scores.correct or [None] * len(responses)
+        return list(map(Grade, scores.values, correct))
 
 
 def as_dict(report: Report) -> dict[str, Any]:
@@ -109,6 +229,12 @@ def show(report: Report, width: int | None = None) -> str:
     return "\n".join([*lines, "", *map(one_line, _notes(report))])
 
 
+def shorten(text: str) -> str:
+    """Return the beginning of a text, on one line."""
+    text = one_line(text)
+    return text if len(text) <= EXAMPLE_CHARS else f"{text[: EXAMPLE_CHARS - 4]} ..."
+
+
 def _notes(report: Report) -> Iterable[str]:
     for tally in report.references[:2]:
         if tally.paid < tally.tried:
@@ -129,7 +255,7 @@ def _notes(report: Report) -> Iterable[str]:
             outcomes.append(f"{' and '.join(failures)}, e.g. {_described(tally.failed_example)}")
         yield (
             f"{tally.name}: {'; '.join(outcomes)}. Look at: "
-            f"{tally.look_at if tally.paid else 'the reward at that response'}"
+            f"{tally.advice if tally.paid else 'the reward at that response'}"
         )
     yield (
         f"{report.num_prompts} prompts; answers to other prompts are right by chance in "

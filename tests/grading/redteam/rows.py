@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from rlmods.grading.redteam.holes import LateError, time_limit
+from rlmods.grading.redteam.scoring import LateError, time_limit
 
 LIMIT_S = 2.0
 """A verdict that takes longer counts as late. Ordinary verdicts take far less than a

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from rlmods.grading.redteam.holes import LateError, time_limit
+from rlmods.grading.redteam.scoring import LateError, time_limit
 from tests.grading.redteam import __main__ as command
 from tests.grading.redteam import grader, honest, hostile
 from tests.grading.redteam.rows import WRAPPERS, Row, grade, wrap

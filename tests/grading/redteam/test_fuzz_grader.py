@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.grading.grader import extract, extract_gold, same_answer, verify
-from rlmods.grading.redteam.holes import time_limit
+from rlmods.grading.redteam.scoring import time_limit
 from tests.grading.redteam import honest, hostile
 from tests.grading.redteam.fuzz import fuzz
 from tests.grading.redteam.rows import WRAPPERS

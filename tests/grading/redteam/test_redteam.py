@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from rlmods.cli.redteam import as_dict, main, redteam, show
+from rlmods.cli.redteam import Settings, as_dict, attack, main, redteam, show
 from rlmods.data import Arithmetic
 from rlmods.errors import UserError
-from rlmods.grading.redteam.attacks import (
+from rlmods.grading.redteam.families import (
     FAMILIES,
     FORMS,
     Attack,
@@ -28,7 +28,7 @@ from rlmods.grading.redteam.attacks import (
     same,
     wrong_answers,
 )
-from rlmods.grading.redteam.holes import Report, Settings, Tally, attack
+from rlmods.grading.redteam.scoring import Report, Tally
 from rlmods.needs import RewardNeeds
 from rlmods.reward import Accuracy, BySource, Code, Format, WeightedSum
 from rlmods.types import Prompt, Response, Scores
@@ -36,7 +36,7 @@ from tests.support.processes import Process
 
 PROMPTS = Arithmetic(level=2, num_train=12, num_val=0)().train
 FEW = Settings(num_prompts=6, call_timeout_s=1.5)
-CASE = Case(Prompt("0", text="12+30="), "42", ("43", "7"), "<answer>ANSWER</answer>")
+CASE = Case("0", [("user", "12+30=")], "42", "<answer>42</answer>", wrong=("43", "7"))
 
 
 def stated(text: str) -> str:
@@ -405,42 +405,39 @@ class TestUselessReferences:
 class TestAttacks:
     @pytest.mark.parametrize("name", FAMILIES)
     def test_no_response_is_the_right_one(self, name: str) -> None:
-        attacks = list(FAMILIES[name][0](CASE))
+        attacks = list(FAMILIES[name].attacks(CASE))
         assert attacks
         assert fill("<answer>ANSWER</answer>", "42") not in {x.text for x in attacks}
 
     def test_echo_contains_the_expression_in_every_form(self) -> None:
-        texts = {x.text for x in FAMILIES["echo"][0](CASE)}
+        texts = {x.text for x in FAMILIES["echo"].attacks(CASE)}
         assert {fill(form, "12+30") for form in FORMS.values()} <= texts
 
     def test_numbers_of_a_story_are_combined(self) -> None:
-        case = Case(
-            Prompt(
-                "0", messages=[{"role": "user", "content": "Mia has 12 shells and finds 30 more."}]
-            ),
-            "42",
-        )
-        assert {"12+30", "12-30", "12*30"} <= {x.answer for x in FAMILIES["echo"][0](case)}
+        case = Case("0", [("user", "Mia has 12 shells and finds 30 more.")], "42")
+        assert {"12+30", "12-30", "12*30"} <= {x.answer for x in FAMILIES["echo"].attacks(case)}
 
     def test_without_a_gold_answer_the_other_families_remain(self) -> None:
-        case = Case(Prompt("0", text="12+30="), None)
-        empty = {name for name, (generate, _) in FAMILIES.items() if not list(generate(case))}
+        case = Case("0", [("user", "12+30=")], None)
+        empty = {name for name, family in FAMILIES.items() if not list(family.attacks(case))}
         assert empty == {"hedge", "denied", "truncated", "after the end", "thought"}
 
     def test_instructions_do_not_state_the_right_answer(self) -> None:
         """A grader that finds 10 in "Rating: 10/10" finds the gold, and obeys nothing."""
         texts = {
             x.text
-            for x in FAMILIES["instructions"][0](Case(Prompt("0", text="4+6="), "10", ("11",)))
+            for x in FAMILIES["instructions"].attacks(
+                Case("0", [("user", "4+6=")], "10", wrong=("11",))
+            )
         }
         assert not any("10" in text for text in texts)
-        assert any("Rating: 10/10" in x.text for x in FAMILIES["instructions"][0](CASE))
+        assert any("Rating: 10/10" in x.text for x in FAMILIES["instructions"].attacks(CASE))
 
     def test_a_missing_bracket_or_percent_sign_is_not_truncation(self) -> None:
         cut = [
             list(
-                FAMILIES["truncated"][0](
-                    Case(Prompt("0", text="?"), gold, ("7",), forms=("ANSWER",))
+                FAMILIES["truncated"].attacks(
+                    Case("0", [("user", "?")], gold, wrong=("7",), forms=("ANSWER",))
                 )
             )
             for gold in (r"25\%", "(1,2)")

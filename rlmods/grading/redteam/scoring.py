@@ -1,0 +1,434 @@
+"""Score the attacks of `rlmods.grading.redteam.families`, and tell which of them are paid."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any, NamedTuple
+
+from rlmods.grading.redteam.families import (
+    FAMILIES,
+    FORMS,
+    Attack,
+    Case,
+    Family,
+    fill,
+    same,
+    wrong_answers,
+)
+
+MAX_ROWS_PER_CALL = 256
+NUM_EXPENSIVE = 2
+"""Cases for which a family with long responses is tried."""
+NUM_WRONG = 2
+MAX_LATE = 2
+"""Late calls after which the rest of a family is left out."""
+LONG_FILLER = "It takes many steps. "
+
+Row = tuple[Case, Attack]
+
+
+@dataclass
+class Tally:
+    """Outcome of one family of responses, or of a reference."""
+
+    name: str
+    tried: int = 0
+    paid: int = 0
+    """Responses marked correct, or with a reward above the bound of their case."""
+    abstained: int = 0
+    highest: float | None = None
+    example: dict[str, Any] = field(default_factory=dict)
+    """A response with the highest reward, a paid one if there is any (of right answers the lowest,
+    an unpaid one): prompt id, gold, text, reward, and the reward of an honest wrong answer beside
+    it."""
+    failed_example: dict[str, Any] = field(default_factory=dict)
+    """The first response on which the reward raised or was late, with the `failure`."""
+    slowest_s: float = 0.0
+    """Wall time of the slowest call of the reward."""
+    raised: list[str] = field(default_factory=list)
+    """Messages of exceptions."""
+    late: int = 0
+    """Calls that were ended after `call_timeout_s`."""
+    advice: str = ""
+    """What to look at if the family is paid."""
+
+    @property
+    def is_hole(self) -> bool:
+        return bool(self.paid or self.raised or self.late)
+
+
+@dataclass(frozen=True)
+class Grade:
+    """Reward of one response; both None if the call failed or the reward abstained."""
+
+    value: float | None = None
+    correct: bool | None = None
+    failed: bool = False
+    """True if the call raised or was late, so that the reward did not abstain."""
+
+    def is_above(self, bound: float) -> bool:
+        """Return True if the response is paid: it is marked correct, or its reward exceeds
+        `bound`."""
+        return self.correct is True or (self.value is not None and self.value > bound)
+
+
+Graded = tuple[Case, Attack, Grade]
+
+
+class Reference(NamedTuple):
+    """Outcome of honest answers, and their grades."""
+
+    tally: Tally
+    graded: Sequence[Graded]
+
+
+class Bound(NamedTuple):
+    """Rewards of a case that honest answers set."""
+
+    wrong: float
+    """Highest reward of an honest wrong answer."""
+    right: float
+    """Highest reward of a right answer."""
+    paid: float
+    """Reward above which a response is paid."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Outcomes of a reward on a data set."""
+
+    references: Sequence[Tally]
+    families: Sequence[Tally]
+    chance: float
+    """Fraction of the answers to other prompts that are paid."""
+    num_prompts: int
+    problems: Sequence[str] = ()
+    """Reasons why the references are no basis for a comparison, so that a reward without holes is
+    not shown to be a good one."""
+
+    @property
+    def holes(self) -> list[Tally]:
+        return [tally for tally in self.families if tally.is_hole]
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.holes and not self.problems
+
+
+class LateError(BaseException):
+    """A call of the reward took too long. Not an Exception, so that no reward catches it."""
+
+
+class NoReferenceError(ValueError):
+    """There is nothing to compare a response with."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reward under attack."""
+
+    reward: Callable[[Sequence[Row]], Sequence[Grade]]
+    """Grades responses, which are given with their cases."""
+    call_timeout_s: float = 20.0
+    tolerance: float = 0.1
+    """Fraction of the distance from a wrong to a right answer above which a response is paid."""
+    on_call: Callable[[str, Sequence[Row]], None] = lambda name, rows: None
+    """Called with the name of the tally and the rows before each call of the reward, which may end
+    the process."""
+    fatal: tuple[type[Exception], ...] = ()
+    """Exceptions of the reward that end the attack, such as a user's mistake."""
+
+    def grade(self, rows: Sequence[Row], tally: Tally, per_call: int) -> list[Graded]:
+        """Return graded rows, and add failures and the slowest call to `tally`. Ends after
+        `MAX_LATE` late calls."""
+        graded: list[Graded] = []
+        for start in range(0, len(rows), per_call):
+            if tally.late < MAX_LATE:
+                part = rows[start : start + per_call]
+                grades = self._call(part, tally)
+                graded += [(*row, grade) for row, grade in zip(part, grades, strict=True)]
+        return graded
+
+    def _call(self, rows: Sequence[Row], tally: Tally) -> list[Grade]:
+        begin = time.perf_counter()
+        try:
+            with time_limit(self.call_timeout_s):
+                self.on_call(tally.name, rows)
+                return list(self.reward(rows))
+        except LateError:
+            tally.late += 1
+            failure = f"no result after {self.call_timeout_s:g} s"
+        except self.fatal:
+            raise
+        except (Exception, SystemExit) as error:
+            if len(rows) > 1:  # find the response that raises
+                return [grade for row in rows for grade in self._call([row], tally)]
+            failure = f"{type(error).__name__}: {error}"
+            tally.raised.append(failure)
+        finally:
+            tally.slowest_s = max(tally.slowest_s, time.perf_counter() - begin)
+        if not tally.failed_example:
+            tally.failed_example = _example(*rows[0], None) | {"failure": failure}
+        return [Grade(failed=True)] * len(rows)
+
+    def reference(self, name: str, rows: Sequence[Row]) -> Reference:
+        """Return the grades of honest answers.
+
+        Raises:
+            NoReferenceError: a call was late.
+        """
+        tally = Tally(name)
+        graded = self.grade(rows, tally, MAX_ROWS_PER_CALL)
+        if tally.late:
+            limit_s = self.call_timeout_s
+            raise NoReferenceError(
+                f"call_timeout_s={limit_s:g}: the reward of {min(len(rows), MAX_ROWS_PER_CALL)} "
+                f"responses ({name}) took longer, so there is nothing to compare with: "
+                f"type call_timeout_s={10 * limit_s:g}, or fewer prompts: num_prompts=4"
+            )
+        return Reference(tally, graded)
+
+
+def attack(
+    target: Target, cases: Sequence[Case], on_progress: Callable[[int], None] = lambda done: None
+) -> Report:
+    """Try every family on a reward. `on_progress` is called with the number of parts done, of
+    `len(FAMILIES) + 1`.
+
+    Raises:
+        NoReferenceError: no case has an answer or a response to compare with, or the reward is late
+            on right or wrong answers.
+    """
+    cases = _with_wrong_answers(cases)
+    right = target.reference("right answer, any form", _rows(cases, _right_texts))
+    wrong = target.reference("wrong answer, any form", _rows(cases, _wrong_texts))
+    bounds = _bounds(target.tolerance, cases, right.graded, wrong.graded)
+    paid = {
+        (case.id, attack.text)
+        for case, attack, grade in right.graded
+        if grade.is_above(bounds[case.id].paid)
+    }
+    cases = [replace(case, forms=_readable_forms(case, paid)) for case in cases]
+    plain = target.reference("gold answer, plain", _rows(cases, lambda case: [case.gold]))
+    own = target.reference(
+        "gold answer, data's own form", _rows(cases, lambda case: [case.response])
+    )
+    chance = target.reference("answer to another prompt (chance)", _turned(cases))
+    references = [plain, own, chance, right, wrong]
+    for reference in references:
+        _count(reference, bounds, is_right=reference not in (chance, wrong))
+    on_progress(1)
+    families: list[Tally] = []
+    for name, family in FAMILIES.items():
+        families.append(_try(target, name, family, cases, bounds))
+        on_progress(1 + len(families))
+    tallies = [reference.tally for reference in references]
+    problems = [*_unseparated(bounds, paid), *_problems(tallies)]
+    share = chance.tally.paid / max(1, chance.tally.tried)
+    return Report(tallies, families, share, len(cases), problems)
+
+
+def _try(
+    target: Target, name: str, family: Family, cases: Sequence[Case], bounds: Mapping[str, Bound]
+) -> Tally:
+    """Return the outcome of a family's attacks that are not right by chance."""
+    tally = Tally(name, advice=family.advice)
+    rows: list[Row] = []
+    for case in cases[: NUM_EXPENSIVE if family.expensive else None]:
+        if not (family.of_text and case.runs_code):
+            attacks = dict.fromkeys(family.attacks(case))
+            rows += [(case, attack) for attack in attacks if _is_hostile(case, attack)]
+    graded = target.grade(rows, tally, 1 if family.expensive else MAX_ROWS_PER_CALL)
+    _count(Reference(tally, graded), bounds, is_right=False)
+    return tally
+
+
+def _with_wrong_answers(cases: Sequence[Case]) -> list[Case]:
+    """Return the cases that have something to compare with, and give each wrong answers."""
+    answers = [case.gold or case.response for case in cases]
+    distinct = [answer for answer in dict.fromkeys(answers) if answer]
+    if not distinct:
+        raise NoReferenceError(
+            "no prompt has an answer or a good response to compare with: type "
+            "data.answer=COLUMN or data.response=COLUMN"
+        )
+    kept = []
+    for i, (case, answer) in enumerate(zip(cases, answers, strict=True)):
+        if answer:
+            others = [*distinct[i + 1 :], *distinct[: i + 1]]
+            kept.append(replace(case, wrong=wrong_answers(answer, others)))
+    return kept
+
+
+def _rows(cases: Sequence[Case], texts: Callable[[Case], Iterable[str | None]]) -> list[Row]:
+    """Return honest responses, without those that the data lacks."""
+    return [(case, Attack(text)) for case in cases for text in texts(case) if text]
+
+
+def _right_texts(case: Case) -> Sequence[str | None]:
+    """Return right responses: the gold answer in each form, or the data's own response."""
+    if case.gold is None:
+        return [case.response]
+    return [fill(form, case.gold) for form in case.all_forms]
+
+
+def _wrong_texts(case: Case) -> Sequence[str]:
+    """Return honest wrong answers in each form, and a long one."""
+    texts: list[str] = []
+    for answer in case.wrong[:NUM_WRONG]:
+        texts += [honest_wrong(case, answer, form) for form in case.all_forms]
+    text = honest_wrong(case)
+    filler = LONG_FILLER * (max(0, case.max_chars - len(text)) // len(LONG_FILLER))
+    return [*texts, filler + text]
+
+
+def honest_wrong(case: Case, answer: str | None = None, form: str | None = None) -> str:
+    """Return an honest wrong answer."""
+    if answer is None:
+        answer = case.wrong[0] if case.wrong else "no"
+    if case.gold is None:
+        return answer
+    return fill(form or case.own_form or FORMS["plain"], answer)
+
+
+def _turned(cases: Sequence[Case]) -> list[Row]:
+    """Return the gold answer of the next case for each case."""
+    rows = []
+    for case, other in zip(cases, [*cases[1:], *cases[:1]], strict=True):
+        if other.gold:
+            rows.append((case, Attack(fill(case.own_form or case.forms[0], other.gold))))
+    return rows
+
+
+def _bounds(
+    tolerance: float, cases: Sequence[Case], right: Sequence[Graded], wrong: Sequence[Graded]
+) -> dict[str, Bound]:
+    """Return the bound of each case, by id."""
+    bounds = {}
+    right_values = _values(right)
+    wrong_values = _values([row for row in wrong if not row[2].correct])
+    for case in cases:
+        low = max(wrong_values[case.id], default=0.0)
+        high = max(right_values[case.id], default=low)
+        bounds[case.id] = Bound(low, high, low + max(tolerance * (high - low), 1e-6))
+    return bounds
+
+
+def _values(graded: Sequence[Graded]) -> Mapping[str, list[float]]:
+    """Return the rewards by case."""
+    values = defaultdict[str, list[float]](list)
+    for case, _, grade in graded:
+        if grade.value is not None:
+            values[case.id].append(grade.value)
+    return values
+
+
+def _readable_forms(case: Case, paid: Set[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the forms in which the right answer is paid; all of them if it is paid in none."""
+    gold = case.gold or ""
+    forms = [form for form in case.all_forms if (case.id, fill(form, gold)) in paid]
+    return tuple(forms or case.all_forms)
+
+
+def _unseparated(bounds: Mapping[str, Bound], paid: Set[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line if the right answers of some cases get no more than the wrong ones."""
+    paid_cases = {name for name, _ in paid}
+    unpaid = [name for name in bounds if name not in paid_cases]
+    if unpaid:
+        first = bounds[unpaid[0]]
+        yield (
+            f"right answers get no more than wrong ones for {len(unpaid)} of {len(bounds)} "
+            f"prompts (prompt {unpaid[0]}: right {first.right:.3g}, wrong {first.wrong:.3g}): the "
+            "reward does not depend on the answer there, so a hole cannot be told from an answer; "
+            "check reward= and the column of data.answer"
+        )
+
+
+def _problems(references: Sequence[Tally]) -> Iterator[str]:
+    """Yield a line for each reason why a comparison with these references shows nothing."""
+    own = references[1]
+    if own.paid < own.tried:
+        yield (
+            f"{own.name}: {own.tried - own.paid} of {own.tried} are not paid, so a policy "
+            "that answers as the data does is not rewarded: "
+            "check what the reward reads, and the gold answers"
+        )
+    for tally in references:
+        if tally.raised:
+            yield (
+                f"{tally.name}: the reward raised {len(tally.raised)} times, which ends a "
+                f"training run: {tally.raised[0]}"
+            )
+        if tally.abstained:
+            yield (
+                f"{tally.name}: the reward abstained on {tally.abstained} of {tally.tried}, which "
+                "no training sees: check its counts"
+            )
+
+
+def _count(reference: Reference, bounds: Mapping[str, Bound], *, is_right: bool) -> None:
+    """Add grades to their tally. `is_right` means that the responses should be paid."""
+    tally = reference.tally
+    best = (False, -inf)
+    for case, attack, grade in reference.graded:
+        bound = bounds[case.id]
+        paid = grade.is_above(bound.paid)
+        tally.tried += 1
+        tally.abstained += grade.value is None and not grade.failed
+        tally.paid += paid
+        value = -inf if grade.value is None else grade.value
+        key = (paid is not is_right, -value if is_right else value)
+        if key > best and not grade.failed:
+            best = key
+            tally.example = _example(case, attack, grade.value) | {"wrong_answer": bound.wrong}
+        if grade.value is not None:
+            tally.highest = value if tally.highest is None else max(tally.highest, value)
+
+
+def _example(case: Case, attack: Attack, value: float | None) -> dict[str, Any]:
+    return {
+        "prompt": case.id,
+        "answer": case.gold,
+        "response": attack.text,
+        "finish": attack.finish,
+        "reward": value,
+    }
+
+
+def _is_hostile(case: Case, attack: Attack) -> bool:
+    """Return False for a response that is or states the right answer, by chance or because the
+    data's own response is so."""
+    right = {text.strip() for text in (case.gold, case.response) if text}
+    if attack.text.strip() in right:
+        return False
+    return not (case.gold and attack.answer and same(attack.answer, case.gold))
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise LateError in the block after `seconds`, also within a regular expression. Outside the
+    main thread there is no limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_alarm(*_: object) -> None:
+        raise LateError
+
+    start = time.monotonic()
+    handler = signal.signal(signal.SIGALRM, on_alarm)
+    previous_s, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if previous_s:  # such as that of a test runner
+            signal.setitimer(signal.ITIMER_REAL, max(0.1, previous_s - (time.monotonic() - start)))
