@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rlmods.data.schema import check_messages, check_text, type_name
+from rlmods.data.schema import check_list, check_messages, check_number, check_text
 from rlmods.errors import UserError
 
 STEP_LABELS = {"+": 1.0, "-": 0.0}
@@ -25,7 +24,7 @@ class ParsedResponse(NamedTuple):
 
     context: Context | None
     text: str
-    finished: bool
+    finished: bool = True
 
 
 class RankedValue(NamedTuple):
@@ -42,22 +41,21 @@ def parse_response(value: Any, location: str, column: str) -> ParsedResponse:
     assistant's. Raises: UserError."""
     if isinstance(value, Mapping):
         if "text" not in value:
-            keys = f"found an object with {', '.join(value)}"
             raise UserError(
-                f'{location}: column "{column}" must hold texts, or objects with "text"; {keys}'
+                f'{location}: column "{column}" must hold texts, or objects with "text"; found an '
+                f"object with {', '.join(value)}"
             )
-        return ParsedResponse(
-            None, check_text(value["text"], location, column), value.get("finish") != "length"
-        )
+        text = check_text(value["text"], location, column)
+        return ParsedResponse(None, text, value.get("finish") != "length")
     if not isinstance(value, list):
-        return ParsedResponse(None, check_text(value, location, column), True)
+        return ParsedResponse(None, check_text(value, location, column))
     *context, last = check_messages(value, location, column)
     if last["role"] != "assistant":
         raise UserError(
             f'{location}: column "{column}" must end with an assistant turn, found the role '
             f"{last['role']}"
         )
-    return ParsedResponse(context or None, last["content"], True)
+    return ParsedResponse(context or None, last["content"])
 
 
 def parse_transcript(value: Any, location: str, column: str, *, chat: bool) -> ParsedResponse:
@@ -70,14 +68,14 @@ def parse_transcript(value: Any, location: str, column: str, *, chat: bool) -> P
         )
     check_text(reply, location, column)
     if not chat:
-        return ParsedResponse(context + mark, reply, True)
+        return ParsedResponse(context + mark, reply)
     opening, *parts = re.split(r"\n\n(Human|Assistant):", context)
-    system = [{"role": "system", "content": opening.strip()}] if opening.strip() else []
-    turns = [
-        {"role": ROLES[speaker], "content": content.strip()}
-        for speaker, content in zip(parts[::2], parts[1::2], strict=True)
-    ]
-    return ParsedResponse(system + turns, reply.strip(), True)
+    turns = []
+    if opening.strip():
+        turns.append({"role": "system", "content": opening.strip()})
+    for speaker, content in zip(parts[::2], parts[1::2], strict=True):
+        turns.append({"role": ROLES[speaker], "content": content.strip()})
+    return ParsedResponse(turns, reply.strip())
 
 
 def ranked_values(
@@ -87,31 +85,30 @@ def ranked_values(
     Raises: UserError."""
     if "chosen" in values:
         return [
-            RankedValue(values[field], columns[field], rank)
-            for rank, field in enumerate(("chosen", "rejected"))
+            RankedValue(values["chosen"], columns["chosen"], 0),
+            RankedValue(values["rejected"], columns["rejected"], 1),
         ]
     if "label" in values:
-        label = check_label(values["label"], location, columns["label"])
-        return [RankedValue(values["response"], columns["response"], 1 - label)]
-    candidates = check_list(values["candidates"], location, columns["candidates"])
-    field = next((field for field in ("ranks", "scores") if field in values), None)
-    if field is None:
-        return [
-            RankedValue(value, columns["candidates"], rank) for rank, value in enumerate(candidates)
-        ]
-    ranks = values[field] if values[field] is not None else [None] * len(candidates)
-    ranks = check_list(
-        ranks, location, columns[field], length=len(candidates), length_of=columns["candidates"]
-    )
-    sign = 1 if field == "ranks" else -1
-    pairs = zip(candidates, ranks, strict=True)
-    return [
-        RankedValue(
-            value, columns["candidates"], sign * check_number(rank, location, columns[field])
-        )
-        for value, rank in pairs
-        if rank is not None
-    ]
+        is_good = check_label(values["label"], location, columns["label"])
+        return [RankedValue(values["response"], columns["response"], 0 if is_good else 1)]
+    column = columns["candidates"]
+    candidates = check_list(values["candidates"], location, column)
+    ranks: Sequence[Any] = range(len(candidates))
+    sign = 1
+    for field in ("ranks", "scores"):
+        if field in values:
+            ranks = values[field]
+            if ranks is None:
+                return []
+            check_list(ranks, location, columns[field], candidates, column)
+            sign = 1 if field == "ranks" else -1
+            break
+    ranked = []
+    for value, rank in zip(candidates, ranks, strict=True):
+        if rank is not None:
+            number = check_number(rank, location, columns.get(field, column))
+            ranked.append(RankedValue(value, column, sign * number))
+    return ranked
 
 
 def preference_meta(
@@ -119,8 +116,16 @@ def preference_meta(
 ) -> dict[str, Any]:
     """Return candidates and their ranks, 0 best; a single response keeps its rank. Raises:
     UserError for a text with two ranks."""
-    order = sorted({value.rank for value in ranked} | ({0.0} if len(ranked) == 1 else set()))
-    ranks = tuple(order.index(value.rank) for value in ranked)
+    order = {value.rank for value in ranked}
+    if len(ranked) == 1:
+        order.add(0.0)
+    position = {rank: i for i, rank in enumerate(sorted(order))}
+    ranks = tuple(position[value.rank] for value in ranked)
+    meta: dict[str, Any] = {
+        "candidates": tuple(response.text for response in responses),
+        "ranks": ranks,
+        "finished": tuple(response.finished for response in responses),
+    }
     seen: dict[tuple[str, bool], int] = {}
     for response, value, rank in zip(responses, ranked, ranks, strict=True):
         if seen.setdefault((response.text, response.finished), rank) != rank:
@@ -128,17 +133,9 @@ def preference_meta(
             raise UserError(
                 f'{location}: column "{value.column}" repeats a response at another rank: {advice}'
             )
-    best = [
-        response.text
-        for response, rank in zip(responses, ranks, strict=True)
-        if rank == 0 and response.finished
-    ]
-    meta = {
-        "candidates": tuple(x.text for x in responses),
-        "ranks": ranks,
-        "finished": tuple(x.finished for x in responses),
-    }
-    return {**meta, **({"response": best[0]} if best else {})}
+        if rank == 0 and response.finished:
+            meta.setdefault("response", response.text)
+    return meta
 
 
 def step_meta(
@@ -146,46 +143,20 @@ def step_meta(
 ) -> dict[str, Any]:
     """Return the steps, each but the last ending in `step_end`, and their labels from 0 to 1.
     Raises: UserError."""
-    column, label_column = columns["steps"], columns["step_labels"]
-    steps = [
-        check_text(step, location, column) for step in check_list(values["steps"], location, column)
-    ]
+    column = columns["steps"]
+    steps = list(check_list(values["steps"], location, column))
     if not steps:
         raise UserError(f'{location}: column "{column}" is empty')
-    labels = check_list(
-        values["step_labels"], location, label_column, length=len(steps), length_of=column
-    )
-    ended = [step if step.endswith(step_end) else step + step_end for step in steps[:-1]]
+    for i, step in enumerate(steps):
+        check_text(step, location, column)
+        if i + 1 < len(steps) and not step.endswith(step_end):
+            steps[i] = step + step_end
+    label_column = columns["step_labels"]
+    labels = check_list(values["step_labels"], location, label_column, steps, column)
     return {
-        "steps": (*ended, steps[-1]),
+        "steps": tuple(steps),
         "step_labels": tuple(check_step_label(value, location, label_column) for value in labels),
     }
-
-
-def check_list(
-    value: Any, location: str, column: str, *, length: int | None = None, length_of: str = ""
-) -> Sequence[Any]:
-    """Return the value. Raises: UserError unless it is a list, of the given length (that of column
-    `length_of`)."""
-    if not isinstance(value, list):
-        raise UserError(f'{location}: column "{column}" must hold a list, found {type_name(value)}')
-    if length is not None and len(value) != length:
-        raise UserError(
-            f'{location}: column "{column}" has {len(value)} entries, and column '
-            f'"{length_of}" has {length}'
-        )
-    return value
-
-
-def check_number(value: Any, location: str, column: str) -> float:
-    """Return the value. Raises: UserError unless it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(
-            f'{location}: column "{column}" must hold numbers, found {type_name(value)}'
-        )
-    if not math.isfinite(value):
-        raise UserError(f'{location}: column "{column}" must hold finite numbers, found {value}')
-    return value
 
 
 def check_step_label(value: Any, location: str, column: str) -> float:
@@ -196,7 +167,7 @@ def check_step_label(value: Any, location: str, column: str) -> float:
     if not isinstance(value, int | float) or not 0 <= value <= 1:
         raise UserError(
             f'{location}: column "{column}" must hold numbers from 0 to 1, true or false, "+" '
-            f'or "-"; found {describe(value)}'
+            f'or "-"; found {value!r:.40}'
         )
     return float(value)
 
@@ -205,16 +176,6 @@ def check_label(value: Any, location: str, column: str) -> bool:
     """Return the label of a response. Raises: UserError unless it is true or 1, false or 0."""
     if not isinstance(value, int | float) or value not in (0, 1):
         raise UserError(
-            f'{location}: column "{column}" must hold true or false, or 1 or 0; found '
-            f"{describe(value)}"
+            f'{location}: column "{column}" must hold true or false, or 1 or 0; found {value!r:.40}'
         )
     return bool(value)
-
-
-def describe(value: Any) -> str:
-    """Return a short value's repr, else its type in words."""
-    return (
-        repr(value)
-        if isinstance(value, int | float) or (isinstance(value, str) and len(value) < 20)
-        else type_name(value)
-    )

@@ -23,13 +23,11 @@ from rlmods.data.worked import solution_with_error, worked_solution
 from rlmods.errors import UserError
 from rlmods.types import Prompt
 
-DIGIT, TENS, UP_TO_99, UP_TO_999, FACTOR = (
-    range(10),
-    range(10, 100),
-    range(100),
-    range(1000),
-    range(2, 10),
-)
+DIGIT = range(10)
+TENS = range(10, 100)
+UP_TO_99 = range(100)
+UP_TO_999 = range(1000)
+FACTOR = range(2, 10)
 VAL_SHARE = 5
 """One in this many questions belongs to val."""
 
@@ -130,30 +128,21 @@ class Arithmetic:
         self, split: str, max_questions: int, num_questions: int, question_at: Callable[[int], str]
     ) -> list[Prompt]:
         indices = _shuffled(num_questions, Random(f"{split}-{self.seed}"))
-        questions = list(
-            islice((q for q in map(question_at, indices) if _split(q) == split), max_questions)
-        )
+        own = (question for question in map(question_at, indices) if _split(question) == split)
+        questions = list(islice(own, max_questions))
         wrong_fraction = self.wrong_fraction if split == "train" else 0.0
         rng = Random(f"wrong-{self.seed}")
         wrong_rows = set(rng.sample(range(len(questions)), round(wrong_fraction * len(questions))))
         prompts = []
         for i, question in enumerate(questions):
             answer = _evaluate(question)
-            response = self._response(
-                question, rng.choice(mistakes(answer)) if i in wrong_rows else answer
-            )
-            meta = {
-                "level": self.level,
-                "response": response,
-                **self._annotations(question, answer),
-            }
+            stated = rng.choice(mistakes(answer)) if i in wrong_rows else answer
+            meta = {"level": self.level, "response": self._response(question, stated)}
+            meta |= self._annotations(question, answer)
             content = render(self.template, {"question": question}, "template")
+            shown = prompt_fields(content, self.chat)
             prompt_id = f"arithmetic-{self.level}-{split}-{question}"
-            prompts.append(
-                Prompt(
-                    id=prompt_id, answer=str(answer), meta=meta, **prompt_fields(content, self.chat)
-                )
-            )
+            prompts.append(Prompt(id=prompt_id, answer=str(answer), meta=meta, **shown))
         return prompts
 
     def _response(self, question: str, answer: int) -> str:

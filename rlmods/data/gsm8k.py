@@ -1,27 +1,19 @@
-"""Grade-school word problems (GSM8K), from the Hugging Face Hub or from local files."""
+"""Grade-school word problems (GSM8K), from the Hugging Face Hub or from local files: `data=jsonl`
+with the gold answer cut out of the solution."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from random import Random
-from typing import Any
 
-from rlmods.data.hub import Rows, call_loader
-from rlmods.data.jsonl import hold_out, read_jsonl
-from rlmods.data.schema import (
-    Splits,
-    check_count,
-    check_text,
-    checked_splits,
-    import_extra,
-    prompt_fields,
-)
+from rlmods.data.jsonl import Jsonl
+from rlmods.data.rows import NumberedRow
+from rlmods.data.schema import Splits, check_count, check_text
 from rlmods.errors import UserError
-from rlmods.run.hub import check_hub
-from rlmods.types import Prompt
+
+OTHER_FORMAT = "type data=jsonl data.train=FILE for data in another format"
 
 
 @dataclass(frozen=True)
@@ -53,105 +45,56 @@ class GSM8K:
     """Prompts with more tokens are left out, and their number is shown. null: none are left out."""
 
     def __call__(self) -> Splits:
-        if self.max_prompt_tokens is not None:
-            check_count("max_prompt_tokens", self.max_prompt_tokens, 1)
-        check_count("num_val", self.num_val, 0)
         if self.num_train is not None:
             check_count("num_train", self.num_train, 1)
-        files = self._files() if self.path is not None else {}
-        source = self.path or self.name
-        train = self._prompts(
-            _load(files["train"]) if files else self._hub("train"), source, "train"
+        train, val = self._sources()
+        instruction = self.instruction.replace("{", "{{").replace("}", "}}")
+        rows = Jsonl(
+            train,
+            val,
+            self.num_val,
+            prompt="question",
+            answer="gold",
+            response="response",
+            id="id",
+            template=f"{{prompt}}\n\n{instruction}" if instruction else "{prompt}",
+            chat=self.chat,
+            seed=self.seed,
+            max_prompt_tokens=self.max_prompt_tokens,
         )
-        if files and not files["test"]:
-            train, val = hold_out(train, self.num_val, self.seed, source)
-        else:
-            val = self._prompts(
-                _load(files["test"]) if files else self._hub("test"), source, "test"
-            )
-            val = [
-                val[i]
-                for i in sorted(
-                    Random(self.seed).sample(range(len(val)), min(self.num_val, len(val)))
-                )
-            ]
-        return checked_splits(train[: self.num_train], val, source)
+        splits = rows.read(_with_gold, "data.path=FILE_OR_FOLDER")
+        return replace(splits, train=splits.train[: self.num_train])
 
-    def _files(self) -> dict[str, list[Path]]:
-        root = Path(self.path or "").expanduser()
-        if root.is_file():
-            return {"train": [root], "test": []}
-        folder = root / self.config if (root / self.config).is_dir() else root
-        files = {
-            split: sorted(p for p in folder.glob(f"{split}*") if p.suffix in (".jsonl", ".parquet"))
-            for split in ("train", "test")
-        }
-        for split, paths in files.items():
-            if not paths:
+    def _sources(self) -> tuple[str, str | None]:
+        """Return where train and val are read; None: rows of train are held out."""
+        if self.path is None:
+            source = f"{self.name}:{self.config}"
+            return f"{source}:train", f"{source}:test"
+        root = Path(self.path).expanduser()
+        if not root.is_dir():
+            return self.path, None
+        folder = str(root / self.config if (root / self.config).is_dir() else root)
+        return folder, folder
+
+
+def _with_gold(rows: Iterator[NumberedRow], source: str, split: str) -> Iterator[NumberedRow]:
+    """Yield rows whose column `answer` is divided into `gold`, `solution` and `response`."""
+    name = "test" if split == "val" else split
+    for row in rows:
+        for column in ("question", "answer"):
+            if column not in row.values:
+                columns = ", ".join(row.values)
                 raise UserError(
-                    f"{folder}: no {split}*.jsonl or {split}*.parquet there; type "
-                    "data.path=FILE_OR_FOLDER"
+                    f'{row.location}: no column "{column}"; columns: {columns}; {OTHER_FORMAT}'
                 )
-        return files
-
-    def _hub(self, split: str) -> Rows:
-        datasets = import_extra("datasets", "gsm8k")
-        advice = "data.path=FILE_OR_FOLDER to read local files"
-        check_hub(self.name)
-        return call_loader(
-            self.name, advice, datasets.load_dataset, self.name, self.config, split=split
-        )
-
-    def _prompts(self, rows: Iterable[Mapping[str, Any]], source: str, split: str) -> list[Prompt]:
-        prompts = []
-        for number, row in enumerate(rows, 1):
-            location = f"{source} ({split} row {number})"
-            question, solution = (_get_text(row, name, location) for name in ("question", "answer"))
-            steps, mark, gold = solution.rpartition("####")
-            gold = gold.strip().replace(",", "")
-            if not mark or not gold:
-                advice = "type data=jsonl data.train=FILE for data in another format"
-                raise UserError(f'{location}: column "answer" has no "#### NUMBER"; {advice}')
-            response = f"{re.sub('<<.*?>>', '', steps).strip()}\n<answer>{gold}</answer>"
-            meta = {
-                **{k: v for k, v in row.items() if k not in ("question", "answer")},
-                "solution": solution,
-                "response": response,
-            }
-            content = f"{question}\n\n{self.instruction}" if self.instruction else question
-            prompts.append(
-                Prompt(
-                    id=f"gsm8k-{split}-{number}",
-                    answer=gold,
-                    meta=meta,
-                    **prompt_fields(content, self.chat),
-                )
-            )
-        return prompts
-
-
-def _get_text(row: Mapping[str, Any], name: str, location: str) -> str:
-    if name not in row:
-        columns = ", ".join(row)
-        raise UserError(
-            f'{location}: no column "{name}"; columns: {columns}; type data=jsonl '
-            "data.train=FILE to name the columns"
-        )
-    return check_text(row[name], location, name)
-
-
-def _load(files: Iterable[Path]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for path in files:
-        if path.suffix == ".parquet":
-            parquet = import_extra("pyarrow.parquet", "gsm8k")
-            try:
-                rows += parquet.read_table(path).to_pylist()
-            except (OSError, ValueError) as e:
-                reason = str(e).split("\n")[0]
-                raise UserError(
-                    f"{path}: cannot be read as parquet ({reason}); type data.path=FILE_OR_FOLDER"
-                ) from e
-        else:
-            rows += [row for _, row in read_jsonl(str(path))]
-    return rows
+        values = dict(row.values)
+        solution = check_text(values.pop("answer"), row.location, "answer")
+        steps, mark, gold = solution.rpartition("####")
+        gold = gold.strip().replace(",", "")
+        if not mark or not gold:
+            raise UserError(f'{row.location}: column "answer" has no "#### NUMBER"; {OTHER_FORMAT}')
+        values["id"] = f"gsm8k-{name}-{row.number}"
+        values["gold"] = gold
+        values["solution"] = solution
+        values["response"] = f"{re.sub('<<.*?>>', '', steps).strip()}\n<answer>{gold}</answer>"
+        yield row._replace(values=values)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 
-from rlmods.data.hub import SUFFIXES, load_rows
+from rlmods.data.rows import ADVICE, NumberedRow, read_rows
 from rlmods.data.schema import (
     Splits,
     check_count,
     check_messages,
+    check_number,
     check_text,
     checked_splits,
     get_column,
@@ -25,7 +23,8 @@ from rlmods.data.schema import (
 from rlmods.errors import UserError
 from rlmods.types import Prompt
 
-Row = dict[str, Any]
+Convert = Callable[[Iterator[NumberedRow], str, str], Iterator[NumberedRow]]
+"""Maps rows, their source and split to rows with other columns."""
 
 
 @dataclass(frozen=True)
@@ -73,152 +72,111 @@ class Jsonl:
     """Prompts with more tokens are left out, and their number is shown. null: none are left out."""
 
     def __call__(self) -> Splits:
+        return self.read()
+
+    def read(self, convert: Convert | None = None, advice: str = ADVICE) -> Splits:
+        """Read the splits.
+
+        Args:
+            convert: makes the columns that the fields name out of those in the files.
+            advice: what to type if a source cannot be read.
+        """
         if self.max_prompt_tokens is not None:
             check_count("max_prompt_tokens", self.max_prompt_tokens, 1)
         check_count("num_val", self.num_val, 0)
         if self.train is None:
-            raise UserError(
-                f"data={type(self).__name__.lower()} needs a file; type data.train=FILE"
-            )
-        train = self._prompts(self.train, "train")
-        if self.val is not None:
-            val = self._prompts(self.val, "val")
-            if len(val) > self.num_val:
-                val = [
-                    val[i] for i in sorted(Random(self.seed).sample(range(len(val)), self.num_val))
-                ]
+            raise UserError("data.train=null: the data needs a file; type data.train=FILE")
+        train = self._prompts(self.train, "train", convert, advice)
+        if self.val is None:
+            train, val = hold_out(train, self.num_val, self.seed, self.train)
             return checked_splits(train, val, self.train)
-        return checked_splits(*hold_out(train, self.num_val, self.seed, self.train), self.train)
+        val = self._prompts(self.val, "val", convert, advice)
+        if len(val) > self.num_val:
+            chosen = Random(self.seed).sample(range(len(val)), self.num_val)
+            val = [val[i] for i in sorted(chosen)]
+        return checked_splits(train, val, self.train)
 
-    def _prompts(self, path: str, split: str) -> list[Prompt]:
+    def _prompts(
+        self, source: str, split: str, convert: Convert | None, advice: str
+    ) -> list[Prompt]:
+        rows = read_rows(source, split, advice)
+        if convert is not None:
+            rows = convert(rows, source, split)
         prompts: dict[str, Prompt] = {}
-        for number, location, row in self._rows(path, split):
-            prompt = self._prompt(row, location, f"{split}-{number}")
+        for row in rows:
+            prompt = self._prompt(row, split)
             if prompt.id in prompts:
                 hint = "type data.id=COLUMN with unique values, or data.id=null for line numbers"
                 raise UserError(
-                    f'{location}: column "{self.id}": "{prompt.id}" is the id of an earlier '
+                    f'{row.location}: column "{self.id}": "{prompt.id}" is the id of an earlier '
                     f"line too; {hint}"
                 )
             prompts[prompt.id] = prompt
         if not prompts:
-            raise UserError(f"{path}: the file has no rows; type data.{split}=FILE")
+            raise UserError(f"{source}: the file has no rows; type {advice}")
         return list(prompts.values())
 
-    def _rows(self, source: str, split: str) -> Iterator[tuple[int, str, Row]]:
-        """Yield the number, location (for messages) and columns of each row."""
-        path = Path(source).expanduser()
-        if path.suffix not in SUFFIXES and (path.is_file() or path.suffix == ".jsonl"):
-            yield from ((number, f"{source}:{number}", row) for number, row in read_jsonl(source))
-        else:
-            rows = load_rows(source, "test" if split == "val" else split)
-            yield from (
-                (number, f"{source} ({split} row {number})", dict(row))
-                for number, row in enumerate(rows, 1)
-            )
-
-    def _prompt(self, row: Row, location: str, default_id: str) -> Prompt:
-        name, field = (
-            (self.prompt, "prompt") if self.messages is None else (self.messages, "messages")
-        )
-        question = get_column(row, name, location, field)
+    def _prompt(self, row: NumberedRow, split: str) -> Prompt:
+        _, location, values = row
+        name = self.prompt if self.messages is None else self.messages
         used = {name, self.answer, self.response, self.id, self.source}
-        meta = {k: v for k, v in row.items() if k not in used}
+        meta = {key: value for key, value in values.items() if key not in used}
         if self.response is not None:
-            response = get_column(row, self.response, location, "response", optional=True)
+            response = get_column(values, self.response, location, "response", optional=True)
             meta["response"] = check_text(response, location, self.response)
-        question_fields: dict[str, Any]
+        field = "prompt" if self.messages is None else "messages"
+        question = get_column(values, name, location, field)
+        shown: dict[str, Any]
         if isinstance(question, list):
             turns = check_messages(question, location, name)
             if turns[-1]["role"] == "assistant":
                 meta.setdefault("response", turns.pop()["content"])
-            if not turns or turns[-1]["role"] == "assistant":
-                raise UserError(
-                    f'{location}: column "{name}" must end with a user turn, or with a user '
-                    "and an assistant turn"
-                )
-            turns[-1]["content"] = render(
-                self.template, {**row, "prompt": turns[-1]["content"]}, "template"
-            )
-            if self.system is not None and turns[0]["role"] != "system":
-                turns.insert(0, {"role": "system", "content": self.system})
-            question_fields = {"messages": turns}
-        elif field == "messages":
-            kind = type_name(question)
+            shown = {"messages": self._chat(turns, row, name)}
+        elif self.messages is not None:
             raise UserError(
-                f'{location}: column "{name}" must hold a list of messages, found {kind}; '
-                f"type data.prompt={name}"
+                f'{location}: column "{name}" must hold a list of messages, found '
+                f"{type_name(question)}; type data.prompt={name}"
             )
         else:
-            content = render(
-                self.template, {**row, "prompt": check_text(question, location, name)}, "template"
-            )
-            question_fields = prompt_fields(content, self.chat, self.system)
-        has_answer = self.answer is not None and row.get(self.answer, "") is not None
-        answer = (
-            self._text_or_number(row, str(self.answer), location, "answer") if has_answer else None
-        )
-        row_id = (
-            default_id if self.id is None else self._text_or_number(row, self.id, location, "id")
-        )
-        source = (
-            None
-            if self.source is None
-            else self._text_or_number(row, self.source, location, "source")
-        )
+            content = self._render(check_text(question, location, name), row)
+            shown = prompt_fields(content, self.chat, self.system)
+        has_answer = values.get(self.answer or "", "") is not None
         return Prompt(
-            id=row_id, answer=answer, meta=meta, source=source, location=location, **question_fields
+            id=self._text(row, self.id, "id") or f"{split}-{row.number}",
+            answer=self._text(row, self.answer, "answer") if has_answer else None,
+            meta=meta,
+            source=self._text(row, self.source, "source"),
+            location=location,
+            **shown,
         )
+
+    def _chat(
+        self, turns: list[dict[str, str]], row: NumberedRow, column: str
+    ) -> list[dict[str, str]]:
+        """Return the messages of a prompt, whose last is a user's, with template and system
+        message."""
+        if not turns or turns[-1]["role"] == "assistant":
+            raise UserError(
+                f'{row.location}: column "{column}" must end with a user turn, or with a user '
+                "and an assistant turn"
+            )
+        turns[-1]["content"] = self._render(turns[-1]["content"], row)
+        if self.system is not None and turns[0]["role"] != "system":
+            turns.insert(0, {"role": "system", "content": self.system})
+        return turns
+
+    def _render(self, text: str, row: NumberedRow) -> str:
+        return render(self.template, {**row.values, "prompt": text}, "template")
 
     @staticmethod
-    def _text_or_number(row: Row, column: str, location: str, field: str) -> str:
-        value = get_column(row, column, location, field, optional=True)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and not math.isfinite(value):
-            raise UserError(
-                f'{location}: column "{column}" must hold finite numbers, found {value}'
-            )
-        return str(value) if is_number else check_text(value, location, column).strip()
-
-
-def read_jsonl(path: str) -> list[tuple[int, Row]]:
-    """Read the rows of a file with their line numbers, skipping blank lines. Raises: UserError,
-    naming the line."""
-    try:
-        lines = Path(path).expanduser().read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    except OSError as e:
-        raise UserError(
-            f"{path}: cannot be read ({e.strerror}); type data.train=FILE or data.val=FILE"
-        ) from e
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line.decode(), parse_constant=_reject_constant, parse_float=_finite)
-        except UnicodeDecodeError as e:
-            raise UserError(f"{path}:{number}: not UTF-8 text ({e.reason})") from e
-        except (ValueError, RecursionError) as e:
-            raise UserError(
-                f"{path}:{number}: broken JSON ({e}); the file needs one whole object per line"
-            ) from e
-        if not isinstance(row, dict):
-            raise UserError(
-                f"{path}:{number}: must be one object with named columns per line, found "
-                f"{type_name(row)}"
-            )
-        rows.append((number, row))
-    return rows
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
-
-
-def _finite(number: str) -> float:
-    if math.isinf(value := float(number)):
-        raise ValueError(f"{number[:40]} is too large for a number")
-    return value
+    def _text(row: NumberedRow, column: str | None, field: str) -> str | None:
+        """Return a column's text, or its number as text; None without a column."""
+        if column is None:
+            return None
+        value = get_column(row.values, column, row.location, field, optional=True)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(check_number(value, row.location, column))
+        return check_text(value, row.location, column).strip()
 
 
 def hold_out(
@@ -226,28 +184,21 @@ def hold_out(
 ) -> tuple[list[Prompt], list[Prompt]]:
     """Split prompts into train and val, which share no question. Raises: UserError if that leaves
     nothing to train on."""
-    questions = [
-        json.dumps([p.text, None if p.messages is None else [dict(m) for m in p.messages]])
-        for p in prompts
-    ]
     rows: dict[str, list[int]] = {}
-    for i, question in enumerate(questions):
-        rows.setdefault(question, []).append(i)
-    val_rows = _sample_groups(list(rows.values()), num_val, seed)
+    for i, prompt in enumerate(prompts):
+        rows.setdefault(repr((prompt.text, prompt.messages)), []).append(i)
+    groups = list(rows.values())
+    val_rows = _sample_groups(groups, num_val, seed)
     if len(val_rows) < num_val or len(val_rows) == len(prompts):
-        possible = (
-            len(_sample_groups(list(rows.values()), max(1, len(prompts) // 10), seed))
-            if len(rows) > 1
-            else 0
-        )
-        available = f"{len(prompts)} rows with {len(rows)} different questions"
+        possible = 0
+        if len(groups) > 1:
+            possible = len(_sample_groups(groups, max(1, len(prompts) // 10), seed))
         raise UserError(
-            f"{source}: cannot hold out data.num_val={num_val} of {available}; type "
-            f"data.num_val={possible}"
+            f"{source}: cannot hold out data.num_val={num_val} of {len(prompts)} rows with "
+            f"{len(groups)} different questions; type data.num_val={possible}"
         )
-    return [p for i, p in enumerate(prompts) if i not in val_rows], [
-        p for i, p in enumerate(prompts) if i in val_rows
-    ]
+    train = [prompt for i, prompt in enumerate(prompts) if i not in val_rows]
+    return train, [prompts[i] for i in sorted(val_rows)]
 
 
 def _sample_groups(groups: list[list[int]], max_rows: int, seed: int) -> set[int]:

@@ -50,34 +50,25 @@ class PromptLoader:
                 f"a batch of {batch_size} prompts cannot be shared evenly by {world_size} "
                 f"ranks; use a multiple of {world_size}"
             )
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} is not below the world size {world_size}")
-        self.prompts, self.batch_size, self.seed, self.rank, self.world_size = (
-            prompts,
-            batch_size,
-            seed,
-            rank,
-            world_size,
-        )
+        self.prompts = prompts
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
         self.pools = pools
         self.interleaving = None if weights is None else Interleaving(weights)
         # prompts on all ranks, so that it is valid for another batch size or number of ranks
         self._num_taken = 0
         if self.interleaving is None:
-            self._streams = {"": PromptStream(prompts, str(seed), pools, min_prompts=batch_size)}
-        else:
-            sources: dict[str, list[Prompt]] = {}
-            for prompt in prompts:
-                sources.setdefault(str(prompt.source), []).append(prompt)
-            self._streams = {
-                name: PromptStream(
-                    sources[name],
-                    f"{seed}-{name}",
-                    pools,
-                    min_prompts=math.ceil(share * batch_size),
-                )
-                for name, share in self.interleaving.shares.items()
-            }
+            self._streams = {"": PromptStream(prompts, str(seed), pools, batch_size)}
+            return
+        sources: dict[str, list[Prompt]] = {}
+        for prompt in prompts:
+            sources.setdefault(str(prompt.source), []).append(prompt)
+        self._streams = {}
+        for name, share in self.interleaving.shares.items():
+            min_prompts = math.ceil(share * batch_size)
+            self._streams[name] = PromptStream(sources[name], f"{seed}-{name}", pools, min_prompts)
 
     def __len__(self) -> int:
         """Number of batches per epoch. Without a length Lightning prefetches one batch, and
@@ -94,17 +85,17 @@ class PromptLoader:
         """Return this rank's slice of the next batch without advancing. With pools, only `iter()`
         may do so: a pass begins with it."""
         # All of the global batch on every rank: with pools, passes begin in the same batch on each.
-        batch = [
-            self.prompt_at(position)
-            for position in range(self._num_taken, self._num_taken + self.batch_size)
-        ]
+        positions = range(self._num_taken, self._num_taken + self.batch_size)
+        batch = [self.prompt_at(position) for position in positions]
         size = self.batch_size // self.world_size
         return batch[self.rank * size : (self.rank + 1) * size]
 
     def prompt_at(self, position: int) -> Prompt:
         """Return the prompt at a position of the endless stream; with pools, positions must be read
         in ascending order."""
-        source, index = ("", position) if self.interleaving is None else self.interleaving(position)
+        if self.interleaving is None:
+            return self._streams[""][position]
+        source, index = self.interleaving(position)
         return self._streams[source][index]
 
     def state_dict(self) -> dict[str, Any]:
@@ -136,8 +127,9 @@ class PromptLoader:
                 "start anew with resume=null"
             )
         self._num_taken = int(state["taken"])
-        for name, stream in self._streams.items() if self.pools is not None else ():
-            stream.load_state_dict(state["streams"][name])
+        if self.pools is not None:
+            for name, stream in self._streams.items():
+                stream.load_state_dict(state["streams"][name])
 
     @cached_property
     def _fingerprint(self) -> int:

@@ -11,7 +11,9 @@ from rlmods.data.schema import Splits, check_count, check_fraction, checked_spli
 from rlmods.errors import UserError
 from rlmods.types import Prompt
 
-CALL, RESULT, ANSWER = "<calculator>{}</calculator>", "<result>{}</result>", "<answer>{}</answer>"
+CALL = "<calculator>{}</calculator>"
+RESULT = "<result>{}</result>"
+ANSWER = "<answer>{}</answer>"
 
 
 @dataclass(frozen=True)
@@ -42,22 +44,27 @@ class LongSums:
         check_count("num_train", self.num_train, 1)
         check_count("num_val", self.num_val, 0)
         check_fraction("call_fraction", self.call_fraction)
-        if self.num_train + self.num_val > (space := 2 * (9 * 10 ** (self.digits - 1)) ** 2) // 2:
+        low = 10 ** (self.digits - 1)
+        high = 10**self.digits
+        num_questions = 2 * (high - low) ** 2
+        total = self.num_train + self.num_val
+        if total > num_questions // 2:
             raise UserError(
-                f"data.digits={self.digits}: there are only {space} questions: type a smaller "
-                "data.num_train"
+                f"data.digits={self.digits}: there are only {num_questions} questions: type a "
+                "smaller data.num_train"
             )
-        random, questions = Random(f"long-sums-{self.digits}-{self.seed}"), dict[str, int]()
-        while len(questions) < self.num_train + self.num_val:
-            a, b = (random.randrange(10 ** (self.digits - 1), 10**self.digits) for _ in range(2))
+        random = Random(f"long-sums-{self.digits}-{self.seed}")
+        questions: dict[str, int] = {}
+        while len(questions) < total:
+            a = random.randrange(low, high)
+            b = random.randrange(low, high)
             sign = random.choice((1, -1))
             questions[f"{a}{'+' if sign > 0 else '-'}{b}"] = a + sign * b
         rows = list(questions.items())
         val = [self._prompt("val", *row) for row in rows[: self.num_val]]
         shown = self._demonstration if self.demonstrations else self._prompt
-        return checked_splits(
-            [shown("train", *row) for row in rows[self.num_val :]], val, "data=long_sums"
-        )
+        train = [shown("train", *row) for row in rows[self.num_val :]]
+        return checked_splits(train, val, "data=long_sums")
 
     def _prompt(
         self, split: str, question: str, answer: int, text: str = "", **meta: Any
@@ -70,19 +77,13 @@ class LongSums:
         )
 
     def _demonstration(self, split: str, question: str, answer: int) -> Prompt:
-        random, call = Random(f"{question}-{self.seed}"), CALL.format(question)
+        random = Random(f"{question}-{self.seed}")
+        call = CALL.format(question)
+        right = ANSWER.format(answer)
         if random.random() < 0.5:
-            return self._prompt(
-                split,
-                question,
-                answer,
-                f"{call}\n{RESULT.format(answer)}\n",
-                response=ANSWER.format(answer),
-            )
-        calls = random.random() < self.call_fraction
-        return self._prompt(
-            split,
-            question,
-            answer,
-            response=call if calls else ANSWER.format(random.choice(mistakes(answer))),
-        )
+            seen = f"{call}\n{RESULT.format(answer)}\n"
+            return self._prompt(split, question, answer, seen, response=right)
+        if random.random() < self.call_fraction:
+            return self._prompt(split, question, answer, response=call)
+        wrong = ANSWER.format(random.choice(mistakes(answer)))
+        return self._prompt(split, question, answer, response=wrong)

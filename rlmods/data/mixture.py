@@ -26,7 +26,7 @@ class Mixture:
         +data.weights.sums=2
 
     Raises: UserError without data sets, for a weight that is not positive or of an unknown data
-    set, and those of the data sets."""
+    set, and the errors of the data sets."""
 
     sources: Mapping[str, Callable[[], Splits]] = field(default_factory=dict)
     """Data sets by name, each an option of `data`. In YAML, `_convert_: all` keeps Hydra from
@@ -48,19 +48,13 @@ class Mixture:
                     f"data.weights.{name}: no such data set; {suggest(name, self.sources)}"
                 )
         splits = {name: _load(name, source) for name, source in self.sources.items()}
-        train, val = (
-            _in_turn({name: getattr(part, split) for name, part in splits.items()})
-            for split in ("train", "val")
-        )
+        train = _in_turn({name: part.train for name, part in splits.items()})
+        val = _in_turn({name: part.val for name, part in splits.items()})
         return replace(checked_splits(train, val, "data=mixture"), weights=weights)
 
     def _weight(self, name: str) -> float:
         weight = self.weights.get(name, 1.0)
-        if (
-            isinstance(weight, bool)
-            or not isinstance(weight, int | float)
-            or not 0 < weight < math.inf
-        ):
+        if not isinstance(weight, int | float) or not 0 < weight < math.inf:
             raise UserError(
                 f"data.weights.{name}={weight}: must be above 0; to leave out the data set, "
                 f"type ~data.sources.{name}"
@@ -73,7 +67,7 @@ def _load(name: str, source: Callable[[], Splits]) -> Splits:
     `data.sources.<name>`."""
     if not callable(source):
         raise UserError(
-            f"data.sources.{name}: is no data set; type +data@data.sources.{name}=OPTION"
+            f"data.sources.{name}: is not a data set; type +data@data.sources.{name}=OPTION"
         )
     if getattr(source, "max_prompt_tokens", None) is not None:
         raise UserError(
@@ -83,10 +77,8 @@ def _load(name: str, source: Callable[[], Splits]) -> Splits:
     try:
         splits = source()
     except UserError as error:
-        raise UserError(
-            f"data.sources.{name}: "
-            + re.sub(r"(?<![/\w.-])data\.(?=\w)", f"data.sources.{name}.", str(error))
-        ) from error
+        problem = re.sub(r"(?<![/\w.-])data\.(?=\w)", f"data.sources.{name}.", str(error))
+        raise UserError(f"data.sources.{name}: {problem}") from error
     if splits.weights is not None:
         raise UserError(
             f"data.sources.{name}: a mixture cannot be part of a mixture; type its data sets "
@@ -98,8 +90,8 @@ def _load(name: str, source: Callable[[], Splits]) -> Splits:
 def _in_turn(sources: Mapping[str, Sequence[Prompt]]) -> list[Prompt]:
     """Return the prompts of all sources in turn, with the name of the source in `source` and in
     front of the id."""
-    named = (
-        [replace(prompt, id=f"{name}/{prompt.id}", source=name) for prompt in prompts]
-        for name, prompts in sources.items()
-    )
-    return [prompt for prompt in chain.from_iterable(zip_longest(*named)) if prompt is not None]
+    named = []
+    for name, prompts in sources.items():
+        named.append([replace(p, id=f"{name}/{p.id}", source=name) for p in prompts])
+    in_turn = chain.from_iterable(zip_longest(*named))
+    return [prompt for prompt in in_turn if prompt is not None]

@@ -23,20 +23,26 @@ class PromptModule(L.LightningDataModule):
 
     def __init__(self, splits: Splits, batch_size: int, seed: int = 0) -> None:
         super().__init__()
-        self.splits, self.batch_size, self.seed = splits, batch_size, seed
+        self.splits = splits
+        self.batch_size = batch_size
+        self.seed = seed
         self.pools: DifficultyPools | None = None
         """Retires prompts; set by the algorithm before the loader is created."""
         self._loader: PromptLoader | None = None
         self._position: dict[str, Any] = {}
 
     def train_dataloader(self) -> PromptLoader:
-        replica = (
-            self.trainer.distributed_sampler_kwargs if self.trainer is not None else None
-        ) or {"rank": 0, "num_replicas": 1}
-        rank, world_size = replica["rank"], replica["num_replicas"]
-        prompts, weights = self.splits.train, self.splits.weights
+        replica = {"rank": 0, "num_replicas": 1}
+        if self.trainer is not None and self.trainer.distributed_sampler_kwargs:
+            replica = self.trainer.distributed_sampler_kwargs
         self._loader = PromptLoader(
-            prompts, self.batch_size, self.seed, rank, world_size, weights, self.pools
+            self.splits.train,
+            self.batch_size,
+            self.seed,
+            replica["rank"],
+            replica["num_replicas"],
+            self.splits.weights,
+            self.pools,
         )
         if self._position:
             self._loader.load_state_dict(self._position)

@@ -27,11 +27,9 @@ class DifficultyPools:
             unsolved_after: the same for only wrong responses.
             bring_back: fraction of the retired prompts that each pass brings back, rounded up.
         """
-        self.solved_after, self.unsolved_after, self.bring_back = (
-            solved_after,
-            unsolved_after,
-            bring_back,
-        )
+        self.solved_after = solved_after
+        self.unsolved_after = unsolved_after
+        self.bring_back = bring_back
         self.streaks: dict[str, int] = {}
         """Occurrences in a row by prompt id: positive if all responses were correct, negative if
         all were wrong."""
@@ -66,10 +64,10 @@ class DifficultyPools:
         the pass leaves out."""
         own = set(ids)
         retired = [x for x in self.retired if x in own]
-        back = Random(f"back-{seed}").sample(
-            retired, min(len(retired), math.ceil(self.bring_back * len(retired)))
-        )
-        rest = [x for x in retired if x not in set(back)]
+        num_back = min(len(retired), math.ceil(self.bring_back * len(retired)))
+        back = Random(f"back-{seed}").sample(retired, num_back)
+        drawn = set(back)
+        rest = [x for x in retired if x not in drawn]
         back += rest[: max(0, min_prompts - (len(own) - len(rest)))]
         for prompt_id in back:
             del self.retired[prompt_id]
@@ -84,5 +82,6 @@ class DifficultyPools:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.streaks, self.retired = dict(state["streaks"]), dict.fromkeys(state["retired"])
+        self.streaks = dict(state["streaks"])
+        self.retired = dict.fromkeys(state["retired"])
         self.num_brought_back = state["num_brought_back"]

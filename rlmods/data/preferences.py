@@ -11,17 +11,16 @@ from rlmods.data.annotations import (
     ASSISTANT_MARK,
     ParsedResponse,
     RankedValue,
-    check_number,
     parse_response,
     parse_transcript,
     preference_meta,
     ranked_values,
     step_meta,
 )
-from rlmods.data.jsonl import Jsonl, Row
-from rlmods.data.schema import check_messages, check_text, get_column
+from rlmods.data.jsonl import Jsonl
+from rlmods.data.rows import NumberedRow, Row
+from rlmods.data.schema import Splits, check_messages, check_number, check_text, get_column
 from rlmods.errors import UserError
-from rlmods.types import Prompt
 
 COLUMNS = (
     "chosen",
@@ -95,165 +94,149 @@ class Preferences(Jsonl):
     """Leave out rows with invalid annotations, and count them in a warning, instead of raising an
     error."""
 
-    def _rows(self, source: str, split: str) -> Iterator[tuple[int, str, Row]]:
-        """Yield the rows of the base class with annotations in the form that `meta` holds, and with
-        the prompt in its own column."""
+    def __call__(self) -> Splits:
+        # the annotations of a row include its response
+        return replace(self, response=None).read(self._convert_all)
+
+    def _convert_all(
+        self, rows: Iterator[NumberedRow], source: str, split: str
+    ) -> Iterator[NumberedRow]:
+        """Yield the rows with annotations in the form that `meta` holds, and with the prompt in its
+        own column."""
         layout: list[str] = []
         invalid: list[UserError] = []
-        num_used = num_tied = 0
-        for line, location, row in super()._rows(source, split):
+        num_used = 0
+        num_tied = 0
+        for row in rows:
             try:
                 if not layout:
-                    self._check_renamed(row, location)
-                    layout = self._layout(row, location)
-                converted = self._convert(row, layout, location)
+                    self._check_renamed(row)
+                    layout = self._layout(row)
+                values = self._convert(row, layout)
             except UserError as error:
                 if not self.skip_invalid:
                     raise
                 invalid.append(error)
                 continue
-            if converted is None:
+            if values is None:
                 num_tied += 1
                 continue
             num_used += 1
-            yield line, location, converted
-        if not num_used and (num_tied or invalid):
-            raise (
-                invalid[0]
-                if invalid
-                else UserError(
-                    f"{source}: no row prefers a candidate to another; there is nothing to learn"
-                )
-            )
+            yield row._replace(values=values)
+        problems = []
         if num_tied:
-            num_rows = num_used + num_tied + len(invalid)
-            rank_zero_warn(
-                f"{source}: {num_tied} of {num_rows} rows prefer no candidate to another and "
-                "are left out"
-            )
+            problems.append(f"{num_tied} rows prefer no candidate to another")
         if invalid:
-            rank_zero_warn(
-                f"{source}: {len(invalid)} rows cannot be used and are left out; the first: "
-                f"{invalid[0]}"
-            )
+            problems.append(f"{len(invalid)} rows cannot be used, the first: {invalid[0]}")
+        if problems and not num_used:
+            raise UserError(f"{source}: there is nothing to learn: {'; '.join(problems)}")
+        if problems:
+            rank_zero_warn(f"{source}: rows are left out: {'; '.join(problems)}")
 
-    def _prompt(self, row: Row, location: str, default_id: str) -> Prompt:
-        base = replace(
-            self, response=None, answer=None if row.get(self.answer or "") is None else self.answer
-        )
-        return super(Preferences, base)._prompt(row, location, default_id)
-
-    def _check_renamed(self, row: Row, location: str) -> None:
+    def _check_renamed(self, row: NumberedRow) -> None:
         """Raise UserError if a column with a name other than the default is missing; columns with
         default names are optional."""
-        defaults = {field.name: field.default for field in fields(self)}
-        for field in COLUMNS:
-            if getattr(self, field) not in (None, defaults[field]):
-                get_column(row, str(getattr(self, field)), location, field, optional=True)
+        for field in fields(self):
+            column = getattr(self, field.name)
+            if field.name in COLUMNS and column not in (None, field.default):
+                get_column(row.values, column, row.location, field.name, optional=True)
 
-    def _layout(self, row: Row, location: str) -> list[str]:
+    def _layout(self, row: NumberedRow) -> list[str]:
         """Return the fields whose columns are read."""
-        present = [field for field in COLUMNS if getattr(self, field) in row]
-        layout = ["steps", "step_labels"] if {"steps", "step_labels"} & set(present) else []
-        if {"chosen", "rejected"} & set(present):
+        present = [field for field in COLUMNS if getattr(self, field) in row.values]
+        layout: list[str] = []
+        if "steps" in present or "step_labels" in present:
+            layout += ["steps", "step_labels"]
+        if "chosen" in present or "rejected" in present:
             layout += ["chosen", "rejected"]
         elif "candidates" in present:
-            layout += [
-                "candidates",
-                *[field for field in ("ranks", "scores") if field in present][:1],
-            ]
+            order = [field for field in ("ranks", "scores") if field in present]
+            layout += ["candidates", *order[:1]]
+            if not order:
+                self._check_order(row)
         elif "label" in present:
             return [*layout, "label", "response"]
-        candidates = row.get(str(self.candidates)) if layout == ["candidates"] else None
-        if isinstance(candidates, list) and any(
-            isinstance(candidate, dict) and "logprob" in candidate for candidate in candidates
-        ):
-            raise UserError(
-                f"{location}: the candidates are not ranked: type python -m rlmods.label FILE "
-                "out=OTHER, then data.train=OTHER"
-            )
         if not layout:
-            choices = ", ".join(
-                f"data.{field}=COLUMN" for field in ("chosen", "candidates", "label", "steps")
-            )
             raise UserError(
-                f"{location}: no preferences in the columns {', '.join(row)}; type {choices}, "
-                "or data=jsonl if there are none"
+                f"{row.location}: no preferences in the columns {', '.join(row.values)}; type "
+                "data.chosen=COLUMN, data.candidates=COLUMN, data.label=COLUMN, "
+                "data.steps=COLUMN, or data=jsonl if there are none"
             )
         return [*layout, *(field for field in ("margin", "response") if field in present)]
 
-    def _convert(self, row: Row, layout: list[str], location: str) -> Row | None:
-        """Return the row with converted annotations, or None if it prefers no candidate to
-        another."""
-        if different := sorted(set(self._layout(row, location)) ^ set(layout)):
+    def _check_order(self, row: NumberedRow) -> None:
+        """Raise UserError for candidates without ranks that were sampled, as their order is not a
+        ranking."""
+        candidates = row.values[str(self.candidates)]
+        first = candidates[0] if isinstance(candidates, list) and candidates else None
+        if isinstance(first, dict) and "logprob" in first:
             raise UserError(
-                f'{location}: column "{getattr(self, different[0])}" is in this row or in the '
-                "first, but not in both"
+                f"{row.location}: the candidates are not ranked: type python -m rlmods.label FILE "
+                "out=OTHER, then data.train=OTHER"
             )
+
+    def _convert(self, row: NumberedRow, layout: list[str]) -> Row | None:
+        """Return the row's values with converted annotations, or None if it prefers no candidate to
+        another."""
+        different = sorted(set(self._layout(row)) ^ set(layout))
+        if different:
+            raise UserError(
+                f'{row.location}: column "{getattr(self, different[0])}" is in this row or in '
+                "the first, but not in both"
+            )
+        location = row.location
         columns = {field: str(getattr(self, field)) for field in layout}
-        values = {field: get_column(row, name, location, field) for field, name in columns.items()}
-        rest = {key: value for key, value in row.items() if key not in columns.values()}
+        values = {}
+        for field, name in columns.items():
+            values[field] = get_column(row.values, name, location, field)
         ranked: list[RankedValue] = []
-        if {"chosen", "candidates", "label"} & set(values):
+        if {"chosen", "candidates", "label"} & set(layout):
             ranked = ranked_values(values, columns, location)
-            if "label" not in values and len({value.rank for value in ranked}) < 2:
+            if "label" not in layout and len({value.rank for value in ranked}) < 2:
                 return None
-        responses = [self._parse(value, row, location) for value in ranked]
-        converted: Row = self._context_column(responses, ranked, row, location)
+        responses = [self._parse(value, row) for value in ranked]
+        read = set(columns.values())
+        converted = {key: value for key, value in row.values.items() if key not in read}
+        if self.answer is not None:
+            converted.setdefault(self.answer, None)
+        converted |= self._context_column(responses, row)
         if ranked:
             converted |= preference_meta(responses, ranked, location)
-        if "steps" in values:
+        if "steps" in layout:
             converted |= step_meta(values, columns, location, self.step_end)
-        if "margin" in values:
+        if "margin" in layout:
             converted["margin"] = float(check_number(values["margin"], location, columns["margin"]))
-        if "response" in values and "label" not in values:
+        if "response" in layout and "label" not in layout:
             converted["response"] = check_text(values["response"], location, columns["response"])
-        return {**rest, **converted}
+        return converted
 
-    def _parse(self, ranked: RankedValue, row: Row, location: str) -> ParsedResponse:
+    def _parse(self, ranked: RankedValue, row: NumberedRow) -> ParsedResponse:
+        value, column, _ = ranked
         name = self.messages or self.prompt
-        if name in row or not isinstance(ranked.value, str):
-            return parse_response(ranked.value, location, ranked.column)
-        if ASSISTANT_MARK not in ranked.value:
+        if name in row.values or not isinstance(value, str):
+            return parse_response(value, row.location, column)
+        if ASSISTANT_MARK not in value:
             # raises: neither a prompt nor a transcript
-            get_column(row, name, location, "messages" if self.messages else "prompt")
-        return parse_transcript(ranked.value, location, ranked.column, chat=self.chat)
+            field = "messages" if self.messages else "prompt"
+            get_column(row.values, name, row.location, field)
+        return parse_transcript(value, row.location, column, chat=self.chat)
 
-    def _context_column(
-        self,
-        responses: Sequence[ParsedResponse],
-        ranked: Sequence[RankedValue],
-        row: Row,
-        location: str,
-    ) -> Row:
+    def _context_column(self, responses: Sequence[ParsedResponse], row: NumberedRow) -> Row:
         """Return the prompt that comes with the responses, by the name of the prompt's column;
         empty if they come without."""
         name = self.messages or self.prompt
-        prompt = row.get(name)
-        context = responses[0].context if responses else None
-        for response, value in zip(responses, ranked, strict=True):
-            if response.context != context:
-                raise UserError(
-                    f'{location}: column "{value.column}": the prompt differs from that of '
-                    "the first response"
-                )
-        if (
-            context is not None
-            and isinstance(prompt, list)
-            and check_messages(prompt, location, name) != context
-        ):
-            raise UserError(
-                f'{location}: column "{name}" differs from the prompt in column '
-                f'"{ranked[0].column}"'
-            )
-        turns = prompt if context is None else context
-        if (
-            isinstance(turns, list)
-            and turns
-            and check_messages(turns, location, name)[-1]["role"] == "assistant"
-        ):
-            raise UserError(
-                f'{location}: column "{name if context is None else ranked[0].column}": the '
-                "prompt must end with a user turn"
-            )
+        turns = row.values.get(name)
+        contexts = [response.context for response in responses]
+        if isinstance(turns, list) and contexts and contexts[0] is not None:
+            contexts.append(check_messages(turns, row.location, name))
+        for context in contexts:
+            if context != contexts[0]:
+                raise UserError(f"{row.location}: the prompt is not the same in all columns")
+        context = contexts[0] if contexts else None
+        if context is not None:
+            turns = context
+        if isinstance(turns, list):
+            last = check_messages(turns, row.location, name)[-1]
+            if last["role"] == "assistant":
+                raise UserError(f"{row.location}: the prompt must end with a user turn")
         return {} if context is None else {name: context}

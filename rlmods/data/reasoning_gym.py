@@ -59,17 +59,11 @@ class ReasoningGym:
         total = self.num_train + self.num_val
         entries = list(islice(self._entries(MAX_DRAWS * total), total))
         if len(entries) < total:
-            shortage = (
-                f"only {len(entries)} different questions in {MAX_DRAWS * total} draws, {total} "
-                "needed"
-            )
-            advice = (
-                f"data.num_val={len(entries) // 10} "
-                f"data.num_train={len(entries) - len(entries) // 10}"
-            )
+            num_val = len(entries) // 10
             raise UserError(
-                f"data.task={self.task}: {shortage}; type {advice}, or set data.options for a "
-                "larger task"
+                f"data.task={self.task}: only {len(entries)} different questions in "
+                f"{MAX_DRAWS * total} draws, {total} needed; type data.num_val={num_val} "
+                f"data.num_train={len(entries) - num_val}, or set data.options for a larger task"
             )
         val = [self._prompt(entry, f"val-{i}") for i, entry in enumerate(entries[: self.num_val])]
         train = [
@@ -98,12 +92,12 @@ class ReasoningGym:
                 yield dict(entry)
 
     def _prompt(self, entry: dict[str, Any], name: str) -> Prompt:
-        question, answer = entry["question"], entry["answer"]
-        content = f"{question}\n\n{self.instruction}" if self.instruction else question
+        content = entry["question"]
+        if self.instruction:
+            content = f"{content}\n\n{self.instruction}"
         meta = {"task": self.task, "entry": entry}
-        if isinstance(answer, str):
+        answer = entry["answer"] if isinstance(entry["answer"], str) else None
+        if answer is not None:
             meta["response"] = f"<answer>{answer}</answer>"
-        gold = answer if isinstance(answer, str) else None
-        return Prompt(
-            id=f"{self.task}-{name}", answer=gold, meta=meta, **prompt_fields(content, self.chat)
-        )
+        shown = prompt_fields(content, self.chat)
+        return Prompt(id=f"{self.task}-{name}", answer=answer, meta=meta, **shown)

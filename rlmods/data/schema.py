@@ -4,6 +4,7 @@ loaded."""
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -65,12 +66,8 @@ def import_extra(module: str, extra: str, needed_by: str | None = None) -> Modul
 
 def check_count(field: str, value: int, minimum: int, maximum: int | None = None) -> None:
     """Raise UserError unless the field is a whole number in the given range."""
-    if (
-        not isinstance(value, int)
-        or isinstance(value, bool)
-        or value < minimum
-        or (maximum is not None and value > maximum)
-    ):
+    is_small = maximum is None or value <= maximum
+    if not isinstance(value, int) or value < minimum or not is_small:
         bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise UserError(f"data.{field}={value}: must be a whole number {bounds}")
 
@@ -95,6 +92,32 @@ def get_column(
     raise UserError(f'{location}: no column "{name}"; columns: {", ".join(row)}; type {hint}')
 
 
+def check_list(
+    value: Any, location: str, column: str, like: Sequence[Any] | None = None, like_column: str = ""
+) -> Sequence[Any]:
+    """Return the value. Raises: UserError unless it is a list, as long as `like`, the value of
+    `like_column`."""
+    if not isinstance(value, list):
+        raise UserError(f'{location}: column "{column}" must hold a list, found {type_name(value)}')
+    if like is not None and len(value) != len(like):
+        raise UserError(
+            f'{location}: column "{column}" has {len(value)} entries, and column '
+            f'"{like_column}" has {len(like)}'
+        )
+    return value
+
+
+def check_number(value: Any, location: str, column: str) -> float:
+    """Return the value. Raises: UserError unless it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(
+            f'{location}: column "{column}" must hold numbers, found {type_name(value)}'
+        )
+    if not math.isfinite(value):
+        raise UserError(f'{location}: column "{column}" must hold finite numbers, found {value}')
+    return value
+
+
 def check_text(value: Any, location: str, column: str) -> str:
     """Return the value. Raises: UserError unless it is a string with more than white space."""
     if not isinstance(value, str):
@@ -114,9 +137,8 @@ def check_messages(turns: Sequence[Any], location: str, column: str) -> list[dic
     if not turns:
         raise UserError(f'{location}: column "{column}" is empty')
     for turn in turns:
-        if not isinstance(turn, Mapping) or not all(
-            isinstance(turn.get(key), str) for key in ("role", "content")
-        ):
+        texts = [turn.get(key) for key in ("role", "content")] if isinstance(turn, dict) else []
+        if not texts or not all(isinstance(text, str) for text in texts):
             raise UserError(
                 f'{location}: column "{column}" must list messages such as {{"role": "user", '
                 f'"content": "..."}}'

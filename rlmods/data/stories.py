@@ -129,24 +129,20 @@ class Stories:
         )
 
     def _prompt(self, split: str, number: int, story: str, answer: int) -> Prompt:
-        question = prompt_fields(
-            render(self.template, {"story": story}, "template"), self.chat, self.system
-        )
-        answers, ranks = ranked_candidates(
-            answer, self.num_candidates, Random(f"candidates-{self.seed}-{story}")
-        )
-        candidates = tuple(map(str, answers))
+        content = render(self.template, {"story": story}, "template")
+        rng = Random(f"candidates-{self.seed}-{story}")
+        answers, ranks = ranked_candidates(answer, self.num_candidates, rng)
         meta = {
             "level": self.level,
             "response": str(answer),
-            "candidates": candidates,
+            "candidates": tuple(map(str, answers)),
             "ranks": tuple(ranks),
         }
         return Prompt(
             id=f"stories-{self.level}-{self.seed}-{split}-{number}",
             answer=str(answer),
             meta=meta,
-            **question,
+            **prompt_fields(content, self.chat, self.system),
         )
 
 
@@ -155,14 +151,14 @@ def _story(level: int, rng: Random) -> tuple[str, int]:
     name, other = rng.sample(NAMES, 2)
     things = rng.choice(THINGS)
     if level == 3:
-        k, n = rng.randint(2, 9), rng.randint(2, 12)
-        sentences, num_things = (
-            [rng.choice(BOXES).format(name=name, k=k, n=n, things=things)],
-            k * n,
-        )
+        k = rng.randint(2, 9)
+        n = rng.randint(2, 12)
+        num_things = k * n
+        opening = rng.choice(BOXES).format(name=name, k=k, n=n, things=things)
     else:
         num_things = rng.randint(2, 20 if level == 1 else 50)
-        sentences = [f"{name} has {num_things} {things}."]
+        opening = f"{name} has {num_things} {things}."
+    sentences = [opening]
     for _ in range(2 if level == 2 else 1):
         if num_things > 2 and rng.random() < 0.5:
             n = rng.randint(1, num_things - 1)
@@ -172,4 +168,5 @@ def _story(level: int, rng: Random) -> tuple[str, int]:
             n = rng.randint(1, 20 if level == 1 else 50)
             sentences.append(rng.choice(MORE).format(name=name, other=other, n=n))
             num_things += n
-    return " ".join([*sentences, rng.choice(ENDS).format(name=name, things=things)]), num_things
+    sentences.append(rng.choice(ENDS).format(name=name, things=things))
+    return " ".join(sentences), num_things

@@ -31,11 +31,14 @@ class PromptStream:
         Args:
             min_prompts: number of prompts that stay in every pass, however many are retired.
         """
-        self.prompts, self.seed, self.pools, self.min_prompts = prompts, seed, pools, min_prompts
-        # of the current pass, and the position at which it begins
-        self._pass_number, self._start = -1, 0
-        self._order: list[Prompt] = []
-        self._retired: frozenset[str] = frozenset()
+        self.prompts = prompts
+        self.seed = seed
+        self.pools = pools
+        self.min_prompts = min_prompts
+        self._pass_number = -1
+        self._start = 0  # position at which the current pass begins
+        self._order: list[Prompt] = []  # prompts of the current pass
+        self._retired: list[str] = []  # sorted, as states hold them in every iteration
 
     def __getitem__(self, position: int) -> Prompt:
         """Return the prompt at a position; its `time` is the number of the pass."""
@@ -45,9 +48,9 @@ class PromptStream:
         while position >= self._start + len(self._order):
             assert self.pools is not None
             number = self._pass_number + 1
-            self._retired = self.pools.begin_pass(
-                [prompt.id for prompt in self.prompts], f"{self.seed}-{number}", self.min_prompts
-            )
+            ids = [prompt.id for prompt in self.prompts]
+            retired = self.pools.begin_pass(ids, f"{self.seed}-{number}", self.min_prompts)
+            self._retired = sorted(retired)
             self._shuffle(number, self._start + len(self._order))
         prompt = self._order[position - self._start]
         return replace(prompt, time=self._pass_number) if self._pass_number else prompt
@@ -55,17 +58,19 @@ class PromptStream:
     def _shuffle(self, number: int, start: int) -> None:
         order = list(self.prompts)
         Random(f"{self.seed}-{number}").shuffle(order)
-        self._pass_number, self._start = number, start
-        self._order = [prompt for prompt in order if prompt.id not in self._retired]
+        retired = set(self._retired)
+        self._order = [prompt for prompt in order if prompt.id not in retired]
+        self._pass_number = number
+        self._start = start
 
     def state_dict(self) -> dict[str, Any]:
         """Return the current pass, which with `pools` depends on what was retired when it and the
         earlier ones began."""
-        return {"pass": self._pass_number, "start": self._start, "retired": sorted(self._retired)}
+        return {"pass": self._pass_number, "start": self._start, "retired": self._retired}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load what `state_dict` returned."""
-        self._retired = frozenset(state["retired"])
+        self._retired = list(state["retired"])
         if state["pass"] >= 0:
             self._shuffle(state["pass"], state["start"])
 

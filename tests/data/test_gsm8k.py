@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 
 import pytest
@@ -9,6 +10,12 @@ from rlmods.errors import UserError
 datasets = pytest.importorskip("datasets")
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    datasets.disable_progress_bars()
+
+
 def row(i, gold=None):
     return {
         "question": f"Ann has {i} and buys 1. How many?",
@@ -17,21 +24,24 @@ def row(i, gold=None):
 
 
 def write(path, n, first=0):
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row(i)) + "\n" for i in range(first, first + n)))
     return path
 
 
 def test_folder_with_train_and_test_files(tmp_path):
-    write(tmp_path / "train.jsonl", 6), write(tmp_path / "test.jsonl", 4, 6)
+    write(tmp_path / "train.jsonl", 6)
+    write(tmp_path / "test.jsonl", 4, 6)
     splits = GSM8K(str(tmp_path), num_val=3)()
     assert (len(splits.train), len(splits.val)) == (6, 3)
     assert splits == GSM8K(str(tmp_path), num_val=3)()
     first = splits.train[0]
     assert first.id == "gsm8k-train-1"
     assert first.answer == "1"
-    assert [m["role"] for m in first.messages] == ["user"]
-    assert first.messages[0]["content"] == f"{row(0)['question']}\n\n{GSM8K.instruction}"
+    [message] = first.messages
+    assert message == {
+        "role": "user",
+        "content": f"{row(0)['question']}\n\n{GSM8K.instruction}",
+    }
     assert "<answer>" in GSM8K.instruction
     assert first.meta == {"solution": row(0)["answer"], "response": "0+1=1\n<answer>1</answer>"}
     assert {p.id.split("-")[1] for p in splits.val} == {"test"}
@@ -39,20 +49,22 @@ def test_folder_with_train_and_test_files(tmp_path):
 
 
 def test_parquet_files_in_a_configuration_subfolder(tmp_path):
+    (tmp_path / "main").mkdir()
     for split, n in (("train", 5), ("test", 2)):
-        (tmp_path / "main").mkdir(exist_ok=True)
-        datasets.Dataset.from_list([row(i) for i in range(n)]).to_parquet(
-            tmp_path / "main" / f"{split}-00000-of-00001.parquet"
-        )
+        table = datasets.Dataset.from_list([row(i) for i in range(n)])
+        table.to_parquet(tmp_path / "main" / f"{split}-00000-of-00001.parquet")
     splits = GSM8K(str(tmp_path), chat=False, instruction="")()
     assert (len(splits.train), len(splits.val)) == (5, 2)
     assert splits.train[0].text == row(0)["question"]
 
 
-def test_rows_of_one_file_are_held_out(tmp_path):
-    splits = GSM8K(str(write(tmp_path / "all.jsonl", 10)), num_val=3)()
+def test_rows_of_one_file_are_held_out(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)  # not needed for JSON Lines
+    path = str(write(tmp_path / "all.jsonl", 10))
+    splits = GSM8K(path, num_val=3, chat=False, instruction="As {x}.")()
     assert (len(splits.train), len(splits.val)) == (7, 3)
     assert not {p.id for p in splits.train} & {p.id for p in splits.val}
+    assert splits.train[0].text.endswith("How many?\n\nAs {x}.")
 
 
 def test_the_hub(monkeypatch):
@@ -68,38 +80,45 @@ def test_the_hub(monkeypatch):
     assert splits.train[0].answer == "1234"
 
 
-def test_errors(tmp_path, monkeypatch):
+FORMAT = "; type data=jsonl data.train=FILE for data in another format"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            '{"question": "q", "answer": "7"}\n',
+            f'a.jsonl:1: column "answer" has no "#### NUMBER"{FORMAT}',
+        ),
+        (
+            '{"problem": "q", "answer": "7"}\n',
+            f'a.jsonl:1: no column "question"; columns: problem, answer{FORMAT}',
+        ),
+        (None, "a.jsonl: cannot be read (No such file or directory); type data.path=FILE_OR"),
+    ],
+)
+def test_errors_in_files(tmp_path, content, message):
+    path = tmp_path / "a.jsonl"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=re.escape(message)):
+        GSM8K(str(path))()
+
+
+def test_errors_of_the_package(tmp_path, monkeypatch):
     def unreachable(*args, **kwargs):
         raise ConnectionError("Couldn't reach the Hub\nmore")
 
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "c.parquet").write_text("no")
+    for name in ("empty", "c.parquet"):
+        with pytest.raises(UserError, match=rf"{name}: cannot be loaded .*; type data\.path=FILE"):
+            GSM8K(str(tmp_path / name))()
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(
-        UserError,
-        match=r"openai/gsm8k: cannot be loaded \(Couldn't reach the Hub\); type "
-        r"data.path=FILE_OR_FOLDER",
+        UserError, match=r"train: cannot be loaded \(Couldn't reach the Hub\); type data\.path="
     ):
         GSM8K()()
-    with pytest.raises(
-        UserError, match=r"no train\*.jsonl or train\*.parquet there; type data.path="
-    ):
-        GSM8K(str(tmp_path / "nowhere"))()
-    (tmp_path / "a.jsonl").write_text('{"question": "q", "answer": "7"}\n')
-    with pytest.raises(
-        UserError,
-        match=r'a.jsonl \(train row 1\): column "answer" has no "#### NUMBER"; type data=jsonl',
-    ):
-        GSM8K(str(tmp_path / "a.jsonl"))()
-    (tmp_path / "b.jsonl").write_text('{"problem": "q", "answer": "7"}\n')
-    with pytest.raises(
-        UserError, match='no column "question"; columns: problem, answer; type data=jsonl'
-    ):
-        GSM8K(str(tmp_path / "b.jsonl"))()
-    (tmp_path / "c.parquet").write_text("no")
-    with pytest.raises(UserError, match=r"c.parquet: cannot be read as parquet"):
-        GSM8K(str(tmp_path / "c.parquet"))()
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(
-        UserError,
-        match=r"data=gsm8k needs the package datasets; type pip install 'rlmods\[gsm8k\]'",
-    ):
+    with pytest.raises(UserError, match="needs the package datasets; type pip install"):
         GSM8K()()

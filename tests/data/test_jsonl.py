@@ -158,18 +158,13 @@ CASES = [
     ([{"prompt": [ASSISTANT], "answer": "a"}], {}, r"must end with a user turn"),
     ([GOOD, '{"prompt": "q"'], {}, r"2: broken JSON .*one whole object per line"),
     (["[", "]"], {}, r"1: broken JSON"),
-    ([GOOD, '{"prompt": "q", "answer": NaN}'], {}, r"2: broken JSON \(NaN is no number"),
+    ([GOOD, '{"prompt": "q", "answer": NaN}'], {}, r"2: broken JSON \(NaN is not a number"),
     (
         ['{"prompt": "q", "answer": "a", "other": [-Infinity]}'],
         {},
-        r"1: broken JSON \(-Infinity is no number",
+        r"1: broken JSON \(-Infinity is not a number",
     ),
-    (['{"prompt": "q", "answer": 1e999}'], {}, r"1: broken JSON \(1e999 is too large for a number"),
-    (
-        ['{"prompt": "q", "answer": "a", "other": [-1e999]}'],
-        {},
-        r"1: broken JSON \(-1e999 is too large for a number",
-    ),
+    (['{"prompt": "q", "answer": 1e999}'], {}, r'1: column "answer" must hold finite numbers'),
     (['{"prompt": "q", "answer": ' + "9" * 5000 + "}"], {}, r"1: broken JSON"),
     (["[" * 100_000], {}, r"1: broken JSON"),
     (
@@ -244,14 +239,16 @@ def test_errors(write, lines, fields, message):
 
 def test_an_infinite_answer_of_another_format(monkeypatch):
     monkeypatch.setattr(
-        "rlmods.data.jsonl.load_rows", lambda *_: [{"prompt": "q", "answer": float("inf")}]
+        "rlmods.data.rows._load", lambda *_: [{"prompt": "q", "answer": float("inf")}]
     )
     with pytest.raises(UserError, match=r'column "answer" must hold finite numbers, found inf'):
         Jsonl("file.parquet", num_val=0)()
 
 
 def test_files_that_cannot_be_read(tmp_path, write):
-    with pytest.raises(UserError, match=r"data=jsonl needs a file; type data\.train=FILE"):
+    with pytest.raises(
+        UserError, match=r"data\.train=null: the data needs a file; type data\.train=FILE"
+    ):
         Jsonl()()
     with pytest.raises(
         UserError,

@@ -104,14 +104,13 @@ class TestSplits:
                 Mixture({"x": part(3)}, {"x": 0.0}),
                 r"data.weights.x=0.0: must be above 0; .*type ~data.sources.x",
             ),
-            (Mixture({"x": part(3)}, {"x": True}), r"data.weights.x=True: must be above 0"),
             (
                 Mixture({"x": Arithmetic(level=9)}),
                 r"data.sources.x: data.sources.x.level=9: choose from 1, 2, 3, 4, 5",
             ),
             (
                 Mixture({"x": Jsonl()}),
-                r"data.sources.x: data=jsonl needs a file; type data.sources.x.train=FILE",
+                r"data.sources.x: data.sources.x.train=null: the data needs a file; type data.sources.x.tra",
             ),
             (
                 Mixture({"x": part(3), "y": Jsonl("y.jsonl", max_prompt_tokens=9)}),
@@ -123,7 +122,7 @@ class TestSplits:
             ),
             (
                 Mixture({"x": "arithmetic"}),
-                r"data.sources.x: is no data set; type \+data@data.sources.x=OPTION",
+                r"data.sources.x: is not a data set; type \+data@data.sources.x=OPTION",
             ),  # type: ignore[dict-item]
         ],
     )

@@ -95,7 +95,7 @@ def test_errors_name_the_row(tmp_path, monkeypatch):
         Preferences(path)()
     with pytest.raises(
         UserError,
-        match=r"nowhere.csv: cannot be read \(No such file or directory\); type data.train=FILE",
+        match=r"nowhere.csv: cannot be read \(no such file\); type data.train=FILE",
     ):
         Preferences(str(tmp_path / "nowhere.csv"))()
     (tmp_path / "b.parquet").write_text("no")
