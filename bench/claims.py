@@ -306,7 +306,7 @@ def page(runs: dict[str, list[SavedRun]]) -> str:
 
 INTRODUCTION = """# Claims of papers, tried
 
-This page is written by `make claims` from the runs of seven experiments. Each trains the members that it names, with several seeds:
+This page is written by `make -C bench claims` from the runs of seven experiments. Each trains the members that it names, with several seeds:
 
 ```bash
 python train.py -m experiment=dapo_ladder seed=1,2,3

@@ -157,7 +157,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if "vllm" in options.engines and shutil.which(options.vllm) is None:
         others = " ".join(name for name in ENGINES if name != "vllm")
         parser.error(
-            f"{options.vllm} does not exist: type make engines, which installs vLLM, or name "
+            f"{options.vllm} does not exist: type make -C bench engines, which installs vLLM, or name "
             f"the others: {others}"
         )
     return options

@@ -1,4 +1,4 @@
-"""The full RLHF pipeline on two CPU cores: `make rlhf`, or `python bench/rlhf.py [FOLDER]` (needs
+"""The full RLHF pipeline on two CPU cores: `make -C bench rlhf`, or `python bench/rlhf.py [FOLDER]` (needs
 the extra rlmods[plot]).
 
 A policy is fine-tuned on demonstrations, of which a third are wrong. A judge ranks its answers to

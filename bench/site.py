@@ -21,6 +21,7 @@ CONF, DOCS, PACKAGE = ROOT / "conf", ROOT / "docs", ROOT / "rlmods"
 COPIED = {
     "index.md": "README.md",
     "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
     **{
         f"bench/{path.stem.lower()}.md": f"bench/{path.name}"
         for path in sorted((ROOT / "bench").glob("*.md"))

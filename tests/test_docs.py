@@ -79,7 +79,7 @@ class TestCommands:
                 module = import_module(f"{command}.__main__")
             if hasattr(module, "parse"):  # a command without settings of a run
                 module.parse(arguments)
-            else:
+            elif command != "rlmods.plugin":  # which takes no settings
                 configuration([word for word in arguments if "=" in word], settings=module.Settings)
         elif arguments[0] == "-m":  # the first job of a sweep
             check_overrides([word.split(",")[0] for word in arguments[1:]])

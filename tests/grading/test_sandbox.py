@@ -409,7 +409,7 @@ def test_honest_code_passes(name: str) -> None:
 
 
 def test_table() -> None:
-    """The rows of `make redteam`; the newest Landlock with capabilities is tested above."""
+    """The rows of `python -m tests.grading.redteam`; the newest Landlock with capabilities is tested above."""
     [row] = rows(abis=(1,), capabilities=(False,))
     assert (row["landlock_abi"], row["capabilities"]) == (1, False)
     assert row["escapes"].startswith("0 of ")

@@ -1,4 +1,4 @@
-"""Print the tables of `docs/security.md`: `make redteam`, or `python -m tests.grading.redteam [SECTION
+"""Print the tables of `docs/security.md`: `python -m tests.grading.redteam`, or `python -m tests.grading.redteam [SECTION
 ...]`.
 
 Each section tries one kind of hostile input, and shows by family what was tried and what got

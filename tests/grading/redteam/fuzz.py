@@ -1,5 +1,5 @@
 """Settings of the fuzz tests: few and always the same inputs in the suite, many random ones with
-`make fuzz`."""
+`make nightly`."""
 
 from __future__ import annotations
 

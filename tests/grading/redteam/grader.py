@@ -1,5 +1,5 @@
 """The corpora of mathematical answers under this project's grader: one row per family for the table
-of `make redteam`."""
+of `python -m tests.grading.redteam`."""
 
 from __future__ import annotations
 

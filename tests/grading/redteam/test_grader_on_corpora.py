@@ -40,7 +40,7 @@ def test_honest_answers_are_not_refused() -> None:
 @pytest.mark.parametrize("title", ["hostile", "honest"])
 def test_totals_of_the_docs_are_those_of_the_corpora(title: str) -> None:
     """If this fails, the table in docs/security.md is from another grader or corpus: replace it by
-    the output of `make redteam`."""
+    the output of `python -m tests.grading.redteam`."""
     (line,) = [
         line for line in DOCS.read_text().splitlines() if line.startswith(f"| {title}: all |")
     ]
