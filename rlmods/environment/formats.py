@@ -46,9 +46,8 @@ class Format:
 
 
 def after_thoughts(text: str) -> str:
-    """Return the text after the last `</think>`: a call that is only thought about is none.
-    Thoughts that have no end when a turn ends may hold calls, as of models that call tools while
-    they think."""
+    """Return the text after the last `</think>`, as calls inside a thought are ignored, unless the
+    thought is never closed: some models call tools while thinking."""
     return text.rpartition("</think>")[2]
 
 
@@ -70,7 +69,7 @@ def read_tool_calls(
 
 def read_hermes(body: str, tools: Mapping[str, Tool]) -> Call:
     """`{"name": ..., "arguments": {...}}` (Hermes, Qwen2.5, Qwen3)."""
-    return _read_object(body)
+    return _as_call(_json(body))
 
 
 def read_qwen3_coder(body: str, tools: Mapping[str, Tool]) -> Call:
@@ -80,24 +79,18 @@ def read_qwen3_coder(body: str, tools: Mapping[str, Tool]) -> Call:
     if found is None:
         return Call(problem="the call is not <function=NAME>...</function>")
     pairs = re.findall(r"<parameter=([^<>]*)>(.*?)(</parameter>|$)", found[2], re.DOTALL)
-    return _call_of_texts(
-        found[1], [(key, value, end) for key, value, end in pairs], "<parameter=...>", tools
-    )
+    return _call_of_texts(found[1], pairs, "<parameter=...>", tools)
 
 
 def read_glm4(body: str, tools: Mapping[str, Tool]) -> Call:
     """`NAME<arg_key>KEY</arg_key><arg_value>value</arg_value>...` (GLM-4.5 and later)."""
-    name, _, rest = body.partition("<arg_key>")
+    name, mark, rest = body.partition("<arg_key>")
     pairs = re.findall(
-        r"<arg_key>([^<>]*)</arg_key>\s*<arg_value>(.*?)(</arg_value>|$)",
-        f"<arg_key>{rest}" if rest else "",
-        re.DOTALL,
+        r"<arg_key>([^<>]*)</arg_key>\s*<arg_value>(.*?)(</arg_value>|$)", mark + rest, re.DOTALL
     )
-    return (
-        _call_of_texts(name, pairs, "<arg_value>", tools)
-        if pairs or not rest
-        else Call(problem="<arg_key> without <arg_value>")
-    )
+    if rest and not pairs:
+        return Call(problem="<arg_key> without <arg_value>")
+    return _call_of_texts(name, pairs, "<arg_value>", tools)
 
 
 def read_llama3(text: str, tools: Mapping[str, Tool]) -> list[Call]:
@@ -106,7 +99,9 @@ def read_llama3(text: str, tools: Mapping[str, Tool]) -> list[Call]:
     body = after_thoughts(text).strip().removeprefix("<|python_tag|>").strip()
     if not body.startswith("{") or '"name"' not in body:
         return [Call(problem="<|python_tag|> without a call")] if "<|python_tag|>" in text else []
-    calls, decoder, position = list[Call](), json.JSONDecoder(), 0
+    calls: list[Call] = []
+    decoder = json.JSONDecoder()
+    position = 0
     while position < len(body):
         try:
             value, position = decoder.raw_decode(body, position)
@@ -132,12 +127,12 @@ def read_mistral(text: str, tools: Mapping[str, Tool]) -> list[Call]:
         return [_as_call(value) for value in values] or [Call(problem="the list of calls is empty")]
     calls = []
     for part in body.split("[TOOL_CALLS]"):
-        name, args, arguments = part.partition("[ARGS]")
-        calls.append(
-            _read_object(f'{{"name": {json.dumps(name.strip())}, "arguments": {arguments}}}')
-            if args
-            else Call(problem="no [ARGS]")
-        )
+        name, mark, arguments = part.partition("[ARGS]")
+        if mark:
+            written = f'{{"name": {json.dumps(name.strip())}, "arguments": {arguments}}}'
+            calls.append(_as_call(_json(written)))
+        else:
+            calls.append(Call(problem="no [ARGS]"))
     return calls
 
 
@@ -165,47 +160,37 @@ FORMATS = {
 """Formats by name, in the order in which they are looked for in a chat template."""
 
 
-def of_template(template: Any) -> Any:
+def of_template(template: str | Mapping[str, str] | None) -> str:
     """Return the name of the format that a chat template writes; "tags" for one without tools, and
     without a template."""
-    text = template if isinstance(template, str) else "\n".join(map(str, (template or {}).values()))
-    return next(
-        (
-            name
-            for name, form in FORMATS.items()
-            if any(mark in text for mark in form.in_template) and "tools" in text
-        ),
-        "tags",
-    )
+    text = template if isinstance(template, str) else str(template)
+    for name, form in FORMATS.items():
+        if "tools" in text and any(mark in text for mark in form.in_template):
+            return name
+    return "tags"
 
 
 def describe(tools: Mapping[str, Tool]) -> str:
     """Return a description of the tools in the format `tags`, for a system message."""
-    lines = []
+    example = RESULT.format("...")
+    lines = [
+        f"You can use tools. To call one, write only the call and wait for its result, {example}:"
+    ]
     for name, tool in tools.items():
         declared = tool.schema["function"]
-        argument = tool.only_argument or json.dumps(
-            {
-                key: value.get("type", "value")
-                for key, value in declared["parameters"]["properties"].items()
-            }
-        )
+        argument = tool.only_argument
+        if argument is None:
+            properties = declared["parameters"]["properties"]
+            types = {key: value.get("type", "value") for key, value in properties.items()}
+            argument = json.dumps(types)
         lines.append(f"<{name}>{argument}</{name}>: {declared['description']}")
-    example = RESULT.format("...")
-    return "\n".join(
-        (
-            "You can use tools. To call one, write only the call and wait for its result, "
-            + example
-            + ":",
-            *lines,
-        )
-    )
+    return "\n".join(lines)
 
 
 def _read_tag(tool: Tool, body: str) -> Call:
-    if (argument := tool.only_argument) is not None:
-        return _as_call({"name": tool.name, "arguments": {argument: body.strip()}})
-    return _as_call({"name": tool.name, "arguments": _json(body)})
+    argument = tool.only_argument
+    arguments = _json(body) if argument is None else {argument: body.strip()}
+    return _as_call({"name": tool.name, "arguments": arguments})
 
 
 def _call_of_texts(
@@ -214,20 +199,20 @@ def _call_of_texts(
     """Return the call whose arguments are written as texts: names, values, and the ends of the
     values, "" for one that is missing. A value is JSON, unless the tool takes a text or it is no
     JSON."""
-    name, tool = name.strip(), tools.get(name.strip())
-    if not name or not all(end for _, _, end in pairs):
-        return Call(name, problem=f"{tag} without an end" if name else "the call names no tool")
+    name = name.strip()
+    if not name:
+        return Call(problem="the call names no tool")
+    if not all(end for _, _, end in pairs):
+        return Call(name, problem=f"{tag} without an end")
+    tool = tools.get(name)
     properties = {} if tool is None else tool.schema["function"]["parameters"]["properties"]
     arguments = {}
     for key, text, _ in pairs:
+        key = key.strip()
         text = text.removeprefix("\n").removesuffix("\n")
-        found = None if properties.get(key.strip(), {}).get("type") == "string" else _json(text)
-        arguments[key.strip()] = text if found is None else found
+        found = None if properties.get(key, {}).get("type") == "string" else _json(text)
+        arguments[key] = text if found is None else found
     return _as_call({"name": name, "arguments": arguments})
-
-
-def _read_object(body: str) -> Call:
-    return _as_call(_json(body))
 
 
 def _json(text: str) -> Any:
@@ -242,13 +227,11 @@ def _as_call(value: Any) -> Call:
     parameters."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return Call(problem='the call is not a JSON object with "name" and "arguments"')
-    name, arguments = _plain(value["name"]), value.get("arguments", value.get("parameters", {}))
-    given = value.get("id")
-    identifier = (
-        given
-        if isinstance(given, str) and re.fullmatch(rf"[a-zA-Z0-9]{{{ID_CHARS}}}", given)
-        else ""
-    )
+    name = _plain(value["name"])
+    identifier = str(value.get("id"))
+    if not re.fullmatch(rf"[a-zA-Z0-9]{{{ID_CHARS}}}", identifier):
+        identifier = ""
+    arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):  # arguments as JSON text, as in OpenAI's messages
         arguments = _json(arguments)
     if not isinstance(arguments, dict):

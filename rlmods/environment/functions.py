@@ -15,7 +15,7 @@ PYTHON_TIMEOUT_S = 5.0
 
 def calculator(expression: str) -> str:
     """Return the value of an arithmetic expression, such as 12 * (3 + 4)."""
-    # a power, as people write it; Python's exclusive or is none of arithmetic
+    # a power, as people write it; exclusive or is not arithmetic
     expression = expression.replace("^", "**")
     value: Any = expressions.rational(expression)  # exact where it can be
     if value is None:
@@ -24,11 +24,9 @@ def calculator(expression: str) -> str:
         value = value.numerator if value.denominator == 1 else float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("not an arithmetic expression")
-    return str(
-        int(value)
-        if isinstance(value, float) and value.is_integer() and abs(value) < 1e15
-        else value
-    )
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        value = int(value)
+    return str(value)
 
 
 def python(code: str) -> str:

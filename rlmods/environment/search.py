@@ -27,12 +27,8 @@ class Search:
             UserError: a file that cannot be read, or without documents.
         """
         try:
-            lines = [
-                line
-                for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines()
-                if line.strip()
-            ]
-            texts = [_document(line) for line in lines]
+            lines = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+            texts = [_document(line) for line in lines if line.strip()]
         except (OSError, UnicodeDecodeError, ValueError) as error:
             raise UserError(
                 f"environment.documents={file}: {' '.join(str(error).split())}: give a file "
@@ -43,7 +39,9 @@ class Search:
         database = sqlite3.connect(":memory:", check_same_thread=False)
         database.execute("CREATE VIRTUAL TABLE documents USING fts5(text)")
         database.executemany("INSERT INTO documents VALUES (?)", [(text,) for text in texts])
-        self._database, self._num_results, self._lock = database, num_results, threading.Lock()
+        self._database = database
+        self._num_results = num_results
+        self._lock = threading.Lock()
 
     def __call__(self, query: str) -> str:
         """Return the documents that match a query best."""

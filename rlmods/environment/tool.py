@@ -1,24 +1,18 @@
-"""A tool: a Python function, the JSON schema of its arguments, and calls of it with a time
-limit."""
+"""A tool: a Python function, and the JSON schema of its arguments."""
 
 from __future__ import annotations
 
 import inspect
-import os
-import queue
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from typing import Any, get_type_hints
 
+from rlmods.environment.calls import call_here, call_in_worker
 from rlmods.environment.functions import calculator, python
 from rlmods.environment.search import Search
 from rlmods.environment.worker import to_text
 from rlmods.errors import UserError, suggest
-from rlmods.grading.pool import Outcome, Pool, WorkerError
 from rlmods.types import ToolCall
 
 BUILT_IN = ("calculator", "python", "search")
@@ -31,7 +25,6 @@ JSON_TYPES = {
     list: "array",
     dict: "object",
 }
-WORKER = "rlmods.environment.worker:work"
 
 
 @dataclass(frozen=True)
@@ -65,97 +58,48 @@ class Tool:
     ) -> ToolCall:
         """Return the record of a call. It never raises for what the function does: a failure is its
         result."""
-        start = time.perf_counter()
-        if mismatch := self._mismatch(arguments):
-            outcome = Outcome("error", mismatch)
-        elif self.function is not None:
-            outcome = _call(self.function, arguments, max_chars)
+        given = dict(arguments)
+        mismatch = self._mismatch(arguments)
+        if mismatch is not None:
+            return ToolCall(self.name, given, to_text(f"Error: {mismatch}", max_chars), "error")
+        if self.function is not None:
+            outcome, seconds = call_here(self.function, given, max_chars)
         else:
-            assert self.target is not None
-            with _workers(workers, os.getpid()).worker() as worker:
-                start = time.perf_counter()  # without the wait for a worker
-                outcome = worker((self.target, dict(arguments), max_chars), timeout_s)
-        seconds = time.perf_counter() - start
+            outcome, seconds = call_in_worker(
+                str(self.target), given, max_chars, timeout_s=timeout_s, workers=workers
+            )
         if outcome.status == "ok":
-            return ToolCall(self.name, dict(arguments), outcome.value, seconds=seconds)
-        problem = (
-            f"no result within {timeout_s:g} s"
-            if outcome.status == "timeout"
-            else str(outcome.value)
-        )
-        return ToolCall(
-            self.name,
-            dict(arguments),
-            to_text(f"Error: {problem}", max_chars),
-            outcome.status,
-            seconds,
-        )
+            return ToolCall(self.name, given, outcome.value, seconds=seconds)
+        problem = outcome.value
+        if outcome.status == "timeout":
+            problem = f"no result within {timeout_s:g} s"
+        text = to_text(f"Error: {problem}", max_chars)
+        return ToolCall(self.name, given, text, outcome.status, seconds)
 
     def _mismatch(self, arguments: Mapping[str, Any]) -> str | None:
         """Return how the arguments differ from the schema, None if they do not."""
         parameters = self.schema["function"]["parameters"]
-        if unknown := [name for name in arguments if name not in parameters["properties"]]:
-            return (
-                f"{self.name} has no argument {unknown[0]!r}: "
-                f"{suggest(unknown[0], parameters['properties'])}"
-            )
-        if missing := [name for name in parameters["required"] if name not in arguments]:
-            return f"{self.name} needs the argument {missing[0]!r}"
+        properties = parameters["properties"]
+        for name in arguments:
+            if name not in properties:
+                return f"{self.name} has no argument {name!r}: {suggest(name, properties)}"
+        for name in parameters["required"]:
+            if name not in arguments:
+                return f"{self.name} needs the argument {name!r}"
         for name, value in arguments.items():
-            wanted = parameters["properties"][name].get("type")
-            kind = next((kind for kind, word in JSON_TYPES.items() if word == wanted), object)
-            allowed = (int, float) if kind is float else kind
-            if not isinstance(value, allowed) or (
-                isinstance(value, bool) and kind in (int, float, str)
-            ):
+            wanted = properties[name].get("type")
+            if wanted is not None and not _is_of_type(value, wanted):
                 return f"{self.name}: the argument {name!r} must be of type {wanted}"
         return None
 
 
-def _call(function: Callable[..., Any], arguments: Mapping[str, Any], max_chars: int) -> Outcome:
-    try:
-        return Outcome("ok", to_text(function(**arguments), max_chars))
-    except Exception as error:  # whatever a tool raises is observed by the policy
-        return Outcome("error", f"{type(error).__name__}: {error}")
-
-
-class _Worker:
-    """A worker process that runs one call at a time, replaced if it is killed or crashes."""
-
-    def __init__(self) -> None:
-        self._pool = Pool(WORKER, workers=1)
-
-    def __call__(self, call: tuple[Any, ...], timeout_s: float) -> Outcome:
-        try:
-            [outcome] = self._pool.map([call], timeout_s=timeout_s, batch_timeout_s=float("inf"))
-        except WorkerError as error:  # it crashes in every call, or does not start
-            self._pool.close()
-            self._pool, outcome = Pool(WORKER, workers=1), Outcome("error", str(error))
-        return outcome
-
-
-class _Workers:
-    """Worker processes. Thread-safe."""
-
-    def __init__(self, count: int) -> None:
-        self._free: queue.LifoQueue[_Worker] = queue.LifoQueue()
-        for _ in range(count):
-            self._free.put(_Worker())
-
-    @contextmanager
-    def worker(self) -> Iterator[_Worker]:
-        """Wait for a worker that is free, and keep it from others."""
-        worker = self._free.get()
-        try:
-            yield worker
-        finally:
-            self._free.put(worker)
-
-
-@cache
-def _workers(count: int, process_id: int) -> _Workers:
-    """Return this process's workers; a forked child must not use its parent's pipes."""
-    return _Workers(count)
+def _is_of_type(value: Any, wanted: str) -> bool:
+    """Return whether a value is of a JSON type. A whole number is a number, true is not."""
+    if isinstance(value, bool):
+        return wanted == "boolean"
+    if wanted == "number":
+        return isinstance(value, int | float)
+    return JSON_TYPES.get(type(value)) == wanted
 
 
 def load(name: str, documents: str | None = None, num_results: int = 3) -> Tool:
@@ -203,22 +147,20 @@ def schema(name: str, function: Callable[..., Any]) -> dict[str, Any]:
     Raises:
         UserError: an argument that cannot be given by name.
     """
-    parameters = inspect.signature(function).parameters
     hints = get_type_hints(function)
-    if wrong := [
-        p.name
-        for p in parameters.values()
-        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ]:
-        raise UserError(
-            f"environment.tools: {name}: the argument {wrong[0]} cannot be given by name: "
-            "write the function without it"
-        )
-    properties = {
-        n: {"type": JSON_TYPES[hints[n]]} if hints.get(n) in JSON_TYPES else {} for n in parameters
-    }
+    properties: dict[str, dict[str, str]] = {}
+    required = []
+    for key, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise UserError(
+                f"environment.tools: {name}: the argument {key} cannot be given by name: write "
+                "the function without it"
+            )
+        kind = JSON_TYPES.get(hints.get(key, object))
+        properties[key] = {} if kind is None else {"type": kind}
+        if parameter.default is parameter.empty:
+            required.append(key)
     description = " ".join((inspect.getdoc(function) or name).split("\n\n")[0].split())
-    required = [n for n, parameter in parameters.items() if parameter.default is parameter.empty]
     declared = {"type": "object", "properties": properties, "required": required}
     return {
         "type": "function",

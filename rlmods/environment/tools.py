@@ -41,31 +41,26 @@ class ToolUse:
     def reply(self, turn: Turn) -> Reply:
         """Run the calls of a turn in their order. A turn without a call is the answer, and ends the
         episode; so does a truncated one, of which nothing is run."""
-        calls = (
-            []
-            if turn.finish == "length"
-            else self.format.read(turn.raw, self.environment.functions)
-        )
+        tools = self.environment.functions
+        calls = [] if turn.finish == "length" else self.format.read(turn.raw, tools)
         if not calls:
             return Reply(None)
         records = []
+        messages = []
         for position, call in enumerate(calls[: self.environment.max_calls + 1]):
-            records.append(self.environment.run(call, position, spent_s=self.tool_s))
-            self.tool_s += records[-1].seconds
-        if self.format.role == "user":
-            return Reply(
-                [{"role": "user", "content": RESULT.format(record.result)} for record in records],
-                calls=records,
-            )
-        messages = [
-            {
+            record = self.environment.run(call, position, spent_s=self.tool_s)
+            self.tool_s += record.seconds
+            records.append(record)
+            if self.format.role == "user":
+                messages.append({"role": "user", "content": RESULT.format(record.result)})
+                continue
+            message = {
                 "role": self.format.role,
-                "name": record.name if record.name in self.environment.functions else "unknown",
+                "name": record.name if record.name in tools else "unknown",
                 "tool_call_id": call.id or f"{turn.start + position:0{ID_CHARS}d}",
                 "content": record.result,
             }
-            for position, (call, record) in enumerate(zip(calls, records, strict=False))
-        ]
+            messages.append(message)
         return Reply(messages, calls=records)
 
 
@@ -129,28 +124,17 @@ class Tools:
     for templates without a system role."""
 
     def __post_init__(self) -> None:
-        counts = (
-            "num_results",
-            "max_turns",
-            "max_tokens",
-            "max_calls",
-            "max_result_chars",
-            "workers",
-        )
-        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
-        rules |= {
-            name: (getattr(self, name) > 0, "above 0") for name in ("tool_timeout_s", "max_tool_s")
-        }
+        counts = ("num_results", "max_turns", "max_tokens", "max_calls", "max_result_chars")
+        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in (*counts, "workers")}
+        rules["tool_timeout_s"] = (self.tool_timeout_s > 0, "above 0")
+        rules["max_tool_s"] = (self.max_tool_s > 0, "above 0")
         check_bounds(self, "environment", rules)
         if self.format not in get_args(FormatName):
             raise UserError(
                 f"environment.format={self.format}: choose from {', '.join(get_args(FormatName))}"
             )
-        if (
-            not isinstance(self.tools, list | tuple)
-            or not self.tools
-            or not all(isinstance(name, str) for name in self.tools)
-        ):
+        names = self.tools if isinstance(self.tools, list | tuple) else ()
+        if not names or not all(isinstance(name, str) for name in names):
             raise UserError(
                 f"environment.tools={self.tools}: type a list of tools, "
                 "environment.tools=[calculator]"
@@ -166,10 +150,8 @@ class Tools:
     @cached_property
     def functions(self) -> dict[str, Tool]:
         """The tools by name."""
-        return {
-            tool.name: tool
-            for tool in (load(name, self.documents, self.num_results) for name in self.tools)
-        }
+        tools = [load(name, self.documents, self.num_results) for name in self.tools]
+        return {tool.name: tool for tool in tools}
 
     @property
     def needs(self) -> EnvironmentNeeds:
@@ -195,35 +177,30 @@ class Tools:
         if prompt.messages is None:
             return ToolUse(prompt, (), self, FORMATS["tags"])
         name = "tags" if self.format == "auto" else self.format
-        if name != "tags":
-            return ToolUse(
-                prompt, [tool.schema for tool in self.functions.values()], self, FORMATS[name]
-            )
-        add = _with_system if self.in_system else _with_user
-        return ToolUse(add(prompt, describe(self.functions)), (), self, FORMATS[name])
+        if name == "tags":
+            role = "system" if self.in_system else "user"
+            prompt = _with_text(prompt, role, describe(self.functions))
+            return ToolUse(prompt, (), self, FORMATS["tags"])
+        schemas = [tool.schema for tool in self.functions.values()]
+        return ToolUse(prompt, schemas, self, FORMATS[name])
 
     def run(self, call: Call, position: int = 0, *, spent_s: float = 0.0) -> ToolCall:
         """Run the call at a position of a turn and return its record, whatever the tool does.
         `spent_s`: seconds of earlier calls of the response."""
-        tool = self.functions.get(call.name)
         if call.problem is not None:
             return self._failed(call, "malformed", call.problem)
         if position >= self.max_calls:
             return self._failed(call, "error", f"at most {self.max_calls} calls are run in a turn")
+        tool = self.functions.get(call.name)
         if tool is None:
+            known = ", ".join(self.functions)
             return self._failed(
-                call,
-                "unknown",
-                f"there is no tool {call.name!r}; tools are {', '.join(self.functions)}",
+                call, "unknown", f"there is no tool {call.name!r}; tools are {known}"
             )
         left_s = self.max_tool_s - spent_s
         if left_s <= 0:
-            return self._failed(
-                call,
-                "timeout",
-                f"the calls of this response have taken {self.max_tool_s:g} s, no further one "
-                "is run",
-            )
+            problem = f"the calls of this response have taken {self.max_tool_s:g} s"
+            return self._failed(call, "timeout", f"{problem}, no further one is run")
         return tool.call(
             call.arguments,
             timeout_s=min(self.tool_timeout_s, left_s),
@@ -232,31 +209,16 @@ class Tools:
         )
 
     def _failed(self, call: Call, error: str, problem: str) -> ToolCall:
-        return ToolCall(
-            call.name,
-            dict(call.arguments),
-            to_text(f"Error: {problem}", self.max_result_chars),
-            error,
-        )
+        text = to_text(f"Error: {problem}", self.max_result_chars)
+        return ToolCall(call.name, dict(call.arguments), text, error)
 
 
-def _with_system(prompt: Prompt, text: str) -> Prompt:
-    """Return the prompt with a text at the beginning of its system message, which is added if there
-    is none."""
+def _with_text(prompt: Prompt, role: str, text: str) -> Prompt:
+    """Return the prompt with a text at the beginning of its first message of a role, which is added
+    if there is none."""
     messages = [dict(message) for message in prompt.messages or ()]
-    if messages and messages[0]["role"] == "system":
-        messages[0]["content"] = f"{text}\n\n{messages[0]['content']}"
-    else:
-        messages.insert(0, {"role": "system", "content": text})
-    return replace(prompt, messages=messages)
-
-
-def _with_user(prompt: Prompt, text: str) -> Prompt:
-    """Return the prompt with a text at the beginning of its first user message."""
-    messages = [dict(message) for message in prompt.messages or ()]
-    first = next((message for message in messages if message["role"] == "user"), None)
-    if first is None:
-        messages.insert(0, {"role": "user", "content": text})
-    else:
-        first["content"] = f"{text}\n\n{first['content']}"
-    return replace(prompt, messages=messages)
+    for message in messages:
+        if message["role"] == role:
+            message["content"] = f"{text}\n\n{message['content']}"
+            return replace(prompt, messages=messages)
+    return replace(prompt, messages=[{"role": role, "content": text}, *messages])

@@ -1,0 +1,52 @@
+"""The tools that ship with the package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rlmods.environment.functions import calculator, python
+from rlmods.grading.sandbox.walls import missing_support
+
+
+class TestCalculator:
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("1+2", "3"),
+            ("6/2", "3"),
+            ("1/4", "0.25"),
+            ("2**10", "1024"),
+            ("-7 % 3", "2"),
+            ("0.1*10", "1"),
+            ("12345*678", "8369910"),
+            ("2^10", "1024"),
+        ],
+    )
+    def test_values(self, text: str, value: str) -> None:
+        assert calculator(text) == value
+
+
+HASHES = subprocess.run(
+    [sys.executable, "-c", "print(hash('a'), list({'a', 'b', 'c', 'd', 'e'}))"],
+    env={"PYTHONHASHSEED": "0"},
+    capture_output=True,
+    text=True,
+    check=True,
+).stdout
+"""The same in every process of this interpreter."""
+
+
+@pytest.mark.skipif(missing_support() is not None, reason="this machine cannot confine code")
+class TestPython:
+    def test_programs_are_confined(self) -> None:
+        assert python("print(sum(range(10)))") == "45\n"
+        assert python("print(hash('a'), list({'a', 'b', 'c', 'd', 'e'}))") == HASHES, (
+            "the order of a set differs between processes"
+        )
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            python("1/0")
+        with pytest.raises(RuntimeError, match="PermissionError"):
+            python("open('/etc/passwd')")
