@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -82,13 +83,14 @@ class PTX(Extension):
 
     def rows(self, step: int, rank: int = 0, world_size: int = 1) -> Experience:
         """Return the rows of this rank in one optimizer step."""
-        loader = PromptLoader(self.prompts, self.num_rows, self.loop.seed, weights=self.weights)
         positions = range(step * self.num_rows + rank, (step + 1) * self.num_rows, world_size)
-        return sft_batch(
-            [loader.prompt_at(position) for position in positions],
-            self.loop.policy,
-            policy_version=0,
-        )
+        prompts = [self._loader.prompt_at(position) for position in positions]
+        return sft_batch(prompts, self.loop.policy, policy_version=0)
+
+    @cached_property
+    def _loader(self) -> PromptLoader:
+        """Permutations of the rows: made once, as the data may be much larger than a step."""
+        return PromptLoader(self.prompts, self.num_rows, self.loop.seed, weights=self.weights)
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
         """Return the weighted loss of a microbatch."""
