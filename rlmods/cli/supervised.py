@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from rlmods.grading.sandbox.walls import end_with_parent
+from rlmods.grading.sandbox.confinement import end_with_parent
 from rlmods.run.printable import printable
 
 RECORD_BYTES = 4096

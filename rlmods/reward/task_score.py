@@ -17,7 +17,7 @@ from rlmods.grading.pool import NOT_STARTED, Outcome, Pool, failure_counts, shar
 from rlmods.grading.reasoning_gym_scorer import TARGET
 from rlmods.grading.sandbox.expressions import MAX_CHARACTERS
 from rlmods.grading.sandbox.run import START_TIMEOUT_S
-from rlmods.grading.sandbox.walls import missing_support
+from rlmods.grading.sandbox.confinement import missing_support
 from rlmods.grading.turns import without_thoughts
 from rlmods.types import Response, Scores
 

@@ -241,7 +241,7 @@ def f(x): return E()
 SAYS_STOP = """import sys
 wire = sys.modules["sandbox.wire"]
 send = wire.send
-wire.send = lambda stream, message: send(stream, {"stop": True} if "value" in message and "other" not in str(message) else message)
+wire.send = lambda stream, message: send(stream, {"stop": True} if "value" in message and "object" not in str(message) else message)
 def f(x): return 7
 """
 ITSELF = (

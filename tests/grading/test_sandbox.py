@@ -3,7 +3,6 @@ tests."""
 
 from __future__ import annotations
 
-import ast
 import os
 import socket
 import subprocess
@@ -16,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from rlmods.grading.sandbox import confinement
 from rlmods.grading.sandbox import run as run_module
-from rlmods.grading.sandbox import walls
 from rlmods.grading.sandbox.names import free_names
 from rlmods.grading.sandbox.run import Limits, RunResult, run_program, run_tests
 from rlmods.grading.sandbox.server import ClientGoneError, Server
 from rlmods.grading.sandbox.tests import grade, packages_used, read_tests, same_output
-from rlmods.grading.sandbox.wire import decode, encode
+from rlmods.grading.sandbox.wire import decode, encode, refuse
 from tests.grading.escapes import (
     BELIEVED,
     CHEATS,
@@ -36,8 +35,8 @@ from tests.grading.escapes import (
 from tests.grading.honest_code import STYLES
 
 pytestmark = pytest.mark.skipif(
-    walls.missing_support() is not None,
-    reason=f"cannot confine code here: {walls.missing_support()}",
+    confinement.missing_support() is not None,
+    reason=f"cannot confine code here: {confinement.missing_support()}",
 )
 
 LIMITS = Limits(timeout_s=1.5, memory_mb=256, output_bytes=10_000)
@@ -95,24 +94,19 @@ class TestPrograms:
         assert run("f = lambda: f()\nf()").status == "error"
 
 
-@pytest.fixture(scope="module", params=[1, 2, None], ids=lambda abi: f"abi {abi or 'newest'}")
-def abi(request: pytest.FixtureRequest) -> int | None:
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def folder(abi: int | None) -> Iterator[Path]:
+def folder() -> Iterator[Path]:
     with home() as folder:
         yield folder
 
 
 class TestHarm:
     @pytest.mark.parametrize("what", HARM)
-    def test_is_refused(self, what: str, folder: Path, abi: int | None) -> None:
-        assert escape(what, folder, {"landlock_abi": abi}) is None
+    def test_is_refused(self, what: str, folder: Path) -> None:
+        assert escape(what, folder, {}) is None
 
-    def test_succeeds_without_walls(self) -> None:
-        """Shows that the attempts above fail because of the walls."""
+    def test_succeeds_unconfined(self) -> None:
+        """Shows that the attempts above fail because of the confinement."""
         harmless = (
             "home",
             "list",
@@ -186,7 +180,7 @@ class TestHarm:
             "Limits, run_program\n"
         )
         code += "run_program('import time; time.sleep(60)', '', Limits(timeout_s=50))"
-        root = str(Path(walls.__file__).parents[3])
+        root = str(Path(confinement.__file__).parents[3])
         parent = subprocess.Popen([sys.executable, "-c", code, root])
         try:
             assert wait_until(lambda: children(parent.pid) != []), "the sandbox has started"
@@ -214,18 +208,10 @@ class TestHarm:
         assert list(tmp_path.iterdir()) == []
         assert len(os.listdir("/proc/self/fd")) == before
 
-    def test_without_walls_descendants_in_sessions_of_their_own_are_killed(self) -> None:
-        source = (
-            "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n      "
-            "  os.setsid()\n"
-        )
-        source += (
-            "        [os.close(end) for end in (1, 2)]\n        time.sleep(300)\n    os._exit(0)\n"
-        )
-        source += "time.sleep(0.3)\nprint('done')"
-        assert run_program(source, "", Limits(timeout_s=10, confined=False)).stdout == "done\n"
-        server = run_module._server("child", Limits(confined=False)).process.pid
-        assert children(server) == []
+    def test_unconfined_descendants_are_killed(self) -> None:
+        source = "import os, time\nif os.fork() == 0:\n    time.sleep(300)\nprint(os.getpid())"
+        result = run_program(source, "", Limits(timeout_s=1.0, confined=False))
+        assert wait_until(lambda: children(int(result.stdout)) == [])
 
     def test_the_server_does_not_wait_for_whoever_holds_its_pipe(self) -> None:
         control, client = socket.socketpair()
@@ -275,12 +261,12 @@ class TestHarm:
 
     def test_unsupported_system(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.platform", "darwin")
-        assert walls.missing_support() == "darwin has neither Landlock nor seccomp"
+        assert confinement.missing_support() == "darwin has neither Landlock nor seccomp"
 
     def test_missing_seccomp_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # as a kernel without filters answers: invalid
-        monkeypatch.setattr(walls, "_SECCOMP_MODE_FILTER", 99)
-        assert walls.missing_support() == "this kernel or container has no seccomp filters"
+        monkeypatch.setattr(confinement, "_SECCOMP_MODE_FILTER", 99)
+        assert confinement.missing_support() == "this kernel or container has no seccomp filters"
 
     def test_processes_share_no_state(self) -> None:
         """A forked process inherits nothing of the others' code, tests or random numbers."""
@@ -377,23 +363,10 @@ class TestCheating:
         source, test = BELIEVED[what]
         assert passed(source, test, entry_point="g" if "Solution" in source else None) == [False]
 
-    @pytest.mark.parametrize(
-        "test",
-        [
-            "np.allclose(f(1), [1, 2, 3])",
-            "(f(1) == np.array([[1, 2], [3, 4]])).all()",
-            "np.all(np.abs(f(1) - np.array([1.0, 2.0])) < 1e-6)",
-        ],
-    )
-    def test_an_empty_array_equals_no_array(self, test: str) -> None:
+    def test_arrays_arrive_as_arrays(self) -> None:
         limits = Limits(packages=True, memory_mb=2048)
-        tests = [
-            f"import numpy as np\nassert {test}",
-            "import numpy as np\nassert f(1).size == g(np.zeros((0, 2)))",
-        ]
-        source = "import numpy as np\ndef f(x): return np.zeros({0})\ndef g(x): return x.size"
-        assert run_tests(source.format("(0, 1, 1, 1)"), tests, limits)[0] == [False, False]
-        assert run_tests(source.format("0"), tests[1:], limits)[0] == [True]
+        test = "import numpy as np\nx = np.eye(2)\nassert f(x).shape == (2, 2) and (f(x) == x + 1).all()"
+        assert run_tests("def f(x): return x + 1", [test], limits)[0] == [True]
 
     def test_modules_imported_by_the_code_are_available_to_tests(self) -> None:
         assert passed(
@@ -408,47 +381,44 @@ def test_honest_code_passes(name: str) -> None:
     assert result["passed"] == result["total"]
 
 
-def test_table() -> None:
-    """The rows of `python -m tests.grading.redteam`; the newest Landlock with capabilities is tested above."""
-    [row] = rows(abis=(1,), capabilities=(False,))
-    assert (row["landlock_abi"], row["capabilities"]) == (1, False)
+@pytest.mark.nightly
+@pytest.mark.parametrize("capabilities", [True, False])
+@pytest.mark.parametrize("abi", [1, 2, 3, 4])
+def test_table(abi: int, capabilities: bool) -> None:
+    """The null device cannot be written with a Landlock ABI below 3."""
+    [row] = rows(abis=(abi,), capabilities=(capabilities,))
     assert row["escapes"].startswith("0 of ")
     assert row["cheats paid"].startswith("0 of ")
-    assert row["which"] == ["null device"]
+    assert row["which"] == (["null device"] if row["landlock_abi"] < 3 else [])
 
 
 class TestObjects:
-    """What the tests believe of objects that stay with the code."""
+    """Objects of the code are handles in the tests."""
 
     ALWAYS = (
         "class Point:\n    def __init__(self, x): self.x = x\n    __eq__ = __lt__ = "
-        "__contains__ = lambda *_: True\n"
+        "__contains__ = lambda *_: True\n    startswith = lambda *_: True\n"
+        "def f(x): return Point(0)\n"
     )
-    ALWAYS += "def f(x): return Point(0)\n"
 
-    def test_an_object_that_equals_anything_equals_nothing(self) -> None:
-        assert passed(self.ALWAYS, "assert f(1) == Point(1)", "assert Point(1) == f(1)") == [
-            False,
-            False,
-        ]
-
-    def test_objects_that_the_tests_did_not_make_do_not_answer_for_themselves(self) -> None:
-        assert (
-            passed(self.ALWAYS, "assert 5 in f(1)", "assert f(1) < 3", "assert f(1) == f(2)")
-            == [False] * 3
-        )
-
-    def test_objects_that_the_tests_made_do(self) -> None:
-        assert passed(
-            self.ALWAYS, "assert 5 in Point(1)", "assert Point(1) < 3 and Point(2).x == 2"
-        ) == [True, True]
-
-    def test_code_cannot_reach_the_tests_through_their_functions(self) -> None:
-        source = (
-            "def f(g):\n    try: g.__globals__\n    except AttributeError: return g(1)\n    "
-            "return 7"
-        )
-        assert passed(source, "assert f(lambda x: x + 1) == 2") == [True]
+    @pytest.mark.parametrize(
+        ("test", "passes"),
+        [
+            ("p = Point(2)\nassert p.x == 2 and p == p and p in [p]", True),
+            ("assert Point(2).startswith(1)", True),
+            ("assert f(1).startswith(1)", False),
+            ("assert f(1) == Point(1)", False),
+            ("assert Point(1) == 1", False),
+            ("assert Point(1) < 3", False),
+            ("assert 5 in Point(1)", False),
+            ("assert Point(1) + 1", False),
+            ("with Point(1): pass", False),
+            ("assert isinstance(f(1), Point)", True),
+            ("f(lambda: 1)", False),
+        ],
+    )
+    def test_have_methods_and_no_comparison(self, test: str, passes: bool) -> None:
+        assert passed(self.ALWAYS, test) == [passes]
 
 
 class TestForms:
@@ -640,15 +610,12 @@ def test_packages_are_not_of_the_code(package: str) -> None:
     ],
 )
 def test_free_names_follow_scopes(source: str, free: set[str]) -> None:
-    tree = ast.parse(source)
-    assert free_names([tree]) == free
-    assert free_names([tree], among={"f"}) == free & {"f"}
-    assert free_names([tree], ignored={"f"}) == free - {"f"}
+    assert free_names(source) == free
 
 
 def test_invalid_encoded_values_are_refused() -> None:
     for bad in ({"list": 3}, {"what": []}, {"a": 1, "b": 2}, [1]):
         with pytest.raises((ValueError, TypeError)):
-            decode(bad)
+            decode(bad, refuse)
     with pytest.raises(TypeError, match="object is not a plain value"):
-        encode(object())
+        encode(object(), refuse)

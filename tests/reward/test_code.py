@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlmods.errors import UserError
-from rlmods.grading.sandbox.walls import missing_support
+from rlmods.grading.sandbox.confinement import missing_support
 from rlmods.reward import Code, WeightedSum
 from rlmods.reward.code import extract_code
 from rlmods.types import Response, Scores

@@ -1,5 +1,5 @@
-"""Sandbox for model-written code: `run` asks `server` for confined processes (`walls`), in which
-`child` runs programs, `serve` the code under test and `judge` its tests.
+"""Sandbox for model-written code: `run` asks `server` for confined processes (`confinement`). In
+them `child` runs programs, `code_runner` the code under test and `test_runner` its tests.
 
 The package itself imports nothing: confined processes load it too, without rlmods.
 """

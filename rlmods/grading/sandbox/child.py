@@ -1,4 +1,5 @@
-"""What a confined process runs: a program, the code under test (`serve`) or its tests (`judge`)."""
+"""What a confined process runs: a program, the code under test (`code_runner`) or its tests
+(`test_runner`)."""
 
 import builtins
 import os
@@ -7,42 +8,34 @@ import sys
 import types
 from typing import Any
 
-from . import judge, names, serve, wire
+from . import code_runner, names, test_runner, wire
 
-WARM_UP_ROUNDS = 20
-"""More than the 8 calls after which Python 3.11 specialises a function."""
 names.standard_names()  # imported by the server, once for all processes
 
 
 def main(mode: str, ends: dict[str, int]) -> None:
     """Read the job from its descriptor and run it. Called in a process that is already confined."""
     job = wire.read_job(ends.pop("job"))
-    if mode == "check":
-        return
-    {"program": _program, "serve": serve.main, "judge": judge.main}[mode](job | ends)
+    if mode == "program":
+        _run_program(job["source"])
+    elif mode == "code":
+        code_runner.main(job | ends)
+    elif mode == "tests":
+        test_runner.main(job | ends)
 
 
 def prepare_server() -> None:
-    """Set what all programs find, and run a small solution and its test in the server.
-
-    What Python keeps about code that has run, such as specialised instructions, is then there for
-    all forked processes. Otherwise each of them writes it, and so copies that memory."""
+    """Set what all programs find."""
     sys.setrecursionlimit(20_000)
     sys.argv = ["solution.py"]
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     socket.socketpair = _socket_pair  # type: ignore[assignment]
-    main_module = sys.modules["__main__"]
-    for _ in range(WARM_UP_ROUNDS):
-        solution: dict[str, Any] = {"__name__": "solution"}
-        names.execute("def f(x):\n    return [x + 1]\nprint\nmath", "solution.py", solution)
-        judge.run_locally("assert f(1) == [2]", serve.local(solution))
-    sys.modules["__main__"] = main_module
 
 
-def _program(job: dict[str, Any]) -> None:
+def _run_program(source: str) -> None:
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
-    names.execute(job["source"], "solution.py", module.__dict__)
+    names.execute(source, "solution.py", module.__dict__)
 
 
 class _PipeEnd:

@@ -5,45 +5,25 @@ import ast
 import builtins
 import symtable
 import sys
-from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-MODULES: tuple[str, ...] = (
-    "typing",
-    "collections",
-    "math",
-    "itertools",
-    "functools",
-    "heapq",
-    "bisect",
-    "dataclasses",
-    "enum",
-    "abc",
-    "copy",
-    "re",
-)
-MODULES += (
-    "random",
-    "datetime",
-    "fractions",
-    "decimal",
-    "operator",
-    "string",
-    "json",
-    "time",
-    "sys",
-    "os",
-    "io",
-    "contextlib",
-)
+_MODULES = """
+typing collections math itertools functools heapq bisect dataclasses enum abc copy re random
+datetime fractions decimal operator string json time sys os io contextlib
+"""
+MODULES = tuple(_MODULES.split())
 """Modules of which code may use the public names, and the modules themselves, without importing
 them, as prompts often import them for it. An earlier one wins."""
+WITHOUT_NAMES = ("re", "sys", "os", "io", "time", "json", "string", "random")
+"""Modules of which only the module itself can be used without an import."""
 _PACKAGES = """
-numpy pandas scipy sympy sklearn torch tensorflow networkx matplotlib seaborn requests bs4 nltk pytest hypothesis parameterized jax xgboost
-nose hamcrest testfixtures assertpy deepdiff mock sure expects ddt freezegun toolz cytoolz simplejson six unittest2 codewars_test
-statsmodels PIL cv2 yaml regex sortedcontainers more_itertools gmpy2 mpmath numba polars flask django dateutil pytz attr pydantic tqdm lxml
+numpy pandas scipy sympy sklearn torch tensorflow networkx matplotlib seaborn requests bs4 nltk
+pytest hypothesis parameterized jax xgboost nose hamcrest testfixtures assertpy deepdiff mock sure
+expects ddt freezegun toolz cytoolz simplejson six unittest2 codewars_test statsmodels PIL cv2 yaml
+regex sortedcontainers more_itertools gmpy2 mpmath numba polars flask django dateutil pytz attr
+pydantic tqdm lxml
 """
 PACKAGES = frozenset(_PACKAGES.split())
 """Packages that unit tests import: never names of the code under test, also where they are not
@@ -58,22 +38,22 @@ PACKAGE_NAMES = {name: name for name in PACKAGES} | {
     "sns": "seaborn",
 }
 """Names by which tests use packages that they do not import."""
-_WITHOUT_NAMES = ("re", "sys", "os", "io", "time", "json", "string", "random")
-_BUILTINS = frozenset(dir(builtins))
+BUILTINS = frozenset(dir(builtins))
 
 
 @cache
 def standard_names() -> dict[str, Any]:
     """Return the public names of `MODULES`, and the modules, by name."""
     found: dict[str, Any] = {}
-    for name in MODULES:
-        module = import_module(name)
-        if name not in _WITHOUT_NAMES:
-            public = getattr(module, "__all__", None) or [
-                key for key in vars(module) if not key.startswith("_")
-            ]
-            found = {key: getattr(module, key) for key in public if hasattr(module, key)} | found
-    return found | {name: import_module(name) for name in MODULES}
+    modules = {name: import_module(name) for name in MODULES}
+    for name, module in modules.items():
+        if name in WITHOUT_NAMES:
+            continue
+        public = getattr(module, "__all__", None) or dir(module)
+        for key in public:
+            if not key.startswith("_"):
+                found.setdefault(key, getattr(module, key))
+    return found | modules
 
 
 def execute(source: str, filename: str, namespace: dict[str, Any]) -> None:
@@ -81,68 +61,34 @@ def execute(source: str, filename: str, namespace: dict[str, Any]) -> None:
 
     They stand beside the builtins, and not in `namespace`: code that calls `add` without defining
     it does not provide `operator.add` to the tests of `add`."""
-    tree = ast.parse(source, filename)
+    code = compile(source, filename, "exec")
     standard = standard_names()
-    used = {
-        name: standard[name] for name in free_names([tree], among=standard) if name not in _BUILTINS
-    }
+    used = free_names(source) & set(standard) - BUILTINS
     namespace.update(__builtins__=builtins, __file__=f"/{filename}")
     if used:
-        namespace["__builtins__"] = vars(builtins) | used
-    exec(compile(tree, filename, "exec"), namespace)
+        namespace["__builtins__"] = vars(builtins) | {name: standard[name] for name in used}
+    exec(code, namespace)
+
+
+def given_names(test: str, tested: set[str]) -> dict[str, Any]:
+    """Return what a test uses of the standard library and of packages without an import."""
+    found = {}
+    standard = standard_names()
+    for name in free_names(test) - tested - BUILTINS:
+        if name in standard:
+            found[name] = standard[name]
+        elif name in PACKAGE_NAMES or name in sys.stdlib_module_names:
+            found[name] = import_module(PACKAGE_NAMES.get(name, name))
+    return found
 
 
 @cache
-def known_names() -> frozenset[str]:
-    """Return the names that tests may use without importing them."""
-    return frozenset(standard_names()) | sys.stdlib_module_names | frozenset(PACKAGE_NAMES)
-
-
-def free_names(
-    trees: Sequence[ast.AST], *, among: Container[str] | None = None, ignored: Iterable[str] = ()
-) -> set[str]:
+def free_names(source: str) -> frozenset[str]:
     """Return the global names that are read and nowhere bound as such: an argument or local name of
-    a function binds no global name.
-
-    Args:
-        among: only these names.
-        ignored: names to leave out.
-    """
+    a function binds no global name."""
     read: set[str] = set()
     bound: set[str] = set()
-    scopes = False
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        scopes |= isinstance(node, _SCOPES)
-        if isinstance(node, ast.Name):
-            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            bound.add(node.name)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, ast.alias):
-            bound.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            bound.add(node.name)
-    defined = {
-        node.name
-        for tree in trees
-        for node in getattr(tree, "body", ())
-        if isinstance(node, _DEFINITIONS)
-    }
-    read = {name for name in read - defined if among is None or name in among}.difference(ignored)
-    free = read - bound
-    return free | _global_names(trees) & read if scopes and free != read else free
-
-
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_SCOPES = (*_DEFINITIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
-def _global_names(trees: Iterable[ast.AST]) -> set[str]:
-    """`free_names` by the rules of scopes, which takes longer."""
-    read: set[str] = set()
-    bound: set[str] = set()
-    pending = [symtable.symtable(ast.unparse(tree), "", "exec") for tree in trees]
+    pending = [symtable.symtable(source, "", "exec")]
     while pending:
         table = pending.pop()
         pending += table.get_children()
@@ -152,10 +98,38 @@ def _global_names(trees: Iterable[ast.AST]) -> set[str]:
                     bound.add(symbol.get_name())
                 elif symbol.is_referenced():
                     read.add(symbol.get_name())
-    return read - bound
+    return frozenset(read - bound)
 
 
-def names_under_test(trees: Sequence[ast.AST], entry_point: str | None) -> set[str]:
+def imported_modules(tree: ast.Module) -> set[str]:
+    """Return the names of the modules that a source imports."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+def modules_of_the_code(test: str) -> set[str]:
+    """Return the modules, with the packages that hold them, that a test imports and that neither
+    Python nor `PACKAGES` have: they are the code under test."""
+    found = set()
+    for module in imported_modules(ast.parse(test)):
+        parts = module.split(".")
+        if parts[0] not in sys.stdlib_module_names | PACKAGES:
+            found |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+    return found
+
+
+def called_names(tree: ast.AST) -> set[str]:
+    """Return the names that are called."""
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {function.id for function in calls if isinstance(function, ast.Name)}
+
+
+def names_under_test(tests: list[str], entry_point: str | None) -> set[str]:
     """Return the names that tests take from the code. All others keep their meaning, even if the
     code defines them too: the code cannot redefine `set` or `isclose` for its tests. This depends
     on the tests alone.
@@ -167,33 +141,23 @@ def names_under_test(trees: Sequence[ast.AST], entry_point: str | None) -> set[s
     Raises:
         ValueError: the tests use builtin functions only, and it is unclear which is under test.
     """
-    free = free_names(trees, ignored=("candidate",))
-    modules = {
-        node.value.id
-        for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    }
+    free = frozenset().union(*map(free_names, tests)) - {"candidate"}
+    trees = [ast.parse(test) for test in tests]
+    modules = set()
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                modules.add(node.value.id)
     modules &= sys.stdlib_module_names | set(PACKAGE_NAMES)
-    unknown = {
-        name
-        for name in free
-        if not (name in _BUILTINS or name in standard_names() or name in modules)
-    }
-    unknown |= {entry_point} if entry_point is not None else set()
+    unknown = set(free - BUILTINS - set(standard_names()) - modules)
+    if entry_point is not None:
+        unknown.add(entry_point)
     if unknown:
         return unknown
-    if known := free - _BUILTINS - modules:
-        return known
-    called = [
-        {
-            node.func.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        }
-        for tree in trees
-    ]
-    common = set.intersection(*called) & free if called else set()
+    known = free - BUILTINS - modules
+    if known:
+        return set(known)
+    common = set.intersection(*map(called_names, trees)) & free if trees else set()
     if len(common) > 1:
         names = ", ".join(sorted(common))
         raise ValueError(

@@ -3,6 +3,7 @@ by a server (`server`)."""
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import json
 import os
@@ -15,7 +16,6 @@ import sys
 import sysconfig
 import tempfile
 import time
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -39,9 +39,7 @@ ENVIRONMENT = {
 }
 """All that a confined process finds in its environment."""
 FILE_BYTES = 2**20
-"""Largest file that can be written. With walls, none can; this applies to `confined=False`."""
-PIPE_BYTES = 65536
-"""Jobs up to this size are passed through a pipe, which holds them; larger ones in a file."""
+"""Largest file that can be written. Confined, none can; this applies to `confined=False`."""
 PREFIX = "rlmods_sandbox_"
 START_TIMEOUT_S = 60.0
 """Time for the server to start, and for a process to be confined, on a busy machine.
@@ -80,21 +78,29 @@ class RunResult:
     """Last line on stderr."""
 
 
+@dataclass(frozen=True)
+class Start:
+    """A process to start."""
+
+    mode: str
+    job: Mapping[str, Any]
+    ends: Mapping[str, FileIO]
+    """Files that the process gets, by name; closed in this process once it has started."""
+
+
 def run_program(source: str, stdin: str, limits: Limits) -> RunResult:
     """Run `source` as a program. Raises RuntimeError if this machine cannot confine it."""
     with ExitStack() as stack:
-        output, errors = (stack.enter_context(_pipe()) for _ in range(2))
+        output, stdout = stack.enter_context(_pipe())
+        errors, stderr = stack.enter_context(_pipe())
         ends = {
             "stdin": _file(stdin.encode("utf-8", "surrogatepass"), stack),
-            "stdout": output[1],
-            "stderr": errors[1],
+            "stdout": stdout,
+            "stderr": stderr,
         }
-        processes = stack.enter_context(
-            _Processes(
-                _server("child", limits), [("program", {"source": source}, ends)], limits, stack
-            )
-        )
-        return processes.watch(output[0], errors[0])
+        program = Start("program", {"source": source}, ends)
+        processes = stack.enter_context(_Processes("child", [program], limits))
+        return processes.watch(output, errors)
 
 
 def run_tests(
@@ -120,20 +126,25 @@ def run_tests(
 def test_results(
     source: str, tests: Sequence[str], limits: Limits, entry_point: str | None
 ) -> tuple[list[str], Status]:
-    """Return `judge.PASSED`, `FAILED` or `UNUSED` for each test."""
+    """Return `test_runner.PASSED`, `FAILED` or `UNUSED` for each test."""
     with ExitStack() as stack:
-        calls, replies, results = (stack.enter_context(_pipe()) for _ in range(3))
-        ends = {"calls": calls[1], "replies": replies[0], "results": results[1]}
-        judge = ("judge", {"tests": list(tests), "entry_point": entry_point}, ends)
-        serve = ("serve", {"source": source}, {"calls": calls[0], "replies": replies[1]})
-        run = stack.enter_context(
-            _Processes(_server("child", limits), [judge, serve], limits, stack)
-        ).watch(results[0])
+        calls, calls_end = stack.enter_context(_pipe())
+        replies, replies_end = stack.enter_context(_pipe())
+        results, results_end = stack.enter_context(_pipe())
+        runner = Start(
+            "tests",
+            {"tests": list(tests), "entry_point": entry_point},
+            {"calls": calls_end, "replies": replies, "results": results_end},
+        )
+        code = Start("code", {"source": source}, {"calls": calls, "replies": replies_end})
+        processes = stack.enter_context(_Processes("child", [runner, code], limits))
+        run = processes.watch(results)
     passed = run.stdout.split()[: len(tests)]
-    status: Status = (
-        "timeout" if run.status == "timeout" else "ok" if len(passed) == len(tests) else "error"
-    )
-    return passed + ["0"] * (len(tests) - len(passed)), status
+    missing = len(tests) - len(passed)
+    status: Status = "error" if missing else "ok"
+    if run.status == "timeout":
+        status = "timeout"
+    return passed + ["0"] * missing, status
 
 
 test_results.__test__ = False  # type: ignore[attr-defined]  # keeps pytest from collecting the function
@@ -149,34 +160,18 @@ def call_function(
         context: passed to `prepare` of the module, which runs once in the server. Not for untrusted
         text.
     """
-    with ExitStack() as stack:
-        results = stack.enter_context(_pipe())
-        processes = _Processes(
-            _server(module, limits),
-            [("call", job, {"results": results[1]})],
-            limits,
-            stack,
-            context,
-        )
-        run = stack.enter_context(processes).watch(results[0])
-        return run.stdout, run.status
+    with _pipe() as (results, results_end):
+        call = Start("call", job, {"results": results_end})
+        with _Processes(module, [call], limits, context) as processes:
+            run = processes.watch(results)
+    return run.stdout, run.status
 
 
 def check(module: str, limits: Limits) -> None:
     """Start the server and a confined process that does nothing. Raises RuntimeError if this
     machine cannot confine code."""
-    with ExitStack() as stack:
-        stack.enter_context(_Processes(_server(module, limits), [("check", {}, {})], limits, stack))
-
-
-@cache
-def _remove_leftover_folders() -> None:
-    """Remove the (empty) folders left by processes that were killed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*_*"):
-        owner = path.name.removeprefix(PREFIX).split("_")[0]
-        if owner.isdecimal() and not Path(f"/proc/{owner}").exists():
-            with suppress(OSError):
-                path.rmdir()
+    with _Processes(module, [Start("check", {}, {})], limits):
+        pass
 
 
 @contextmanager
@@ -188,20 +183,9 @@ def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
         yield read_end, write_end
 
 
-def _job(job: Mapping[str, Any], stack: ExitStack) -> FileIO:
-    """Return the end of a pipe, or a file, to read `job` from as JSON."""
-    content = json.dumps(job).encode()
-    if len(content) > PIPE_BYTES:
-        return _file(content, stack)
-    reader, writer = stack.enter_context(_pipe())
-    with writer:
-        writer.write(content)
-    return reader
-
-
 def _file(content: bytes, stack: ExitStack) -> FileIO:
     """Return a file to read `content` from, which no one can change. On Linux it is in memory, and
-    can be opened in `/dev` or `/proc` within the walls, as programs do that read `/dev/stdin`."""
+    confined programs that read `/dev/stdin` can open it."""
     if not sys.platform.startswith("linux"):
         with tempfile.NamedTemporaryFile(prefix=PREFIX) as file:
             file.write(content)
@@ -210,31 +194,23 @@ def _file(content: bytes, stack: ExitStack) -> FileIO:
     with open(os.memfd_create(PREFIX, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as memory:
         memory.write(content)
         memory.flush()
-        fcntl.fcntl(
-            memory,
-            fcntl.F_ADD_SEALS,
-            fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL,
-        )
+        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, seals)
         return stack.enter_context(FileIO(f"/proc/self/fd/{memory.fileno()}", "rb"))
 
 
 class _Server:
-    """Fork server of one kind of process, with the connection to it."""
+    """Fork server of one kind of process, with the connection to it. It ends with this process."""
 
     def __init__(self, module: str, limits: Limits) -> None:
         own, other = socket.socketpair()
-        self.socket, self.errors = own, tempfile.TemporaryFile()  # noqa: SIM115  (closed by `_end_server`)
+        self.socket = own
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
         with other:
             self.process = subprocess.Popen(
                 [
-                    sys.executable,
-                    "-P",
-                    "-s",
-                    "-S",
-                    "-c",
-                    BOOT,
-                    str(PACKAGE.parent),
-                    str(other.fileno()),
+                    *(sys.executable, "-P", "-s", "-S", "-c", BOOT),
+                    *(str(PACKAGE.parent), str(other.fileno())),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -245,9 +221,6 @@ class _Server:
                 # survives the kill of this process's group, to kill what it has started
                 start_new_session=True,
             )
-        self.finalizer = weakref.finalize(
-            self, _end_server, self.process, own, self.errors, os.getpid()
-        )
         packages = list(_packages()) if limits.packages else []
         readable = [*_readable(), *packages] if limits.confined else None
         self.request(
@@ -265,17 +238,22 @@ class _Server:
         """Return the server's reply. Raises RuntimeError if it is an error, or if the server is
         gone."""
         self.socket.settimeout(START_TIMEOUT_S + extra_s)
+        line = b""
         try:
             socket.send_fds(self.socket, [json.dumps(message).encode() + b"\n"], descriptors)
-            line = b""
-            while not line.endswith(b"\n") and (chunk := self.socket.recv(65536)):
+            while not line.endswith(b"\n"):
+                chunk = self.socket.recv(65536)
+                if not chunk:
+                    break
                 line += chunk
         except OSError:  # also: no reply in time
             line = b""
-        reply = json.loads(line) if line.endswith(b"\n") else {"error": self._last_words()}
+        if not line.endswith(b"\n"):
+            reason = self._last_words()
+            self.close()
+            raise RuntimeError(f"the sandbox did not start: {reason}")
+        reply = json.loads(line)
         if "error" in reply:
-            if not line.endswith(b"\n"):
-                self.finalizer()
             raise RuntimeError(f"the sandbox did not start: {reply['error']}")
         return reply
 
@@ -286,23 +264,17 @@ class _Server:
 
     @property
     def alive(self) -> bool:
-        return self.finalizer.alive and self.process.poll() is None
+        return self.process.poll() is None
 
-
-def _end_server(
-    process: subprocess.Popen[bytes], connection: socket.socket, errors: Any, owner_pid: int
-) -> None:
-    """End a server, which then kills the processes that it has started. Does nothing in a fork of
-    the owner."""
-    if os.getpid() != owner_pid:
-        return
-    connection.close()
-    errors.close()
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    def close(self) -> None:
+        """End the server, which then kills the processes that it has started."""
+        self.socket.close()
+        self.errors.close()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 _SERVERS: dict[tuple[Any, ...], _Server] = {}
@@ -313,92 +285,70 @@ def _server(module: str, limits: Limits) -> _Server:
     key = (os.getpid(), module, limits.packages, limits.confined, limits.landlock_abi)
     if key not in _SERVERS or not _SERVERS[key].alive:
         _SERVERS[key] = _Server(module, limits)
+        atexit.register(_SERVERS[key].close)
     return _SERVERS[key]
 
 
 class _Processes:
-    """Processes of a server, of which the first is watched. All are killed when it ends, and at the
-    end of the `with` block."""
+    """Processes of a server. The first is watched. All are killed when it ends, and at the end of
+    the `with` block."""
 
     def __init__(
-        self,
-        server: _Server,
-        processes: Sequence[tuple[str, Mapping[str, Any], Mapping[str, FileIO]]],
-        limits: Limits,
-        stack: ExitStack,
-        context: Any = None,
+        self, module: str, starts: Sequence[Start], limits: Limits, context: Any = None
     ) -> None:
-        """
-        Args:
-            processes: mode, job, and descriptors by their names in the job, which are closed here.
-        """
-        self.server, self.limits = server, limits
-        if not limits.confined:
-            _remove_leftover_folders()
+        self.server = _server(module, limits)
+        self.limits = limits
+        self.stack = ExitStack()
         files: list[FileIO] = []
         forms = []
-        for mode, job, ends in processes:
-            folder = (
-                "/"
-                if limits.confined
-                else stack.enter_context(
-                    tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_")
-                )
-            )
-            files += [_job(job, stack), *ends.values()]
-            forms.append((mode, ["job", *ends], folder))
+        for start in starts:
+            job = _file(json.dumps(start.job).encode(), self.stack)
+            files += [job, *start.ends.values()]
+            folder = "/"
+            if not limits.confined:
+                folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
+            forms.append((start.mode, ["job", *start.ends], folder))
         settings = {
             "cpu_s": int(limits.timeout_s) + 1,
             "memory_mb": limits.memory_mb,
             "file_bytes": FILE_BYTES,
         }
-        start = {"processes": forms, "limits": settings, "context": context}
-        self.pids: list[int] = server.request({"start": start}, [file.fileno() for file in files])[
-            "pids"
-        ]
+        request = {"start": {"processes": forms, "limits": settings, "context": context}}
+        try:
+            reply = self.server.request(request, [file.fileno() for file in files])
+        except BaseException:
+            self.stack.close()
+            raise
         for file in files:
             file.close()
+        self.pids: list[int] = reply["pids"]
         self.deadline = time.monotonic() + limits.timeout_s
 
     def __enter__(self) -> _Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.pids and self.server.alive:
-            self.end(0.0)
+        with self.stack:
+            if self.pids and self.server.alive:
+                self.end(0.0)
 
     def end(self, grace_s: float) -> Any:
         """Wait up to `grace_s` for the first process to exit, then kill all."""
-        pids, self.pids = self.pids, []
+        pids = self.pids
+        self.pids = []
         return self.server.request({"end": {"pids": pids, "grace_s": grace_s}}, extra_s=grace_s)
+
+    def remaining_s(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
 
     def watch(self, stream: FileIO, errors: FileIO | None = None) -> RunResult:
         """Read `stream` until its end, the deadline or the output limit, then wait for the
         process."""
-        output, last_words = bytearray(), bytearray()
-        with selectors.DefaultSelector() as selector:
-            selector.register(stream, selectors.EVENT_READ)
-            if errors is not None:
-                selector.register(errors, selectors.EVENT_READ)
-            reading = True
-            while (
-                reading
-                and (remaining_s := self.deadline - time.monotonic()) > 0
-                and len(output) <= self.limits.output_bytes
-            ):
-                for key, _ in selector.select(remaining_s):
-                    chunk = os.read(key.fd, 65536)
-                    if not chunk:
-                        selector.unregister(key.fileobj)
-                        reading &= key.fileobj is not stream
-                    elif key.fileobj is stream:
-                        output += chunk
-                    else:
-                        last_words = (last_words + chunk)[-4096:]
+        output, last_words = self.read(stream, errors)
         text = output[: self.limits.output_bytes].decode("utf-8", "replace")
         if len(output) > self.limits.output_bytes:
             return RunResult("output", text)
-        ended = self.end(max(0.0, self.deadline - time.monotonic()))
+        ended = self.end(self.remaining_s())
         if ended["killed"] or ended["exit_code"] in (-signal.SIGXCPU, -signal.SIGKILL):
             return RunResult("timeout", text)
         if errors is not None:
@@ -406,64 +356,68 @@ class _Processes:
             with suppress(BlockingIOError):
                 last_words += os.read(errors.fileno(), 65536)
         lines = last_words.decode("utf-8", "replace").strip().splitlines()
-        return RunResult(
-            "ok" if ended["exit_code"] == 0 else "error", text, lines[-1][:500] if lines else ""
-        )
+        status: Status = "ok" if ended["exit_code"] == 0 else "error"
+        return RunResult(status, text, lines[-1][:500] if lines else "")
+
+    def read(self, stream: FileIO, errors: FileIO | None) -> tuple[bytes, bytes]:
+        """Return what the process writes to `stream`, and the end of what it writes to `errors`."""
+        output = bytearray()
+        last_words = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            if errors is not None:
+                selector.register(errors, selectors.EVENT_READ)
+            reading = True
+            while reading and self.remaining_s() and len(output) <= self.limits.output_bytes:
+                for key, _ in selector.select(self.remaining_s()):
+                    chunk = os.read(key.fd, 65536)
+                    if not chunk:
+                        selector.unregister(key.fileobj)
+                        reading = reading and key.fileobj is not stream
+                    elif key.fileobj is stream:
+                        output += chunk
+                    else:
+                        last_words = (last_words + chunk)[-4096:]
+        return bytes(output), last_words
 
 
 @cache
 def _packages() -> tuple[str, ...]:
     """Folders of installed packages."""
-    return tuple(
-        dict.fromkeys(
-            path
-            for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-            if path in sys.path
-        )
-    )
+    folders = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    return tuple(dict.fromkeys(path for path in folders if path in sys.path))
 
 
 @cache
 def _readable() -> tuple[str, ...]:
     """Paths that an interpreter needs: the standard library without installed packages, and the
     system's shared libraries."""
+    system = ("/etc/ld.so.cache", "/usr/share/zoneinfo", "/etc/localtime", os.devnull)
+    return (*_standard_library(), *_shared_libraries(), *system, "/dev/urandom")
+
+
+def _standard_library() -> list[str]:
+    """Return the files and folders of the standard library that hold no installed packages."""
     paths = sysconfig.get_paths()
-    stdlib = sorted({paths["stdlib"], paths["platstdlib"]})
-    excluded = {
-        os.path.realpath(path)
-        for path in (*site.getsitepackages(), paths["purelib"], paths["platlib"])
-    }
-    files = [
-        entry.path
-        for folder in stdlib
-        for entry in os.scandir(folder)
-        if entry.name not in ("site-packages", "dist-packages")
-    ]
-    modules = [
-        path
-        for path in files
-        if not any((root + os.sep).startswith(os.path.realpath(path) + os.sep) for root in excluded)
-    ]
-    folders = [
-        "/lib",
-        "/lib64",
-        "/usr/lib",
-        "/usr/lib64",
-        "/usr/local/lib",
-        sysconfig.get_config_var("LIBDIR") or "",
-    ]
-    folders += [
-        os.path.join(folder, sysconfig.get_config_var("MULTIARCH") or "lib") for folder in folders
-    ]
-    unique = sorted({os.path.realpath(folder) for folder in folders if os.path.isdir(folder)})
-    libraries = [
-        entry.path for folder in unique for entry in os.scandir(folder) if ".so" in entry.name
-    ]
-    system = [
-        "/etc/ld.so.cache",
-        "/usr/share/zoneinfo",
-        "/etc/localtime",
-        os.devnull,
-        "/dev/urandom",
-    ]
-    return (*modules, *libraries, *system)
+    packages = [*site.getsitepackages(), paths["purelib"], paths["platlib"]]
+    excluded = {os.path.realpath(path) + os.sep for path in packages}
+    found = []
+    for folder in sorted({paths["stdlib"], paths["platstdlib"]}):
+        for entry in os.scandir(folder):
+            real = os.path.realpath(entry.path) + os.sep
+            holds_packages = any(path.startswith(real) for path in excluded)
+            if entry.name not in ("site-packages", "dist-packages") and not holds_packages:
+                found.append(entry.path)
+    return found
+
+
+def _shared_libraries() -> list[str]:
+    """Return the shared libraries of the system and of Python."""
+    folders = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"]
+    folders.append(sysconfig.get_config_var("LIBDIR") or "")
+    architecture = sysconfig.get_config_var("MULTIARCH") or "lib"
+    folders += [os.path.join(folder, architecture) for folder in folders]
+    found = []
+    for folder in sorted({os.path.realpath(path) for path in folders if os.path.isdir(path)}):
+        found += [entry.path for entry in os.scandir(folder) if ".so" in entry.name]
+    return found

@@ -1,44 +1,23 @@
-"""Scoring of one answer by a scorer of the reasoning-gym package, in a confined process of its own.
-
-Scorers call `eval` and `sympy.parse_expr` on the answer. Both are replaced by `expressions`, which
-evaluates arithmetic only; should a text get past it, the process can do no harm and is no other
-answer's."""
+"""Scoring of one answer by a scorer of the reasoning-gym package, in a confined process of its own:
+scorers evaluate answers as code."""
 
 import json
 import os
-import sys
 from functools import cache
 from typing import Any
 
-from . import expressions, walls, wire
+from . import wire
 
-_register_at_fork, os.register_at_fork = (
-    os.register_at_fork,
-    lambda **_: None,
-)  # threads and random numbers need hooks; scorers have neither
-import numpy  # noqa: E402
+_register_at_fork = os.register_at_fork
+# threads and random numbers need hooks; scorers have neither
+os.register_at_fork = lambda **_: None  # type: ignore[assignment]
 import reasoning_gym  # noqa: E402
-from sympy.parsing import sympy_parser  # noqa: E402
 
 os.register_at_fork = _register_at_fork
 
-_SCORERS = [
-    module
-    for name, module in list(sys.modules.items())
-    if name.split(".")[0] == "reasoning_gym" and module
-]
-expressions.guard(_SCORERS)
-expressions.guard_sympy(_SCORERS)
-
 
 def prepare_server() -> None:
-    """Use the parser and the messages in the server, so that forked processes find their caches
-    filled."""
-    for _ in range(20):
-        float(sympy_parser.parse_expr("(1 + 2) * 3 - 4 / 5"))
-        wire.decode(json.loads(json.dumps(wire.encode({"numbers": [1, 2.0], "answer": "3"}))))
-        numpy.isclose(float(expressions.evaluate("[1 + 2]")[0]), 3, atol=1e-6)
-    walls.use_huge_pages()
+    """The import above is all that scorers share."""
 
 
 @cache
@@ -52,8 +31,6 @@ def main(mode: str, ends: dict[str, int]) -> None:
     job = wire.read_job(ends["job"])
     if mode == "check":
         return
-    score = prepare(job["task"])
-    os.write(
-        ends["results"],
-        json.dumps(float(score(answer=job["answer"], entry=wire.decode(job["entry"])))).encode(),
-    )
+    entry = wire.decode(job["entry"], wire.refuse)
+    score = float(prepare(job["task"])(answer=job["answer"], entry=entry))
+    os.write(ends["results"], json.dumps(score).encode())

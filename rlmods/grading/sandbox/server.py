@@ -1,4 +1,4 @@
-"""Fork server: a bare interpreter without threads, confined itself (`walls`), that forks one
+"""Fork server: a bare interpreter without threads, confined itself (`confinement`), that forks one
 process for each request.
 
 The server gets only file descriptors and limits: it never reads code, tests or answers, so that no
@@ -17,10 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from importlib.machinery import FileFinder
-from pathlib import Path
 from typing import Any, NoReturn
 
-from . import walls  # relative, as this package is imported here as `sandbox`, without rlmods
+from . import confinement  # relative, as this package is imported here as `sandbox`, without rlmods
 
 MAX_MESSAGE_BYTES = 65536
 MAX_DESCRIPTORS = 256
@@ -37,7 +36,6 @@ def main(control_fd: int) -> None:
     config, _ = _receive(control)
     sys.path += config["packages"]
     try:
-        walls.adopt_orphans()
         module = import_module(f".{config['module']}", __package__)
         _keep_folder_listings()
         module.prepare_server()
@@ -46,12 +44,13 @@ def main(control_fd: int) -> None:
         # else a collection in a forked process would touch, and so copy, all objects of the server
         gc.freeze()
         null = os.open(os.devnull, os.O_RDWR)
-        if confined := config["readable"] is not None:
-            walls.confine_server(config["readable"], config["abi"])
+        confined = config["readable"] is not None
+        if confined:
+            confinement.confine_server(config["readable"], config["abi"])
     except Exception as error:
         _send(control, {"error": f"{type(error).__name__}: {error}"})
         return
-    _send(control, {"pid": os.getpid()})
+    _send(control, {"ready": True})
     Server(control, confined, null, module).run()
 
 
@@ -67,10 +66,10 @@ def _keep_folder_listings() -> None:
 def _open_standard_streams() -> None:
     """Open the standard streams, so that a forked process only replaces their descriptors. On a
     pipe: the streams cannot seek."""
-    ends = os.pipe()
+    reader, writer = os.pipe()
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         own = os.dup(number)
-        os.dup2(ends[number > 0], number)
+        os.dup2(writer if number else reader, number)
         stream = open(  # noqa: SIM115
             number,
             "w" if number else "r",
@@ -82,8 +81,8 @@ def _open_standard_streams() -> None:
         os.close(own)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    for end in ends:
-        os.close(end)
+    os.close(reader)
+    os.close(writer)
 
 
 class Server:
@@ -91,7 +90,10 @@ class Server:
     `module.prepare(context)` runs here before."""
 
     def __init__(self, control: socket.socket, confined: bool, null: int, module: Any) -> None:
-        self.control, self.confined, self.null, self.module = control, confined, null, module
+        self.control = control
+        self.confined = confined
+        self.null = null
+        self.module = module
         self.children: set[int] = set()
 
     def run(self) -> None:
@@ -99,23 +101,23 @@ class Server:
         try:
             while True:
                 request, descriptors = _receive(self.control)
-                try:
-                    reply = (
-                        self.end(**request["end"])
-                        if "end" in request
-                        else self.start(descriptors=descriptors, **request["start"])
-                    )
-                except ClientGoneError:
-                    raise
-                except Exception as error:
-                    reply = {"error": f"{type(error).__name__}: {error}"}
-                _send(self.control, reply)
+                _send(self.control, self.answer(request, descriptors))
         except (ClientGoneError, BrokenPipeError):
             pass
         finally:
             for pid in self.children:
-                _kill(pid)
-            self.kill_descendants(set())
+                os.kill(pid, signal.SIGKILL)
+                self.kill_group(pid)
+
+    def answer(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        try:
+            if "end" in request:
+                return self.end(**request["end"])
+            return self.start(descriptors=descriptors, **request["start"])
+        except ClientGoneError:
+            raise
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
 
     def start(
         self,
@@ -126,28 +128,29 @@ class Server:
     ) -> dict[str, Any]:
         """Fork processes (mode, names of its descriptors, folder) and return their ids once they
         are confined."""
-        started, rest = [], iter(descriptors)
+        started: dict[int, int] = {}
+        rest = iter(descriptors)
         try:
             if context is not None:
                 self.module.prepare(context)
             for mode, names, folder in processes:
                 ends = {name: next(rest) for name in names}
-                started.append(self.fork(mode, ends, limits, folder))
-                self.children.add(started[-1][0])
+                pid, ready = self.fork(mode, ends, limits, folder)
+                started[pid] = ready
+                self.children.add(pid)
         except OSError:  # no further process
-            if started:
-                self.end([pid for pid, _ in started], 0.0)
+            self.end(list(started), 0.0)
             raise
         finally:
-            for end in descriptors:
-                os.close(end)
-        messages = [self.read(ready) for _, ready in started]
-        if set(messages) != {b"1"}:
-            self.end([pid for pid, _ in started], 0.0)
-            raise walls.UnsupportedError(
-                min(messages).decode() or "the process ended before it was confined"
-            )
-        return {"pids": [pid for pid, _ in started]}
+            for descriptor in descriptors:
+                os.close(descriptor)
+        messages = [self.read(ready) for ready in started.values()]
+        problems = [message for message in messages if message != b"1"]
+        if problems:
+            self.end(list(started), 0.0)
+            reason = problems[0].decode() or "the process ended before it was confined"
+            raise confinement.UnsupportedError(reason)
+        return {"pids": list(started)}
 
     def fork(
         self, mode: str, ends: dict[str, int], limits: dict[str, int], folder: str
@@ -171,18 +174,18 @@ class Server:
         parent = os.getppid()
         os.setsid()
         self.control.close()
-        standard = {name: ends.pop(name, None) for name in ("stdin", "stdout", "stderr")}
-        for number, end in enumerate(standard.values()):
-            os.dup2(self.null if end is None else end, number)
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            os.dup2(ends.pop(name, self.null), number)
         keep = sorted({2, confined, *ends.values()})
         for low, high in zip(keep, [*keep[1:], MAX_DESCRIPTORS], strict=True):
             os.closerange(low + 1, high)
         os.chdir(folder)
         try:
-            walls.limit(parent=parent, **limits)
+            confinement.end_with_parent(parent)
+            confinement.limit(**limits)
             if self.confined:
-                walls.confine()
-        except walls.UnsupportedError as error:
+                confinement.confine()
+        except confinement.UnsupportedError as error:
             os.write(confined, str(error).encode())
             return
         os.write(confined, b"1")
@@ -190,23 +193,31 @@ class Server:
         self.module.main(mode, ends)
 
     def end(self, pids: list[int], grace_s: float) -> dict[str, Any]:
-        """Wait up to `grace_s` for the first process to exit, kill all with their descendants, and
-        return the exit code of the first, negative for a signal."""
-        status = self.wait(pids[0], grace_s)
-        killed = status is None
-        for pid in pids[not killed :]:
-            _kill(pid)
-            _, ended = os.waitpid(pid, 0)
-            status = ended if status is None else status
-        assert status is not None
+        """Wait up to `grace_s` for the first process to exit, kill all, and return the exit code of
+        the first, negative for a signal."""
+        codes = {}
+        killed = False
+        for pid in pids:
+            status = None if codes else self.wait(pid, grace_s)
+            if status is None:
+                killed |= not codes
+                os.kill(pid, signal.SIGKILL)
+                _, status = os.waitpid(pid, 0)
+            self.kill_group(pid)
+            codes[pid] = os.waitstatus_to_exitcode(status)
         self.children.difference_update(pids)
+        return {"exit_code": codes[pids[0]] if pids else None, "killed": killed}
+
+    def kill_group(self, pid: int) -> None:
+        """Kill what an unconfined process has started; not what has left its group."""
         if not self.confined:
-            self.kill_descendants(self.children)
-        return {"exit_code": os.waitstatus_to_exitcode(status), "killed": killed}
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
 
     def wait(self, pid: int, grace_s: float) -> int | None:
         """Return the status of a process, or None if it still runs after `grace_s`."""
-        deadline, pause_s = time.monotonic() + grace_s, 1e-4
+        deadline = time.monotonic() + grace_s
+        pause_s = 1e-4
         while True:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
@@ -222,45 +233,14 @@ class Server:
         """Return the message from a pipe, b"" if there is none within `CONFINE_TIMEOUT_S`, and
         close it. One read: the message fits into a pipe, and its end may never come while another
         process holds the pipe open. Raises ClientGoneError."""
+        control = self.control.fileno()
         try:
-            readable, _, _ = select.select(
-                [ready, self.control.fileno()], [], [], CONFINE_TIMEOUT_S
-            )
-            if self.control.fileno() in readable and ready not in readable:
+            readable, _, _ = select.select([ready, control], [], [], CONFINE_TIMEOUT_S)
+            if control in readable and ready not in readable:
                 raise ClientGoneError
             return os.read(ready, MAX_MESSAGE_BYTES) if readable else b""
         finally:
             os.close(ready)
-
-    def kill_descendants(self, keep: set[int]) -> None:
-        """Kill all descendants except `keep`, also those in a session of their own, whose parent
-        has ended (`walls.adopt_orphans`)."""
-        while pids := [pid for pid in _descendants(os.getpid()) if pid not in keep]:
-            for pid in pids:
-                _kill(pid)
-            for pid in pids:
-                with suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
-
-
-def _descendants(root: int) -> list[int]:
-    """Return the processes below `root` (Linux)."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(path.parent.name))
-    found, pending = [], [root]
-    while pending:
-        below = children.get(pending.pop(), [])
-        found += below
-        pending += below
-    return found
-
-
-def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def _run(main: Callable[[], None], as_program: bool) -> NoReturn:
@@ -315,7 +295,8 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Return a message, which is one line, and the file descriptors that came with it."""
     data, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, 8)
     while data and not data.endswith(b"\n"):
-        if not (more := control.recv(MAX_MESSAGE_BYTES)):
+        more = control.recv(MAX_MESSAGE_BYTES)
+        if not more:
             raise ClientGoneError
         data += more
     if not data:

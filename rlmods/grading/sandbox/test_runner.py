@@ -1,0 +1,339 @@
+"""Process of the unit tests. The code under test is never in this process: its values arrive as
+plain values, its objects as handles.
+
+What a test asserts about plain values is decided here. A handle is compared by identity only: it
+never equals a plain value or another handle, and has neither order nor arithmetic. Attributes,
+calls, items, length and iteration run in the process of the code and return plain values or
+handles. Methods with the names of plain types' own, such as `startswith`, exist only on what the
+call of a class returns: a name of the tests that begins with a capital letter, but not `Solution`.
+
+Impossible across two processes: functions of the tests as arguments, classes of the tests that
+inherit from classes of the code, `with` blocks of the code's context managers. Such tests fail."""
+
+import os
+import sys
+import types
+
+# `threading` has a hook that runs in each forked process, which takes half a millisecond
+from _thread import allocate_lock
+from collections.abc import Callable
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from inspect import Parameter, signature
+from typing import Any, BinaryIO
+
+from . import names, wire
+
+PASSED, FAILED, UNUSED = "1", "0", "-"
+"""Result of a test. `UNUSED`: it passed without using the code at all, and counts as failed."""
+EXCEPTION_MODULES = ("builtins", "json.decoder", "decimal", "queue", "_queue", "statistics")
+"""Modules of exceptions that the code may raise in the tests."""
+
+
+def main(job: dict[str, Any]) -> None:
+    """Run the tests and write one character for each to the results descriptor."""
+    results = os.fdopen(job["results"], "w", buffering=1)
+    code = Code(os.fdopen(job["calls"], "wb"), os.fdopen(job["replies"], "rb"))
+    try:
+        wire.receive(code.replies)
+    except wire.ConnectionLostError:
+        return
+    tested = names.names_under_test(job["tests"], job["entry_point"])
+    for test in job["tests"]:
+        results.write(f"{run_test(test, tested, code, job['entry_point'])}\n")
+
+
+def run_test(test: str, tested: set[str], code: "Code", entry_point: str | None) -> str:
+    """Run a test as a test runner does: the text as a script, then its test functions, methods and
+    cases."""
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    code.num_uses = 0
+    try:
+        module.__dict__.update(names.given_names(test, tested))
+        module.__dict__.update(code.names(tested, entry_point))
+        install_modules(code, names.modules_of_the_code(test))
+        try:
+            exec(compile(test, "tests.py", "exec"), module.__dict__)
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                return FAILED
+        if not run_functions(module.__dict__):
+            return FAILED
+        return PASSED if code.num_uses else UNUSED
+    except BaseException:
+        return FAILED
+
+
+def run_functions(namespace: dict[str, Any]) -> bool:
+    """Run the test functions, the methods of test classes, and the unittest cases. Return False if
+    one was skipped or failed."""
+    for name, value in list(namespace.items()):
+        if isinstance(value, types.FunctionType) and name.startswith("test"):
+            if needs_nothing(value):
+                finish(value())
+        elif isinstance(value, type) and value.__module__ == "__main__":
+            unittest = sys.modules.get("unittest")
+            if unittest is not None and issubclass(value, unittest.TestCase):
+                result = unittest.TestResult()
+                unittest.defaultTestLoader.loadTestsFromTestCase(value).run(result)
+                if not result.wasSuccessful() or result.skipped:
+                    return False
+            elif name.startswith("Test"):
+                run_methods(value)
+    return True
+
+
+def run_methods(test_class: type) -> None:
+    """Run each method of a test class on an instance of its own."""
+    methods = [name for name in dir(test_class) if name.startswith("test")]
+    for method in methods:
+        instance = test_class()
+        for step in ("setup_method", method, "teardown_method"):
+            finish(getattr(instance, step, lambda: None)())
+
+
+def needs_nothing(function: types.FunctionType) -> bool:
+    parameters = signature(function).parameters.values()
+    optional = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return all(p.default is not Parameter.empty or p.kind in optional for p in parameters)
+
+
+def finish(result: Any) -> None:
+    if isinstance(result, types.CoroutineType):
+        import asyncio
+
+        asyncio.run(result)
+
+
+class Code:
+    """Connection to the code under test."""
+
+    def __init__(self, calls: BinaryIO, replies: BinaryIO) -> None:
+        self.calls = calls
+        self.replies = replies
+        self.lock = allocate_lock()
+        self.num_uses = 0
+        """Uses of the code by the current test."""
+        self.handles: dict[int, Handle] = {}
+        self.exceptions: dict[str, type[Exception]] = {}
+
+    def names(self, tested: set[str], entry_point: str | None) -> dict[str, Any]:
+        """Return those of the names that the code defines; `candidate` is the function or method
+        `entry_point`."""
+        found = {}
+        for name in sorted(tested):
+            reply = self.exchange({"name": name})
+            if "missing" not in reply:
+                found[name] = self.named(name, reply)
+        if entry_point is None:
+            return found
+        method = entry_point.removeprefix("Solution().")
+        if method in found:
+            found["candidate"] = found[method]
+        else:
+            reply = self.exchange({"name": "Solution"})
+            if "value" in reply:
+                solution = self.decode(reply["value"])
+                found["candidate"] = lambda *args, **kwargs: getattr(solution(), method)(
+                    *args, **kwargs
+                )
+                found[method] = found["candidate"]
+        return found
+
+    def named(self, name: str, reply: dict[str, Any]) -> Any:
+        """Return the value of a global name from the reply to a request for it."""
+        if "exception" in reply:
+            return self.exception_class(reply["exception"])
+        value = self.decode(reply["value"])
+        if not isinstance(value, Handle):
+            self.num_uses += 1
+        elif name[:1].isupper() and name != "Solution":
+            return ClassHandle(self, value._number)
+        return value
+
+    def request(self, operation: str, *args: Any, **kwargs: Any) -> Any:
+        """Apply an operation in the process of the code. Raises the exception that the code
+        raises."""
+        self.num_uses += 1
+        reply = self.exchange(
+            {"operation": operation, "args": self.encode(args), "kwargs": self.encode(kwargs)}
+        )
+        if "stop" in reply and operation == "next":
+            raise StopIteration
+        if "error" in reply:
+            raise self.error(**reply["error"])
+        if operation == "call":
+            if "args" in reply:
+                for argument, changed in zip(args, self.decode(reply["args"]), strict=True):
+                    update(argument, changed)
+            if "kwargs" in reply:
+                after = self.decode(reply["kwargs"])
+                for name, argument in kwargs.items():
+                    update(argument, after[name])
+        result = self.decode(reply["value"])
+        return finished(result) if reply.get("awaitable") else result
+
+    def exchange(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a message and return its reply."""
+        with self.lock:  # tests may have threads
+            wire.send(self.calls, message)
+            return wire.receive(self.replies)
+
+    def encode(self, value: Any) -> Any:
+        return wire.encode(value, number_of)
+
+    def decode(self, value: Any) -> Any:
+        return wire.decode(value, self.handle)
+
+    def handle(self, number: int) -> "Handle":
+        """Return the one handle of an object."""
+        if number not in self.handles:
+            self.handles[number] = Handle(self, number)
+        return self.handles[number]
+
+    def exception_class(self, bases: list[list[str]]) -> type[Exception]:
+        """Return the class of an exception: the standard library's own, or one with the name and
+        the standard base of the code's class."""
+        module, name = bases[0]
+        if module in EXCEPTION_MODULES:
+            kind = getattr(import_module(module), name, None)
+            # StopIteration would end a loop of the test, SystemExit the test
+            ends_loops = (StopIteration, StopAsyncIteration)
+            if isinstance(kind, type) and issubclass(kind, Exception):
+                return RuntimeError if issubclass(kind, ends_loops) else kind
+            return RuntimeError
+        if name not in self.exceptions:
+            base = self.exception_class(bases[1:])
+            self.exceptions[name] = type(name, (base,), {"__str__": text_of})
+        return self.exceptions[name]
+
+    def error(self, bases: list[list[str]], args: Any, attributes: Any, text: str) -> Exception:
+        """Return the exception that the code has raised."""
+        kind = self.exception_class(bases)
+        values = self.decode(args)
+        error = kind.__new__(kind, *values)
+        error.args = values
+        error.__dict__.update(self.decode(attributes), _text=str(text))
+        return error
+
+
+def text_of(error: Exception) -> str:
+    return str(vars(error).get("_text", error.args))
+
+
+def update(argument: Any, changed: Any) -> None:
+    """Apply an in-place change of a list, dict, set, bytearray or deque."""
+    if type(argument) is not type(changed) or argument == changed:
+        return
+    if isinstance(argument, list | bytearray):
+        argument[:] = changed
+    elif isinstance(argument, dict | set):
+        argument.clear()
+        argument.update(changed)
+    elif isinstance(argument, wire.deque):
+        argument.clear()
+        argument.extend(changed)
+
+
+async def finished(result: Any) -> Any:
+    """Return the result of a coroutine that has run in the process of the code."""
+    return result
+
+
+def number_of(value: Any) -> int:
+    if isinstance(value, Handle):
+        return int(value._number)
+    raise TypeError(
+        f"{type(value).__name__} cannot be passed to the code under test: pass plain values"
+    )
+
+
+class Handle:
+    """An object in the process of the code."""
+
+    def __init__(self, code: Code, number: int) -> None:
+        vars(self).update(_code=code, _number=number, _constructed=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__") and name != "__name__":
+            raise AttributeError(name)
+        if name in wire.PLAIN_METHODS and not self._constructed:
+            raise AttributeError(f"objects of the code have no method {name} of a plain type")
+        return self._code.request("getattr", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._code.request("setattr", self, name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._code.request("call", self, *args, **kwargs)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, Handle) and bool(
+            self._code.request("isinstance", instance, self)
+        )
+
+    def __subclasscheck__(self, subclass: Any) -> bool:
+        return isinstance(subclass, Handle) and bool(
+            self._code.request("issubclass", subclass, self)
+        )
+
+
+class ClassHandle(Handle):
+    """A class of the code, by a name that the tests use."""
+
+    def __init__(self, code: Code, number: int) -> None:
+        super().__init__(code, number)
+        vars(self).update(_constructed=True)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().__call__(*args, **kwargs)
+        if isinstance(result, Handle):
+            vars(result).update(_constructed=True)
+        return result
+
+
+def remote(operation: str) -> Callable[..., Any]:
+    """Return a special method that runs in the process of the code."""
+
+    def method(self: Handle, *args: Any) -> Any:
+        return self._code.request(operation, self, *args)
+
+    return method
+
+
+for special in ("len", "bool", "str", "repr", "iter", "next", "getitem", "setitem", "delitem"):
+    setattr(Handle, f"__{special}__", remote(special))
+
+
+class ModulesOfTheCode:
+    """Finder and loader of modules that only the tests know: they are the code under test."""
+
+    def __init__(self, code: Code, known: set[str]) -> None:
+        self.code = code
+        self.known = known
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=True) if name in self.known else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let Python make the module."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        def look_up(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            reply = self.code.exchange({"name": name})
+            if "missing" in reply:
+                raise AttributeError(name)
+            return self.code.named(name, reply)
+
+        module.__getattr__ = look_up  # type: ignore[method-assign]
+
+
+def install_modules(code: Code, known: set[str]) -> None:
+    """Make modules of these names importable where none is installed."""
+    for name in known:
+        sys.modules.pop(name, None)
+    sys.meta_path[:] = [x for x in sys.meta_path if not isinstance(x, ModulesOfTheCode)]
+    sys.meta_path.append(ModulesOfTheCode(code, known))  # type: ignore[arg-type]
