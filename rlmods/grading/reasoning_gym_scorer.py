@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from rlmods.grading.sandbox.run import Limits, call_function, check
-from rlmods.grading.sandbox.wire import encode
+from rlmods.grading.sandbox.wire import encode, refuse
 
 TARGET = f"{__name__}:work"
+PACKAGES = Limits(timeout_s=10.0, memory_mb=2048, output_bytes=1000, packages=True)
 
 
 def work(job: tuple[Any, ...]) -> float | None:
@@ -16,15 +17,12 @@ def work(job: tuple[Any, ...]) -> float | None:
     answer, entry) scores an answer."""
     limits, *call = job
     if not call:
-        check("scorer", _limits(limits))
+        check("scorer", limits)
         return None
-    task, answer, entry = call
-    return score(task, answer, entry, limits)
+    return score(*call, limits=limits)
 
 
-def score(
-    task: str, answer: str, entry: dict[str, Any], limits: Iterable[tuple[str, Any]] = ()
-) -> float:
+def score(task: str, answer: str, entry: Mapping[str, Any], limits: Limits = PACKAGES) -> float:
     """Return the score of `answer` as the answer to `entry`, by the scorer of the reasoning-gym
     task `task`.
 
@@ -33,18 +31,11 @@ def score(
         TimeoutError: the scorer was stopped.
         ValueError: the scorer failed.
     """
-    job = {"task": task, "answer": answer, "entry": encode(entry)}
-    text, status = call_function("scorer", job, _limits(limits), context=task)
+    job = {"task": task, "answer": answer, "entry": encode(entry, refuse)}
+    text, status = call_function("scorer", job, limits, context=task)
     if status == "timeout":
         raise TimeoutError("the scorer was stopped at its time limit")
     try:
         return min(1.0, max(0.0, float(text)))
     except ValueError as error:
         raise ValueError("the scorer failed") from error
-
-
-def _limits(limits: Iterable[tuple[str, Any]]) -> Limits:
-    return Limits(
-        **{"packages": True, "memory_mb": 2048, "timeout_s": 10.0, "output_bytes": 1000}
-        | dict(limits)
-    )

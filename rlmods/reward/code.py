@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 
 from rlmods.errors import UserError
 from rlmods.grading.pool import NOT_STARTED, Outcome, failure_counts, shared_pool
-from rlmods.grading.sandbox.tests import packages_used, read_tests, surely_calls_code
 from rlmods.grading.sandbox.confinement import missing_support
+from rlmods.grading.sandbox.tests import packages_used, read_tests, surely_calls_code
 from rlmods.grading.turns import after_thoughts
 from rlmods.needs import RewardNeeds
 from rlmods.types import Prompt, Response, Scores

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Literal
 
 from rlmods.errors import UserError
-from rlmods.grading.answer_form import has_form
+from rlmods.grading.answer_form import MAX_CHARACTERS, has_form
 from rlmods.grading.grader.extract import boxes, extract
 from rlmods.grading.grader.style import MAX_CHARS
-from rlmods.grading.pool import NOT_STARTED, Outcome, Pool, failure_counts, shared_pool
-from rlmods.grading.reasoning_gym_scorer import TARGET
-from rlmods.grading.sandbox.expressions import MAX_CHARACTERS
-from rlmods.grading.sandbox.run import START_TIMEOUT_S
+from rlmods.grading.pool import NOT_STARTED, Outcome, failure_counts, shared_pool
+from rlmods.grading.reasoning_gym_scorer import PACKAGES, TARGET
 from rlmods.grading.sandbox.confinement import missing_support
+from rlmods.grading.sandbox.run import START_TIMEOUT_S
 from rlmods.grading.turns import without_thoughts
 from rlmods.types import Response, Scores
 
@@ -32,12 +31,11 @@ class TaskScore:
     data.
 
     The task and its entry are read from the prompt (`data=reasoning_gym` sets `meta["task"]` and
-    `meta["entry"]`). Scorers evaluate answers as code, so each answer is scored in a process of its
-    own, confined by Landlock and seccomp and without environment variables
-    (`rlmods.grading.sandbox`), and evaluation is limited to arithmetic
-    (`rlmods.grading.sandbox.expressions`). An answer that cannot be scored gets 0 and is counted
-    under `timeouts` or `errors`. Answers that were not begun within `batch_timeout_s` are not at
-    fault: they abstain, and are counted as `not_started`.
+    `meta["entry"]`). Some scorers evaluate answers as code, so each answer is scored in a process
+    of its own, confined by Landlock and seccomp and without environment variables
+    (`rlmods.grading.sandbox`). An answer that cannot be scored gets 0 and is counted under
+    `timeouts` or `errors`. Answers that were not begun within `batch_timeout_s` are not at fault:
+    they abstain, and are counted as `not_started`.
 
     Raises:
         UserError: the package is missing, settings are out of range, or this machine cannot confine
@@ -51,9 +49,9 @@ class TaskScore:
     """Pay scores below `threshold` too. Many scorers give a part of the score to any answer, or to
     one that contains the right one."""
     strict: bool = True
-    """Refuse answers that do not have the form of an answer, where the package's scorer does not
-    (`answer_form`): NaN, words around the right answer, functions and other numbers in
-    `countdown`."""
+    """Refuse answers that do not have the form of an answer (`answer_form`), where the package's
+    scorer does not: NaN, words and other numbers around a number, code. Without it, an answer that
+    is code can give itself any score."""
     timeout_s: float = 10.0
     """Time limit for one answer."""
     batch_timeout_s: float = 300.0
@@ -64,8 +62,8 @@ class TaskScore:
     memory_mb: int = 2048
     """Address space of the process of one answer."""
     walls: Literal["full", "limits"] = "full"
-    """`full`: Landlock, seccomp and resource limits. `limits`: resource limits only; should an
-    answer get past the restriction to arithmetic, it can do anything your user can."""
+    """`full`: Landlock, seccomp and resource limits. `limits`: resource limits only; an answer that
+    is evaluated can then do anything your user can."""
 
     def __post_init__(self) -> None:
         if find_spec("reasoning_gym") is None:
@@ -87,54 +85,57 @@ class TaskScore:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         answers = [_answer(response.text) for response in responses]
-        rows = [
-            row
-            for row, response in enumerate(responses)
-            if {"task", "entry"} <= set(response.prompt.meta)
-        ]
-        limits = (
-            ("timeout_s", self.timeout_s),
-            ("memory_mb", self.memory_mb),
-            ("confined", self.walls == "full"),
-        )
-        calls = {
-            row: _call(responses[row].prompt.meta, answer)
-            for row in rows
-            if (answer := answers[row]) is not None
-        }
-        calls = {row: call for row, call in calls.items() if not self.strict or has_form(*call)}
-        keys = {row: (task, answer, id(entry)) for row, (task, answer, entry) in calls.items()}
-        distinct = {key: calls[row] for row, key in keys.items()}
-        pool = shared_pool(TARGET, self.workers, os.getpid(), warmup=(limits,))
-        scored = self._score(pool, [((limits, *call),) for call in distinct.values()])
-        outcomes = dict(zip(distinct, map(_as_timeout, scored), strict=True))
         values: list[float | None] = [None] * len(responses)
         correct: list[bool | None] = [None] * len(responses)
-        for row in rows:
-            values[row], correct[row] = 0.0, False
-        for row, key in keys.items():
-            if outcomes[key] == NOT_STARTED:
-                values[row] = correct[row] = None
+        calls: dict[int, tuple[str, str, Any]] = {}
+        for row, response in enumerate(responses):
+            meta = response.prompt.meta
+            if "task" not in meta or "entry" not in meta:
                 continue
-            score = float(outcomes[key].value) if outcomes[key].status == "ok" else 0.0
-            correct[row] = score >= self.threshold
-            values[row] = score if self.partial or correct[row] else 0.0
-        found = [outcomes[key] for key in keys.values()]
+            values[row] = 0.0
+            correct[row] = False
+            answer = answers[row]
+            if answer is not None:
+                call = (meta["task"], answer, meta["entry"])
+                if not self.strict or has_form(*call):
+                    calls[row] = call
+        outcomes = self._score_distinct(calls)
+        for row, outcome in outcomes.items():
+            if outcome == NOT_STARTED:
+                values[row] = correct[row] = None
+            elif outcome.status == "ok":
+                is_correct = outcome.value >= self.threshold
+                correct[row] = is_correct
+                values[row] = float(outcome.value) if self.partial or is_correct else 0.0
+        begun = [outcome for outcome in outcomes.values() if outcome != NOT_STARTED]
         return Scores(
             values=values,
             correct=correct,
-            counts=failure_counts([outcome for outcome in found if outcome != NOT_STARTED])
-            | {"not_started": found.count(NOT_STARTED)},
+            counts=failure_counts(begun) | {"not_started": len(outcomes) - len(begun)},
             columns={"extracted": answers},
         )
 
-    def _score(self, pool: Pool, calls: Sequence[Any]) -> list[Outcome]:
-        # the confined process itself is stopped after `timeout_s`
-        timeout_s = self.timeout_s + START_TIMEOUT_S
-        return (
-            pool.map(calls, timeout_s=timeout_s, batch_timeout_s=self.batch_timeout_s)
-            if calls
-            else []
+    def _score_distinct(self, calls: Mapping[int, tuple[str, str, Any]]) -> dict[int, Outcome]:
+        """Return the outcome of each row's call; equal answers to an entry are scored once."""
+        keys = {row: (task, answer, id(entry)) for row, (task, answer, entry) in calls.items()}
+        distinct = {keys[row]: call for row, call in calls.items()}
+        scored = self._score(list(distinct.values()))
+        outcomes = dict(zip(distinct, map(_as_timeout, scored), strict=True))
+        return {row: outcomes[key] for row, key in keys.items()}
+
+    def _score(self, calls: Sequence[tuple[str, str, Any]]) -> list[Outcome]:
+        limits = replace(
+            PACKAGES,
+            timeout_s=self.timeout_s,
+            memory_mb=self.memory_mb,
+            confined=self.walls == "full",
+        )
+        pool = shared_pool(TARGET, self.workers, os.getpid(), warmup=(limits,))
+        return pool.map(
+            [((limits, *call),) for call in calls],
+            # the confined process itself is stopped after `timeout_s`
+            timeout_s=self.timeout_s + START_TIMEOUT_S,
+            batch_timeout_s=self.batch_timeout_s,
         )
 
 
@@ -142,29 +143,24 @@ def _answer(text: str) -> str | None:
     """Return the answer in `text` (`grader.extract`) as it is written: without the limit on its
     length for mathematics, and with characters such as `_`, which are emphasis there and cells of a
     board here."""
-    answer, turn = extract(text), without_thoughts(text)
+    answer = extract(text)
+    turn = without_thoughts(text)
     if "<think>" in turn or boxes(turn):
         return answer
-    start, end = turn.rfind("<answer>"), turn.rfind("</answer>")
-    written = (turn[start + len("<answer>") : end] if 0 <= start < end else turn).strip()
-    if (fenced := _FENCED.fullmatch(written)) is not None:
+    start = turn.rfind("<answer>")
+    end = turn.rfind("</answer>")
+    tagged = 0 <= start < end
+    written = (turn[start + len("<answer>") : end] if tagged else turn).strip()
+    fenced = _FENCED.fullmatch(written)
+    if fenced is not None:
         return fenced[1].strip() if len(written) <= MAX_CHARACTERS else None
-    if 0 <= start < end and MAX_CHARS < len(written) <= MAX_CHARACTERS:
+    if tagged and MAX_CHARS < len(written) <= MAX_CHARACTERS:
         return written
-    return (
-        written
-        if written.strip("*_`").strip() == answer and not _EMPHASIZED.fullmatch(written)
-        else answer
-    )
+    is_whole = written.strip("*_`").strip() == answer and not _EMPHASIZED.fullmatch(written)
+    return written if is_whole else answer
 
 
 def _as_timeout(outcome: Outcome) -> Outcome:
-    return (
-        Outcome("timeout")
-        if outcome.status == "error" and str(outcome.value).startswith(TimeoutError.__name__)
-        else outcome
-    )
-
-
-def _call(meta: Mapping[str, Any], answer: str) -> tuple[str, str, Any]:
-    return meta["task"], answer, meta["entry"]
+    """Return an error of the scorer's time limit as a timeout."""
+    late = outcome.status == "error" and str(outcome.value).startswith(TimeoutError.__name__)
+    return Outcome("timeout") if late else outcome

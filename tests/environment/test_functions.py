@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rlmods.environment.functions import calculator, python
-from rlmods.grading.sandbox.walls import missing_support
+from rlmods.grading.sandbox.confinement import missing_support
 
 
 class TestCalculator:
