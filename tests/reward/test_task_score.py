@@ -44,7 +44,10 @@ def test_partial_scores_are_paid_on_request() -> None:
         response(f"<answer>{text}</answer>", task="chain_sum", entry=entry)
         for text in ("55", "not 55", "54, 55", "7", "55")
     ]
-    strict, partial = TaskScore(workers=1)(rows), TaskScore(workers=1, partial=True)(rows)
+    strict, partial = (
+        TaskScore(workers=1)(rows),
+        TaskScore(workers=1, partial=True, strict=False)(rows),
+    )
     assert strict.values == [1.0, 0.0, 0.0, 0.0, 1.0]
     assert all(0 < partial[row] < 0.99 for row in (1, 2))
     assert strict.correct == partial.correct == [True, False, False, False, True]

@@ -67,9 +67,10 @@ def read_tests(tests: Any, entry_point: str | None = None, setup: str | None = N
         raise ValueError("there are no unit tests")
     if parsed.cases and not any(expected.strip() for _, expected in parsed.cases):
         raise ValueError("an empty program passes the unit tests: all expected outputs are empty")
-    taken = parsed.names_under_test() if parsed.asserts else set()
+    taken: set[str] = set()
     for test in parsed.asserts:
         taken |= _imported_from_the_code(_parse(test))
+    taken |= parsed.names_under_test()
     for name in sorted(taken):
         if name.lower().startswith("assert") or name == "approx":
             raise ValueError(
@@ -97,8 +98,6 @@ def _read(tests: Any, entry_point: str | None) -> Tests:
         raise ValueError(
             "unit tests are {inputs, outputs}, a list of {input, output}, or Python with assertions"
         )
-    for test in parsed.asserts:
-        _parse(test)
     return parsed
 
 
