@@ -102,9 +102,9 @@ def build(name: str, config: Any, settings: Mapping[str, Any], options: Mapping[
     """
     from transformers import AutoModelForCausalLM
 
-    if formats := [key for key in OTHER_FORMATS if getattr(config, key, None)] or list(
-        type(config).extra_files
-    ):
+    formats = [key for key in OTHER_FORMATS if getattr(config, key, None)]
+    formats += getattr(type(config), "extra_files", ())  # of transformers from 5.23 on
+    if formats:
         raise CannotDeferError(f"its configuration has {formats[0]}")
     shapes = _stored_shapes(name, options)
     with torch.device("meta"):
@@ -129,20 +129,20 @@ def _stored_shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[str
 
     if find("adapter_config.json"):
         raise CannotDeferError("it has an adapter")
-    if file := find("model.safetensors"):
+    file = find("model.safetensors")
+    index = find("model.safetensors.index.json")
+    if file is not None:
         files = [file]
-    elif index := find("model.safetensors.index.json"):
+    elif index is not None:
         files, _ = get_checkpoint_shard_files(name, index, **options)
     else:
         raise CannotDeferError("its weights are not safetensors")
-    shapes = dict[str, tuple[str, tuple[int, ...]]]()
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
     try:
         for path in files:
             with safe_open(path, "pt", device="cpu") as tensors:
-                shapes |= {
-                    key: (path, tuple(tensors.get_slice(key).get_shape()))
-                    for key in tensors.keys()  # noqa: SIM118
-                }
+                for key in tensors.keys():  # noqa: SIM118
+                    shapes[key] = (path, tuple(tensors.get_slice(key).get_shape()))
     except SafetensorError as error:
         raise CannotDeferError(f"{path} is broken") from error
     return shapes
@@ -153,14 +153,10 @@ def _find_weights(model: Any, shapes: Mapping[str, tuple[str, tuple[int, ...]]])
     names."""
     from transformers.conversion_mapping import get_model_conversion_mapping
 
-    conversions = get_model_conversion_mapping(model)
-    if converted := [
-        key
-        for key in shapes
-        for conversion in conversions
-        if conversion.rename_source_key(key)[1] is not None
-    ]:
-        raise CannotDeferError(f"transformers converts {converted[0]}")
+    for conversion in get_model_conversion_mapping(model):
+        for key in shapes:
+            if conversion.rename_source_key(key)[1] is not None:
+                raise CannotDeferError(f"transformers converts {key}")
     if model._get_dtype_plan(model.dtype):
         raise CannotDeferError("some of its weights stay in float32")
     places: dict[int, list[str]] = {}
@@ -190,20 +186,24 @@ def initialize_buffers(model: Any) -> None:
     Raises:
         CannotDeferError: transformers does not compute one of them.
     """
-    buffers = [
-        (module, name) for module in model.modules() for name in module._non_persistent_buffers_set
-    ]
-    for module, name in buffers:
-        if (buffer := module._buffers[name]) is not None:
-            fill = torch.nan if buffer.is_floating_point() else 0
-            module._buffers[name] = torch.full_like(buffer, fill, device="cpu")
+    for module, name, buffer in _unsaved_buffers(model):
+        fill = torch.nan if buffer.is_floating_point() else 0
+        module._buffers[name] = torch.full_like(buffer, fill, device="cpu")
     # as in from_pretrained; weights on the meta device have no values, and draw no random numbers
     model.initialize_weights()
-    if any(
-        (x := module._buffers[name]) is not None and bool(x.isnan().any())
-        for module, name in buffers
-    ):
-        raise CannotDeferError("transformers does not compute its buffers")
+    for _, _, buffer in _unsaved_buffers(model):
+        if buffer.isnan().any():
+            raise CannotDeferError("transformers does not compute its buffers")
+
+
+def _unsaved_buffers(model: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
+    found = []
+    for module in model.modules():
+        for name in module._non_persistent_buffers_set:
+            buffer = module._buffers[name]
+            if buffer is not None:
+                found.append((module, name, buffer))
+    return found
 
 
 def _generation_config(name: str, options: Mapping[str, Any]) -> Any:
@@ -221,13 +221,13 @@ def share_weights(network: nn.Module, copy: nn.Module) -> None:
     """Let `copy`, a network on the meta device with the modules of `network`, read the same
     weights."""
     for name, module in network.named_modules():
-        if ATTRIBUTE in vars(module):
-            target = copy.get_submodule(name)
-            stored = {
-                key: replace(x, dtype=module._parameters[key].dtype)
-                for key, x in getattr(module, ATTRIBUTE).items()
-            }
-            setattr(target, ATTRIBUTE, stored)
+        stored = {}
+        for key, place in _places(module).items():
+            parameter = module._parameters[key]
+            assert parameter is not None
+            stored[key] = replace(place, dtype=parameter.dtype)
+        if stored:
+            setattr(copy.get_submodule(name), ATTRIBUTE, stored)
 
 
 def first_values(network: nn.Module, num: int) -> dict[int, Tensor]:
@@ -245,23 +245,20 @@ def cpu_placeholders(network: nn.Module) -> Iterator[None]:
     """Replace the weights that have not been read by CPU tensors of the same shape with a single
     element in memory, inside the block: for code that creates further weights on the device of
     these."""
-    unread = _unread(network)
-    empty = {
-        key: torch.zeros((), dtype=x.dtype, device="cpu").expand(x.shape)
-        for key, (x, _) in unread.items()
-    }
-    placeholders = {key: nn.Parameter(x, requires_grad=False) for key, x in empty.items()}
-    places = [
-        (module, name) for module in network.modules() for name in vars(module).get(ATTRIBUTE, ())
-    ]
-    originals = [module._parameters[name] for module, name in places]
+    placeholders = {}
+    for key, (parameter, _) in _unread(network).items():
+        empty = torch.zeros((), dtype=parameter.dtype, device="cpu").expand(parameter.shape)
+        placeholders[key] = nn.Parameter(empty, requires_grad=False)
+    originals = []
+    for module in network.modules():
+        originals += [(module, name, module._parameters[name]) for name in _places(module)]
     try:
-        for (module, name), x in zip(places, originals, strict=True):
-            module._parameters[name] = placeholders[id(x)]
+        for module, name, original in originals:
+            module._parameters[name] = placeholders[id(original)]
         yield
     finally:
-        for (module, name), x in zip(places, originals, strict=True):
-            module._parameters[name] = x
+        for module, name, original in originals:
+            module._parameters[name] = original
 
 
 @torch.no_grad()
@@ -272,13 +269,13 @@ def read(network: nn.Module, device: torch.device | str = "cpu") -> None:
     Raises:
         UserError: a file cannot be read.
     """
-    weights = {
-        key: (parameter, _load(parameter, stored, device))
-        for key, (parameter, stored) in _unread(network).items()
-    }
+    unread = _unread(network)  # keeps the parameters, whose ids are the keys
+    weights = {}
+    for key, (parameter, stored) in unread.items():
+        weights[key] = _load(parameter, stored, device)
     for module in network.modules():
         for name in vars(module).pop(ATTRIBUTE, ()):
-            _, module._parameters[name] = weights[id(module._parameters[name])]
+            module._parameters[name] = weights[id(module._parameters[name])]
 
 
 def read_on_every_rank(network: nn.Module, reason: str) -> None:
@@ -293,14 +290,19 @@ def read_on_every_rank(network: nn.Module, reason: str) -> None:
 
 def _unread(network: nn.Module) -> dict[int, tuple[nn.Parameter, Stored]]:
     """Return the weights that have not been read, by `id`; tied weights are one parameter."""
-    places = (
-        (module._parameters[name], x)
-        for module in network.modules()
-        for name, x in vars(module).get(ATTRIBUTE, {}).items()
-    )
-    return {
-        id(parameter): (parameter, stored) for parameter, stored in places if parameter is not None
-    }
+    unread = {}
+    for module in network.modules():
+        for name, stored in _places(module).items():
+            parameter = module._parameters[name]
+            if parameter is not None:
+                unread[id(parameter)] = (parameter, stored)
+    return unread
+
+
+def _places(module: nn.Module) -> dict[str, Stored]:
+    """Return the places of a module's own weights that have not been read, by name."""
+    places: dict[str, Stored] = vars(module).get(ATTRIBUTE, {})
+    return places
 
 
 def _load(parameter: nn.Parameter, stored: Stored, device: torch.device | str) -> nn.Parameter:
@@ -310,9 +312,8 @@ def _load(parameter: nn.Parameter, stored: Stored, device: torch.device | str) -
         if chunk.sizes[1:] != values.shape[1:]:
             raise ValueError(f"{stored.name} is sharded by columns")
         if chunk.sizes[0]:
-            values.to_local().copy_(
-                stored.read(slice(chunk.offsets[0], chunk.offsets[0] + chunk.sizes[0]))
-            )
+            start = chunk.offsets[0]
+            values.to_local().copy_(stored.read(slice(start, start + chunk.sizes[0])))
     else:
         values.copy_(stored.read())
     return nn.Parameter(values, requires_grad=parameter.requires_grad)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -35,23 +34,20 @@ def choose(network: nn.Module, device: str, *, is_fast: bool | None = None) -> P
         device: type of the device: "cuda", "cpu", "mps", ...
         is_fast: True if the device computes bfloat16 at speed; None: as found on this machine.
     """
-    size, dtypes = (
-        sum(p.numel() for p in network.parameters()),
-        {p.dtype for p in network.parameters() if p.is_floating_point()},
-    )
+    size = sum(p.numel() for p in network.parameters())
+    dtypes = {p.dtype for p in network.parameters() if p.is_floating_point()}
     if size < MIN_PARAMETERS:
         return Precision(
             "32-true", f"bfloat16 is for models of {MIN_PARAMETERS / 1e6:.0f}M parameters or more"
         )
-    if others := dtypes - {torch.float32, torch.bfloat16}:
+    others = dtypes - {torch.float32, torch.bfloat16}
+    if others:
         return Precision("32-true", f"the weights are {str(others.pop()).removeprefix('torch.')}")
-    found, reason = has_fast_bfloat16(device)
-    if is_fast is not None:
-        found, reason = (
-            is_fast,
-            "GPUs compute bfloat16 at speed" if is_fast else "without fast bfloat16",
-        )
-    return Precision("bf16-mixed" if found else "32-true", reason)
+    if is_fast is None:
+        is_fast, reason = has_fast_bfloat16(device)
+    else:
+        reason = "GPUs compute bfloat16 at speed" if is_fast else "without fast bfloat16"
+    return Precision("bf16-mixed" if is_fast else "32-true", reason)
 
 
 def has_fast_bfloat16(device: str) -> tuple[bool, str]:
@@ -66,11 +62,8 @@ def has_fast_bfloat16(device: str) -> tuple[bool, str]:
         return found, f"this GPU computes {'bfloat16 at speed' if found else 'no bfloat16'}"
     if device == "cpu":
         if not hasattr(torch.cpu, "get_capabilities"):
-            return (
-                False,
-                "this version of PyTorch does not tell whether the processor has matrix units",
-            )
-        capabilities: Mapping[str, Any] = torch.cpu.get_capabilities()
+            return False, "this version of PyTorch does not know about matrix units"
+        capabilities: Mapping[str, object] = torch.cpu.get_capabilities()
         found = bool(capabilities.get("amx_bf16", False))
         return found, f"this processor has {'' if found else 'no '}matrix units for bfloat16 (AMX)"
     return False, f"no fast bfloat16 on {device}"

@@ -45,12 +45,11 @@ def shard(
     }
     if offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
-        network.runs_on = (
-            torch.device(mesh.device_type, torch.cuda.current_device())
-            if mesh.device_type == "cuda"
-            else torch.device("cpu")
-        )  # type: ignore[assignment]
-    if not (parts := blocks(network)):  # a value head, which computes in float32
+        index = f":{torch.cuda.current_device()}" if mesh.device_type == "cuda" else ""
+        device: Any = torch.device(f"{mesh.device_type}{index}")
+        network.runs_on = device
+    parts = blocks(network)
+    if not parts:  # a value head, which computes in float32
         options["mp_policy"] = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     for block in parts:
         fully_shard(block, **options)
@@ -64,11 +63,9 @@ def shard(
 def blocks(network: nn.Module) -> list[nn.Module]:
     """Return the transformer blocks of a network, by the `_no_split_modules` of transformers; empty
     for other networks."""
-    names = {
-        name
-        for module in network.modules()
-        for name in getattr(module, "_no_split_modules", None) or ()
-    }
+    names: set[str] = set()
+    for module in network.modules():
+        names.update(getattr(module, "_no_split_modules", None) or ())
     return [module for module in network.modules() if type(module).__name__ in names]
 
 
@@ -166,12 +163,10 @@ def shard_like(x: Tensor, like: Tensor) -> Tensor:
 def load_full_state(network: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Load full tensors with `network.load_state_dict`; every rank has them."""
     current = network.state_dict()
-    network.load_state_dict(
-        {
-            name: shard_like(tensor, current[name]) if name in current else tensor
-            for name, tensor in state.items()
-        }
-    )
+    shards = {}
+    for name, tensor in state.items():
+        shards[name] = shard_like(tensor, current[name]) if name in current else tensor
+    network.load_state_dict(shards)
     for part in network.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
@@ -189,13 +184,10 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, A
     weights = [p for group in optimizer.param_groups for p in group["params"]]
     indices = [index for group in state["param_groups"] for index in group["params"]]
     like = dict(zip(indices, weights, strict=True))
-    sharded = {
-        index: {
-            k: shard_like(v, like[index])
-            if isinstance(v, Tensor) and v.shape == like[index].shape
-            else v
-            for k, v in values.items()
-        }
-        for index, values in state["state"].items()
-    }
+    sharded: dict[int, dict[str, Any]] = {}
+    for index, values in state["state"].items():
+        sharded[index] = {}
+        for name, value in values.items():
+            has_shape = isinstance(value, Tensor) and value.shape == like[index].shape
+            sharded[index][name] = shard_like(value, like[index]) if has_shape else value
     optimizer.load_state_dict({"state": sharded, "param_groups": state["param_groups"]})

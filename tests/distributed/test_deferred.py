@@ -22,6 +22,7 @@ from transformers import (
     LlamaForCausalLM,
     OPTConfig,
     OPTForCausalLM,
+    PreTrainedConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -123,6 +124,19 @@ def assert_same(loaded: nn.Module, read: nn.Module) -> None:
 
 
 class TestBuild:
+    @pytest.mark.parametrize("file", [None, "extra.safetensors"])
+    def test_versions_of_transformers(
+        self, file: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Before 5.23, configurations do not list the extra files of a model."""
+        if file is None:
+            monkeypatch.delattr(PreTrainedConfig, "extra_files", raising=False)
+        else:
+            monkeypatch.setattr(LlamaConfig, "extra_files", (file,), raising=False)
+        with deferred.defer_loading(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert deferred.is_deferred(load(folder)) == (file is None)
+
     @pytest.mark.parametrize("kind", MODELS)
     def test_weights_and_buffers(self, kind: str, tmp_path: Path) -> None:
         save(MODELS[kind](), tmp_path)
