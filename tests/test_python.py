@@ -33,13 +33,13 @@ def test_the_code_trains_and_shows_progress(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_names_of_the_page_exist() -> None:
-    from rlmods import algo, callbacks, policy
+    from rlmods import algo, callbacks, logger, policy
 
     for module, name in (
         (policy, "HuggingFace"),
         (algo, "PolicyGradientSettings"),
         (callbacks, "Samples"),
-        (callbacks, "JsonlLogger"),
+        (logger, "JsonlLogger"),
     ):
         assert f"{name}(" in PAGE
         assert hasattr(module, name), name

@@ -52,7 +52,7 @@ SERVICES = {"cli", "config", "distributed", "grading", "lab", "memory", "run", "
 """Packages that are not configuration groups."""
 NOT_CHOSEN = {
     "algo": {"Batch", "Learner", "PolicyGradientSettings"},
-    "callbacks": {"JsonlLogger", "Summary"},
+    "callbacks": {"Summary"},
     "data": {"PromptLoader", "PromptModule", "Splits"},
     "policy": {"AdaptedPolicy", "Policy", "ScalarModel"},
     "reward": {"Isolated"},

@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import rich
-from lightning import Callback, Trainer
+from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from rich import progress as bars
+from rich.console import Console
 from rich.table import Column
 
-from rlmods.callbacks.hooks import Metrics, Rows
+from rlmods.callbacks.hooks import Metrics, Rows, as_learner
 from rlmods.protocols import ReportsTokens
+
+if TYPE_CHECKING:
+    from rlmods.algo import Learner
 
 METRICS = {
     "loss": "train/loss",
@@ -64,9 +68,11 @@ class Progress(Callback):
             printed.
         """
         self.patience_s = patience_s
-        self._bars: bars.Progress | None = None
+        self._bars: Bars | None = None
         self._validation = ""
-        self._last_output = self._sampling_since = self._phase_since = time.monotonic()
+        now = time.monotonic()
+        self._last_output = now
+        self._phase_since = now
         self._phase = ("", 0)
         """Latest phase seen, and its iteration."""
         self._phase_start = 0
@@ -75,123 +81,86 @@ class Progress(Callback):
         self._thread: threading.Thread | None = None
 
     @rank_zero_only
-    def on_train_start(self, trainer: Trainer, learner: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        learner = as_learner(pl_module)
         self._last_output = time.monotonic()
+        if isinstance(learner.rollout, ReportsTokens):
+            learner.rollout.on_tokens = self.on_tokens
+        console = rich.get_console()
+        if console.is_terminal:
+            self._bars = Bars(console, learner.iteration, learner.max_iterations)
         self._stop.clear()
         self._thread = threading.Thread(
             target=self._watch, args=(learner,), name="progress", daemon=True
         )
-        if isinstance(getattr(learner, "rollout", None), ReportsTokens):
-            learner.rollout.on_tokens = self.on_tokens
-        console = rich.get_console()
-        if console.is_terminal:
-            fixed, flexible = (
-                Column(no_wrap=True),
-                Column(no_wrap=False, overflow="ellipsis", max_width=200),
-            )  # truncates on narrow terminals
-            self._bars = bars.Progress(
-                bars.TextColumn("{task.description}", table_column=fixed),
-                bars.BarColumn(bar_width=10, table_column=Column(no_wrap=True)),
-                bars.MofNCompleteColumn(table_column=Column(no_wrap=True)),
-                bars.TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
-                bars.TextColumn("{task.fields[details]}", table_column=flexible),
-                console=console,
-            )
-            self._iterations = self._bars.add_task(
-                "iterations", total=trainer.max_iterations, completed=learner.iteration, details=""
-            )  # type: ignore[attr-defined]
-            self._sampling = self._bars.add_task("sampling", total=1, visible=False, details="")
-            self._phases = self._bars.add_task("", total=None, visible=False, details="")
-            self._bars.start()
         self._thread.start()
 
     @rank_zero_only
-    def on_preflight(self, trainer: Trainer, learner: Any, line: str) -> None:
+    def on_preflight(self, trainer: Trainer, learner: Learner, line: str) -> None:
         self._print(line)
 
     def on_tokens(self, done_rows: int, total_rows: int, tokens: int) -> None:
         """Update the sampling display; called by the rollout engine."""
-        now = time.monotonic()
         if self._bars is not None:
-            if not self._bars.tasks[self._sampling].visible:
-                self._bars.reset(self._sampling, visible=True)
-                self._sampling_since = now
-            rate = tokens / max(now - self._sampling_since, 1e-3)
-            details = f"{tokens} tokens, {rate:.0f}/s"
-            visible = done_rows < total_rows
-            self._bars.update(
-                self._sampling,
-                total=total_rows,
-                completed=done_rows,
-                details=details,
-                visible=visible,
-            )
-        elif now - self._last_output > self.patience_s:
+            self._bars.sampled(done_rows, total_rows, tokens)
+        elif time.monotonic() - self._last_output > self.patience_s:
             self._print(f"sampling {done_rows}/{total_rows} responses, {tokens} tokens")
 
     @rank_zero_only
-    def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
+    def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         seconds = metrics.get("time/iteration_s", time.monotonic() - self._last_output)
-        details = format_iteration(metrics, seconds)
+        details = format_iteration(metrics, seconds) + self._validation
         if self._bars is not None:
-            self._bars.update(
-                self._iterations, completed=learner.iteration, details=details + self._validation
-            )
-            self._bars.update(self._sampling, visible=False)
+            self._bars.iteration_ended(learner.iteration, details)
             self._last_output = time.monotonic()
         else:
-            self._print(f"iteration {learner.iteration}/{trainer.max_iterations}  {details}")  # type: ignore[attr-defined]
+            self._print(f"iteration {learner.iteration}/{learner.max_iterations}  {details}")
+            self._validation = ""
 
     @rank_zero_only
     def on_validation_metrics(
-        self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows
+        self, trainer: Trainer, learner: Learner, metrics: Metrics, rows: Rows
     ) -> None:
+        """Show the validation together with the iteration that it follows."""
         shown = format_validation(metrics)
-        if self._bars is not None:
-            self._validation = f"  {shown}" if shown else ""
-            self._last_output = time.monotonic()
-        elif shown:
-            self._print(f"iteration {learner.iteration}/{trainer.max_iterations}  {shown}")  # type: ignore[attr-defined]
+        self._validation = f"  {shown}" if shown else ""
+        self._last_output = time.monotonic()
+        if self._bars is None and learner.iteration == 0 and shown:
+            self._print(f"iteration 0/{learner.max_iterations}  {shown}")
+            self._validation = ""
 
-    def on_train_end(self, trainer: Trainer, learner: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._close()
 
-    def on_exception(self, trainer: Trainer, learner: Any, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         self._close()
 
-    def _watch(self, learner: Any) -> None:
+    def _watch(self, learner: Learner) -> None:
         """Loop of the thread: the main thread may be in a reward or in a microbatch for long."""
         while not self._stop.wait(min(1.0, self.patience_s / 5)):
             self.show_phase(learner)
 
-    def show_phase(self, learner: Any) -> None:
+    def show_phase(self, learner: Learner) -> None:
         """Show the current phase of the iteration if it takes long."""
-        now, phase, progress = (
-            time.monotonic(),
-            (learner.timer.phase, learner.iteration),
-            learner.timer.progress,
-        )
-        if phase != self._phase:
-            self._phase, self._phase_since, self._phase_start = phase, now, progress
-        name, seconds, bars = PHASES.get(phase[0], phase[0]), now - self._phase_since, self._bars
-        microbatches = (
-            f", {progress - self._phase_start} microbatches" if phase[0] == "update" else ""
-        )
-        if bars is not None:
-            visible = (
-                seconds >= MIN_SHOWN_S
-                and phase[0] in PHASES
-                and not bars.tasks[self._sampling].visible
-            )
-            bars.update(
-                self._phases,
-                description=name,
-                details=f"{seconds:.0f} s{microbatches}",
-                visible=visible,
-            )
+        now = time.monotonic()
+        name = learner.timer.phase
+        progress = learner.timer.progress
+        if (name, learner.iteration) != self._phase:
+            self._phase = (name, learner.iteration)
+            self._phase_since = now
+            self._phase_start = progress
+        seconds = now - self._phase_since
+        details = f"{seconds:.0f} s"
+        if name == "update":
+            details += f", {progress - self._phase_start} microbatches"
+        shown = PHASES.get(name, name)
+        if self._bars is not None:
+            self._bars.show_phase(shown, details, name in PHASES and seconds >= MIN_SHOWN_S)
         elif now - self._last_output > self.patience_s:
-            current = learner.iteration + (phase[0] not in AFTER)
-            self._print(f"iteration {current}: {name}, {seconds:.0f} s{microbatches}")
+            current = learner.iteration + (name not in AFTER)
+            self._print(f"iteration {current}: {shown}, {details}")
 
     def _close(self) -> None:
         """Stop the thread, and the bars, which restores the cursor."""
@@ -208,34 +177,84 @@ class Progress(Callback):
         self._last_output = time.monotonic()
 
 
+class Bars:
+    """Bars on a terminal: iterations, responses while they are sampled, and another phase."""
+
+    def __init__(self, console: Console, iteration: int, num_iterations: int) -> None:
+        fixed = Column(no_wrap=True)
+        flexible = Column(no_wrap=False, overflow="ellipsis", max_width=200)  # narrow terminals
+        self.progress = bars.Progress(
+            bars.TextColumn("{task.description}", table_column=fixed),
+            bars.BarColumn(bar_width=10, table_column=Column(no_wrap=True)),
+            bars.MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            bars.TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+            bars.TextColumn("{task.fields[details]}", table_column=flexible),
+            console=console,
+        )
+        add = self.progress.add_task
+        self._iterations = add("iterations", total=num_iterations, completed=iteration, details="")
+        self._sampling = add("sampling", total=1, visible=False, details="")
+        self._phases = add("", total=None, visible=False, details="")
+        self._sampling_since = time.monotonic()
+        self.progress.start()
+
+    def sampled(self, done_rows: int, total_rows: int, tokens: int) -> None:
+        """Update the bar of responses; it disappears with the last one."""
+        now = time.monotonic()
+        if not self.progress.tasks[self._sampling].visible:
+            self.progress.reset(self._sampling, visible=True)
+            self._sampling_since = now
+        rate = tokens / max(now - self._sampling_since, 1e-3)
+        self.progress.update(
+            self._sampling,
+            total=total_rows,
+            completed=done_rows,
+            details=f"{tokens} tokens, {rate:.0f}/s",
+            visible=done_rows < total_rows,
+        )
+
+    def iteration_ended(self, iteration: int, details: str) -> None:
+        """Update the bar of iterations."""
+        self.progress.update(self._iterations, completed=iteration, details=details)
+        self.progress.update(self._sampling, visible=False)
+
+    def show_phase(self, name: str, details: str, is_long: bool) -> None:
+        """Show a phase that takes long, unless responses are sampled."""
+        visible = is_long and not self.progress.tasks[self._sampling].visible
+        self.progress.update(self._phases, description=name, details=details, visible=visible)
+
+    def stop(self) -> None:
+        """Restore the cursor."""
+        self.progress.stop()
+
+
 def format_validation(metrics: Metrics) -> str:
     """Format the main validation metrics: `val/accuracy 0.480  val/pass@4 0.720`."""
-    shown = "  ".join(
-        f"{name} {value:.3f}"
-        for name, value in metrics.items()
-        if re.match(VALIDATION_METRICS, name)
-    )
+    shown = []
+    for name, value in metrics.items():
+        if re.match(VALIDATION_METRICS, name):
+            shown.append(f"{name} {value:.3f}")
     if not shown and "val/reward" in metrics:  # for rewards without gold answers
         return f"val/reward {metrics['val/reward']:.3f}"
-    return shown
+    return "  ".join(shown)
 
 
 def format_iteration(metrics: Metrics, seconds: float) -> str:
     """Format an iteration in one line: `reward 0.43  accuracy 0.38  tokens 6.1  clip low 0.01 high
     0.02  grad 0.8  1.2 s`."""
-    details = [
-        f"{name} {metrics[key]:.{1 if name == 'tokens' else 3}f}"
-        for name, key in METRICS.items()
-        if key in metrics
-    ]
-    clip = [metrics.get(f"train/clip_fraction/{side}") for side in ("low", "high")]
-    if None not in clip:
-        details.append(f"clip low {clip[0]:.2f} high {clip[1]:.2f}")
+    details = []
+    for name, key in METRICS.items():
+        if key in metrics:
+            digits = 1 if name == "tokens" else 3
+            details.append(f"{name} {metrics[key]:.{digits}f}")
+    low = metrics.get("train/clip_fraction/low")
+    high = metrics.get("train/clip_fraction/high")
+    if low is not None and high is not None:
+        details.append(f"clip low {low:.2f} high {high:.2f}")
     if metrics.get("train/skipped_steps") == 1:
         unscored = metrics.get("train/unscored_fraction") == 1
-        details.append(
-            "no step: every response is unscored" if unscored else "no step: no learning signal"
-        )
+        reason = "every response is unscored" if unscored else "no learning signal"
+        details.append(f"no step: {reason}")
     if "train/grad_norm" in metrics:
         details.append(f"grad {metrics['train/grad_norm']:.2g}")
     return "  ".join([*details, f"{seconds:.1f} s"])

@@ -34,11 +34,9 @@ class Retention:
     """Direction in which the metric is better."""
 
     def __post_init__(self) -> None:
-        for name in ("keep", "keep_every"):
-            if getattr(self, name) < 0:
-                raise UserError(
-                    f"callbacks.checkpoint.{name}={getattr(self, name)}: must be 0 or more"
-                )
+        for name, count in (("keep", self.keep), ("keep_every", self.keep_every)):
+            if count < 0:
+                raise UserError(f"callbacks.checkpoint.{name}={count}: must be 0 or more")
         if self.mode not in ("max", "min"):
             raise UserError(f"callbacks.checkpoint.best_mode={self.mode}: one of max, min")
 
@@ -49,31 +47,30 @@ class Retention:
     def best_iteration(self, values: Values) -> int | None:
         """Return the iteration with the best value, the first of equal ones; None without
         values."""
-        sign = 1 if self.mode == "max" else -1
-        known = [
-            (sign * value, -iteration)
-            for iteration, value in values.items()
-            if not math.isnan(value)
-        ]
-        return -max(known)[1] if known else None
+        known = sorted(i for i, value in values.items() if not math.isnan(value))
+        if not known:
+            return None
+        choose = max if self.mode == "max" else min
+        return choose(known, key=lambda iteration: values[iteration])
 
     def select(self, iterations: Iterable[int], values: Values) -> set[int]:
-        """Return those of `iterations` whose checkpoints are kept."""
+        """Return the iterations whose checkpoints are kept."""
         existing = sorted(iterations)
-        newest = existing[-self.keep :] if self.keep else existing
+        kept = set(existing[-self.keep :] if self.keep else existing)
+        kept.update(filter(self.is_permanent, existing))
         best = self.best_iteration({i: value for i, value in values.items() if i in existing})
-        return {*newest, *filter(self.is_permanent, existing), *(() if best is None else (best,))}
+        if best is not None:
+            kept.add(best)
+        return kept
 
     def read_values(self, path: Path, iterations: Iterable[int]) -> dict[int, float]:
         """Read the values of these iterations from `best.json`; {} if it is broken or holds another
         metric."""
         try:
             saved = json.loads(path.read_text())
-            values = (
-                {int(i): float(value) for i, value in saved["values"].items()}
-                if saved["metric"] == self.best
-                else {}
-            )
+            if saved["metric"] != self.best:
+                return {}
+            values = {int(i): float(value) for i, value in saved["values"].items()}
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             return {}
         return {i: values[i] for i in iterations if i in values}

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import rich
 import torch
-from lightning import Callback, Trainer
+from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from rich.panel import Panel
 from rich.text import Text
 
-from rlmods.callbacks.hooks import Metrics, Rows
-from rlmods.logger.samples import SampleLogger
+from rlmods.callbacks.hooks import Metrics, Row, Rows, as_learner
+from rlmods.logger.samples import TableLogger, table
 from rlmods.run import atomic_write, dumps
 from rlmods.run.printable import printable
+
+if TYPE_CHECKING:
+    from rlmods.algo import Learner
 
 TEXT_COLUMNS = ("prompt", "response", "answer")
 """Columns printed as separate paragraphs; other short columns go on one line below."""
@@ -25,7 +27,7 @@ TEXT_COLUMNS = ("prompt", "response", "answer")
 
 class Samples(Callback):
     """Write `iteration_000012.jsonl` (and `validation_000012.jsonl`), one row per response, print
-    some of the rows, and send tables of them to the loggers that keep tables (`SampleLogger`)."""
+    some of the rows, and send tables of them to the loggers that keep tables (`TableLogger`)."""
 
     def __init__(
         self,
@@ -47,76 +49,81 @@ class Samples(Callback):
             table_rows: number of rows of a table: the first ones, so that the responses to a prompt
             stand together.
         """
-        self.path, self.every, self.shown, self.print_every = Path(path), every, shown, print_every
-        self.table_every, self.table_rows = table_every, table_rows
+        self.path = Path(path)
+        self.every = every
+        self.shown = shown
+        self.print_every = print_every
+        self.table_every = table_every
+        self.table_rows = table_rows
 
     @rank_zero_only
-    def on_train_start(self, trainer: Trainer, learner: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Delete files of iterations after the one that training resumes from: they are
         repeated."""
         for path in self.path.glob("*.jsonl"):
-            if (match := re.fullmatch(r"(?:iteration|validation)_(\d+)", path.stem)) and int(
-                match[1]
-            ) > learner.iteration:
+            match = re.fullmatch(r"(?:iteration|validation)_(\d+)", path.stem)
+            if match and int(match[1]) > as_learner(pl_module).iteration:
                 path.unlink()
 
-    def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
+    def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         """Write, print and send a table; a collective, as each rank has its own rows."""
-        writes, prints, tables = (
-            _is_due(learner.iteration, every)
-            for every in (self.every, self.print_every, self.table_every)
-        )
-        rows = _gather_rows(learner.samples, trainer) if writes or prints or tables else []
-        if trainer.is_global_zero and writes:
-            self._write("iteration", learner.iteration, rows)
-        if trainer.is_global_zero and prints and self.shown:
-            for row in rows[:: max(1, len(rows) // self.shown)][: self.shown]:
-                rich.get_console().print(panel(row, f"iteration {learner.iteration}"))
-        if tables:
-            self._log_table(trainer, "iteration", learner.iteration, rows)
+        iteration = learner.iteration
+        is_written = _is_due(iteration, self.every)
+        is_printed = _is_due(iteration, self.print_every)
+        is_sent = _is_due(iteration, self.table_every)
+        if not (is_written or is_printed or is_sent):
+            return
+        rows = _gather_rows(learner.samples, trainer)
+        if is_written:
+            self._write("iteration", iteration, rows)
+        if is_printed and self.shown:
+            step = max(1, len(rows) // self.shown)
+            for row in rows[::step][: self.shown]:
+                rich.get_console().print(panel(row, f"iteration {iteration}"))
+        if is_sent:
+            self._send(trainer, "iteration", iteration, rows)
 
     def on_validation_metrics(
-        self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows
+        self, trainer: Trainer, learner: Learner, metrics: Metrics, rows: Rows
     ) -> None:
         """Write and send a table; a collective, as each rank has its own rows."""
-        rows = _gather_rows(rows, trainer) if self.every or self.table_every else []
-        if trainer.is_global_zero and self.every:
+        if not (self.every or self.table_every):
+            return
+        rows = _gather_rows(rows, trainer)
+        if self.every:
             self._write("validation", learner.iteration, rows)
         if self.table_every:
-            self._log_table(trainer, "validation", learner.iteration, rows)
+            self._send(trainer, "validation", learner.iteration, rows)
 
     def _write(self, kind: str, iteration: int, rows: Rows) -> None:
-        if rows:  # offline algorithms have none
-            atomic_write(
-                self.path / f"{kind}_{iteration:06d}.jsonl",
-                "".join(dumps(row) + "\n" for row in rows),
-            )
+        if rows:  # offline algorithms and other ranks than the first have none
+            path = self.path / f"{kind}_{iteration:06d}.jsonl"
+            atomic_write(path, "".join(dumps(row) + "\n" for row in rows))
 
-    def _log_table(self, trainer: Trainer, name: str, iteration: int, rows: Rows) -> None:
-        for logger in trainer.loggers if trainer.is_global_zero and rows else ():
-            if isinstance(logger, SampleLogger):
-                logger.log_samples(name, rows[: self.table_rows], iteration)
+    def _send(self, trainer: Trainer, name: str, iteration: int, rows: Rows) -> None:
+        if not rows:
+            return
+        columns, cells = table(rows[: self.table_rows])
+        for logger in trainer.loggers:
+            if isinstance(logger, TableLogger):
+                logger.log_table(f"samples/{name}", columns, cells, step=iteration)
 
 
-def panel(row: Mapping[str, Any], title: str) -> Panel:
+def panel(row: Row, title: str) -> Panel:
     """Format a row for the terminal. Model output is never parsed as rich markup, and its control
     characters are shown as escapes."""
-    texts = [
-        (name, printable(str(row[name]).strip()))
-        for name in TEXT_COLUMNS
-        if row.get(name) is not None
-    ]
-    fields = [
-        f"{key} {_format(value)}"
-        for key, value in row.items()
-        if key not in TEXT_COLUMNS and isinstance(value, int | float | str)
-    ]
-    body = Text("\n").join(
-        Text.assemble((f"{name:9}", "dim"), (text, "bold" if name == "response" else ""))
-        for name, text in texts
-    )
+    lines = []
+    fields = []
+    for name, value in row.items():
+        if name not in TEXT_COLUMNS and isinstance(value, int | float | str):
+            fields.append(f"{name} {_format(value)}")
+    for name in TEXT_COLUMNS:
+        if row.get(name) is not None:
+            text = printable(str(row[name]).strip())
+            style = "bold" if name == "response" else ""
+            lines.append(Text.assemble((f"{name:9}", "dim"), (text, style)))
     return Panel(
-        body,
+        Text("\n").join(lines),
         title=title,
         subtitle=Text(printable("  ".join(fields)), style="dim"),
         title_align="left",
@@ -136,6 +143,8 @@ def _gather_rows(rows: Rows, trainer: Trainer) -> Rows:
     """Gather the rows of all ranks on the first rank; the others get none."""
     if trainer.world_size == 1:
         return rows
-    gathered: list[Any] | None = [None] * trainer.world_size if trainer.is_global_zero else None
+    gathered: list[Rows | None] | None = None
+    if trainer.is_global_zero:
+        gathered = [None] * trainer.world_size
     torch.distributed.gather_object(rows, gathered)
-    return [row for part in gathered or [] for row in part]
+    return [row for part in gathered or [] for row in part or ()]

@@ -8,36 +8,41 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import torch
-from lightning import Callback, Trainer
+from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
-from rlmods.callbacks.hooks import Metrics
+from rlmods.callbacks.hooks import Metrics, as_learner
 from rlmods.errors import UserError
 from rlmods.protocols import ReportsTokens
+
+if TYPE_CHECKING:
+    from rlmods.algo import Learner
 
 SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that schedulers send before they kill."""
 EX_TEMPFAIL = 75
 """Exit status that asks the scheduler to run the same command again."""
+NO_DEADLINE = float("inf")
+Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class DeadlineError(Exception):
     """An iteration was aborted because it would not end before the deadline. Its work is lost."""
 
 
-def graceful_stop(trainer: Any) -> GracefulStop:
+def graceful_stop(trainer: Trainer) -> GracefulStop:
     """Return the trainer's `GracefulStop`; if the user removed it, a new one that is added to the
     callbacks."""
-    found = next(
-        (callback for callback in trainer.callbacks if isinstance(callback, GracefulStop)), None
-    )
-    if found is None:
-        found = GracefulStop()
-        trainer.callbacks.append(found)
-    return found
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        if isinstance(callback, GracefulStop):
+            return callback
+    callbacks.append(GracefulStop())
+    return graceful_stop(trainer)
 
 
 class GracefulStop(Callback):
@@ -66,62 +71,82 @@ class GracefulStop(Callback):
         self.iteration_aborted = False
         """True if the run ends within an iteration."""
         self._received = 0
-        self._deadline = float("inf")
+        self._deadline = NO_DEADLINE
+        self._iteration = 0
         self._iteration_start = time.monotonic()
         self._durations_s: deque[float] = deque(maxlen=5)
-        self._iteration = 0
-        self._previous_handlers: dict[int, Any] = {}
+        self._previous_handlers: dict[int, Handler] = {}
         self._is_first_rank = True
-        self._forward_signal: Callable[[int], None] = lambda number: None
+        self._forward_signal: Callable[[signal.Signals], None] | None = None
 
     @property
     def exit_status(self) -> int:
         """75 or 130; 1 if no signal ended the run."""
-        return {None: 1, int(signal.SIGINT): 130}.get(self.signal, EX_TEMPFAIL)
+        if self.signal is None:
+            return 1
+        return 130 if self.signal == signal.SIGINT else EX_TEMPFAIL
 
     @property
     def interrupted(self) -> bool:
         """True if a signal ended the run."""
         return self.signal is not None or self.iteration_aborted
 
-    def stop_after_lost_rank(self, why: str) -> bool:
-        """Return True, and stop this rank too, if the lost rank reached its deadline or this rank
-        has received a signal."""
-        if self._received or DeadlineError.__name__ in why:
-            self.signal, self.iteration_aborted = self._received or int(signal.SIGTERM), True
+    def interrupted_with_other_ranks(self) -> bool:
+        """Return True if this rank has received a signal, when the connection to another one is
+        lost: that one has reached its deadline."""
+        if self._received:
+            self.signal = self._received
+            self.iteration_aborted = True
         return self.iteration_aborted
 
     def interrupted_before_training(self) -> bool:
         """Return True if Ctrl-C came before the handlers were installed."""
-        if not self._received and self.signal is None:
-            self.signal = int(signal.SIGINT)
-            return True
-        return False
+        if self._received or self.signal is not None:
+            return False
+        self.signal = int(signal.SIGINT)
+        return True
 
     # Lightning's hooks
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         environment = getattr(trainer.strategy, "cluster_environment", None)
         if isinstance(environment, SLURMEnvironment):
             # Lightning's requeueing saves its own checkpoint, within an iteration
             environment.auto_requeue = False
 
-    def on_train_start(self, trainer: Trainer, learner: Any) -> None:
-        self.signal, self._received, self._deadline = None, 0, float("inf")
-        self._iteration, self._iteration_start = learner.iteration, time.monotonic()
-        rollout: Any = getattr(learner, "rollout", None)
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        learner = as_learner(pl_module)
+        self.signal = None
+        self._received = 0
+        self._deadline = NO_DEADLINE
+        self._iteration = learner.iteration
+        self._iteration_start = time.monotonic()
+        rollout = learner.rollout
         if isinstance(rollout, ReportsTokens):
             inner = rollout.on_tokens
 
             def on_tokens(*progress: int) -> None:
-                self.on_safe_point(trainer, learner)
+                learner.timer.on_safe_point()
                 if inner is not None:
                     inner(*progress)
 
             rollout.on_tokens = on_tokens
         self._install_handlers(trainer)
 
-    def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restore Ctrl-C, after the last checkpoint. The other handlers stay until Lightning resets
+        all signals, because its own handler would forward them to ranks that are busy."""
+        self._restore_handler(signal.SIGINT)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        for number in list(self._previous_handlers):
+            self._restore_handler(number)
+
+    # The learner's hooks
+
+    def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         """Agree on a signal between ranks."""
         self._iteration = learner.iteration
         now = time.monotonic()
@@ -133,27 +158,19 @@ class GracefulStop(Callback):
             self.signal = number
             trainer.should_stop = True
 
-    def on_train_end(self, trainer: Trainer, learner: Any) -> None:
-        """Restore Ctrl-C, after the last checkpoint. The other handlers stay until Lightning resets
-        all signals, because its own handler would forward them to ranks that are busy."""
-        self._restore_handler(signal.SIGINT)
-
-    def on_exception(self, trainer: Trainer, learner: Any, exception: BaseException) -> None:
-        for number in list(self._previous_handlers):
-            self._restore_handler(number)
-
-    # The learner's hooks
-
-    def on_safe_point(self, trainer: Trainer, learner: Any) -> None:
+    def on_safe_point(self, trainer: Trainer, learner: Learner) -> None:
         """
         Raises:
             DeadlineError: the deadline has passed.
         """
         if time.monotonic() > self._deadline:
-            self.signal, self.iteration_aborted = self._received, True
+            self.signal = self._received
+            self.iteration_aborted = True
             raise DeadlineError(
                 f"iteration {learner.iteration + 1} would not have ended within {self.grace_s:g} s"
             )
+
+    # Signals
 
     def handle_signal(self, number: int) -> None:
         """Record a signal; set the deadline on the first one of a scheduler."""
@@ -162,39 +179,37 @@ class GracefulStop(Callback):
             self._restore_handler(signal.SIGINT)
             self._print("press Ctrl-C again to stop at once")
             return
-        if self._deadline < float("inf"):  # schedulers repeat signals
+        if self._deadline < NO_DEADLINE:  # schedulers repeat signals
             return
-        self._forward_signal(number)
+        if self._forward_signal is not None:
+            self._forward_signal(signal.Signals(number))
         now = time.monotonic()
         self._deadline = now + (1e9 if self.grace_s is None else self.grace_s)
-        if self._iteration_start + max(self._durations_s, default=0.0) > self._deadline:
+        expected_end = self._iteration_start + max(self._durations_s, default=0.0)
+        if expected_end > self._deadline:
             self._deadline = now
         self._print(f"received {signal.Signals(number).name}")
 
     def _print(self, reason: str) -> None:
         if self._is_first_rank:
-            print(
-                f"\nstopping after iteration {self._iteration + 1}; {reason}",
-                file=sys.stderr,
-                flush=True,
-            )
+            line = f"\nstopping after iteration {self._iteration + 1}; {reason}"
+            print(line, file=sys.stderr, flush=True)
 
     def _install_handlers(self, trainer: Trainer) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
         self._is_first_rank = trainer.is_global_zero
-        launcher = trainer.strategy.launcher
         # to ranks that this one has started
-        self._forward_signal = getattr(launcher, "kill", self._forward_signal)
+        self._forward_signal = getattr(trainer.strategy.launcher, "kill", None)
         for number in (signal.SIGINT, *SCHEDULER_SIGNALS):
             handler = signal.getsignal(number)
-            ignored = (None, signal.SIG_IGN)  # as in a background job
-            if handler not in ignored and (
-                number != signal.SIGINT or handler is signal.default_int_handler
-            ):
-                self._previous_handlers[number] = signal.signal(
-                    number, lambda number, _: self.handle_signal(number)
-                )
+            is_ignored = handler in (None, signal.SIG_IGN)  # as in a background job
+            is_replaced = number == signal.SIGINT and handler is not signal.default_int_handler
+            if not is_ignored and not is_replaced:
+                self._previous_handlers[number] = signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.handle_signal(number)
 
     def _restore_handler(self, number: int) -> None:
         if number in self._previous_handlers:

@@ -14,16 +14,16 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Learner
-from rlmods.callbacks import JsonlLogger, Summary
+from rlmods.callbacks import Summary
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
-from rlmods.callbacks.table import show_plan
-from rlmods.callbacks.watchdog import RESUME_HINT
 from rlmods.cli.console import plain_errors, silence_libraries
 from rlmods.cli.sweep import run_member
+from rlmods.cli.table import show_plan
 from rlmods.config import compose
-from rlmods.distributed.collectives import is_first_rank
+from rlmods.distributed.collectives import is_first_rank, is_lost_connection
 from rlmods.distributed.strategy import check_resume
 from rlmods.errors import UserError
+from rlmods.logger import JsonlLogger, trackers
 from rlmods.memory.allocator import keep_freed_memory
 from rlmods.run import RunDir
 from rlmods.run.lock import is_locked
@@ -144,6 +144,8 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
         learner = plan.learner()
     num_ranks = plan.num_ranks()
     run_dir = RunDir.open(config, automatic_precision="trainer.precision" in plan.automatic)
+    label = clean_urls(plan.label)
+    trackers.configure(config.logger, run_dir.path, label)
     trainer = plan.trainer(
         [
             Summary(
@@ -160,9 +162,8 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     )
     check_resume(trainer.strategy, run_dir.checkpoint)
     show_plan(plan, learner, run_dir, num_ranks)
-    settings = saved_form(config)
-    for logger in trainer.loggers:
-        logger.log_hyperparams({"label": clean_urls(plan.label), **settings})
+    settings = {"label": label, **saved_form(config)}
+    trackers.start(trainer.loggers, run_dir.path, settings)
     try:
         trainer.fit(
             learner, datamodule=plan.data(), ckpt_path=run_dir.checkpoint, weights_only=True
@@ -173,14 +174,23 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
         if not graceful_stop(trainer).interrupted_before_training():
             raise
     except (RuntimeError, MemoryError) as error:
-        if (lost := getattr(trainer, "lost", None)) and not graceful_stop(
-            trainer
-        ).stop_after_lost_rank(lost):
-            raise UserError(f"{lost}; {RESUME_HINT}") from error
-        if not lost and is_out_of_memory(error):
+        if is_out_of_memory(error):
             raise out_of_memory(
                 learner.timer.phase, error, lambda stage: advise(stage, learner)
             ) from error
-        if not lost:
+        if not is_lost_connection(error):
             raise
+        if not graceful_stop(trainer).interrupted_with_other_ranks():
+            raise lost_rank(learner) from error
+    finally:
+        trackers.finish(trainer.loggers)
     return learner
+
+
+def lost_rank(learner: Learner) -> UserError:
+    """Return the error of a rank that has lost the connection to another one."""
+    return UserError(
+        f"another rank has ended or hangs, as this one noticed in phase {learner.timer.phase} of "
+        f"iteration {learner.iteration + 1}: see the output of the other ranks; resume=auto "
+        "continues from the latest checkpoint"
+    )

@@ -27,6 +27,7 @@ from rlmods.config.validation import load_splits, read_validation
 from rlmods.data.schema import import_extra
 from rlmods.distributed import strategy
 from rlmods.errors import UserError
+from rlmods.logger.trackers import PACKAGES
 from rlmods.reward import BySource, WeightedSum
 from rlmods.rollout.turns import over_turns
 from rlmods.training.batch import Batch
@@ -280,7 +281,8 @@ def _check_loggers(config: DictConfig) -> None:
             raise explain_plugin_error(error) or UserError(
                 f"logger.{name}: {one_line(error)}"
             ) from error
-        if package := getattr(kind, "package", None):
+        package = PACKAGES.get(kind.__name__)
+        if package is not None:
             import_extra(package, package, f"logger={name}")
 
 

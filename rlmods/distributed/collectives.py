@@ -55,6 +55,12 @@ def is_first_rank() -> bool:
     )
 
 
+def is_lost_connection(error: BaseException) -> bool:
+    """Return True for the error of a collective whose other ranks have ended, or have not joined it
+    within the time limit."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
+
+
 def all_gather(x: T) -> list[T]:
     """Return the picklable object `x` of every rank, in order of rank."""
     if not (dist.is_available() and dist.is_initialized()):

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.constants import default_pg_timeout
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from rlmods.distributed import deferred, sharded_checkpoint, sharding
@@ -31,13 +32,14 @@ class DDP(DDPStrategy):
     """Data parallelism: a full copy of every network on each rank, gradients averaged over
     ranks."""
 
-    def __init__(self, timeout_s: float = 1800.0, backend: str | None = None) -> None:
+    def __init__(self, timeout_s: float | None = 1800.0, backend: str | None = None) -> None:
         """
         Args:
-            timeout_s: seconds that a rank waits for the others in a collective operation.
+            timeout_s: seconds that a rank waits for the others in a collective operation; None:
+            torch's own limit.
             backend: backend of collectives; None: nccl on GPUs, gloo on CPUs.
         """
-        super().__init__(process_group_backend=backend, timeout=timedelta(seconds=timeout_s))
+        super().__init__(process_group_backend=backend, timeout=_time_limit(timeout_s))
 
 
 class FSDP2(ModelParallelStrategy):
@@ -53,26 +55,30 @@ class FSDP2(ModelParallelStrategy):
         replicas: int = 1,
         offload: bool = False,
         sharded_checkpoints: bool = False,
-        timeout_s: float = 1800.0,
+        timeout_s: float | None = 1800.0,
         backend: str | None = None,
     ) -> None:
         """
         Args:
             replicas: number of copies of the networks, each sharded over its part of the ranks
-            (hybrid sharding). With the number of
-                nodes as value, weights are gathered within a node. 1: one copy over all ranks.
+            (hybrid sharding). With the number of nodes as value, weights are gathered within a
+            node. 1: one copy over all ranks.
             offload: keep shards, gradients and optimizer state on the CPU.
             sharded_checkpoints: each rank writes its own shards.
-            timeout_s: seconds that a rank waits for the others in a collective operation.
+            timeout_s: seconds that a rank waits for the others in a collective operation; None:
+            torch's own limit.
             backend: backend of collectives; None: nccl on GPUs (with `offload` also gloo), gloo on
             CPUs.
         """
-        backend = backend or (
-            "cpu:gloo,cuda:nccl" if offload and torch.cuda.is_available() else None
+        if backend is None and offload and torch.cuda.is_available():
+            backend = "cpu:gloo,cuda:nccl"
+        super().__init__(
+            save_distributed_checkpoint=sharded_checkpoints,
+            process_group_backend=backend,
+            timeout=_time_limit(timeout_s),
         )
-        options = {"process_group_backend": backend, "timeout": timedelta(seconds=timeout_s)}
-        super().__init__(save_distributed_checkpoint=sharded_checkpoints, **options)  # type: ignore[arg-type]
-        self.replicas, self.offload = replicas, offload
+        self.replicas = replicas
+        self.offload = offload
         self.shards: DeviceMesh | None = None
 
     def setup_environment(self) -> None:
@@ -84,11 +90,11 @@ class FSDP2(ModelParallelStrategy):
         check_replicas(self.replicas, ranks)
         self._data_parallel_size, self._tensor_parallel_size = ranks, 1
         super().setup_environment()
-        shape, names = (
-            ((ranks,), ("shard",))
-            if self.replicas == 1
-            else ((self.replicas, ranks // self.replicas), ("replicate", "shard"))
-        )
+        shape: tuple[int, ...] = (ranks,)
+        names: tuple[str, ...] = ("shard",)
+        if self.replicas > 1:
+            shape = (self.replicas, ranks // self.replicas)
+            names = ("replicate", "shard")
         self.shards = init_device_mesh(self.root_device.type, shape, mesh_dim_names=names)
 
     def shard(self, network: nn.Module) -> None:
@@ -115,11 +121,9 @@ class FSDP2(ModelParallelStrategy):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         assert self.model is not None
-        return (
-            super().lightning_module_state_dict()
-            if self._save_distributed_checkpoint
-            else sharding.full_state(self.model)
-        )
+        if self._save_distributed_checkpoint:
+            return super().lightning_module_state_dict()
+        return sharding.full_state(self.model)
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         if self._save_distributed_checkpoint:
@@ -169,6 +173,10 @@ class FSDP2(ModelParallelStrategy):
         # empty for a folder
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):
             sharding.load_optimizer_state(optimizer, state)
+
+
+def _time_limit(seconds: float | None) -> timedelta | None:
+    return default_pg_timeout if seconds is None else timedelta(seconds=seconds)
 
 
 def check_replicas(replicas: int, ranks: int) -> None:
@@ -229,11 +237,8 @@ def check_resume(strategy: Any, checkpoint: Path | None) -> None:
     Raises:
         UserError: the checkpoint is sharded and the strategy is not.
     """
-    if (
-        checkpoint is not None
-        and checkpoint.is_dir()
-        and not isinstance(strategy, ModelParallelStrategy)
-    ):
+    is_sharded = checkpoint is not None and checkpoint.is_dir()
+    if is_sharded and not isinstance(strategy, ModelParallelStrategy):
         raise UserError(
             f"{checkpoint} is sharded: type trainer=fsdp, with trainer.devices=1 or more"
         )

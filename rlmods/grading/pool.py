@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from rlmods import activity
 from rlmods.grading.processes import InvalidReplyError, Worker, terminate
 from rlmods.grading.worker import HEADER
 
@@ -261,7 +260,6 @@ class _Batch:
                     if "error" in reply
                     else Outcome("ok", reply["ok"])
                 )
-                activity.count_reply()
             self.assign(worker)
             if worker.process.pid not in self.active:
                 return
@@ -297,7 +295,6 @@ class _Batch:
     def fail(self, worker: Worker, outcome: Outcome) -> None:
         if worker.call_index is not None:
             self.outcomes[worker.call_index] = outcome
-            activity.count_reply()
         self.kill(worker)
 
     def kill(self, worker: Worker) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import httpx2
 
-from rlmods import activity
 from rlmods.errors import UserError
 
 PREVIEW_LENGTH = 200
@@ -114,7 +113,6 @@ class Endpoint:
         response = self._send(body, deadline)
         if response.status_code != 200:
             raise self._rejection(response, str(body.get("model")))
-        activity.count_reply()
         try:
             return response.json()
         except (ValueError, RecursionError) as error:

@@ -16,12 +16,13 @@ Cell = str | float | int | bool | None
 
 
 @runtime_checkable
-class SampleLogger(Protocol):
-    """Logger that keeps tables of samples."""
+class TableLogger(Protocol):
+    """Logger that keeps tables, such as Lightning's WandbLogger."""
 
-    def log_samples(self, name: str, rows: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Log rows of the sample log. `name` is `iteration` or `validation`, `step` the number of
-        completed iterations."""
+    def log_table(
+        self, key: str, columns: list[str], data: list[list[Any]], *, step: int | None
+    ) -> None:
+        """Log a table under a name."""
         ...
 
 
@@ -31,23 +32,25 @@ def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Cell]
 
     A prompt of several messages becomes one text. Control characters, which a terminal or browser
     may execute, become escapes."""
-    cells = [
-        {name: _cell(value) for name, value in row.items() if _is_shown(name, value)}
-        for row in rows
-    ]
-    found = dict.fromkeys(name for row in cells for name in row)
-    columns = [
-        *(name for name in FIRST if name in found),
-        *(name for name in found if name not in FIRST),
-    ]
-    return columns, [[row.get(name) for name in columns] for row in cells]
+    shown: dict[str, None] = {}
+    for row in rows:
+        shown |= {name: None for name, value in row.items() if _is_shown(name, value)}
+    first = [name for name in FIRST if name in shown]
+    columns = first + [name for name in shown if name not in FIRST]
+    return columns, [_cells(row, columns) for row in rows]
 
 
-def _is_shown(name: str, value: Any) -> bool:
+def _cells(row: Mapping[str, Any], columns: Sequence[str]) -> list[Cell]:
+    return [_cell(name, row.get(name)) for name in columns]
+
+
+def _is_shown(name: str, value: object) -> bool:
     return name == "prompt" or value is None or isinstance(value, str | float | int)
 
 
-def _cell(value: Any) -> Cell:
+def _cell(name: str, value: Any) -> Cell:
+    if not _is_shown(name, value):
+        return None
     if isinstance(value, list):  # messages
         value = "\n".join(f"{message['role']}: {message['content']}" for message in value)
     return printable(value[:MAX_CHARS]) if isinstance(value, str) else value

@@ -13,7 +13,7 @@ from rlmods.adapter import LoRA, NoAdapter
 from rlmods.advantage import GAE, Accept
 from rlmods.algo import DPO, PPO, RFT, SFT, Batch, OnlineDPO
 from rlmods.callbacks import IterationCheckpoint
-from rlmods.callbacks.table import show_plan
+from rlmods.cli.table import show_plan
 from rlmods.critic import Separate, Shared
 from rlmods.errors import UserError
 from rlmods.kl import Penalty

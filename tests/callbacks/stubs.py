@@ -40,6 +40,10 @@ class Tiny(LightningModule):
         self.rollout = SimpleNamespace(on_tokens=None)
         self.timer = PhaseTimer(lambda hook: None, lambda stage: "")
 
+    @property
+    def max_iterations(self) -> int:
+        return int(self.trainer.max_iterations)  # type: ignore[attr-defined]
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=1.0, momentum=0.5)
 
@@ -65,7 +69,7 @@ class Tiny(LightningModule):
         metrics = {"train/reward": self.weight.item(), "train/response_tokens": 2.0}
         self.log_row(metrics)
         self.ended = metrics
-        self.trainer.should_stop = self.iteration >= self.trainer.max_iterations  # type: ignore[attr-defined]
+        self.trainer.should_stop = self.iteration >= self.max_iterations
 
     def on_train_batch_end(self, *args: Any) -> None:
         if self.ended is not None:

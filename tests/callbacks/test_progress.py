@@ -1,6 +1,7 @@
 import io
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import rich
@@ -46,8 +47,9 @@ def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_validation_line(capsys: pytest.CaptureFixture[str]) -> None:
-    stub, learner = trainer(), Tiny()
+    stub = trainer()
     stub.callbacks = [Progress()]
+    learner = SimpleNamespace(iteration=0, max_iterations=100)
     notify(
         stub,
         "on_validation_metrics",
@@ -126,7 +128,7 @@ def test_bars_on_a_terminal(screen: io.StringIO, tmp_path: Path) -> None:
         def training_step(self, batch: object, batch_idx: int) -> None:
             for done in (0, 8, 16):
                 self.rollout.on_tokens(done, 16, 3 * done)
-                progress._bars.refresh()  # type: ignore[union-attr]
+                progress._bars.progress.refresh()  # type: ignore[union-attr]
             notify(self.trainer, "on_validation_metrics", self, {"val/accuracy": 0.625}, [])
             super().training_step(batch, batch_idx)  # type: ignore[arg-type]
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from rlmods.callbacks import GracefulStop, IterationCheckpoint, JsonlLogger, Summary
+from rlmods.callbacks import GracefulStop, IterationCheckpoint, Monitor, Summary
 from rlmods.data import PromptModule
 from rlmods.distributed import trainer as trainers
 from rlmods.errors import UserError
+from rlmods.logger import JsonlLogger
 from rlmods.run import RunDir
 from tests.support import tiny_setup
 
@@ -62,17 +63,14 @@ def test_dropped_prompts_are_counted(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "other" / "summary.json").read_text())["dropped_prompts"] == 3
 
 
-def test_warnings_that_hold_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    callbacks = [
-        SimpleNamespace(finding="val/accuracy has collapsed"),
-        SimpleNamespace(finding=None),
-        object(),
-    ]
-    trainer: Any = SimpleNamespace(is_global_zero=True, callbacks=callbacks)
+def test_warnings_of_the_monitor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monitor = Monitor()
+    monitor.fired = {"collapse": "iteration 4: val/accuracy has collapsed"}
+    trainer: Any = SimpleNamespace(is_global_zero=True, callbacks=[monitor, object()])
     content = write(tmp_path, [], lambda s: s.on_train_end(trainer, learner()))
-    assert content["warnings"] == ["val/accuracy has collapsed"]
-    assert capsys.readouterr().err == "warning: val/accuracy has collapsed\n"
-    callbacks.clear()
+    assert content["warnings"] == ["iteration 4: val/accuracy has collapsed"]
+    assert capsys.readouterr().err == "warning: iteration 4: val/accuracy has collapsed\n"
+    monitor.fired.clear()
     assert "warnings" not in write(
         tmp_path / "other", [], lambda s: s.on_train_end(trainer, learner())
     )
@@ -128,7 +126,7 @@ class Clock:
 def test_wall_time_goes_on_after_resuming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, clock = RunDir(tmp_path), Clock()
     monkeypatch.setattr("rlmods.callbacks.summary.time", clock)
-    monkeypatch.setattr("rlmods.callbacks.jsonl.time", clock)
+    monkeypatch.setattr("rlmods.logger.jsonl.time", clock)
 
     class Ticking(L.Callback):
         on_iteration_end = clock.on_iteration_end

@@ -19,7 +19,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf, open_dict
 
 from rlmods.algo import Learner
-from rlmods.callbacks.table import show_plan
+from rlmods.cli.table import show_plan
 from rlmods.config import compose, plugins
 from rlmods.config.plan import Plan, check_context
 from rlmods.config.recipe import recipe

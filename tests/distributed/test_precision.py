@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from torch import nn
 
-from rlmods.callbacks.table import show_plan
 from rlmods.cli.plan import predict
+from rlmods.cli.table import show_plan
 from rlmods.config.plan import Plan
 from rlmods.distributed import precision
 from rlmods.distributed.precision import MIN_PARAMETERS, choose, device_type, has_fast_bfloat16

@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from rlmods.callbacks import Summary, Watchdog
-from rlmods.callbacks.watchdog import RESUME_HINT
 from rlmods.cli import console
 from rlmods.cli.console import plain_errors, silence_libraries
+from rlmods.cli.main import lost_rank
+from rlmods.distributed.collectives import is_lost_connection
 from rlmods.distributed.strategy import DDP
 from rlmods.errors import UserError
 from rlmods.run import RunDir
@@ -28,22 +28,12 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def suspend() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def hang() -> None:
     time.sleep(600)
 
 
 def fail() -> None:
     raise UserError("the reward cannot go on: type reward=format")
-
-
-def exhaust() -> None:
-    raise torch.OutOfMemoryError(
-        "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total capacity of 79.15 GiB"
-    )
 
 
 class FaultyReward:
@@ -55,7 +45,6 @@ class FaultyReward:
     def __call__(self, responses: list[Response]) -> Any:
         self.calls += 1
         if self.calls == 2 and dist.get_rank() == self.rank:
-            time.sleep(1.0)  # a few heartbeats, so that the phase is published
             self.fault()
         return even(responses)
 
@@ -65,12 +54,12 @@ if __name__ == "__main__":
     silence_libraries()
     console.OTHER_RANKS_WAIT_S = 0.0
     trained = learner(reward=FaultyReward(globals()[fault], rank))
-    watchdog = Watchdog(timeout_s=3.0, lost_s=2.0)
+    watchdog = Watchdog(timeout_s=3.0)
     summary = Summary(RunDir(folder), "test", {})
     with plain_errors():
         try:
             fit(trained, 3, callbacks=(watchdog, summary), devices=2, strategy=DDP())
         except RuntimeError as error:
-            if lost := getattr(trained.trainer, "lost", None):
-                raise UserError(f"{lost}; {RESUME_HINT}") from error
-            raise
+            if not is_lost_connection(error):
+                raise
+            raise lost_rank(trained) from error

@@ -125,10 +125,9 @@ ROWS = {
     ),
     "explosion": Row(
         "A learning rate so high that the policy diverges",
-        "error: train/ratio_max is <number> after iteration 3, beyond "
-        "callbacks.guard.max_ratio=<bound> for 3 iterations in a row: "
-        "training has diverged; the run is saved and stopped, try a smaller optimizer.lr=... "
-        "or another bound",
+        "error: iteration 3: train/ratio_max is <number>, beyond <limit> for 3 iterations in a "
+        "row: training has diverged; the run is saved and stopped, type a smaller optimizer.lr, or "
+        "another callbacks.monitor.max_ratio",
         1,
         "nothing",
     ),
@@ -147,7 +146,9 @@ ROWS = {
     ),
     "reward_hangs": Row(
         "A reward in worker processes hangs on every response",
-        "",
+        "warning: iteration 1: ungraded_fraction is 1, beyond 0.05: such responses count as wrong; "
+        "see reward/<term>/timeouts and reward/<term>/errors, type a larger timeout_s of the term "
+        "or mend it",
         0,
         "the scores of that term, which abstains; `reward/fault/timeouts` counts them",
     ),
@@ -160,50 +161,24 @@ ROWS = {
     ),
     "rank_dies": Row(
         "`kill -9` of one rank of two",
-        "error: rank 1 died in phase reward of iteration 2; resume=auto continues from the "
-        "latest checkpoint",
+        "error: another rank has ended or hangs, as this one noticed in phase <phase> of iteration "
+        "2: see the output of the other ranks; resume=auto continues from the latest checkpoint",
         1,
         "iterations after the last checkpoint; the others end within seconds",
     ),
     "rank_fails": Row(
         "A reward raises on one rank of two",
-        "error: rank 1 failed in phase reward of iteration 2: UserError: the reward cannot "
-        "go on: type reward=format; resume=auto "
-        "continues from the latest checkpoint",
-        1,
-        "iterations after the last checkpoint; the others end within seconds",
-    ),
-    "rank_out_of_memory": Row(
-        "The GPU of one rank of two runs out of memory",
-        "error: rank 1 failed in phase reward of iteration 2: UserError: reward: out of "
-        "memory on cuda:1 (2.50 GiB more were needed, it "
-        "has 79.15 GiB): type <override>; resume=auto continues from the latest checkpoint",
+        "error: another rank has ended or hangs, as this one noticed in phase <phase> of iteration "
+        "2: see the output of the other ranks; resume=auto continues from the latest checkpoint",
         1,
         "iterations after the last checkpoint; the others end within seconds",
     ),
     "rank_hangs": Row(
         "A reward never returns on one rank of two",
-        "error: no progress for <n> s: rank 1 in phase reward of iteration 2; the other "
-        "ranks wait for it; resume=auto continues from "
-        "the latest checkpoint",
+        "Timeout (<time>)!",
         1,
-        "iterations after the last checkpoint; all end after `callbacks.watchdog.timeout_s`, "
-        "and that rank prints its stacks",
-    ),
-    "rank_suspended": Row(
-        "One rank of two is suspended (SIGSTOP), as on a machine that hangs",
-        "error: rank 1 has sent no heartbeat for <n> s, last in phase reward of iteration 2; "
-        "resume=auto continues from the latest "
-        "checkpoint",
-        1,
-        "iterations after the last checkpoint; the others end after `callbacks.watchdog.lost_s`",
-    ),
-    "first_rank_dies": Row(
-        "`kill -9` of the first rank of two",
-        "error: rank 0 is gone: its store does not answer; resume=auto continues from the "
-        "latest checkpoint",
-        1,
-        "iterations after the last checkpoint; the others end within seconds",
+        "iterations after the last checkpoint; all end after `callbacks.watchdog.timeout_s` and "
+        "print their stacks",
     ),
     "settings_changed": Row(
         "`resume=auto ratio.high=0.4`, where the run was started with another",

@@ -286,7 +286,7 @@ class TestNumbers:
         run(
             "optimizer.lr=0.03",
             "batch.minibatches=4",
-            "callbacks.guard.max_ratio=2",
+            "callbacks.monitor.max_ratio=2",
             "trainer.max_iterations=9",
         )
         assert checkpoints(tmp_path / "run")[-1] == "iteration_000003.ckpt"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
+
 from rlmods.callbacks import Samples
-from rlmods.logger.samples import MAX_CHARS, SampleLogger, table
+from rlmods.logger.samples import MAX_CHARS, TableLogger, table
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
 from tests.support.tiny_setup import Log
 
@@ -26,10 +27,12 @@ ROW = {
 class Tables(Log):
     def __init__(self) -> None:
         super().__init__()
-        self.tables: list[tuple[str, int, list[Any]]] = []
+        self.tables: list[tuple[str, int | None, list[Any]]] = []
 
-    def log_samples(self, name: str, rows: Sequence[Mapping[str, Any]], step: int) -> None:
-        self.tables.append((name, step, [row["response"] for row in rows]))
+    def log_table(
+        self, key: str, columns: list[str], data: list[list[Any]], step: int | None = None
+    ) -> None:
+        self.tables.append((key, step, [row[columns.index("response")] for row in data]))
 
 
 class TestTable:
@@ -67,13 +70,17 @@ class TestSchedule:
             [log, other],
         )
         rows = ["[bold]0", "[bold]1", "[bold]2"]
-        assert log.tables == [("iteration", 2, rows), ("iteration", 4, rows)]
-        assert isinstance(log, SampleLogger)
-        assert not isinstance(other, SampleLogger)
+        assert log.tables == [("samples/iteration", 2, rows), ("samples/iteration", 4, rows)]
+        assert isinstance(log, TableLogger)
+        assert not isinstance(other, TableLogger)
+
+    def test_loggers_of_lightning_that_keep_tables(self) -> None:
+        assert issubclass(WandbLogger, TableLogger)
+        assert not issubclass(TensorBoardLogger, TableLogger)
 
     def test_of_each_validation(self, tmp_path: Path) -> None:
         stub, log = trainer(), Tables()
         for every in (0, 3):
             stub.callbacks, stub.loggers = [Samples(tmp_path, every=0, table_every=every)], [log]
             notify(stub, "on_validation_metrics", Tiny(), {}, [{"response": "a"}])
-            assert log.tables == [("validation", 0, ["a"])] * (every > 0)
+            assert log.tables == [("samples/validation", 0, ["a"])] * (every > 0)

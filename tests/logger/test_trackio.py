@@ -1,50 +1,50 @@
-"""Runs of Trackio in a local database, read back with its storage."""
+"""What the package Trackio is called with."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlmods.logger import Trackio
-from tests.logger.runs import CELLS, COLUMNS, ROWS, SETTINGS
-
-trackio = pytest.importorskip("trackio")
-pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """Rows by run: a run that is resumed, and another one of the same label."""
-    from trackio import sqlite_storage
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Calls of a package that records them."""
+    found: list[tuple[Any, ...]] = []
 
-    folders = [tmp_path_factory.mktemp("run") for _ in range(2)]
-    patch = pytest.MonkeyPatch()
-    patch.setattr(sqlite_storage, "TRACKIO_DIR", folders[0] / "trackio")
-    for step, folder in ((1, folders[0]), (1, folders[1]), (2, folders[0])):
-        logger = Trackio(folder, project="tests")
-        logger.log_hyperparams(SETTINGS)
-        logger.log_metrics({"val/pass@8": 0.5}, step=step)
-        logger.log_samples("iteration", ROWS, step=step)
-        logger.finalize("success")
-    storage = sqlite_storage.SQLiteStorage
-    found = {name: storage.get_logs("tests", name) for name in storage.get_runs("tests")}
-    patch.undo()
+    def record(name: str) -> Callable[..., None]:
+        return lambda *args, **options: found.append((name, *args, options))
+
+    def init(**options: Any) -> Any:
+        record("init")(**options)
+        return SimpleNamespace(log=record("log"), finish=record("finish"))
+
+    fake = SimpleNamespace(init=init, Table=lambda columns, data: ("table", columns, data))
+    monkeypatch.setitem(sys.modules, "trackio", fake)
     return found
 
 
-def test_a_resumed_run_is_the_same_and_no_other(logs: dict[str, list[dict[str, Any]]]) -> None:
-    steps = sorted([row["step"] for row in rows if "val/pass@8" in row] for rows in logs.values())
-    assert steps == [[1], [1, 2]]
-    assert all(name.startswith("dapo[ratio=symmetric]-") for name in logs)
-
-
-def test_tables(logs: dict[str, list[dict[str, Any]]]) -> None:
-    tables = [
-        row["samples/iteration"]
-        for rows in logs.values()
-        for row in rows
-        if "samples/iteration" in row
-    ]
-    assert len(tables) == 3
-    assert [[row[name] for name in COLUMNS] for row in tables[0]["_value"]] == CELLS
+def test_a_new_run_and_one_that_goes_on(calls: list[tuple[Any, ...]]) -> None:
+    first, other = Trackio(name="dapo"), Trackio(name="dapo")
+    assert first.version.startswith("dapo-")
+    assert first.version != other.version
+    first.log_hyperparams({"seed": 1})
+    resumed = Trackio(name="dapo", run_id=first.version)
+    resumed.log_metrics({"val/accuracy": 0.5}, step=3)
+    resumed.log_table("samples/iteration", ["response"], [["2"]], step=3)
+    resumed.finalize("success")
+    begun, again, metrics, table, finished = calls
+    assert (begun[1]["name"], begun[1]["config"], begun[1]["resume"]) == (
+        first.version,
+        {"seed": 1},
+        "never",
+    )
+    assert (again[1]["name"], again[1]["resume"]) == (first.version, "allow")
+    assert metrics == ("log", {"val/accuracy": 0.5}, {"step": 3})
+    assert table == ("log", {"samples/iteration": ("table", ["response"], [["2"]])}, {"step": 3})
+    assert finished == ("finish", {})

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlmods.adapter import LoRA
 from rlmods.algo import Batch
-from rlmods.callbacks import Guard
+from rlmods.callbacks import Monitor
 from rlmods.data import Arithmetic
 from rlmods.distributed import sharding
 from rlmods.distributed.collectives import all_gather
@@ -377,11 +377,11 @@ def test_a_skipped_sync_ends_the_run_with_one_line(kind: Any, tmp_path: Path) ->
         optimizer=partial(torch.optim.AdamW, lr=0.05),
     )
     if kind is VLLM:
-        rows = fit(part, 4, callbacks=(Guard(tmp_path, max_kl=None, max_ratio=None),))
+        rows = fit(part, 4, callbacks=(Monitor(max_kl=None, max_ratio=None),))
         assert max(row["train/sampler_logprob_gap"] for row in rows) < 1e-4
         return
     with pytest.raises(UserError) as error:
-        fit(part, 4, callbacks=(Guard(tmp_path, max_kl=None, max_ratio=None),))
+        fit(part, 4, callbacks=(Monitor(max_kl=None, max_ratio=None),))
     assert "train/sampler_logprob_gap" in str(error.value)
     assert "after iteration 3" in str(error.value)
     assert "weights that it has not received" in str(error.value)

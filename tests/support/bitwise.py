@@ -118,7 +118,7 @@ CASES: dict[str, tuple[str, ...]] = {
         *OFF_POLICY,
         "rollout.top_p=0.8",
         "correction=truncated",
-        "callbacks.guard.max_sampler_gap=null",
+        "callbacks.monitor.max_sampler_gap=null",
     ),
     "reward scale": (
         "algo=reinforce",

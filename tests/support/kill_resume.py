@@ -102,14 +102,12 @@ def result(folder: Path) -> dict[str, Any]:
         for row in rows
     ]
     samples = {path.name: path.read_text() for path in (folder / "samples").glob("*.jsonl")}
-    found = [path.read_text() for path in folder.glob("hacking.jsonl")]
     weights = (folder / "export" / "model.safetensors").read_bytes()
     return {
         "checkpoint": newest.name,
         **kept,
         "metrics": untimed,
         "samples": samples,
-        "hacking": found,
         "export": weights,
     }
 

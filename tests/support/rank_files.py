@@ -13,12 +13,13 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 
 from rlmods.algo import Batch
-from rlmods.callbacks import GracefulStop, IterationCheckpoint, JsonlLogger, Samples, Summary
+from rlmods.callbacks import GracefulStop, IterationCheckpoint, Samples, Summary
 from rlmods.cli.console import silence_libraries
 from rlmods.data import Mixture, PromptModule
 from rlmods.data.arithmetic import Arithmetic
 from rlmods.distributed import trainer as trainers
 from rlmods.distributed.strategy import DDP, FSDP2
+from rlmods.logger import JsonlLogger
 from rlmods.run import RunDir
 from rlmods.training.evaluation import Validation
 from rlmods.types import Response, Scores

@@ -215,12 +215,15 @@ def test_outside_of_stages(error: Exception, monkeypatch: pytest.MonkeyPatch) ->
         "check_resume",
         "show_plan",
         "silence_libraries",
+        "trackers",
+        "clean_urls",
+        "saved_form",
     ):
         monkeypatch.setattr(main, name, MagicMock())
     with pytest.raises(
         UserError, match=r"^start: out of memory on .*: type trainer=fsdp trainer.devices=2"
     ):
-        main.run(OmegaConf.create({"seed": 1}), {}, [])
+        main.run(OmegaConf.create({"seed": 1, "logger": {}}), {}, [])
 
 
 class TestAdvice:

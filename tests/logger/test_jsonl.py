@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlmods.callbacks import JsonlLogger
 from rlmods.errors import UserError
+from rlmods.logger import JsonlLogger
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

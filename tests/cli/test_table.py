@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from rlmods.advantage import GAE
-from rlmods.callbacks.table import show_plan
+from rlmods.cli.table import show_plan
 from rlmods.config.plan import Plan
 from rlmods.critic import Separate
 from rlmods.policy import Policy

@@ -1,0 +1,433 @@
+"""Monitor: warns of a run that goes wrong, or ends it, by a table of rules on its metrics."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from lightning import Callback, LightningModule, Trainer
+
+from rlmods.callbacks.hooks import Metrics, Rows
+from rlmods.errors import UserError
+
+if TYPE_CHECKING:
+    from rlmods.algo import Learner
+
+MAX_WINDOW = 5
+"""Number of first and of latest values that are kept of a metric."""
+NO_SIGNAL = "no_learning_signal"
+"""Metric that is 1 if an iteration made no optimizer step, or all its advantages were 0."""
+UNGRADED = "ungraded_fraction"
+"""Metric: calls of graders that failed or timed out, per response."""
+
+
+@dataclass
+class Series:
+    """What is kept of the values of a metric."""
+
+    first: list[float] = field(default_factory=list)
+    latest: list[float] = field(default_factory=list)
+    best: float = -math.inf
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        """Add the value of an iteration."""
+        if self.count < MAX_WINDOW:
+            self.first.append(value)
+        self.latest = [*self.latest, value][-MAX_WINDOW:]
+        self.best = max(self.best, value)
+        self.count += 1
+
+
+class Condition(Protocol):
+    """Condition on a metric. It is False until there are enough values."""
+
+    def holds(self, series: Series, window: int) -> bool:
+        """Return True if the last `window` values meet the condition."""
+        ...
+
+    def describe(self, series: Series, window: int) -> str:
+        """Return what has happened, as the predicate of the metric."""
+        ...
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """Each value is above a limit, NaN or infinite."""
+
+    limit: float
+
+    def holds(self, series: Series, window: int) -> bool:
+        beyond = [not -math.inf < value <= self.limit for value in series.latest[-window:]]
+        return len(beyond) == window and all(beyond)
+
+    def describe(self, series: Series, window: int) -> str:
+        return f"is {series.latest[-1]:.4g}, beyond {self.limit:g}{_lasting(window)}"
+
+
+@dataclass(frozen=True)
+class Is:
+    """Each value is equal to a number."""
+
+    value: float
+
+    def holds(self, series: Series, window: int) -> bool:
+        return series.latest[-window:] == [self.value] * window
+
+    def describe(self, series: Series, window: int) -> str:
+        return f"is {self.value:g}{_lasting(window)}"
+
+
+@dataclass(frozen=True)
+class Rose:
+    """The mean has risen by more than `by` since the start."""
+
+    by: float = 0.0
+
+    def holds(self, series: Series, window: int) -> bool:
+        is_long_enough = series.count >= 2 * window
+        return is_long_enough and _now(series, window) > _start(series, window) + self.by
+
+    def describe(self, series: Series, window: int) -> str:
+        return f"rose from {_start(series, window):.3g} to {_now(series, window):.3g}"
+
+
+@dataclass(frozen=True)
+class Fell:
+    """The mean is at most `to` times its mean at the start, and lower by `by` or more."""
+
+    to: float = 1.0
+    by: float = 0.0
+
+    def holds(self, series: Series, window: int) -> bool:
+        start = _start(series, window)
+        highest = min(self.to * start, start - self.by)
+        return series.count >= 2 * window and _now(series, window) <= highest
+
+    def describe(self, series: Series, window: int) -> str:
+        return f"fell from {_start(series, window):.3g} to {_now(series, window):.3g}"
+
+
+@dataclass(frozen=True)
+class FellFromBest:
+    """Each value is at most `to` times the best one, and lower by `by` or more."""
+
+    to: float
+    by: float
+
+    def holds(self, series: Series, window: int) -> bool:
+        highest = min(self.to * series.best, series.best - self.by)
+        return series.count > window and max(series.latest[-window:]) <= highest
+
+    def describe(self, series: Series, window: int) -> str:
+        return f"has collapsed to {series.latest[-1]:.3g}, its best was {series.best:.3g}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Row of the table."""
+
+    name: str
+    """Name of the alert, logged as `alert/<name>`. Of the rules of one name, the first whose
+    conditions hold is reported."""
+    metric: str
+    condition: Condition
+    window: int
+    """Number of iterations (or validations) to look at."""
+    advice: str
+    """Cause, and the override to type."""
+    action: Literal["warn", "stop"] = "warn"
+    also: tuple[str, Condition] | None = None
+    """Metric and condition that must hold too."""
+    unless: tuple[str, Condition] | None = None
+    """Metric and condition with which the rule does not apply."""
+
+    def holds(self, series: Mapping[str, Series]) -> bool:
+        """Return True if the conditions hold."""
+        if not self._meets((self.metric, self.condition), series):
+            return False
+        if self.also is not None and not self._meets(self.also, series):
+            return False
+        return self.unless is None or not self._meets(self.unless, series)
+
+    def message(self, series: Mapping[str, Series]) -> str:
+        """Return what has happened and what to type."""
+        happened = f"{self.metric} {self.condition.describe(series[self.metric], self.window)}"
+        if self.also is not None and self.also[0] != NO_SIGNAL:
+            metric, condition = self.also
+            happened += f" while {metric} {condition.describe(series[metric], self.window)}"
+        return f"{happened}: {self.advice}"
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of the metrics that the rule looks at."""
+        others = [pair[0] for pair in (self.also, self.unless) if pair is not None]
+        return [self.metric, *others]
+
+    def _meets(self, what: tuple[str, Condition], series: Mapping[str, Series]) -> bool:
+        metric, condition = what
+        return metric in series and condition.holds(series[metric], self.window)
+
+
+DIVERGED = "training has diverged; the run is saved and stopped, type a smaller optimizer.lr"
+SAMPLER_DIFFERS = (
+    "the sampler and the trainer disagree about the policy, as with padding that reaches a "
+    "recurrent state, another temperature or top_p in the rollout, weights that it has not "
+    "received, or other precision or expert routing; the run is saved and stopped, type "
+    "rollout=local, or if the difference is intended correction=truncated"
+)
+AHEAD_DIFFERS = (
+    "one iteration moves the policy too far for responses sampled ahead; the run is saved and "
+    "stopped, type rollout.ahead=0, or a smaller optimizer.lr"
+)
+LIMITS = (
+    ("ratio", "train/ratio_max", "max_ratio", 3, DIVERGED),
+    ("kl_old", "train/kl_old", "max_kl", 3, DIVERGED),
+    ("kl_ref", "train/kl_ref", "max_kl", 3, DIVERGED),
+    ("grad_norm", "train/grad_norm", "max_grad_norm", 3, DIVERGED),
+    ("sampler_gap", "train/sampler_logprob_gap", "max_sampler_gap", 1, SAMPLER_DIFFERS),
+    ("ahead_gap", "train/ahead_logprob_gap", "max_ahead_gap", 3, AHEAD_DIFFERS),
+)
+"""Rules that end the run: name, metric, setting with the limit, window, advice. A difference
+between sampler and trainer is there from the first iteration on, and ends the run at once."""
+CAUSES = (
+    ("train/unscored_fraction", 1, "the reward abstains on every response: check reward="),
+    (
+        "train/greedy_unscored_fraction",
+        1,
+        "the reward abstains on every greedy response: type another advantage=rloo",
+    ),
+    (
+        "train/truncated_fraction",
+        1,
+        "every response is truncated: type a larger rollout.max_tokens",
+    ),
+    (
+        "train/all_wrong_fraction",
+        1,
+        "every response is wrong: type easier data, batch.samples=16, or algo=sft first",
+    ),
+    ("train/all_correct_fraction", 1, "every response is correct: type harder data"),
+    (
+        "train/flat_group_fraction",
+        1,
+        "all responses to a prompt score alike: type batch.samples=8 or more, or other data",
+    ),
+    (
+        "train/kept_fraction",
+        0,
+        "sampling= selects no response: type sampling=fixed, or other bounds",
+    ),
+    (NO_SIGNAL, 1, "all advantages are 0 or no row has a loss; see samples/ and train/reward"),
+)
+"""Causes of iterations that train nothing, the most specific first: metric, its value, advice."""
+SOLVED = ("train/accuracy", Beyond(0.9))
+GO_BACK = "go back to an earlier checkpoint, with a smaller optimizer.lr or kl=loss"
+WARNINGS = (
+    Rule(
+        "entropy",
+        "train/entropy",
+        Fell(to=0.1),
+        5,
+        "the policy hardly explores; type ratio=clip_higher, algo.entropy_coefficient=0.01 or a "
+        "smaller optimizer.lr",
+        unless=SOLVED,
+    ),
+    Rule(
+        "diversity",
+        "train/unique_fraction",
+        Fell(to=0.5),
+        5,
+        "responses to a prompt have become alike; type rollout.temperature=1 or kl=loss",
+        unless=SOLVED,
+    ),
+    Rule(
+        "length",
+        "train/truncated_fraction",
+        Rose(by=0.3),
+        5,
+        "responses reach the limit; type a larger rollout.max_tokens, or "
+        "+reward@reward.terms.length.reward=overlong",
+    ),
+    Rule(
+        "drift",
+        "train/kl_ref",
+        Beyond(1.0),
+        5,
+        "the reward may be gamed far from the reference; read samples/, type kl=loss or a larger "
+        "kl.coefficient",
+        also=("train/reward", Rose()),
+    ),
+    Rule(
+        "gap",
+        "train/accuracy",
+        Fell(by=0.05),
+        5,
+        "the reward is gamed; read samples/ and compare train/reward/<term>",
+        also=("train/reward", Rose()),
+    ),
+    Rule(
+        "graders",
+        UNGRADED,
+        Beyond(0.05),
+        1,
+        "such responses count as wrong; see reward/<term>/timeouts and reward/<term>/errors, type "
+        "a larger timeout_s of the term or mend it",
+    ),
+    Rule(
+        "reward",
+        "train/reward_std",
+        Fell(to=0.05, by=1e-3),
+        3,
+        f"every response gets the same reward, lower than at first; {GO_BACK}",
+        also=("train/reward", Fell(by=1e-6)),
+    ),
+    Rule("collapse", "val/accuracy", FellFromBest(to=0.5, by=0.1), 2, GO_BACK),
+)
+
+
+class Monitor(Callback):
+    """Evaluate the rules after each iteration and validation. A rule that begins to hold prints its
+    message, logs `alert/<name>` and is listed under `warnings` in `summary.json`; some rules also
+    end the run, after its model is saved. The rules see the metrics only, which are equal on all
+    ranks."""
+
+    def __init__(
+        self,
+        max_ratio: float | None = 1000.0,
+        max_kl: float | None = 10.0,
+        max_grad_norm: float | None = 10000.0,
+        max_sampler_gap: float | None = 0.1,
+        max_ahead_gap: float | None = 0.5,
+        stop_on_warning: bool = False,
+    ) -> None:
+        """
+        Args:
+            max_ratio: limit of `train/ratio_max`; healthy runs stay far below all limits, NaN and
+            infinities are beyond. null: none.
+            max_kl: limit of `train/kl_old` and `train/kl_ref`, nats per token.
+            max_grad_norm: limit of `train/grad_norm`.
+            max_sampler_gap: limit of `train/sampler_logprob_gap`, nats per token.
+            max_ahead_gap: limit of `train/ahead_logprob_gap`, nats per token.
+            stop_on_warning: rules that only warn end the run too.
+
+        Raises:
+            UserError: a limit that is not positive.
+        """
+        limits = {
+            "max_ratio": max_ratio,
+            "max_kl": max_kl,
+            "max_grad_norm": max_grad_norm,
+            "max_sampler_gap": max_sampler_gap,
+            "max_ahead_gap": max_ahead_gap,
+        }
+        for name, limit in limits.items():
+            if limit is not None and not limit > 0:
+                raise UserError(f"callbacks.monitor.{name}={limit}: must be above 0, or null")
+        self.rules = (*_limit_rules(limits), *_idle_rules(), *WARNINGS)
+        self._metrics = {metric for rule in self.rules for metric in rule.metrics}
+        self.stop_on_warning = stop_on_warning
+        self.series: dict[str, Series] = {}
+        self.active: set[str] = set()
+        """Names of the rules that hold."""
+        self.fired: dict[str, str] = {}
+        """Latest message of every rule that has held since the run began, by name."""
+        self._error = ""
+
+    def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
+        self._evaluate(trainer, learner, {**metrics, **_derive(metrics)})
+
+    def on_validation_metrics(
+        self, trainer: Trainer, learner: Learner, metrics: Metrics, rows: Rows
+    ) -> None:
+        self._evaluate(trainer, learner, metrics)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """
+        Raises:
+            UserError: a rule has ended the run; the checkpoint is already written.
+        """
+        if self._error:
+            raise UserError(self._error)
+
+    def _evaluate(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
+        """Add these metrics, and report the rules that begin to hold."""
+        for metric in self._metrics & metrics.keys():
+            self.series.setdefault(metric, Series()).add(metrics[metric])
+        holding: dict[str, Rule] = {}
+        for rule in self.rules:
+            if rule.name not in holding and rule.holds(self.series):
+                holding[rule.name] = rule
+        new = [rule for name, rule in holding.items() if name not in self.active]
+        self.active = set(holding)
+        for rule in new:
+            self._report(trainer, learner, rule)
+
+    def _report(self, trainer: Trainer, learner: Learner, rule: Rule) -> None:
+        message = f"iteration {learner.iteration}: {rule.message(self.series)}"
+        self.fired[rule.name] = message
+        learner.log_row({f"alert/{rule.name}": self.series[rule.metric].latest[-1]})
+        if rule.action == "stop" or self.stop_on_warning:
+            trainer.should_stop = True
+            self._error = self._error or message
+        elif trainer.is_global_zero:
+            warnings.warn(message, stacklevel=2)
+
+    def state_dict(self) -> dict[str, Any]:
+        series = {name: asdict(values) for name, values in self.series.items()}
+        return {"series": series, "active": sorted(self.active), "fired": dict(self.fired)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self.series = {name: Series(**values) for name, values in state_dict["series"].items()}
+        self.active = set(state_dict["active"])
+        self.fired = dict(state_dict["fired"])
+
+
+def _limit_rules(limits: Mapping[str, float | None]) -> list[Rule]:
+    rules = []
+    for name, metric, setting, window, advice in LIMITS:
+        limit = limits[setting]
+        if limit is not None:
+            advice = f"{advice}, or another callbacks.monitor.{setting}"
+            rules.append(Rule(name, metric, Beyond(limit), window, advice, action="stop"))
+    return rules
+
+
+def _idle_rules() -> list[Rule]:
+    is_idle = (NO_SIGNAL, Is(1))
+    return [
+        Rule("idle", metric, Is(value), 5, f"nothing is trained, {advice}", also=is_idle)
+        for metric, value, advice in CAUSES
+    ]
+
+
+def _derive(metrics: Metrics) -> dict[str, float]:
+    """Return the metrics of an iteration that the rules need in addition to the logged ones."""
+    has_no_step = metrics.get("train/grad_norm", 0.0) == 0  # not logged without a step
+    has_no_advantage = metrics.get("train/zero_advantage_fraction") == 1
+    derived = {NO_SIGNAL: float(has_no_step or has_no_advantage)}
+    failures = [
+        count
+        for name, count in metrics.items()
+        if name.startswith("reward/") and name.endswith(("/timeouts", "/errors"))
+    ]
+    responses = metrics.get("train/responses", 0.0)
+    if failures and responses:
+        derived[UNGRADED] = max(failures) / responses
+    return derived
+
+
+def _lasting(window: int) -> str:
+    return f" for {window} iterations in a row" if window > 1 else ""
+
+
+def _start(series: Series, window: int) -> float:
+    return fmean(series.first[:window])
+
+
+def _now(series: Series, window: int) -> float:
+    return fmean(series.latest[-window:])

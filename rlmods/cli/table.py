@@ -1,0 +1,242 @@
+"""Table of a run's settings, printed before training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+from torch import nn
+
+from rlmods.needs import SamplingNeeds, needs_of
+from rlmods.run import RunDir
+
+if TYPE_CHECKING:
+    from rlmods.algo import Learner
+    from rlmods.config.plan import Plan
+
+
+@rank_zero_only
+def show_plan(
+    plan: Plan,
+    learner: Learner,
+    directory: RunDir,
+    num_ranks: int = 1,
+    console: Console | None = None,
+) -> None:
+    """Print the parts, the sizes of an iteration and its batches, the models and the precision of a
+    run."""
+    length = f"{plan.config.trainer.max_iterations} iterations{_passes(plan)}"
+    lines = {
+        "parts": _parts(plan),
+        **_models(learner),
+        **_reference(plan, learner),
+        **_teacher(plan, learner),
+        **_data(plan),
+        "iteration": _iteration(plan, num_ranks),
+        "optimizer": _optimizer(plan),
+        **_forward(learner),
+        "precision": _precision(plan),
+        **_correction(plan),
+        "length": f"{length}, validation every {plan.validation.every}",
+        "run_dir": str(directory.path) + _origin(plan, directory),
+    }
+    _print(plan.label, lines, console or Console())
+
+
+def _print(title: str, lines: Mapping[str, str], console: Console) -> None:
+    """Print aligned lines: wrapped to the width of a terminal, whole elsewhere."""
+    if not console.is_terminal:
+        width = max(map(len, lines))
+        console.out(title, highlight=False)
+        for name, value in lines.items():
+            console.out(f"{name:<{width}}  {value}", highlight=False)
+        return
+    table = Table(
+        Column(),
+        Column(overflow="fold"),
+        title=Text(title),
+        title_justify="left",
+        show_header=False,
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    for name, value in lines.items():
+        table.add_row(Text(name, "bold"), Text(value))
+    console.print(table)
+
+
+def _parts(plan: Plan) -> str:
+    shown = (*plan.parts, "data", "policy", "adapter")
+    return "  ".join(
+        f"{group}={choice}" for group, choice in plan.choices.items() if group in shown
+    )
+
+
+def _models(learner: Learner) -> dict[str, str]:
+    """Return a line for each trained network, the main one first."""
+    lines: dict[str, str] = {}
+    reference = _reference_parameters(learner)
+    for name, network in learner.networks.items():
+        size = _millions(network.parameters(), without=reference)
+        if lines:
+            lines[name] = f"{size:.1f}M parameters more"
+            continue
+        trained = _millions(p for p in network.parameters() if p.requires_grad)
+        part = f", {trained:.2f}M of them trained" if trained < size else ""
+        dtype = str(next(network.parameters()).dtype).removeprefix("torch.")
+        lines[name] = f"{size:.1f}M parameters{part}, {dtype}"
+    return lines
+
+
+def _reference(plan: Plan, learner: Learner) -> dict[str, str]:
+    """Return the line of the reference; offline algorithms without one have no line."""
+    if learner.reference is None:
+        return {"reference": "none (no KL term)"} if plan.algorithm.samples_responses else {}
+    origin = "another model"
+    if plan.choices.get("reference") == "policy":
+        main = next(iter(learner.networks.values()))
+        has_adapter = not all(p.requires_grad for p in main.parameters())
+        origin = f"a frozen copy{' of the trained weights' if has_adapter else ''}"
+    line = f"{origin}, {_millions(_reference_parameters(learner)):.2f}M more"
+    if getattr(learner, "precompute", False):
+        line += ", freed after scoring the data"
+    return {"reference": line}
+
+
+def _reference_parameters(learner: Learner) -> list[nn.Parameter]:
+    if learner.reference is None:
+        return []
+    tensors: Mapping[str, nn.Parameter] = learner.reference.policy.trainable_tensors()
+    return list(tensors.values())
+
+
+def _iteration(plan: Plan, num_ranks: int) -> str:
+    batch = plan.batch
+    line = f"{batch.prompts} rows"
+    if plan.algorithm.samples_responses:
+        rows = batch.prompts * batch.samples
+        line = f"{batch.prompts} prompts x {batch.samples} samples = {rows} responses"
+    filters_groups = needs_of(plan.parts.get("sampling"), SamplingNeeds).group
+    if filters_groups and getattr(plan.settings, "surplus", "") == "keep":
+        line += "; surplus groups are carried over to the next one"
+    if getattr(plan.parts.get("rollout"), "ahead", 0):
+        line += "; the next one is sampled while this one is trained on"
+    if num_ranks > 1:
+        line += f"; {batch.prompts // num_ranks} prompts on each of {num_ranks} ranks"
+    return line
+
+
+def _optimizer(plan: Plan) -> str:
+    batch = plan.batch
+    rows = batch.prompts * (batch.samples if plan.algorithm.samples_responses else 1)
+    steps = batch.epochs * batch.minibatches
+    line = (
+        f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches "
+        f"{batch.minibatches} of {rows // batch.minibatches}), microbatches of "
+        f"{batch.token_budget} tokens"
+    )
+    if steps == 1 and "ratio" in plan.parts:
+        line += "; in a single step on new samples the importance ratio is 1"
+    return line
+
+
+def _passes(plan: Plan) -> str:
+    if plan.algorithm.samples_responses:
+        return ""
+    rows = plan.config.trainer.max_iterations * plan.batch.prompts
+    return f" = {rows / len(plan.kept.train):.2g} passes over the data"
+
+
+def _forward(learner: Learner) -> dict[str, str]:
+    """Return the line of the forwards of the policy, if it is trained, and of a critic that
+    differs."""
+    if "policy" not in learner.networks:
+        return {}
+    policy = learner.policy
+    shared = "prefixes that rows share, such as prompts, once; no padding"
+    padded = "padded rows: this model's attention cannot share a prompt"
+    if policy.is_mixture:
+        padded = "padded rows: routers of a mixture of experts are recorded row by row"
+    line = shared if policy.packs else padded
+    critic_packs = getattr(learner.networks.get("critic"), "packs", policy.packs)
+    if critic_packs != policy.packs:
+        line += f"; critic: {shared if critic_packs else 'padded rows'}"
+    return {"forward": line}
+
+
+def _precision(plan: Plan) -> str:
+    """Return the precision of the run, with the reason if it was chosen."""
+    name = str(plan.config.trainer.get("precision", "32-true"))
+    chosen = plan.automatic.get("trainer.precision")
+    if chosen is None:
+        return name
+    reason = chosen.reason if chosen.name == name else "as in the run that is resumed"
+    return f"{name} (auto: {reason})"
+
+
+def _teacher(plan: Plan, learner: Learner) -> dict[str, str]:
+    """Return the line of the teacher, if there is one."""
+    part = plan.parts.get("teacher")
+    if part is None:
+        return {}
+    line = plan.choices["teacher"]
+    model = learner.frozen.get("teacher")
+    if model is not None:
+        line += f", {_millions(model.policy.parameters()):.1f}M parameters, frozen"
+    if part.demonstration:
+        line += f", which sees {part.demonstration}"
+    return {"teacher": line}
+
+
+def _correction(plan: Plan) -> dict[str, str]:
+    """Return the line of the off-policy correction, if there is one."""
+    option = plan.choices.get("correction", "none")
+    if option == "none":
+        return {}
+    weight = "pi_old (trainer) / pi_behavior (sampler)"
+    return {"correction": f"{option}: the objective is weighted by {weight}"}
+
+
+def _millions(parameters: Iterable[nn.Parameter], without: Iterable[nn.Parameter] = ()) -> float:
+    excluded = {id(p) for p in without}
+    return sum(p.numel() for p in parameters if id(p) not in excluded) / 1e6
+
+
+def _data(plan: Plan) -> dict[str, str]:
+    """Return the lines of the prompts and, if there is one, of the supervised loss."""
+    counts = f"{len(plan.kept.train)} training prompts, {len(plan.kept.val)} validation prompts"
+    lines = {"data": counts + _left_out(plan) + _shares(plan.splits.weights)}
+    if plan.splits.ptx:
+        num_rows = len(plan.splits.ptx)
+        rows = f"{num_rows} pretraining rows, {plan.settings.ptx_rows} per optimizer step"
+        lines["ptx"] = rows + _shares(plan.splits.ptx_weights)
+    return lines
+
+
+def _shares(weights: Mapping[str, float] | None) -> str:
+    """Return the shares of the data sets of a mixture in words."""
+    if not weights:
+        return ""
+    total = sum(weights.values())
+    return "; " + ", ".join(f"{weight / total:.0%} {name}" for name, weight in weights.items())
+
+
+def _left_out(plan: Plan) -> str:
+    count = len(plan.long_prompts)
+    if not count:
+        return ""
+    limit = plan.config.data.max_prompt_tokens
+    return f"; {count} prompts longer than data.max_prompt_tokens={limit} are left out"
+
+
+def _origin(plan: Plan, directory: RunDir) -> str:
+    fork = plan.config.get("fork")
+    if fork and directory.checkpoint and directory.checkpoint.parent != directory.checkpoints:
+        return f", fork of {fork}"
+    if directory.checkpoint:
+        return f", resumed from iteration {directory.iteration}"
+    return ", no checkpoint there: starts from scratch" if plan.config.resume == "auto" else ""
