@@ -68,6 +68,8 @@ def test_help_lists_options_of_plugins_from_any_directory(
     tree: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     write(tree / "app.py", APP)
+    for group in ("data", "environment"):  # of the plugins that ship with the repository
+        write(tree / f"conf/{group}/builtin.yaml", "_target_: builtins.dict")
     env = {**os.environ, "RLMODS_PLUGINS": str(tree / "plugins"), "PYTHONPATH": str(ROOT)}
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     run = subprocess.run(
