@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
-from rlmods.protocols import ChecksPrompt
+from rlmods.reward.members import check_members
 from rlmods.reward.weighted_sum import run_reward
 from rlmods.types import Prompt, Response, Scores
 
@@ -43,6 +43,10 @@ class BySource:
                     f"reward.rewards.{name}: is no reward: type "
                     f"+reward@reward.rewards.{name}=OPTION"
                 )
+
+    @property
+    def members(self) -> dict[str, Any]:
+        return {f"rewards.{name}": reward for name, reward in self.rewards.items()}
 
     @property
     def needs(self) -> RewardNeeds:
@@ -80,108 +84,129 @@ class BySource:
         Raises:
             ValueError: it cannot.
         """
-        reward = self.for_prompt(prompt)
-        if isinstance(reward, ChecksPrompt):
-            reward.check_prompt(prompt)
+        check_members([self.for_prompt(prompt)], prompt)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         rows: dict[str, list[int]] = {}
         for row, response in enumerate(responses):
             self.for_prompt(response.prompt)
             rows.setdefault(str(response.prompt.source), []).append(row)
-        parts = {
-            name: run_reward(name, self.rewards[name], [responses[row] for row in own])
-            for name, own in rows.items()
-        }
+        parts: dict[str, _Part] = {}
+        for name, own in rows.items():
+            part_responses = [responses[row] for row in own]
+            scores = run_reward(name, self.rewards[name], part_responses)
+            parts[name] = _Part(scores, own, part_responses)
+        num_rows = len(responses)
 
-        def merge(columns: Iterable[tuple[str, Sequence[Any]]]) -> list[Any]:
-            """Return one column, given those of some sources."""
-            merged: list[Any] = [None] * len(responses)
-            for name, values in columns:
-                for row, value in zip(rows[name], values, strict=True):
-                    merged[row] = value
-            return merged
+        def column(values: Callable[[_Part], Sequence[Any] | None]) -> list[Any]:
+            return _merge([(part.rows, values(part)) for part in parts.values()], num_rows)
 
-        def token_rewards(name: str, part: Scores) -> Sequence[Sequence[float | None]]:
-            """Return the token rewards of a source; a score without any is on the last token."""
-            if part.tokens is not None:
-                return part.tokens
-            lengths = (len(responses[row].tokens) for row in rows[name])
-            return [
-                [*[None] * (n - 1), value] if n else []
-                for n, value in zip(lengths, part.values, strict=True)
-            ]
-
-        def step_tokens(name: str, part: Scores) -> Sequence[Sequence[float | None]]:
-            """Return the token rewards of a source without its rewards per response."""
-            if part.step_tokens is not None:
-                return part.step_tokens
-            return (
-                part.tokens
-                if part.tokens is not None
-                else [[None] * len(responses[row].tokens) for row in rows[name]]
-            )
-
-        def outcomes(part: Scores) -> Sequence[float | None]:
-            """Return the rewards per response of a source, without its token rewards."""
-            if part.outcomes is not None:
-                return part.outcomes
-            return part.values if part.tokens is None else [None] * len(part)
-
-        correct = [
-            (name, part.correct)
-            for name, part in parts.items()
-            if part.correct is not None and not part.monitored
-        ]
-        columns = sorted({column for part in parts.values() for column in part.columns})
-        needs = self.needs
-        gives_tokens = needs.gives_steps or any(part.tokens is not None for part in parts.values())
-        terms = {
-            f"{name}/{term}": merge([(name, values)])
-            for name, part in parts.items()
-            for term, values in part.terms.items()
-        }
-        for name in self.rewards:  # the same terms on every rank, whatever the sources of its rows
-            for term in self._weights(name):
-                terms.setdefault(
-                    f"{name}/{term}",
-                    merge([(name, parts[name].values)])
-                    if name in parts and term == "total"
-                    else merge([]),
-                )
-        if any("gold" in part.terms for part in parts.values()):
-            terms["gold"] = merge(
-                (name, part.terms["gold"]) for name, part in parts.items() if "gold" in part.terms
-            )
-        return Scores(
-            values=merge((name, part.values) for name, part in parts.items()),
-            correct=merge(correct),
-            terms=terms,
-            weights={
-                f"{name}/{term}": weight
-                for name in self.rewards
-                for term, weight in self._weights(name).items()
-            },
-            counts={
-                f"{name}/{count}": value
-                for name, part in parts.items()
-                for count, value in part.counts.items()
-            },
-            columns={
-                column: merge(
-                    (name, part.columns[column])
-                    for name, part in parts.items()
-                    if column in part.columns
-                )
-                for column in columns
-            },
-            tokens=merge((name, token_rewards(name, part)) for name, part in parts.items())
-            if gives_tokens
-            else None,
-            step_tokens=merge((name, step_tokens(name, part)) for name, part in parts.items())
-            if gives_tokens
-            else None,
-            outcomes=merge((name, outcomes(part)) for name, part in parts.items())
-            if gives_tokens and needs.gives_outcomes
-            else None,
+        merged = Scores(
+            values=column(lambda part: part.scores.values),
+            correct=column(lambda part: None if part.scores.monitored else part.scores.correct),
+            terms=self._terms(parts, num_rows),
+            weights=self._all_weights(),
+            counts=_counts(parts),
+            columns=_columns(parts, num_rows),
         )
+        by_token = any(part.scores.tokens is not None for part in parts.values())
+        if not self.needs.gives_steps and not by_token:
+            return merged
+        return replace(
+            merged,
+            tokens=column(_token_rewards),
+            step_tokens=column(_step_tokens),
+            outcomes=column(_outcomes) if self.needs.gives_outcomes else None,
+        )
+
+    def _terms(self, parts: Mapping[str, _Part], num_rows: int) -> dict[str, list[Any]]:
+        """Return the terms of all rewards: the same on every rank, whatever the sources of its
+        rows."""
+        terms = {}
+        for name, part in parts.items():
+            for term, values in part.scores.terms.items():
+                terms[f"{name}/{term}"] = _merge([(part.rows, values)], num_rows)
+        for name in self.rewards:
+            for term in self._weights(name):
+                key = f"{name}/{term}"
+                if key not in terms and term == "total" and name in parts:
+                    part = parts[name]
+                    terms[key] = _merge([(part.rows, part.scores.values)], num_rows)
+                terms.setdefault(key, [None] * num_rows)
+        gold = [(part.rows, part.scores.terms.get("gold")) for part in parts.values()]
+        if any(values is not None for _, values in gold):
+            terms["gold"] = _merge(gold, num_rows)
+        return terms
+
+    def _all_weights(self) -> dict[str, float]:
+        weights = {}
+        for name in self.rewards:
+            weights |= {f"{name}/{term}": weight for term, weight in self._weights(name).items()}
+        return weights
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Scores of one source."""
+
+    scores: Scores
+    rows: Sequence[int]
+    responses: Sequence[Response]
+
+
+def _merge(parts: Iterable[tuple[Sequence[int], Sequence[Any] | None]], num_rows: int) -> list[Any]:
+    """Return one column from the rows and values of some sources; None for all other rows."""
+    merged: list[Any] = [None] * num_rows
+    for rows, values in parts:
+        if values is not None:
+            for row, value in zip(rows, values, strict=True):
+                merged[row] = value
+    return merged
+
+
+def _counts(parts: Mapping[str, _Part]) -> dict[str, int]:
+    counts = {}
+    for name, part in parts.items():
+        counts |= {f"{name}/{count}": value for count, value in part.scores.counts.items()}
+    return counts
+
+
+def _columns(parts: Mapping[str, _Part], num_rows: int) -> dict[str, list[Any]]:
+    """Return the columns; those of the same name are one."""
+    names: set[str] = set()
+    for part in parts.values():
+        names |= set(part.scores.columns)
+    columns = {}
+    for name in sorted(names):
+        values = [(part.rows, part.scores.columns.get(name)) for part in parts.values()]
+        columns[name] = _merge(values, num_rows)
+    return columns
+
+
+def _token_rewards(part: _Part) -> Sequence[Sequence[float | None]]:
+    """Return the token rewards of a source; a score without any is on the last token."""
+    if part.scores.tokens is not None:
+        return part.scores.tokens
+    rows = []
+    for response, value in zip(part.responses, part.scores.values, strict=True):
+        rewards: list[float | None] = [None] * len(response.tokens)
+        if rewards:
+            rewards[-1] = value
+        rows.append(rewards)
+    return rows
+
+
+def _step_tokens(part: _Part) -> Sequence[Sequence[float | None]]:
+    """Return the token rewards of a source without its rewards per response."""
+    if part.scores.step_tokens is not None:
+        return part.scores.step_tokens
+    if part.scores.tokens is not None:
+        return part.scores.tokens
+    return [[None] * len(response.tokens) for response in part.responses]
+
+
+def _outcomes(part: _Part) -> Sequence[float | None]:
+    """Return the rewards per response of a source, without its token rewards."""
+    if part.scores.outcomes is not None:
+        return part.scores.outcomes
+    return part.scores.values if part.scores.tokens is None else [None] * len(part.responses)

@@ -9,10 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from rlmods.errors import UserError
-from rlmods.needs import RewardNeeds, needs_of
+from rlmods.needs import RewardNeeds
 from rlmods.reward.accuracy import Accuracy
+from rlmods.reward.members import check_members
 from rlmods.reward.scores import as_scores
-from rlmods.types import Response, Scores
+from rlmods.types import Prompt, Response, Scores
 
 
 def cosine(length: int, max_length: int, start: float, end: float) -> float:
@@ -68,8 +69,17 @@ class Cosine:
         return Accuracy() if self.reward is None else self.reward
 
     @property
+    def members(self) -> dict[str, Any]:
+        return {"reward": self.grader}
+
+    @property
     def needs(self) -> RewardNeeds:
-        return RewardNeeds(answer=needs_of(self.grader, RewardNeeds).answer)
+        needs = RewardNeeds.combine([self.grader])
+        return replace(needs, gives_steps=False, gives_outcomes=True, gives_tokens=False)
+
+    def check_prompt(self, prompt: Prompt) -> None:
+        """Check that the other reward can grade responses to `prompt`. Raises ValueError."""
+        check_members([self.grader], prompt)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         graded = as_scores(self.grader(responses), len(responses), "cosine")
@@ -89,9 +99,7 @@ class Cosine:
             return None
         if response.finish == "length":
             return self.truncated
-        ends = (
-            (self.correct_short, self.correct_long)
-            if correct
-            else (self.wrong_short, self.wrong_long)
-        )
-        return cosine(response.longest_turn, self.max_length, *ends)
+        length = response.longest_turn
+        if correct:
+            return cosine(length, self.max_length, self.correct_short, self.correct_long)
+        return cosine(length, self.max_length, self.wrong_short, self.wrong_long)

@@ -9,9 +9,10 @@ from statistics import fmean, median
 from typing import Any, Literal, get_args
 
 from rlmods.errors import UserError
-from rlmods.needs import RewardNeeds
+from rlmods.needs import RewardNeeds, needs_of
+from rlmods.reward.members import check_members
 from rlmods.reward.weighted_sum import WeightedSum
-from rlmods.types import Response, Scores
+from rlmods.types import Prompt, Response, Scores
 
 How = Literal["mean", "min", "median"]
 
@@ -36,8 +37,8 @@ class Ensemble:
         reward=ensemble +reward@reward.rewards.format=format
         +reward@reward.rewards.accuracy=accuracy
 
-    Raises: UserError for no rewards, one that cannot be called, or an unknown `how`; the errors of
-    `WeightedSum` if a reward fails."""
+    Raises: UserError for no rewards, one that cannot be called or gives rewards by step, or an
+    unknown `how`; the errors of `WeightedSum` if a reward fails."""
 
     rewards: Mapping[str, Callable[[Sequence[Response]], Any]]
     """Rewards by name. In YAML, `_convert_: all` keeps Hydra from converting the rewards, which are
@@ -56,27 +57,40 @@ class Ensemble:
                     f"Ensemble: rewards.{name} cannot be called: type "
                     f"+reward@reward.rewards.{name}=OPTION"
                 )
+            if needs_of(reward, RewardNeeds).gives_steps:
+                raise UserError(
+                    f"Ensemble: rewards.{name} gives one reward per step, and their sum pays for "
+                    f"the number of steps: type reward.rewards.{name}.aggregate=min"
+                )
         if self.how not in get_args(How):
             raise UserError(
                 f"Ensemble: how={self.how!r} must be one of {', '.join(get_args(How))}: type "
                 "reward.how=mean"
             )
 
-    @cached_property
-    def members(self) -> WeightedSum:
-        """Calls the rewards and collects their terms, counts and columns."""
-        return WeightedSum({name: {"reward": reward} for name, reward in self.rewards.items()})
+    @property
+    def members(self) -> dict[str, Any]:
+        return {f"rewards.{name}": reward for name, reward in self.rewards.items()}
 
     @property
     def needs(self) -> RewardNeeds:
-        return RewardNeeds(answer=self.members.needs.answer)
+        return replace(RewardNeeds.combine(self.rewards.values()), gives_tokens=False)
+
+    def check_prompt(self, prompt: Prompt) -> None:
+        """Check that all rewards can grade responses to `prompt`. Raises ValueError."""
+        check_members(self.rewards.values(), prompt)
+
+    @cached_property
+    def _sum(self) -> WeightedSum:
+        """Calls the rewards and collects their terms, counts and columns."""
+        return WeightedSum({name: {"reward": reward} for name, reward in self.rewards.items()})
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        scores = self.members(responses)
-        rows = zip(*(scores.terms[name] for name in self.rewards), strict=True)
-        row_scores = [[score for score in row if score is not None] for row in rows]
-        return replace(
-            scores,
-            values=[_REDUCTIONS[self.how](row) if row else None for row in row_scores],
-            tokens=None,
-        )
+        scores = self._sum(responses)
+        reduce = _REDUCTIONS[self.how]
+        values = []
+        for row in range(len(responses)):
+            given = [scores.terms[name][row] for name in self.rewards]
+            known = [score for score in given if score is not None]
+            values.append(reduce(known) if known else None)
+        return replace(scores, values=values, tokens=None)

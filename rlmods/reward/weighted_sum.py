@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.grading.pool import WorkerError
 from rlmods.needs import RewardNeeds
-from rlmods.protocols import ChecksPrompt
 from rlmods.reward.isolated import Isolated
+from rlmods.reward.members import check_members
 from rlmods.reward.scores import as_scores
 from rlmods.types import Prompt, Response, Scores
 
@@ -57,22 +57,7 @@ class WeightedSum:
                 "+reward@reward.terms.accuracy.reward=accuracy"
             )
         for name, term in self.terms.items():
-            if (
-                not isinstance(term, Mapping)
-                or not callable(term.get("reward"))
-                or not set(term) <= {"reward", "weight", "timeout_s"}
-            ):
-                typed = (
-                    f"type +reward@reward.terms.{name}.reward=OPTION "
-                    f"+reward.terms.{name}.weight=1.0"
-                )
-                raise UserError(
-                    f"WeightedSum: terms.{name} must be {{weight: NUMBER, reward: REWARD}} "
-                    f"(with _convert_: all in YAML): {typed}"
-                )
-            weight = term.get("weight", 1.0)
-            if isinstance(weight, bool) or not isinstance(weight, int | float):
-                raise UserError(f"WeightedSum: terms.{name}.weight={weight!r} is not a number")
+            _check_term(name, term)
         self.rewards  # noqa: B018 - fail now for a term that cannot be isolated
         if not any(self.weights.values()):
             raise UserError(
@@ -81,77 +66,66 @@ class WeightedSum:
             )
 
     @property
+    def members(self) -> dict[str, Any]:
+        return {f"terms.{name}.reward": term["reward"] for name, term in self.terms.items()}
+
+    @property
     def needs(self) -> RewardNeeds:
         weighted = [name for name, weight in self.weights.items() if weight]
         return RewardNeeds.combine(self.terms[name]["reward"] for name in weighted)
 
     def check_prompt(self, prompt: Prompt) -> None:
-        """Check that all terms can grade responses to `prompt`.
-
-        Raises:
-            ValueError: a term cannot.
-        """
-        for term in self.terms.values():
-            reward = term["reward"]
-            if isinstance(reward, ChecksPrompt):
-                reward.check_prompt(prompt)
+        """Check that all terms can grade responses to `prompt`. Raises ValueError."""
+        check_members(self.members.values(), prompt)
 
     @cached_property
     def rewards(self) -> dict[str, Callable[[Sequence[Response]], Any]]:
         """Callables of the terms, by name."""
-        return {
-            name: term["reward"]
-            if term.get("timeout_s") is None
-            else Isolated(term["reward"], term["timeout_s"])
-            for name, term in self.terms.items()
-        }
+        rewards = {}
+        for name, term in self.terms.items():
+            reward = term["reward"]
+            timeout_s = term.get("timeout_s")
+            rewards[name] = reward if timeout_s is None else Isolated(reward, timeout_s)
+        return rewards
 
     @cached_property
     def weights(self) -> dict[str, float]:
         return {name: float(term.get("weight", 1.0)) for name, term in self.terms.items()}
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        scores = {
-            name: run_reward(name, reward, responses) for name, reward in self.rewards.items()
-        }
-        weighted = {name: term for name, term in scores.items() if self.weights[name]}
-        by_step = {name: term for name, term in weighted.items() if term.tokens is not None}
-        by_response = {name: term for name, term in weighted.items() if term.tokens is None}
-        with_correct = [name for name, term in scores.items() if term.correct is not None]
-        rewarded = [
-            name for name in with_correct if name in weighted and not scores[name].monitored
-        ]
-        return Scores(
+        scores: dict[str, Scores] = {}
+        weighted: dict[str, Scores] = {}
+        by_step: dict[str, Scores] = {}
+        by_response: dict[str, Scores] = {}
+        for name, reward in self.rewards.items():
+            term = run_reward(name, reward, responses)
+            scores[name] = term
+            if self.weights[name]:
+                weighted[name] = term
+                kind = by_response if term.tokens is None else by_step
+                kind[name] = term
+        total = Scores(
             values=self._totals(weighted, len(responses)),
-            correct=scores[[*rewarded, *with_correct][0]].correct if with_correct else None,
-            monitored=bool(with_correct) and not rewarded,
-            terms={
-                key: values
-                for name, term in scores.items()
-                for key, values in {name: term.values, **_prefixed(name, term.terms)}.items()
-            },
             weights={name: self.weights[name] for name in weighted},
-            counts={
-                key: count
-                for name, term in scores.items()
-                for key, count in _prefixed(name, term.counts).items()
-            },
-            columns={
-                key: column
-                for name, term in scores.items()
-                for key, column in _prefixed(name, term.columns).items()
-            },
-            tokens=self._token_rewards(weighted, responses) if by_step else None,
-            step_tokens=self._token_rewards(by_step, responses) if by_step else None,
-            outcomes=self._totals(by_response, len(responses)) if by_step and by_response else None,
+            **_correctness(scores, weighted),
+            **_merged(scores),
+        )
+        if not by_step:
+            return total
+        return replace(
+            total,
+            tokens=self._token_rewards(weighted, responses),
+            step_tokens=self._token_rewards(by_step, responses),
+            outcomes=self._totals(by_response, len(responses)) if by_response else None,
         )
 
     def _totals(self, scores: Mapping[str, Scores], num_responses: int) -> list[float | None]:
         """Return the weighted sum of the terms' values."""
-        return [
-            _sum(_times(self.weights[name], term.values[row]) for name, term in scores.items())
-            for row in range(num_responses)
-        ]
+        totals = []
+        for row in range(num_responses):
+            values = [_times(self.weights[name], term.values[row]) for name, term in scores.items()]
+            totals.append(_sum(values))
+        return totals
 
     def _token_rewards(
         self, scores: Mapping[str, Scores], responses: Sequence[Response]
@@ -162,23 +136,68 @@ class WeightedSum:
         for row, response in enumerate(responses):
             total: list[float | None] = [None] * len(response.tokens)
             for name, term in scores.items():
-                value = term.values[row]
-                if value is None or not total:
-                    continue
-                rewards = (
-                    _on_last_sampled(value, response) if term.tokens is None else term.tokens[row]
-                )
-                if len(rewards) != len(total):
-                    raise ValueError(
-                        f"reward {name}: {len(rewards)} token rewards for the {len(total)} "
-                        f"tokens of response {row}"
-                    )
-                total = [
-                    _sum((x, _times(self.weights[name], y)))
-                    for x, y in zip(total, rewards, strict=True)
-                ]
+                rewards = _rewards_of_row(name, term, row, response)
+                if rewards is not None:
+                    added = [_times(self.weights[name], reward) for reward in rewards]
+                    total = list(map(_sum, zip(total, added, strict=True)))
             rows.append(total)
         return rows
+
+
+def _check_term(name: str, term: Any) -> None:
+    """Raise UserError for a term of another form."""
+    is_term = isinstance(term, Mapping) and set(term) <= {"reward", "weight", "timeout_s"}
+    if not is_term or not callable(term.get("reward")):
+        raise UserError(
+            f"WeightedSum: terms.{name} must be {{weight: NUMBER, reward: REWARD}} "
+            f"(with _convert_: all in YAML): type +reward@reward.terms.{name}.reward=OPTION "
+            f"+reward.terms.{name}.weight=1.0"
+        )
+    weight = term.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise UserError(f"WeightedSum: terms.{name}.weight={weight!r} is not a number")
+
+
+def _correctness(scores: Mapping[str, Scores], weighted: Mapping[str, Scores]) -> dict[str, Any]:
+    """Return the correctness of the first term that has it, weighted terms first, and whether it is
+    monitored only."""
+    reported = {name: term for name, term in scores.items() if term.correct is not None}
+    for name, term in reported.items():
+        if name in weighted and not term.monitored:
+            return {"correct": term.correct, "monitored": False}
+    for term in reported.values():
+        return {"correct": term.correct, "monitored": True}
+    return {}
+
+
+def _merged(scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """Return terms, counts and columns under the names of the terms."""
+    terms: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    columns: dict[str, Any] = {}
+    for name, term in scores.items():
+        terms |= {name: term.values} | _prefixed(name, term.terms)
+        counts |= _prefixed(name, term.counts)
+        columns |= _prefixed(name, term.columns)
+    return {"terms": terms, "counts": counts, "columns": columns}
+
+
+def _rewards_of_row(
+    name: str, term: Scores, row: int, response: Response
+) -> Sequence[float | None] | None:
+    """Return a term's reward of each token of a response, None if it abstains."""
+    value = term.values[row]
+    if value is None or not response.tokens:
+        return None
+    if term.tokens is None:
+        return _on_last_sampled(value, response)
+    rewards = term.tokens[row]
+    if len(rewards) != len(response.tokens):
+        raise ValueError(
+            f"reward {name}: {len(rewards)} token rewards for the {len(response.tokens)} "
+            f"tokens of response {row}"
+        )
+    return rewards
 
 
 def run_reward(
@@ -209,9 +228,12 @@ def run_reward(
 
 def _on_last_sampled(value: float, response: Response) -> list[float | None]:
     """Return a reward for each token, None except on the last token that the policy sampled."""
-    sampled = [True] * len(response.tokens) if response.mask is None else list(response.mask)
-    last = max((i for i, own in enumerate(sampled) if own), default=-1)
-    return [value if i == last else None for i in range(len(sampled))]
+    rewards: list[float | None] = [None] * len(response.tokens)
+    for position in reversed(range(len(rewards))):
+        if response.mask is None or response.mask[position]:
+            rewards[position] = value
+            break
+    return rewards
 
 
 def _times(weight: float, score: float | None) -> float | None:

@@ -1031,6 +1031,10 @@ class TestRules:
             "+reward@reward.rewards.code=code",
         )
         assert refused(*by_source).endswith(message.format("reward.rewards.code", "test_list"))
+        ensemble = (*data, "reward=ensemble", "+reward@reward.rewards.c=code")
+        assert refused(*ensemble).endswith(message.format("reward.rewards.c", "kind, test_list"))
+        cosine = (*data, "reward=cosine", "+reward@reward.reward=code")
+        assert refused(*cosine).endswith(message.format("reward.reward", "kind, test_list"))
 
     def test_answers(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"

@@ -13,6 +13,7 @@ from rlmods.errors import UserError
 from rlmods.needs import JudgeNeeds, PreferenceNeeds, RewardNeeds, needs_of
 from rlmods.protocols import ChecksPrompt
 from rlmods.reward import BySource
+from rlmods.reward.members import with_members
 
 
 def ptx(plan: Plan) -> str | None:
@@ -116,20 +117,23 @@ def _needs_answer(part: object, group: str) -> bool:
 
 def graded(plan: Plan) -> str | None:
     for path, part, _ in terms(plan):
-        for setting in needs_of(part, RewardNeeds).columns:
-            column, source = getattr(part, setting), re.match(r"reward\.rewards\.([^.]+)", path)
-            own = [
-                x
-                for x in (*plan.splits.train, *plan.splits.val)
-                if source is None or x.source == source[1]
-            ]
-            if own and all(prompt.meta.get(column) is None for prompt in own):
-                known = (
-                    ", ".join(sorted({name for prompt in own for name in prompt.meta})) or "none"
-                )
+        source = None
+        if isinstance(plan.parts["reward"], BySource):
+            source = path.split(".")[2]
+        prompts = [
+            prompt
+            for prompt in (*plan.splits.train, *plan.splits.val)
+            if source is None or prompt.source == source
+        ]
+        for own_path, reward in with_members(part, path):
+            for setting in needs_of(reward, RewardNeeds).columns:
+                column = getattr(reward, setting)
+                if not prompts or any(prompt.meta.get(column) is not None for prompt in prompts):
+                    continue
+                names = {name for prompt in prompts for name in prompt.meta}
                 return (
-                    f"{path}.{setting}={column}: no row has this column, so nothing is graded: "
-                    f"type {path}.{setting}=COLUMN (of {known})"
+                    f"{own_path}.{setting}={column}: no row has this column, so nothing is graded: "
+                    f"type {own_path}.{setting}=COLUMN (of {', '.join(sorted(names)) or 'none'})"
                 )
     return None
 
