@@ -18,9 +18,10 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
-from rlmods.lab.saved import SavedRun, find_runs
+from rlmods.lab.groups import find_runs
 from rlmods.lab.statistics import Interval, paired_difference
 from rlmods.run.jsonl import read_rows
+from rlmods.run.saved import SavedRun
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = (1, 2, 3, 4, 5)

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
 
 
 class UserError(Exception):
     """An error caused by user input. The command line prints its message (what is wrong, what to
     type instead) without a traceback."""
+
+
+@contextmanager
+def one_line_errors(interrupted: str = "interrupted") -> Iterator[None]:
+    """Exit with a one-line message on a user's mistake or Ctrl-C, and with none where the program
+    that reads stdout, such as `head`, has ended."""
+    try:
+        yield
+        sys.stdout.flush()
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(interrupted)
+    except BrokenPipeError:
+        # Python writes the rest on exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 def suggest(name: str, known: Iterable[object]) -> str:

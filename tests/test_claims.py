@@ -14,9 +14,9 @@ from hydra import compose, initialize_config_dir
 
 from rlmods.config import plugins
 from rlmods.config.options import CONF
-from rlmods.lab.saved import SavedRun
 from rlmods.lab.statistics import mean_interval
 from rlmods.run import name
+from rlmods.run.saved import SavedRun
 from tests.config.test_compose import plan
 from tests.support.saved_runs import write_run
 from tests.test_docs import script

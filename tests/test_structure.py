@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -19,6 +22,7 @@ from omegaconf import OmegaConf
 from rlmods.algo import IterativeGRPO, Learner, PolicyGradient
 from rlmods.config.recipe import recipe
 from rlmods.config.schema import SETTINGS, defaults
+from tests.support.saved_runs import write_run
 
 ROOT = Path(__file__).parents[1]
 GROUPS = [
@@ -255,10 +259,11 @@ LAYERS: tuple[set[str], ...] = (
     {"algo"},
     {"config", "memory", "callbacks"},
     {"cli"},
-    {"lab"},
 )
 """Packages from the lowest layer to the highest. `run` (files of a run) is used by parts and by
 commands."""
+HEAVY = ("torch", "lightning", "transformers", "hydra", "scipy", "sklearn", "tensorboard")
+"""Packages that take long to import."""
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[str]:
@@ -277,6 +282,62 @@ def circles(graph: Mapping[str, set[str]]) -> list[str]:
 
 def package(module: str) -> str:
     return [*module.split("."), ""][1]
+
+
+def _crossings(wing: str, allowed: set[str]) -> list[tuple[str, str]]:
+    """Imports of a wing from packages other than the allowed ones."""
+    return [
+        (module, other)
+        for module, others in GRAPH.items()
+        for other in others
+        if package(module) == wing and package(other) not in allowed
+    ]
+
+
+def _heavy_imports(code: str) -> list[str]:
+    """Heavy packages that are imported after some code has run in a fresh interpreter."""
+    report = f"\nimport sys\nprint([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code + report], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[str] = ast.literal_eval(done.stdout.splitlines()[-1])
+    return found
+
+
+LIGHT = (
+    "compare {runs}",
+    "compare {runs} --json",
+    "diff {runs}/a1 {runs}/b1",
+    "show {runs}/a1 0",
+    "report {runs}",
+    "report {runs} --text",
+    "watch {runs} --once",
+    "plugin list",
+    "train --help",
+    *(f"{name} --help" for name in ("compare", "diff", "show", "report", "watch", "plugin")),
+)
+"""Commands that start in a second."""
+
+
+@pytest.mark.parametrize("command", LIGHT)
+def test_light_commands_import_no_heavy_packages(command: str, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        for ratio in "ab":
+            run = write_run(
+                tmp_path / f"{ratio}{seed}", [0.1, 0.2], seed=seed, parts={"ratio": ratio}
+            )
+            row = {"id": "p", "prompt": "1", "response": "2", "tokens": [1], "finish": "stop"}
+            path = run / "samples/iteration_000000.jsonl"
+            path.write_text(json.dumps(row | {"reward": 1.0}) + "\n")
+    name, *arguments = command.format(runs=tmp_path).split()
+    code = f"""
+import contextlib, runpy, sys
+sys.argv = ["rlmods", *{arguments}]
+with contextlib.suppress(SystemExit):
+    runpy.run_module("rlmods.{name}", run_name="__main__")
+"""
+    assert not _heavy_imports(code)
 
 
 class TestImports:
@@ -303,6 +364,28 @@ class TestImports:
             and level[package(other)] > level[package(module)]
         ]
         assert not upwards
+
+    def test_grading_imports_nothing_else_of_the_package(self) -> None:
+        allowed = {"grading", "errors", ""}
+        assert not _crossings("grading", allowed)
+
+    def test_lab_imports_readers_of_runs_only(self) -> None:
+        assert not _crossings("lab", {"lab", "run", "errors", ""})
+
+    def test_only_commands_import_the_lab(self) -> None:
+        importing = {
+            package(name)
+            for name, others in GRAPH.items()
+            if any(package(other) == "lab" for other in others)
+        }
+        assert importing <= {"lab", "cli"}
+
+    @pytest.mark.parametrize("wing", ["grading", "lab"])
+    def test_wings_do_not_import_torch(self, wing: str) -> None:
+        """Nor do the modules that they import: all are imported in a fresh interpreter."""
+        modules = [name for name in GRAPH if package(name) == wing]
+        code = "".join(f"import {name}\n" for name in modules if "__main__" not in name)
+        assert not _heavy_imports(code)
 
     def test_a_circle_would_be_found(self) -> None:
         assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]

@@ -22,7 +22,6 @@ from rlmods.callbacks.hooks import Metrics, Rows, as_learner
 from rlmods.callbacks.retention import Retention
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
-from rlmods.lab.saved import SavedRun
 from rlmods.policy.exports import export_problem
 from rlmods.run.card import model_card
 from rlmods.run.integrity import (
@@ -33,6 +32,7 @@ from rlmods.run.integrity import (
     write_manifest,
 )
 from rlmods.run.resume import CHECKPOINT_NAME, list_checkpoints
+from rlmods.run.saved import SavedRun
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner

@@ -16,7 +16,7 @@ from rich.text import Text
 from rlmods.callbacks.hooks import Metrics, Row, Rows, as_learner
 from rlmods.logger.samples import TableLogger, table
 from rlmods.run import atomic_write, dumps
-from rlmods.run.printable import printable
+from rlmods.run.files import printable
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner

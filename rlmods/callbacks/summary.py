@@ -17,10 +17,11 @@ from rlmods.callbacks.monitor import Monitor
 from rlmods.callbacks.progress import format_validation
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
 from rlmods.errors import UserError
-from rlmods.lab.saved import SavedRun
 from rlmods.policy.exports import export_problem
-from rlmods.run import RunDir, wrap_write_errors, write_summary
+from rlmods.run import wrap_write_errors, write_summary
 from rlmods.run.card import model_card
+from rlmods.run.directory import RunDir
+from rlmods.run.saved import SavedRun
 from rlmods.training.metrics import peak_memory_mb
 
 if TYPE_CHECKING:

@@ -53,16 +53,9 @@ def main() -> None:
         close = difflib.get_close_matches(name, known, 1)
         advice = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
         sys.exit(f"error: rlmods {name}: there is no such command; {advice}")
-    if name == "train":
-        # Processes of further ranks are started by the name of the script: it is that of the
-        # command, not the one that chooses it.
-        sys.argv = [str(known[name]), *rest]
-        from rlmods.cli.train import main as train
-
-        train()
-    else:
-        sys.argv = [f"rlmods {name}", *rest]
-        runpy.run_module(f"rlmods.{name}", run_name="__main__")
+    sys.argv = [f"rlmods {name}", *rest]
+    # `__main__` is then the module of the command, by whose name further ranks are started
+    runpy.run_module(f"rlmods.{name}", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

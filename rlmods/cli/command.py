@@ -32,8 +32,9 @@ from rlmods.config.rules import GRADING_RULES, RULES
 from rlmods.errors import UserError
 from rlmods.policy.hf import exported
 from rlmods.run import dumps, name
+from rlmods.run import saved_form as saved_form  # registers ${oc.env:NAME}
 from rlmods.run.jsonl import JsonlWriter, read_rows
-from rlmods.run.printable import printable, printable_json
+from rlmods.run.settings import leaves
 
 S = TypeVar("S")
 INTERRUPTED = "interrupted: finished rows are saved; run the same command again to continue"
@@ -49,7 +50,7 @@ def command(
     interrupt_message: str = "interrupted",
 ) -> None:
     """Run `action` and print its result on stdout: text as it is (nothing if it is empty),
-    dictionaries as JSON; control characters, which files of others may have, as escapes.
+    dictionaries as JSON.
 
     Prints `usage` for `--help` or without arguments. A user's mistake or Ctrl-C prints one line and
     exits with a nonzero status."""
@@ -62,13 +63,9 @@ def command(
             plugins.register()
             name.register()
             result = action()
-            if result != "":
-                print(
-                    printable(result)
-                    if isinstance(result, str)
-                    else printable_json(dumps(result, indent=indent)),
-                    flush=True,
-                )
+            text = result if isinstance(result, str) else dumps(result, indent=indent)
+            if text:
+                print(text, flush=True)
     except KeyboardInterrupt:
         sys.exit(interrupt_message)
 
@@ -115,25 +112,22 @@ def _composed(
     settings: type[Any] | None,
 ) -> tuple[DictConfig, dict[str, str]]:
     """Return the configuration, and the option of each group."""
-    extra = (
-        [f"+{f.name}={'null' if f.default is None else f.default}" for f in fields(settings)]
-        if settings
-        else []
-    )
+    extra = [
+        f"+{field.name}={'null' if field.default is None else field.default}"
+        for field in (fields(settings) if settings else ())
+    ]
     overridden = {override.lstrip("+~").split("=")[0] for override in overrides}
+    name = "train"
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             if saved is not None:
-                ConfigStore.instance().store(
-                    "saved_run", _config_with_run(saved, set(run_keys) - overridden, overridden)
-                )
-            config = hydra_compose(
-                "train" if saved is None else "saved_run",
-                [*extra, *overrides],
-                return_hydra_config=True,
-            )
+                name = "saved_run"
+                merged = _config_with_run(saved, set(run_keys) - overridden, overridden)
+                ConfigStore.instance().store(name, merged)
+            config = hydra_compose(name, [*extra, *overrides], return_hydra_config=True)
     except (HydraException, ValueError) as error:
-        if (user_error := explain_override(error)) is None:
+        user_error = explain_override(error)
+        if user_error is None:
             raise
         raise user_error from error
     assert isinstance(config, DictConfig)
@@ -179,10 +173,8 @@ def compose_run(
 def _config_with_run(saved: Path, keys: set[str], typed: set[str]) -> dict[str, Any]:
     """Return the primary configuration with the groups and settings in `keys` from a run, so that
     overrides apply to the run's values."""
-    run, primary = (
-        read_received(saved, sorted(keys), typed),
-        OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml")),
-    )
+    run = read_received(saved, sorted(keys), typed)
+    primary = OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml"))
     assert isinstance(primary, dict)
     validation = run.get("validation")
     if isinstance(validation, dict) and (
@@ -190,11 +182,11 @@ def _config_with_run(saved: Path, keys: set[str], typed: set[str]) -> dict[str, 
     ):
         validation.pop("reward", None)  # it would take the place of an option that is typed
     keys = {key for key in keys if key in run or key not in OPTIONAL}
-    defaults = [
-        entry
-        for entry in primary.pop("defaults")
-        if entry != "_self_" and not (isinstance(entry, dict) and keys & entry.keys())
-    ]
+    defaults = []
+    for entry in primary.pop("defaults"):
+        is_replaced = isinstance(entry, dict) and keys & entry.keys()
+        if entry != "_self_" and not is_replaced:
+            defaults.append(entry)
     return {"defaults": [*defaults, "_self_"], **primary, **run}
 
 
@@ -209,22 +201,25 @@ class Output:
         self.path = path
         self.provenance: dict[str, Any] = json.loads(dumps(provenance))
         self._writers = {True: JsonlWriter(path), False: JsonlWriter(dropped_path(path))}
-        self.kept, self.dropped = (
-            {_id(row, path): row for row in read_rows(writer.path)}
-            for writer in self._writers.values()
-        )
-        for row in [*self.kept.values(), *self.dropped.values()][:1]:
-            before, now = (
-                dict(_flatten({key: values.get(key) for key in self.provenance}))
-                for values in (row, self.provenance)
+        self.kept = _read_by_id(path)
+        self.dropped = _read_by_id(dropped_path(path))
+        for row in (*self.kept.values(), *self.dropped.values()):
+            self._check_provenance(row)
+            break
+
+    def _check_provenance(self, row: Mapping[str, Any]) -> None:
+        before = dict(leaves({key: row.get(key) for key in self.provenance}))
+        now = dict(leaves(self.provenance))
+        changes = [
+            f"{key}={before.get(key)} (now {now.get(key)})"
+            for key in sorted({*before, *now})
+            if before.get(key) != now.get(key)
+        ]
+        if changes:
+            raise UserError(
+                f"{self.path} was written with {', '.join(changes[:6])}: type the old settings, or "
+                "another out=FILE"
             )
-            changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
-            if changed:
-                changes = [f"{key}={before.get(key)} (now {now.get(key)})" for key in changed]
-                raise UserError(
-                    f"{path} was written with {', '.join(changes[:6])}: type the old "
-                    "settings, or another out=FILE"
-                )
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:
@@ -243,29 +238,25 @@ def dropped_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.dropped.jsonl")
 
 
-def _id(row: Mapping[str, Any], path: Path) -> str:
-    if not isinstance(row.get("id"), str):
-        raise UserError(
-            f'{path}: a row has no "id", so this command did not write the file; choose '
-            "another out=FILE"
-        )
-    return str(row["id"])
-
-
-def _flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys and the values of nested mappings."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from _flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node
+def _read_by_id(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of a file by their id."""
+    rows = {}
+    for row in read_rows(path):
+        if not isinstance(row.get("id"), str):
+            raise UserError(
+                f'{path}: a row has no "id", so this command did not write the file; choose '
+                "another out=FILE"
+            )
+        rows[row["id"]] = row
+    return rows
 
 
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show progress on stderr, as a bar on a terminal and as occasional lines elsewhere. Yields a
     function that takes the number done."""
-    console, last_print = Console(stderr=True), time.monotonic()
+    console = Console(stderr=True)
+    last_print = time.monotonic()
     columns = (*bars.Progress.get_default_columns(), bars.MofNCompleteColumn())
     with bars.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(description, total=total)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import transformers
@@ -16,7 +15,6 @@ import transformers
 from rlmods.config.overrides import explain_override
 from rlmods.config.plugins import explain_plugin_error
 from rlmods.errors import UserError
-from rlmods.run.printable import printable
 from rlmods.run.secrets import clean
 
 IGNORED_WARNINGS = (
@@ -31,58 +29,52 @@ OTHER_RANKS_WAIT_S = 8.0
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
+def plain_errors(hint: Callable[[], str] | None = None) -> Iterator[None]:
     """Exit with status 1 and a one-line message on a user's mistake, including those that Hydra
-    reports while it composes. Values from files in it are shown with their control characters as
-    escapes. Ranks other than the first wait a little: of a mistake that all ranks find, torchrun
-    has ended them by then, and the message is printed once. Nothing is printed where the program
-    that reads stdout, such as `head`, has ended."""
+    reports while it composes. Ranks other than the first wait a little: of a mistake that all ranks
+    find, torchrun has ended them by then, and the message is printed once.
+
+    Args:
+        hint: returns a line to print below the message, or below the traceback of another error,
+            "" for none.
+    """
     try:
         yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        if not _reader_has_ended():
-            raise
-        # Python writes the rest on exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except Exception as error:
-        if (user_error := as_user_error(error)) is None:
+        user_error = as_user_error(error)
+        if user_error is None and hint is None:
             raise
-        if int(os.environ.get("RANK") or 0) > 0:
-            time.sleep(OTHER_RANKS_WAIT_S)
-        sys.exit(f"error: {printable(clean(str(user_error)))}")
-
-
-def _reader_has_ended() -> bool:
-    """Return whether what reads stdout has ended. Other pipes, such as those of tools and rewards,
-    can break too."""
-    stdout = select.poll()
-    stdout.register(sys.stdout.fileno(), 0)
-    return any(event & select.POLLERR for _, event in stdout.poll(0))
+        lines = []
+        if user_error is None:
+            sys.excepthook(type(error), error, error.__traceback__)
+        else:
+            lines.append(f"error: {clean(str(user_error))}")
+            if int(os.environ.get("RANK") or 0) > 0:
+                time.sleep(OTHER_RANKS_WAIT_S)
+        advice = hint() if hint is not None else ""
+        if advice:
+            lines.append(advice)
+        sys.exit("\n".join(lines) or 1)
 
 
 def as_user_error(error: Exception) -> UserError | None:
     """Return the error as a user's mistake, None if it is not one."""
-    return (
-        error
-        if isinstance(error, UserError)
-        else explain_plugin_error(error) or explain_override(error)
-    )
+    if isinstance(error, UserError):
+        return error
+    return explain_plugin_error(error) or explain_override(error)
 
 
 def silence_libraries() -> None:
     """Silence library warnings that a user cannot act on, and print other warnings on one line,
     without their source location."""
-    warnings.formatwarning = lambda message, *_, **__: (
-        f"warning: {printable(clean(str(message)))}\n"
-    )
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {clean(str(message))}\n"
     for pattern in IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", pattern)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # lists of unused devices, advertisements
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
-    # a line for every rank that joins
-    logging.getLogger("lightning.fabric.utilities.distributed").setLevel(logging.WARNING)
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for every request
+    for logger in (
+        "lightning.pytorch.utilities.rank_zero",  # lists of unused devices, advertisements
+        "lightning.fabric.utilities.distributed",  # a line for every rank that joins
+        "httpx2",  # a line for every request
+    ):
+        logging.getLogger(logger).setLevel(logging.WARNING)
     transformers.utils.logging.disable_progress_bar()

@@ -8,9 +8,9 @@ if the package is installed. `list` prints the folder and the options of every p
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib import import_module
@@ -21,10 +21,10 @@ from typing import Any
 import yaml
 
 from rlmods.cli import templates
-from rlmods.cli.command import command
 from rlmods.config import plugins
 from rlmods.config.options import CONF
-from rlmods.errors import UserError, suggest
+from rlmods.errors import UserError, one_line_errors, suggest
+from rlmods.run.files import dumps
 
 TEMPLATES = Path(str(templates.__file__)).parent
 GROUPS = sorted(
@@ -96,21 +96,30 @@ def list_plugins() -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str]) -> None:
-    command(arguments, __doc__, lambda: _action(arguments), indent=2)
-
-
-def _action(arguments: Sequence[str]) -> dict[str, Any]:
-    match list(arguments):
-        case ["new", group, name, *rest] if len(rest) < 2:
-            return new(
-                group,
-                name,
-                Path(rest[0]).expanduser() if rest else (*plugins.configured(), plugins.FOLDER)[0],
-            )
-        case ["list"]:
-            return list_plugins()
-    raise UserError("type: python -m rlmods.plugin new GROUP NAME, or python -m rlmods.plugin list")
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m rlmods.plugin",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="new | list")
+    actions.add_parser("list", help="print the folder and the options of every plugin")
+    template = actions.add_parser("new", help="write a template")
+    template.add_argument("group", metavar="GROUP", help=f"one of {', '.join(GROUPS)}")
+    template.add_argument("name", metavar="NAME", help="name of the option and of its module")
+    template.add_argument(
+        "folder", metavar="FOLDER", nargs="?", type=Path, help="folder of plugins"
+    )
+    parsed = parser.parse_args(arguments)
+    with one_line_errors():
+        plugins.make_importable()
+        if parsed.action == "list":
+            result = list_plugins()
+        else:
+            folder = parsed.folder or (*plugins.configured(), plugins.FOLDER)[0]
+            result = new(parsed.group, parsed.name, folder.expanduser())
+        print(dumps(result, indent=2))
 
 
 def _fill_in(text: str, name: str, class_name: str) -> str:
@@ -133,4 +142,4 @@ def _suggest_name(name: str) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

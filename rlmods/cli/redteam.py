@@ -45,8 +45,7 @@ from rlmods.grading.redteam.scoring import Grade, NoReferenceError, Report, Row,
 from rlmods.needs import RewardNeeds, needs_of
 from rlmods.reward.scores import as_scores
 from rlmods.run import dumps
-from rlmods.run.files import atomic_write
-from rlmods.run.printable import one_line
+from rlmods.run.files import atomic_write, one_line
 from rlmods.types import Prompt, Response
 
 CHARS_PER_TOKEN = 4

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 
 from rlmods.grading.sandbox.confinement import end_with_parent
-from rlmods.run.printable import printable
 
 RECORD_BYTES = 4096
 
@@ -37,13 +36,8 @@ def supervised(action: Callable[[Callable[[str], None]], None], advice: str) -> 
         sys.exit(status if status >= 0 else 128 - status)
     end = f"exit status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
     record = memory[1:].rstrip(b"\0").decode(errors="replace")
-    sys.exit(
-        printable(
-            f"error: the process ended with {end} "
-            f"{f'while it graded {record}' if record else 'before the first response'}: "
-            f"{advice}"
-        )
-    )
+    when = f"while it graded {record}" if record else "before the first response"
+    sys.exit(f"error: the process ended with {end} {when}: {advice}")
 
 
 def _write(memory: mmap.mmap, text: str) -> None:

@@ -25,10 +25,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rlmods.cli.console import as_user_error, plain_errors, silence_libraries
 from rlmods.config import compose
 from rlmods.errors import UserError
-from rlmods.lab.saved import SavedRun, is_value
-from rlmods.run import RunDir
+from rlmods.run.directory import RunDir
 from rlmods.run.name import MAX_NAME_LENGTH
-from rlmods.run.printable import one_line, printable
+from rlmods.run.saved import SavedRun, is_value
 
 AGAIN = "type the same command again to run the members that are not finished"
 
@@ -155,7 +154,7 @@ def run_member(config: DictConfig, plan: Callable[[], object], train: Callable[[
         user_error = as_user_error(error)
         if user_error is None:
             sys.excepthook(type(error), error, error.__traceback__)
-        reason = printable(str(user_error or f"{type(error).__name__}: {error}"))
+        reason = str(user_error or f"{type(error).__name__}: {error}")
         print(f"error: {folder}: {reason}", file=sys.stderr, flush=True)
         raise MemberError(f"{folder} failed: {reason}; {AGAIN}") from error
     if status:
@@ -174,8 +173,7 @@ def is_finished(folder: Path) -> bool:
 
 def best_accuracy(folder: Path) -> float:
     """Return a run's best `val/accuracy`, NaN if there is none."""
-    accuracy = read_summary(folder).get("val/accuracy")
-    best = accuracy.get("best") if isinstance(accuracy, dict) else None
+    best = read_summary(folder).get("val/accuracy", {}).get("best")
     return float(best) if is_value(best) else float("nan")
 
 
@@ -194,10 +192,10 @@ def summary() -> Iterator[None]:
         yield
     finally:
         folder = _sweep.folder
-        if folder is not None and (
-            members := [x for x in _sweep.members or sorted(folder.glob("*")) if x.is_dir()]
-        ):
-            print(printable("\n".join([f"{folder}:", *member_lines(members)])), flush=True)
+        if folder is not None:
+            members = [x for x in _sweep.members or sorted(folder.glob("*")) if x.is_dir()]
+            if members:
+                print("\n".join([f"{folder}:", *member_lines(members)]), flush=True)
 
 
 def member_lines(members: Sequence[Path]) -> list[str]:
@@ -207,41 +205,28 @@ def member_lines(members: Sequence[Path]) -> list[str]:
     summaries = [read_summary(member) for member in members]
     width = max(len(member.name) for member in members)
     choices = _choices(summaries) if width >= MAX_NAME_LENGTH else [""] * len(members)
-    lines = zip(members, choices, summaries, strict=True)
-    return [
-        "  ".join(filter(None, (f"  {member.name:<{width}}", choice, _outcome(summary))))
-        for member, choice, summary in lines
-    ]
+    lines = []
+    for member, choice, summary in zip(members, choices, summaries, strict=True):
+        name = f"  {member.name:<{width}}"
+        lines.append("  ".join(filter(None, (name, choice, _outcome(summary)))))
+    return lines
 
 
 def _choices(summaries: Sequence[dict[str, Any]]) -> list[str]:
     """Return the overrides of each member that not all of them have, padded to equal width."""
-    typed = [
-        list(map(str, found)) if isinstance(found := summary.get("overrides"), list) else []
-        for summary in summaries
-    ]
-    common = (
-        set.intersection(*(set(overrides) for overrides in typed if overrides))
-        if any(typed)
-        else set()
-    )
-    choices = [
-        one_line(" ".join(override for override in overrides if override not in common))
-        for overrides in typed
-    ]
-    return [choice.ljust(max(map(len, choices))) for choice in choices]
+    typed = [summary.get("overrides", []) for summary in summaries]
+    common = set.intersection(*([set(overrides) for overrides in typed if overrides] or [set()]))
+    choices = [" ".join(x for x in overrides if x not in common) for overrides in typed]
+    width = max(map(len, choices))
+    return [choice.ljust(width) for choice in choices]
 
 
 def _outcome(summary: dict[str, Any]) -> str:
-    exit, iterations = (
-        one_line(str(summary.get(key, default)))
-        for key, default in (("exit", "not finished"), ("iterations", 0))
-    )
-    accuracy = summary.get("val/accuracy")
-    values = (
-        {key: accuracy.get(key) for key in ("first", "best", "last")}
-        if isinstance(accuracy, dict)
-        else {}
-    )
-    shown = " ".join(f"{key} {value:.3f}" for key, value in values.items() if is_value(value))
-    return f"{exit}, {iterations} iterations{f', val/accuracy {shown}' if shown else ''}"
+    outcome = f"{summary.get('exit', 'not finished')}, {summary.get('iterations', 0)} iterations"
+    accuracy = summary.get("val/accuracy", {})
+    values = [
+        f"{key} {accuracy[key]:.3f}"
+        for key in ("first", "best", "last")
+        if is_value(accuracy.get(key))
+    ]
+    return f"{outcome}, val/accuracy {' '.join(values)}" if values else outcome

@@ -12,7 +12,7 @@ from rich.text import Text
 from torch import nn
 
 from rlmods.needs import SamplingNeeds, needs_of
-from rlmods.run import RunDir
+from rlmods.run.directory import RunDir
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner

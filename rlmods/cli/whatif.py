@@ -45,11 +45,11 @@ from rlmods.config.plan import Plan
 from rlmods.config.received import TO_CONFIRM
 from rlmods.config.rules import RULES, Rule
 from rlmods.errors import UserError, suggest
-from rlmods.lab.saved import SavedRun
 from rlmods.needs import AdvantageNeeds, RatioNeeds, needs_of
 from rlmods.run import atomic_write, dumps
 from rlmods.run.jsonl import read_rows
 from rlmods.run.resume import list_checkpoints, verify
+from rlmods.run.saved import SavedRun
 from rlmods.training.collate import collate
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension

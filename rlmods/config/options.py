@@ -3,11 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 CONF = (Path(__file__).parents[1] / "conf").resolve()
 """Folder of the options: `conf/` of the repository, to which `rlmods/conf` links, or its copy in an
 installed package."""
+USAGE = """\
+Train a language model: python train.py algo=dapo reward=math ratio=symmetric optimizer.lr=1e-4
+
+group=option swaps a part, key=value changes a setting, +key=value adds one, and -m with values
+separated by commas runs all combinations. --cfg job prints all settings. docs/options.md describes
+the options.
+"""
 
 
 def groups(conf: Path = CONF) -> list[str]:
@@ -28,6 +36,19 @@ def options(group: str, conf: Path = CONF) -> dict[str, str]:
         ]
         descriptions[file.stem] = comments[0] if comments else ""
     return descriptions
+
+
+def usage(plugins: Iterable[Path] = ()) -> str:
+    """Return the page of `train.py --help`: the options of each group, with those in the folders of
+    plugins."""
+    folders = [CONF, *plugins]
+    lines = []
+    for group in groups():
+        names: list[str] = []
+        for folder in folders:
+            names += options(group, folder)
+        lines.append(f"{group}: {', '.join(sorted(names))}")
+    return "\n".join([USAGE, *lines])
 
 
 def table(conf: Path = CONF) -> str:

@@ -18,10 +18,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
-from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.plugins import Plugins
-from hydra.plugins.search_path_plugin import SearchPathPlugin
-
 from rlmods.config.options import CONF
 from rlmods.errors import UserError
 
@@ -52,39 +48,10 @@ class Source:
         return [f"{path.parent.name}={path.stem}" for path in sorted(self.options.glob("*/*.yaml"))]
 
 
-class PluginFolders(SearchPathPlugin):
-    """Appends every plugin's folder to Hydra's search path."""
+class PluginFolders:
+    """Folders in which plugins are found."""
 
     folders: ClassVar[tuple[Path, ...]] = (FOLDER,)
-    """Folders of plugins."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        existing = {
-            str(option.relative_to(conf)): option
-            for conf in _conf_folders(search_path)
-            for option in conf.rglob("*.yaml")
-        }
-        groups = {str(Path(option).parent) for option in existing}
-        for source in sources():
-            for option in sorted(source.options.rglob("*.y*ml")):
-                key = option.relative_to(source.options)
-                if key.suffix != ".yaml":
-                    raise UserError(
-                        f"{option}: Hydra reads only .yaml, rename it to {key.stem}.yaml"
-                    )
-                if str(key.parent) not in groups or key.parent == Path():
-                    names = ", ".join(sorted(groups - {"."}))
-                    raise UserError(
-                        f"{option}: move it to {source.options.name}/GROUP/, where GROUP is "
-                        f"one of {names}"
-                    )
-                if other := existing.get(str(key)):
-                    raise UserError(
-                        f"{option}: {key.parent}={key.stem} is {other} already, rename one of "
-                        "the two"
-                    )
-                existing[str(key)] = option
-            search_path.append(f"plugin-{source.name}", str(source.options))
 
 
 def sources() -> Iterator[Source]:
@@ -149,14 +116,25 @@ def configured() -> tuple[Path, ...]:
 
 
 def register(*folders: Path) -> None:
-    """Make the plugins in `folders` importable and add their options. Default: `FOLDER`, and those
-    of `configured`.
+    """Make the plugins in `folders` importable and add their options to Hydra. Default: `FOLDER`,
+    and the folders of `configured`.
 
     Raises:
-        UserError: a plugin's name is not valid for a module or is that of another module, or its
-        module is missing. While Hydra composes:
-            an option is in no known group, or has the name of an existing option (which Hydra would
-            silently ignore).
+        UserError: as in `make_importable`. While Hydra composes: an option is in no known group, or
+            has the name of an existing option (which Hydra would silently ignore).
+    """
+    from rlmods.config import search_path  # Hydra, which not all commands need
+
+    make_importable(*folders)
+    search_path.register(lambda: [(source.name, source.options) for source in sources()])
+
+
+def make_importable(*folders: Path) -> None:
+    """Make the plugins in `folders` importable. Default: `FOLDER`, and the folders of `configured`.
+
+    Raises:
+        UserError: a plugin's name is not valid for a module or is the name of another module, or
+            its module is missing.
     """
     found = [folder.expanduser().resolve() for folder in folders] or [FOLDER, *configured()]
     PluginFolders.folders = tuple(dict.fromkeys(found))
@@ -175,7 +153,6 @@ def register(*folders: Path) -> None:
         if str(plugin) not in sys.path:
             # last, so that a plugin's modules do not shadow installed packages
             sys.path.append(str(plugin))
-    Plugins.instance().register(PluginFolders)
 
 
 def check_name(plugin: Path) -> None:
@@ -227,10 +204,3 @@ def _plugins(folders: Sequence[Path]) -> Iterator[Path]:
         for path in sorted(folder.glob("*"))
         if path.is_dir() and not path.name.startswith(hidden)
     )
-
-
-def _conf_folders(search_path: ConfigSearchPath) -> Iterator[Path]:
-    for element in search_path.get_path():
-        path = element.path or ""
-        if "://" not in path or path.startswith("file://"):
-            yield Path(path.removeprefix("file://"))

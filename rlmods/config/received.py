@@ -13,14 +13,13 @@ from typing import Any
 from hydra.utils import get_class, get_method
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from rlmods.config.options import CONF
 from rlmods.config.plugins import sources
 from rlmods.environment.tool import BUILT_IN
 from rlmods.errors import UserError
-from rlmods.run.config_file import read_config
-from rlmods.run.printable import one_line
+from rlmods.run.files import one_line
+from rlmods.run.saved import read_config
 
 TO_CONFIRM: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "url": ("sends prompts and responses there", lambda value: value is not None),
@@ -85,13 +84,10 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
             `TO_CONFIRM` is not typed.
     """
     try:
-        saved = OmegaConf.to_container(OmegaConf.create(read_config(path)), resolve=False)
-    except (YAMLError, OmegaConfBaseException, ValueError) as error:
-        raise UserError(
-            f"{path}: broken ({' '.join(str(error).split())[:120]}): give another run"
-        ) from error
-    if not isinstance(saved, dict):
-        raise UserError(f"{path}: holds no settings: give another run")
+        saved: Any = OmegaConf.to_container(OmegaConf.create(read_config(path)), resolve=False)
+    except OmegaConfBaseException as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(f"{path}: broken ({reason}): give another run") from error
     settings = {key: saved[key] for key in keys if key in saved}
     leaves = [(key, name, value) for key, name, value in _leaves(settings) if key not in typed]
     others = {key: value for key, value in saved.items() if key not in keys and key not in typed}

@@ -50,7 +50,7 @@ def evaluate(text: str) -> Number:
 def _value(node: ast.expr) -> Number:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return Fraction(node.value)
-    if isinstance(node, ast.Constant) and isinstance(node.value, float):
+    if isinstance(node, ast.Constant) and type(node.value) is float:
         return node.value
     if isinstance(node, ast.UnaryOp) and type(node.op) in OPERATORS:
         result = OPERATORS[type(node.op)](_value(node.operand))

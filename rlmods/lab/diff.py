@@ -8,20 +8,22 @@ by how close before that stage they act. Runs repeat bit for bit, so that any di
 
 from __future__ import annotations
 
+import argparse
+import pickle
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+from zipfile import BadZipFile
 
-import torch
-
-from rlmods.cli.command import command
-from rlmods.errors import UserError
-from rlmods.lab.saved import SavedRun
+from rlmods.errors import UserError, one_line_errors
 from rlmods.run.jsonl import read_rows
-from rlmods.run.printable import one_line
+from rlmods.run.saved import SavedRun
+from rlmods.run.settings import leaves
+from rlmods.run.weights import Fingerprint, read_fingerprints
+
+Row: TypeAlias = Mapping[str, Any]
 
 STAGES = ("rollout", "reward", "advantage", "update", "validation")
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -30,6 +32,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "advantage": ("kept", "advantage", "branch"),
 }
 """Columns of the sample log that a stage computes; those that end with a slash are prefixes."""
+METRICS: Mapping[str, str] = {
+    "train/response_tokens": "rollout",
+    "train/reward": "reward",
+    "reward/": "reward",
+    "train/accuracy": "reward",
+}
+"""Stages that compute metrics of an iteration, by prefix. The update computes the others."""
 ACTS: Mapping[str, tuple[str, ...]] = {
     "rollout": (
         "data",
@@ -65,14 +74,17 @@ WITHOUT_EFFECT = ("run_dir", "resume", "logger", "callbacks", "fork")
 """Settings that do not change what a run computes."""
 UNMEASURED = ("wall_s", "time/", "perf/")
 """Metrics that differ between equal runs."""
-MAX_BYTES = 4_000_000
-"""Limit of the files of sources and versions, which may be received."""
+MACHINE = ("platform", "processor", "threads")
+"""Lines of `versions.txt` that are not packages."""
+KINDS = ("setting", "source", "package", "machine")
 SHOWN = 8
 """Further differences that are printed."""
+VALUE_LENGTH = 60
+"""Characters of a value that are printed."""
 
 
 @dataclass(frozen=True)
-class Parting:
+class FirstDifference:
     """First difference between two runs."""
 
     iteration: int
@@ -89,18 +101,16 @@ class Cause:
     """Difference in settings, code or environment."""
 
     kind: str
-    """"setting", "source", "package" or "machine"."""
+    """One of `KINDS`."""
     name: str
-    values: tuple[Any, Any]
+    before: Any
+    after: Any
 
     def __str__(self) -> str:
-        return (
-            f"{self.kind} {one_line(self.name)}: {_shorten(self.values[0])} -> "
-            f"{_shorten(self.values[1])}"
-        )
+        return f"{self.kind} {self.name}: {_shorten(self.before)} -> {_shorten(self.after)}"
 
 
-def diff(first: Path, second: Path) -> tuple[Parting | None, list[Cause]]:
+def diff(first: Path, second: Path) -> tuple[FirstDifference | None, list[Cause]]:
     """Return where two runs first differ (None: nowhere, in the iterations that both have), and the
     causes, the most likely one first.
 
@@ -110,75 +120,68 @@ def diff(first: Path, second: Path) -> tuple[Parting | None, list[Cause]]:
     for run in (first, second):
         if not (run / "config.yaml").is_file():
             raise UserError(f"{run} is not a run directory, it has no config.yaml")
-    parting = next(_differences(first, second), None)
-    parting = _weights(first, second, parting) or parting
-    return parting, causes(first, second, parting)
+    a = SavedRun(first)
+    b = SavedRun(second)
+    found = next(_differences(a, b), None)
+    found = _weights(first, second, found) or found
+    return found, causes(first, second, found)
 
 
-def _differences(first: Path, second: Path) -> Iterator[Parting]:
-    metrics = [
-        {(row["iteration"], _is_validation(row)): row for row in SavedRun(run).metrics}
-        for run in (first, second)
-    ]
-    for iteration in _common_iterations(first, second):
-        sampled = [run / "samples" / f"iteration_{iteration:06d}.jsonl" for run in (first, second)]
-        if all(path.is_file() for path in sampled):
-            yield from _rows(iteration, [read_rows(path) for path in sampled])
-        yield from _metrics(
-            iteration, "update", *(rows.get((iteration, False), {}) for rows in metrics)
-        )
-        held_out = [
-            run / "samples" / f"validation_{iteration:06d}.jsonl" for run in (first, second)
-        ]
-        if all(path.is_file() for path in held_out):
-            for parting in _rows(iteration, [read_rows(path) for path in held_out]):
-                yield Parting(iteration, "validation", parting.where, parting.stage)
-        both = [rows.get((iteration, True)) for rows in metrics]
-        if both[0] is not None and both[1] is not None:
-            yield from _metrics(iteration, "validation", both[0], both[1])
+def _differences(a: SavedRun, b: SavedRun) -> Iterator[FirstDifference]:
+    before = _by_iteration(a)
+    after = _by_iteration(b)
+    for iteration in common_iterations(a, b):
+        sampled = f"samples/iteration_{iteration:06d}.jsonl"
+        yield from _rows(iteration, a.path / sampled, b.path / sampled)
+        trained = (iteration, False)
+        yield from _metrics(iteration, "update", before.get(trained, {}), after.get(trained, {}))
+        held_out = f"samples/validation_{iteration:06d}.jsonl"
+        for found in _rows(iteration, a.path / held_out, b.path / held_out):
+            yield FirstDifference(iteration, "validation", found.where, found.stage)
+        validated = (iteration, True)
+        if validated in before and validated in after:
+            yield from _metrics(iteration, "validation", before[validated], after[validated])
 
 
-def _common_iterations(first: Path, second: Path) -> list[int]:
+def common_iterations(a: SavedRun, b: SavedRun) -> list[int]:
     """Return the iterations with training metrics, or validation metrics, of both runs."""
-    keys = [
-        {(row["iteration"], _is_validation(row)) for row in SavedRun(run).metrics}
-        for run in (first, second)
-    ]
-    return sorted({iteration for iteration, _ in keys[0] & keys[1]})
+    common = _by_iteration(a).keys() & _by_iteration(b).keys()
+    return sorted({iteration for iteration, _ in common})
 
 
-def _is_validation(row: Mapping[str, Any]) -> bool:
-    return any(name.startswith("val/") for name in row)
+def _by_iteration(run: SavedRun) -> dict[tuple[int, bool], Row]:
+    """Return the rows of metrics by iteration and whether they are of a validation."""
+    return {
+        (row["iteration"], any(name.startswith("val/") for name in row)): row for row in run.metrics
+    }
 
 
-def _rows(iteration: int, rows: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[Parting]:
-    """Yield the first difference of each stage in two sample logs."""
+def _rows(iteration: int, first: Path, second: Path) -> Iterator[FirstDifference]:
+    """Yield the first difference of each stage in two sample logs, if both exist."""
+    if not (first.is_file() and second.is_file()):
+        return
+    before = read_rows(first)
+    after = read_rows(second)
     for stage, columns in COLUMNS.items():
-        for i, (a, b) in enumerate(zip(*rows, strict=False)):
-            names = [
-                name
-                for name in {**a, **b}
-                if any(name == x or (x[-1] == "/" and name.startswith(x)) for x in columns)
-            ]
-            if name := next(
-                (
-                    name
-                    for name in sorted(names, key=lambda x: _rank(x, columns))
-                    if _differ(a.get(name), b.get(name))
-                ),
-                None,
-            ):
-                prompt = f"row {i} (prompt {_shorten(a.get('id'))})"
-                yield Parting(
-                    iteration,
-                    stage,
-                    f"{prompt}, {one_line(name)}{_values(a.get(name), b.get(name))}",
-                )
-                break
-        if stage == "rollout" and len(rows[0]) != len(rows[1]):
-            yield Parting(
-                iteration, stage, f"number of responses: {len(rows[0])} -> {len(rows[1])}"
-            )
+        where = _first_row(before, after, columns)
+        if where:
+            yield FirstDifference(iteration, stage, where)
+        if stage == "rollout" and len(before) != len(after):
+            where = f"number of responses: {len(before)} -> {len(after)}"
+            yield FirstDifference(iteration, stage, where)
+
+
+def _first_row(before: Sequence[Row], after: Sequence[Row], columns: Sequence[str]) -> str:
+    """Return the first row, and its first column, in which two sample logs differ; "" if they are
+    equal."""
+    for i, (a, b) in enumerate(zip(before, after, strict=False)):
+        for column in columns:
+            for name in sorted({**a, **b}):
+                is_own = name == column or (column.endswith("/") and name.startswith(column))
+                if is_own and _differ(a.get(name), b.get(name)):
+                    values = _values(a.get(name), b.get(name))
+                    return f"row {i} (prompt {_shorten(a.get('id'))}), {name}{values}"
+    return ""
 
 
 def _differ(a: Any, b: Any) -> bool:
@@ -186,252 +189,192 @@ def _differ(a: Any, b: Any) -> bool:
     return a != b and not (a != a and b != b)
 
 
-def _rank(name: str, columns: Sequence[str]) -> int:
-    return next(
-        i for i, x in enumerate(columns) if name == x or (x[-1] == "/" and name.startswith(x))
-    )
-
-
 def _values(a: Any, b: Any) -> str:
     """Return both values; of lists, the first items that differ."""
-    if isinstance(a, list) and isinstance(b, list):
-        i = next(
-            (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-        )
-        a, b = (x[i] if i < len(x) else "end" for x in (a, b))
-        return f", token {i}: {_shorten(a)} -> {_shorten(b)}"
-    return f": {_shorten(a)} -> {_shorten(b)}"
+    if not (isinstance(a, list) and isinstance(b, list)):
+        return f": {_shorten(a)} -> {_shorten(b)}"
+    i = 0
+    while i < min(len(a), len(b)) and a[i] == b[i]:
+        i += 1
+    before = a[i] if i < len(a) else "end"
+    after = b[i] if i < len(b) else "end"
+    return f", token {i}: {_shorten(before)} -> {_shorten(after)}"
 
 
-def _metrics(
-    iteration: int, stage: str, a: Mapping[str, Any], b: Mapping[str, Any]
-) -> Iterator[Parting]:
+def _metrics(iteration: int, stage: str, a: Row, b: Row) -> Iterator[FirstDifference]:
     """Yield the metrics that differ, by the stage that computes them."""
-    names = [
-        name
-        for name in {**a, **b}
-        if _differ(a.get(name), b.get(name)) and not name.startswith(UNMEASURED)
-    ]
-    order = {
-        "train/response_tokens": "rollout",
-        "train/reward": "reward",
-        "reward/": "reward",
-        "train/accuracy": "reward",
-    }
     found = []
-    for name in names:
-        own = (
-            next((value for prefix, value in order.items() if name.startswith(prefix)), stage)
-            if stage == "update"
-            else stage
-        )
-        found.append(
-            Parting(
-                iteration,
-                own,
-                f"{one_line(name)}: {_shorten(a.get(name))} -> {_shorten(b.get(name))}",
-            )
-        )
+    for name in {**a, **b}:
+        if name.startswith(UNMEASURED) or not _differ(a.get(name), b.get(name)):
+            continue
+        own = _stage_of(name) if stage == "update" else stage
+        where = f"{name}: {_shorten(a.get(name))} -> {_shorten(b.get(name))}"
+        found.append(FirstDifference(iteration, own, where))
     yield from sorted(found, key=lambda x: STAGES.index(x.stage))
 
 
-def _weights(first: Path, second: Path, parting: Parting | None) -> Parting | None:
-    """Return the update before `parting` if the checkpoints show that the weights differ
-    already."""
-    if (
-        parting is not None
-        and (parting.iteration < 2 or parting.stage != "rollout")
-        and parting.stage != "validation"
-    ):
+def _stage_of(metric: str) -> str:
+    for prefix, stage in METRICS.items():
+        if metric.startswith(prefix):
+            return stage
+    return "update"
+
+
+def _weights(first: Path, second: Path, found: FirstDifference | None) -> FirstDifference | None:
+    """Return the update before `found` if the checkpoints show that the weights differ already."""
+    checkpoints = _checkpoints(first)
+    common = checkpoints.keys() & _checkpoints(second).keys()
+    wanted = max(common, default=0)
+    if found is not None:
+        # a rollout and a validation show the weights of earlier updates
+        is_later = found.iteration > 1 and found.stage == "rollout"
+        if not is_later and found.stage != "validation":
+            return None
+        wanted = found.iteration - (found.stage == "rollout")
+    if wanted not in common:
         return None
-    names = [
-        {path.name for path in (run / "checkpoints").glob("iteration_*.ckpt") if path.is_file()}
-        for run in (first, second)
-    ]
-    both = {
-        int(match[1]): name
-        for name in names[0] & names[1]
-        if (match := re.fullmatch(r"iteration_(\d{1,9})\.ckpt", name))
-    }
-    wanted = (
-        max(both, default=0)
-        if parting is None
-        else parting.iteration - (parting.stage == "rollout")
-    )
-    if wanted not in both:
-        return None
-    a, b = (_state(run / "checkpoints" / both[wanted]) for run in (first, second))
-    for name in a.keys() & b.keys():
-        if a[name].shape != b[name].shape or not torch.equal(a[name], b[name]):
-            return Parting(wanted, "update", f"weights {one_line(name)}")
+    before = _fingerprints(checkpoints[wanted])
+    after = _fingerprints(_checkpoints(second)[wanted])
+    for name in before.keys() & after.keys():
+        if before[name] != after[name]:
+            return FirstDifference(wanted, "update", f"weights {name}")
     return None
 
 
-def _state(path: Path) -> dict[str, torch.Tensor]:
+def _checkpoints(run: Path) -> dict[int, Path]:
+    """Return the checkpoints that are files (unsharded) by iteration."""
+    files = (run / "checkpoints").glob("iteration_*.ckpt")
+    return {int(re.sub(r"\D", "", file.name)): file for file in files if file.is_file()}
+
+
+def _fingerprints(path: Path) -> dict[str, Fingerprint]:
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-        tensors = {str(name): x for name, x in state.items() if isinstance(x, torch.Tensor)}
-        if others := [
-            name
-            for name, x in tensors.items()
-            if x.layout != torch.strided or x.device.type != "cpu" or x.is_quantized
-        ]:
-            raise ValueError(f"{others[0]} is no dense tensor")
-        return tensors
-    except Exception as error:  # torch raises many kinds on a damaged file
+        return read_fingerprints(path)
+    except (OSError, ValueError, LookupError, BadZipFile, pickle.UnpicklingError) as error:
         raise UserError(
-            f"{path}: cannot be read ({_shorten(str(error))}): delete it or give another run"
+            f"{path}: cannot be read ({_shorten(error)}): delete it or give another run"
         ) from error
 
 
-def causes(first: Path, second: Path, parting: Parting | None) -> list[Cause]:
-    """Return the differences in settings, code and environment, the most likely cause of `parting`
+def causes(first: Path, second: Path, found: FirstDifference | None) -> list[Cause]:
+    """Return the differences in settings, code and environment, the most likely cause of `found`
     first."""
-    found = []
-    for kind, read in (
-        ("setting", lambda run: dict(_leaves(SavedRun(run).config))),
-        ("source", _sources),
-        ("", _versions),
-    ):
-        a, b = read(first), read(second)
-        if kind == "source" and not (a and b):
-            continue
-        for name in sorted({*a, *b}):
-            if a.get(name) != b.get(name):
-                own = kind or (
-                    "machine" if name in ("platform", "processor", "threads") else "package"
-                )
-                found.append(Cause(own, name, (a.get(name), b.get(name))))
-    effective = [cause for cause in found if _distance(cause, parting) is not None]
-    kinds = ("setting", "source", "package", "machine")
-    return sorted(
-        effective,
-        key=lambda cause: (
-            _distance(cause, parting),
-            kinds.index(cause.kind),
-            cause.name.count("."),
-            cause.name,
-        ),
-    )
+    a = SavedRun(first)
+    b = SavedRun(second)
+    settings = [dict(leaves(run.config, lists=True)) for run in (a, b)]
+    everything = [*_changes("setting", *settings), *_changes("", a.versions(), b.versions())]
+    before = _sources(a)
+    after = _sources(b)
+    if before and after:
+        everything += _changes("source", before, after)
+    by_distance = []
+    for cause in everything:
+        distance = _distance(cause, found)
+        if distance is not None:
+            kind = KINDS.index(cause.kind)
+            by_distance.append((distance, kind, cause.name.count("."), cause.name, cause))
+    return [cause for *_, cause in sorted(by_distance, key=lambda x: x[:4])]
 
 
-def _distance(cause: Cause, parting: Parting | None) -> int | None:
-    """Return the number of stages between a cause and the parting, None for a cause that cannot
-    have been one."""
+def _changes(kind: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Cause]:
+    """Yield the values that differ. Without a kind, it is a package or a property of the
+    machine."""
+    for name in sorted(a.keys() | b.keys()):
+        if a.get(name) != b.get(name) and name != "command":
+            own = kind or ("machine" if name in MACHINE else "package")
+            yield Cause(own, name, a.get(name), b.get(name))
+
+
+def _distance(cause: Cause, found: FirstDifference | None) -> int | None:
+    """Return the number of stages between a cause and the first difference, None for a cause that
+    cannot have been one."""
     if cause.kind in ("package", "machine"):
         return 2 * len(STAGES)
-    name = (
-        re.sub(r"^rlmods/|\.py$", "", cause.name).replace("/", ".")
-        if cause.kind == "source"
-        else cause.name
-    )
-    if cause.kind == "setting" and name.split(".")[0] in WITHOUT_EFFECT:
+    name = cause.name
+    if cause.kind == "source":
+        name = name.removeprefix("rlmods/").removesuffix(".py").replace("/", ".")
+    elif name.split(".")[0] in WITHOUT_EFFECT:
         return None
-    if parting is None:
+    if found is None:
         return 0
-    acts = [
-        (len(key), stage)
-        for stage, keys in ACTS.items()
-        for key in keys
-        if f"{name}.".startswith(f"{key}.")
-    ]
-    if not acts:
+    stage = _first_stage(name)
+    if stage is None:
         return len(STAGES)
-    stage = max(acts)[1]
     if stage == "validation":
-        return 0 if parting.stage == "validation" else None
-    found, own = STAGES.index(parting.computed_by or parting.stage), STAGES.index(stage)
-    if own <= found:
-        return found - own
-    return found - own + len(STAGES) + (0 if parting.iteration > 1 else len(STAGES))
+        return 0 if found.stage == "validation" else None
+    distance = STAGES.index(found.computed_by or found.stage) - STAGES.index(stage)
+    if distance >= 0:
+        return distance
+    # later stages act in the iterations before
+    return distance + len(STAGES) * (1 if found.iteration > 1 else 2)
 
 
-def _read(path: Path) -> str:
-    """Return the text of a file, "" if there is none."""
-    try:
-        if not path.is_file():
-            return ""
-        if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"{path}: larger than {MAX_BYTES} bytes: give another run")
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path}: cannot be read ({_shorten(str(error))}): give another run"
-        ) from error
+def _first_stage(name: str) -> str | None:
+    """Return the first stage in which a setting or module acts, by the longest key of `ACTS`."""
+    stage = None
+    length = 0
+    for candidate, keys in ACTS.items():
+        for key in keys:
+            if f"{name}.".startswith(f"{key}.") and len(key) > length:
+                stage = candidate
+                length = len(key)
+    return stage
 
 
-def _leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a run with their keys with dots."""
-    if isinstance(node, Mapping | list) and node:
-        items = node.items() if isinstance(node, Mapping) else enumerate(node)
-        for name, value in items:
-            yield from _leaves(value, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, node
-
-
-def _sources(run: Path) -> dict[str, str]:
+def _sources(run: SavedRun) -> dict[str, str]:
     """Return the digest of each source file of a run."""
-    return {
-        name: digest
-        for digest, _, name in (
-            line.partition(" ") for line in _read(run / "sources.txt").splitlines()
-        )
-        if name
-    }
-
-
-def _versions(run: Path) -> dict[str, str]:
-    """Return the versions of a run by package. `git`, the commit, is one of them; the command is
-    not."""
-    pairs = (line.partition(" ") for line in _read(run / "versions.txt").splitlines())
-    return {name: value for name, _, value in pairs if value and name != "command"}
+    pairs = (line.partition(" ") for line in run.text("sources.txt").splitlines())
+    return {name: digest for digest, _, name in pairs if name}
 
 
 def _shorten(value: Any) -> str:
-    text = one_line(str(value))
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    text = str(value).replace("\n", "\\n")
+    return text if len(text) <= VALUE_LENGTH else f"{text[:VALUE_LENGTH]}..."
 
 
 def text(first: Path, second: Path) -> str:
     """Return the first difference and its causes as text."""
-    parting, found = diff(first, second)
-    if parting is None:
-        both = _common_iterations(first, second)
-        equal = (
-            f"are equal in all iterations that both have, {both[0]} to {both[-1]}"
-            if both
-            else "have no iteration in common"
-        )
+    found, likely = diff(first, second)
+    if found is None:
+        both = common_iterations(SavedRun(first), SavedRun(second))
+        equal = "have no iteration in common"
+        if both:
+            equal = f"are equal in all iterations that both have, {both[0]} to {both[-1]}"
         lines = [f"{first} and {second} {equal}"]
     else:
-        where = f"iteration {parting.iteration}, stage {parting.stage}: {parting.where}"
+        where = f"iteration {found.iteration}, stage {found.stage}: {found.where}"
         lines = [f"{first} and {second} first differ in {where}"]
-        num_settings = sum(cause.kind == "setting" for cause in found)
-        certainty = (
-            f"{num_settings} settings differ, and any of them may be the cause; the most likely one"
-            if num_settings > 1
-            else "cause"
-        )
-        lines.append(
-            f"{certainty}: {found[0]}"
-            if found
-            else "no cause is recorded: settings, sources, packages and processor are equal"
-        )
-        found = found[1:]
-    lines += [f"also different: {cause}" for cause in found[:SHOWN]]
-    return "\n".join([*lines, *([f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else [])])
+        num_settings = sum(cause.kind == "setting" for cause in likely)
+        certainty = "cause"
+        if num_settings > 1:
+            certainty = (
+                f"{num_settings} settings differ, and any of them may be the cause; the most "
+                "likely one"
+            )
+        if likely:
+            lines.append(f"{certainty}: {likely[0]}")
+        else:
+            lines.append(
+                "no cause is recorded: settings, sources, packages and processor are equal"
+            )
+        likely = likely[1:]
+    lines += [f"also different: {cause}" for cause in likely[:SHOWN]]
+    if len(likely) > SHOWN:
+        lines.append(f"and {len(likely) - SHOWN} more")
+    return "\n".join(lines)
 
 
-def main(arguments: Sequence[str]) -> None:
-    command(arguments, __doc__, lambda: _action(arguments))
-
-
-def _action(arguments: Sequence[str]) -> str:
-    if len(arguments) != 2:
-        raise UserError("type: python -m rlmods.diff RUN RUN")
-    return text(*(Path(x).expanduser() for x in arguments))
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m rlmods.diff",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="a run directory")
+    with one_line_errors():
+        print(text(*parser.parse_args(arguments).runs))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,6 +1,6 @@
 """Print the responses to a prompt as a tree: `python -m rlmods.show RUN ITERATION [PROMPT]`.
 
-RUN is a run directory, of which `samples/iteration_ITERATION.jsonl` is read. PROMPT is the id of a
+RUN is a run directory; its file `samples/iteration_ITERATION.jsonl` is read. PROMPT is the id of a
 prompt; without one, the prompts of the iteration are listed. Every line is a segment: a range of
 tokens that the same responses share, the mean reward of these responses, and the advantage of the
 tokens. Below a segment are those that follow it; where responses branch off, also the entropy and
@@ -9,23 +9,23 @@ segments from the prompt on."""
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
+import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from rlmods.cli.command import command
-from rlmods.errors import UserError, suggest
+from rlmods.errors import UserError, one_line_errors, suggest
+from rlmods.run.files import one_line
 from rlmods.run.jsonl import read_rows
-from rlmods.run.printable import one_line
-from rlmods.run.sample_row import checked
 
-Row = Mapping[str, Any]
+Row: TypeAlias = Mapping[str, Any]
 Start = tuple[int | None, int]
 """Parent of a response (None: the prompt), and number of tokens shared with it."""
-LAST, INNER, BLANK, BAR = "└── ", "├── ", "    ", "│   "
+LAST = "└── "
+INNER = "├── "
+BLANK = "    "
+BAR = "│   "
 TEXT_LENGTH = 100
 """Characters of a prompt or response that are printed."""
 
@@ -34,78 +34,37 @@ def show(run: Path, iteration: str, prompt: str | None = None) -> str:
     """Return the tree of the responses to a prompt, or a list of the prompts.
 
     Raises:
-        UserError: there is no such file or prompt, or the file holds something else than responses.
+        UserError: there is no such file or prompt.
     """
-    folder = run / "samples"
-    path = (
-        folder / f"iteration_{int(iteration):06d}.jsonl"
-        if iteration.isdecimal()
-        else folder / iteration
-    )
-    if not path.is_file():
-        saved = sorted(
-            int(n)
-            for file in folder.glob("iteration_*.jsonl")
-            if (n := file.stem.removeprefix("iteration_")).isdecimal()
-        )
-        problem = f"{folder} has no responses of iteration {iteration}"
-        raise UserError(
-            f"{problem}: {suggest(iteration, saved)}"
-            if saved
-            else f"{problem}: callbacks.samples.every=1 saves them"
-        )
-    found = read_rows(path)
-    rows = [row for row in map(checked, found) if row is not None]
-    if len(rows) < len(found):
-        raise UserError(f"{path}: holds rows that are no responses: give another run")
+    rows = read_rows(_sample_file(run / "samples", iteration))
+    by_prompt: dict[str, list[Row]] = {}
+    for row in rows:
+        by_prompt.setdefault(row["id"], []).append(row)
     if prompt is None:
-        counts = Counter(row["id"] for row in rows)
-        return "\n".join(
-            f"{one_line(name)}  {_summary([row for row in rows if row['id'] == name])}"
-            for name in counts
-        )
-    selected = [row for row in rows if row["id"] == prompt]
-    if not selected:
-        known = suggest(prompt, dict.fromkeys(row["id"] for row in rows))
+        return "\n".join(f"{name}  {_summary(own)}" for name, own in by_prompt.items())
+    if prompt not in by_prompt:
+        known = suggest(prompt, by_prompt)
         raise UserError(f"iteration {iteration} has no responses to prompt {prompt}: {known}")
-    trees = groups(selected)
-    for tree in trees:
-        check_tree(tree, path)
-    try:
-        return "\n\n".join("\n".join(tree_lines(tree)) for tree in trees)
-    except RecursionError as error:
-        raise UserError(
-            f"{path}: the tree of responses to prompt {one_line(prompt)} is too deep to be printed"
-        ) from error
+    trees = groups(by_prompt[prompt])
+    return "\n\n".join("\n".join(tree_lines(tree)) for tree in trees)
 
 
-def check_tree(rows: Sequence[Row], path: Path) -> None:
-    """Check that the responses to a prompt are in the order of their indices, and that each
-    branches off from an earlier one or from none.
+def _sample_file(folder: Path, iteration: str) -> Path:
+    """Return the sample log of an iteration, or of a file name such as `validation_000010.jsonl`.
 
     Raises:
-        UserError: they are not.
+        UserError: there is none.
     """
-    branches = [row.get("branch") for row in rows]
-    if all(branch is None for branch in branches):
-        return
-    for i, branch in enumerate(branches):
-        if (
-            isinstance(branch, dict)
-            and branch.get("sample") == i
-            and isinstance(branch.get("decisions"), list)
-        ):
-            parent, shared = branch.get("parent"), branch.get("shared")
-            if (
-                (parent is None or (type(parent) is int and 0 <= parent < i))
-                and type(shared) is int
-                and shared >= 0
-            ):
-                continue
-        raise UserError(
-            f"{path}: the branches of response {i} to prompt {one_line(str(rows[i]['id']))} "
-            "are not those of a tree"
-        )
+    name = f"iteration_{int(iteration):06d}.jsonl" if iteration.isdecimal() else iteration
+    path = folder / name
+    if path.is_file():
+        return path
+    problem = f"{folder} has no responses of iteration {iteration}"
+    files = sorted(folder.glob("iteration_*.jsonl"))
+    if not files:
+        raise UserError(f"{problem}: callbacks.samples.every=1 saves them")
+    saved = [int(file.stem.removeprefix("iteration_")) for file in files]
+    raise UserError(f"{problem}: {suggest(iteration, saved)}")
 
 
 def groups(rows: Sequence[Row]) -> list[list[Row]]:
@@ -114,7 +73,7 @@ def groups(rows: Sequence[Row]) -> list[list[Row]]:
     found: list[list[Row]] = []
     for row in rows:
         branch = row.get("branch")
-        if not found or (isinstance(branch, dict) and branch.get("sample") == 0):
+        if not found or (branch and branch["sample"] == 0):
             found.append([])
         found[-1].append(row)
     return found
@@ -149,66 +108,72 @@ def tree_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the lines of the tree of responses to one prompt, given in the order of their
     indices."""
     prompt = rows[0].get("prompt")
-    last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
-    yield (
-        f"{one_line(rows[0]['id'])}  {_summary(rows)}  "
-        f"{_shorten(str(last.get('content') if isinstance(last, dict) else last))}"
-    )
+    if isinstance(prompt, list) and prompt:
+        prompt = prompt[-1]["content"]
+    yield f"{rows[0]['id']}  {_summary(rows)}  {_shorten(str(prompt))}"
     yield from _segment_lines(rows, segments(rows), "")
 
 
 def _start(rows: Sequence[Row], i: int) -> Start:
     """Return the response from which response i takes its last shared token, and the number of
     shared tokens. A branch that begins before its parent does is one of the parent's parent."""
-    branch = rows[i].get("branch") or {"parent": None, "shared": 0}
-    parent, shared = branch["parent"], branch["shared"]
-    while (
-        parent is not None
-        and (above := rows[parent]["branch"])["parent"] is not None
-        and shared <= above["shared"]
-    ):
+    branch = rows[i].get("branch")
+    if not branch or not branch["shared"]:
+        return None, 0
+    parent = branch["parent"]
+    shared = branch["shared"]
+    while parent is not None:
+        above = rows[parent]["branch"]
+        if above["parent"] is None or shared > above["shared"]:
+            break
         parent = above["parent"]
-    return (parent, shared) if shared else (None, 0)
+    return parent, shared
 
 
 def _segment(rows: Sequence[Row], starts: Sequence[Start], i: int, begin: int) -> Segment:
     """Return the segment of response i that begins with token `begin`, and those that follow it."""
-    length = len(rows[i]["tokens"])
-    end = min(
-        [shared for parent, shared in starts if parent == i and shared > begin], default=length
-    )
+    row = rows[i]
+    ends = [shared for parent, shared in starts if parent == i and shared > begin]
+    end = min(ends, default=len(row["tokens"]))
     branches = [j for j, start in enumerate(starts) if start == (i, end) and end > begin]
-    decisions = (
-        [d for d in rows[i]["branch"]["decisions"] if d["position"] == end] if branches else []
-    )
-    children = [_segment(rows, starts, j, end) for j in [i, *branches]] if branches else []
-    members = sorted(j for child in children for j in child.members) if children else [i]
-    return Segment(i, begin, end, members, _advantages(rows[i], begin, end), decisions, children)
+    if not branches:
+        return Segment(i, begin, end, [i], _advantages(row, begin, end), [], [])
+    decisions = [d for d in row["branch"]["decisions"] if d["position"] == end]
+    children = [_segment(rows, starts, j, end) for j in [i, *branches]]
+    members: list[int] = []
+    for child in children:
+        members += child.members
+    advantages = _advantages(row, begin, end)
+    return Segment(i, begin, end, sorted(members), advantages, decisions, children)
 
 
 def _segment_lines(rows: Sequence[Row], found: Sequence[Segment], indent: str) -> Iterator[str]:
     """Yield the lines of segments that begin at the same token, and of those that follow them."""
     for segment in found:
-        row, is_last = rows[segment.response], segment is found[-1]
-        advantage = (
-            ", advantage " + " ".join(f"{value:+.3f}" for value in segment.advantages)
-            if segment.advantages
-            else ""
-        )
-        tokens = f"tokens {segment.begin}-{segment.end}{_cuts(row, segment.begin, segment.end)}"
-        line = f"{tokens}  {_summary([rows[j] for j in segment.members])}{advantage}"
-        if not segment.children:
-            line = (
-                f"response {segment.response}  {line}  {one_line(row['finish'])}  "
-                f"{_shorten(row['response'])}"
-            )
-        for d in segment.decisions:
-            line += (
-                f"  entropy {d['initial_entropy']:.3f} -> {d['entropy']:.3f}, P "
-                f"{d['probability']:.3f}"
-            )
-        yield f"{indent}{LAST if is_last else INNER}{line}"
+        is_last = segment is found[-1]
+        yield f"{indent}{LAST if is_last else INNER}{_segment_line(rows, segment)}"
         yield from _segment_lines(rows, segment.children, indent + (BLANK if is_last else BAR))
+
+
+def _segment_line(rows: Sequence[Row], segment: Segment) -> str:
+    row = rows[segment.response]
+    begin = segment.begin
+    end = segment.end
+    cuts = [str(cut) for cut in row.get("cuts") or () if begin <= cut < end]
+    line = f"tokens {begin}-{end}"
+    if cuts:  # the context of the response begins anew there (`Response.cuts`)
+        line += f" (cut at {', '.join(cuts)})"
+    line += f"  {_summary([rows[j] for j in segment.members])}"
+    if segment.advantages:
+        line += ", advantage " + " ".join(f"{value:+.3f}" for value in segment.advantages)
+    if not segment.children:
+        response = _shorten(row["response"])
+        line = f"response {segment.response}  {line}  {row['finish']}  {response}"
+    for d in segment.decisions:
+        line += (
+            f"  entropy {d['initial_entropy']:.3f} -> {d['entropy']:.3f}, P {d['probability']:.3f}"
+        )
+    return line
 
 
 def _summary(rows: Sequence[Row]) -> str:
@@ -226,35 +191,25 @@ def _advantages(row: Row, begin: int, end: int) -> list[float]:
     return list(dict.fromkeys(value for first, last, value in runs if first < end and last > begin))
 
 
-def _cuts(row: Row, begin: int, end: int) -> str:
-    """Return the cuts of a segment of the tree, at which the context of the response begins anew
-    (`Response.cuts`)."""
-    cuts = row.get("cuts")
-    found = (
-        [str(cut) for cut in cuts if type(cut) is int and begin <= cut < end]
-        if isinstance(cuts, list)
-        else []
-    )
-    return f" (cut at {', '.join(found)})" if found else ""
-
-
 def _shorten(text: str) -> str:
     line = one_line(text.strip())
     return line if len(line) <= TEXT_LENGTH else f"{line[:TEXT_LENGTH]}..."
 
 
-def main(arguments: Sequence[str]) -> None:
-    command(arguments, __doc__, lambda: _action(arguments))
-
-
-def _action(arguments: Sequence[str]) -> str:
-    match list(arguments):
-        case [run, iteration, *prompt] if len(prompt) < 2:
-            return show(Path(run).expanduser(), iteration, *prompt)
-    raise UserError(
-        "type: python -m rlmods.show RUN ITERATION, or python -m rlmods.show RUN ITERATION PROMPT"
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m rlmods.show",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument("iteration", metavar="ITERATION", help="a number, or the name of a file")
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="id of a prompt")
+    parsed = parser.parse_args(arguments)
+    with one_line_errors():
+        print(show(parsed.run.expanduser(), parsed.iteration, parsed.prompt))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

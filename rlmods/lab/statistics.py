@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 K = TypeVar("K", bound=Hashable)
+ALPHA = 0.05
+"""Probability with which a test rejects although there is no difference."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     mean = float(x.mean())
     if _show_no_spread(x):
         return Interval(mean, -math.inf, math.inf, len(x))
-    half = t_quantile(0.5 + confidence / 2, len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
+    standard_error = float(x.std(ddof=1)) / math.sqrt(len(x))
+    half = t_quantile(0.5 + confidence / 2, len(x) - 1) * standard_error
     return Interval(mean, mean - half, mean + half, len(x))
 
 
@@ -78,7 +81,8 @@ def paired(a: Mapping[K, float], b: Mapping[K, float]) -> list[float]:
     Raises:
         ValueError: they have no key in common.
     """
-    if not (common := [key for key in a if key in b]):
+    common = [key for key in a if key in b]
+    if not common:
         raise ValueError(f"no key in common: {sorted(map(str, a))} and {sorted(map(str, b))}")
     return [b[key] - a[key] for key in common]
 
@@ -106,8 +110,8 @@ def bootstrap_interval(
     means = np.concatenate(
         [x[generator.integers(0, len(x), (size, len(x)))].mean(1) for size in sizes]
     )
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(mean, float(low), float(high), len(x))
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2]).tolist()
+    return Interval(mean, low, high, len(x))
 
 
 def paired_t_test(differences: Sequence[float]) -> float:
@@ -118,7 +122,10 @@ def paired_t_test(differences: Sequence[float]) -> float:
         ValueError: no differences, or one that is not finite.
     """
     x = _finite(differences)
-    return 1.0 if _show_no_spread(x) else float(t_test_p(t_statistic(x[None]), len(x) - 1)[0])
+    if _show_no_spread(x):
+        return 1.0
+    t = float(x.mean()) * math.sqrt(len(x)) / float(x.std(ddof=1))
+    return float(t_test_p(t, len(x) - 1))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -127,8 +134,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     p'_(i) = max over j <= i of min(1, (m - j + 1) p_(j)) for the sorted p_(1) <= ... <= p_(m).
     Source: Holm, 1979."""
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, i in enumerate(np.argsort(p_values, kind="stable").tolist()):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
         adjusted[i] = largest
     return adjusted
@@ -168,8 +176,8 @@ class SequentialTest:
         return _level_times_pairs(self.first, self.last, self.alpha) / num_pairs
 
     def __call__(self, differences: Sequence[float]) -> Interval:
-        """Return the interval after these differences: those of all tests hold together with
-        probability `1 - alpha`. Infinite before the first test.
+        """Return the interval after these differences. The intervals of all tests hold together
+        with probability `1 - alpha`; they are infinite before the first test.
 
         Raises:
             ValueError: more differences than the last test has, or as in `mean_interval`.
@@ -194,24 +202,18 @@ def _level_times_pairs(
     differences of mean 0, less two standard errors of the simulation."""
     generator = np.random.default_rng(0)
     smallest = np.full(num_simulations, math.inf)
-    sums, squares = np.zeros(num_simulations), np.zeros(num_simulations)
+    sums = np.zeros(num_simulations)
+    squares = np.zeros(num_simulations)
     for n in range(1, last + 1):
         x = generator.standard_normal(num_simulations)
-        sums, squares = sums + x, squares + x * x
+        sums += x
+        squares += x * x
         if n >= first:
             variance = (squares - sums**2 / n) / (n - 1)
-            smallest = np.minimum(smallest, n * t_test_p(sums / np.sqrt(n * variance), n - 1))
-    return float(
-        np.quantile(
-            smallest, max(0.0, alpha - 2 * math.sqrt(alpha * (1 - alpha) / num_simulations))
-        )
-    )
-
-
-def t_statistic(x: Array) -> Array:
-    """Return mean / (s / sqrt(n)) of each row of n values that are not equal."""
-    result: Array = x.mean(-1) * math.sqrt(x.shape[-1]) / x.std(-1, ddof=1)
-    return result
+            p_values = t_test_p(sums / np.sqrt(n * variance), n - 1)
+            smallest = np.minimum(smallest, n * p_values)
+    standard_error = math.sqrt(alpha * (1 - alpha) / num_simulations)
+    return float(np.quantile(smallest, max(0.0, alpha - 2 * standard_error)))
 
 
 def t_test_p(t: Array | float, df: int) -> Array:
@@ -247,12 +249,16 @@ def t_quantile(p: float, df: int) -> float:
     if not 0.5 <= p < 1:
         raise ValueError(f"p={p}: must be at least 0.5 and below 1")
     tail = 2 * (1 - p)
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while t_test_p(high, df) > tail:
-        low, high = high, 2 * high
+        high *= 2
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if t_test_p(middle, df) > tail else (low, middle)
+        if t_test_p(middle, df) > tail:
+            low = middle
+        else:
+            high = middle
     return (low + high) / 2
 
 

@@ -7,19 +7,17 @@ Ends when all runs have ended. Off a terminal, or with `--once`, prints the curv
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from rlmods.cli.command import command
-from rlmods.lab.saved import SavedRun, find_runs
-from rlmods.run.printable import one_line
+from rlmods.errors import one_line_errors
+from rlmods.lab.groups import find_runs
+from rlmods.run.saved import SavedRun
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 METRICS = (
@@ -37,13 +35,13 @@ INTERVAL_S = 2.0
 def sparkline(values: Sequence[float], width: int) -> str:
     """Return values as blocks of eight heights between the smallest and the largest; more than
     `width` are averaged."""
-    if not values:
-        return ""
     count = min(width, len(values))
-    edges = [round(i * len(values) / count) for i in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
-    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    means = []
+    for i in range(count):
+        own = values[i * len(values) // count : (i + 1) * len(values) // count]
+        means.append(sum(own) / len(own))
+    low = min(means)
+    scale = (len(BLOCKS) - 1) / ((max(means) - low) or 1.0)
     return "".join(BLOCKS[round((x - low) * scale)] for x in means)
 
 
@@ -51,42 +49,30 @@ def screen(runs: Sequence[SavedRun], metrics: Sequence[str], width: int) -> list
     """Return the lines that show the runs as they are now."""
     lines = []
     for run in runs:
-        iteration = max((row["iteration"] for row in run.metrics), default=0)
-        lines.append(
-            one_line(f"{run.path}  {run.label}  seed {run.seed}  iteration {iteration}  {run.exit}")
-        )
-        series = {name: [value for _, value in run.series(name)] for name in metrics}
-        shown = {name: values for name, values in series.items() if values}
-        name_width = max(map(len, shown), default=0)
-        for name, values in shown.items():
-            line = sparkline(values, max(10, min(60, width - name_width - 42)))
-            lines.append(
-                f"  {name:<{name_width}}  {values[-1]:>10.4g}  {line}  from {min(values):.4g} "
-                f"to {max(values):.4g}"
-            )
+        status = f"seed {run.seed}  iteration {run.iteration}  {run.exit}"
+        lines.append(f"{run.path}  {run.label}  {status}")
+        for name in metrics:
+            values = [value for _, value in run.series(name)]
+            if values:
+                curve = sparkline(values, max(10, min(60, width - 64)))
+                extremes = f"from {min(values):.4g} to {max(values):.4g}"
+                lines.append(f"  {name:<22}  {values[-1]:>10.4g}  {curve}  {extremes}")
         lines.append("")
     return lines
 
 
 def watch(folders: Sequence[Path], metrics: Sequence[str], once: bool, console: Console) -> None:
     """Show the runs until all have ended."""
-
-    def lines(height: int) -> tuple[Text, bool]:
-        runs = find_runs(folders)
-        shown = screen(runs, metrics, console.width)
-        more = [f"... {len(shown) - height + 1} lines more"] if len(shown) > height else []
-        return Text("\n".join(shown[: height - len(more)] + more), no_wrap=True), all(
-            run.exit != "not finished" for run in runs
-        )
-
     if once or not console.is_terminal:
-        console.print(lines(10**6)[0], soft_wrap=True)
+        shown = screen(find_runs(folders), metrics, console.width)
+        console.print(Text("\n".join(shown)), soft_wrap=True)
         return
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            text, ended = lines(console.height - 1)
-            live.update(text, refresh=True)
-            if ended:
+            runs = find_runs(folders)
+            shown = screen(runs, metrics, console.width)[: console.height - 1]
+            live.update(Text("\n".join(shown), no_wrap=True), refresh=True)
+            if all(run.exit != "not finished" for run in runs):
                 return
             time.sleep(INTERVAL_S)
 
@@ -103,13 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--metrics", default=",".join(METRICS), help="names separated by commas")
     parser.add_argument("--once", action="store_true", help="print the curves once")
-    parsed = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
-
-    def action() -> str:
+    parsed = parser.parse_args(arguments)
+    with one_line_errors():
         watch(parsed.folders, parsed.metrics.split(","), parsed.once, Console())
-        return ""
-
-    command(["watch"], None, action)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from rlmods.run.printable import printable
+from rlmods.run.files import printable
 
 FIRST = ("prompt", "response", "answer", "reward", "advantage")
 """Columns of a table that come first, if the rows have them."""

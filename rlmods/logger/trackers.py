@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.errors import UserError
 from rlmods.run import atomic_write, dumps
-from rlmods.run.printable import one_line
+from rlmods.run.files import one_line
 
 FILE = "trackers.json"
 """File of the run directory with the identifier of the run in each tracker."""

@@ -24,7 +24,6 @@ from rlmods.distributed.collectives import is_first_rank
 from rlmods.errors import UserError
 from rlmods.run.files import atomic_write, dumps
 from rlmods.run.lock import LOCK_FILE, acquire, release, write_owner
-from rlmods.run.printable import one_line
 from rlmods.run.resume import (
     as_yaml,
     check_same_run,
@@ -48,8 +47,7 @@ _open_calls = itertools.count()
 
 @dataclass(frozen=True)
 class RunDir:
-    """Directory of a run and the checkpoint that it resumes from. Files: `config.yaml`,
-    `versions.txt` and those of the properties."""
+    """Directory of a run and the checkpoint that it resumes from."""
 
     path: Path
     checkpoint: Path | None = None
@@ -88,20 +86,19 @@ class RunDir:
 
         Args:
             automatic_precision: `config.trainer.precision` was chosen for this machine (`auto`). It
-            is replaced by that of the run that is
-                resumed, and by that of the first rank.
+                is replaced by the precision of the run that is resumed, and of the first rank.
 
         Raises:
             UserError: another process uses the directory, it holds a run that `resume` does not
-            continue, settings have changed, no such
-                checkpoint. Nothing is written then.
+                continue, settings have changed, no such checkpoint. Nothing is written then.
         """
         path = _set_absolute_paths(config)
         if is_first_rank():
             run = cls._create(path, config, automatic_precision)
             os.environ[RUN_DIR_VARIABLE] = run._to_json()
         message = os.environ.get(RUN_DIR_VARIABLE)
-        if store := _torchrun_store():
+        store = _torchrun_store()
+        if store is not None:
             key = f"rlmods/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_open_calls)}"
             if is_first_rank():
                 store.set(key, run._to_json())
@@ -111,7 +108,8 @@ class RunDir:
                 cls._from_json(message) if message else cls._find(path, config, automatic_precision)
             )
         config.run_dir = str(run.path)
-        run._set_precision(config)
+        if run.precision is not None:
+            config.trainer.precision = run.precision
         return run
 
     @classmethod
@@ -165,70 +163,52 @@ class RunDir:
 
     @classmethod
     def _find(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
+        """Return the directory with the checkpoint that `resume` and `fork` select."""
+        fork = config.get("fork")
         checkpoint = find_resume(path, config.resume)
         if checkpoint is None and config.resume == "auto":
             checkpoint = find_resume(path, recorded_resume(path))  # no checkpoint of its own yet
-        if config.get("fork"):
-            if config.resume not in (None, "auto"):
-                raise UserError(
-                    f"fork={config.fork} resume={config.resume}: two origins, drop one of them"
-                )
-            checkpoint = checkpoint or find_fork(config.fork)
+        if fork and config.resume not in (None, "auto"):
+            raise UserError(f"fork={fork} resume={config.resume}: two origins, drop one of them")
+        if fork and checkpoint is None:
+            checkpoint = find_fork(fork)
         iteration = -1 if checkpoint is None else read_iteration(checkpoint)
         precision = config.trainer.precision if automatic_precision else None
-        if automatic_precision and (config.resume is not None or config.get("fork")):
+        if automatic_precision and (config.resume is not None or fork):
             precision = recorded_precision(_saved_config(path, checkpoint)) or precision
         return cls(path, checkpoint, iteration, precision)
 
     @classmethod
     def _check(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
+        """Return the directory if a run with this configuration may write there."""
         if path.exists() and not path.is_dir():
             raise UserError(f"run_dir={path} is a file, choose another run_dir=...")
         run = cls._find(path, config, automatic_precision)
-        holds_run = (
-            (path / "config.yaml").exists() or run.metrics.exists() or run.checkpoints.exists()
-        )
+        files = (path / "config.yaml", run.metrics, run.checkpoints)
+        holds_run = any(file.exists() for file in files)
         is_own = run.checkpoint is not None and run.checkpoint.is_relative_to(path)
         if holds_run and config.resume is None:
             raise _exists_error(path)
-        if link := next(
-            (
-                x
-                for x in path.rglob("*")
-                if x.is_symlink() and not (x.is_dir() or _is_inside(x, path))
-            ),
-            None,
-        ):
-            problem = f"links to {link.resolve()}, a file elsewhere, which the run may overwrite"
-            raise UserError(
-                f"{link}: {problem}: replace the link by a copy, or choose another run_dir=..."
-            )
         if holds_run and config.resume != "auto":
             if not is_own:
                 raise UserError(
                     f"run_dir={path} already holds a run other than resume={config.resume}: "
                     "choose another run_dir=..."
                 )
-            if (newest := list_checkpoints(run.checkpoints)[-1:]) and newest[0][0] > run.iteration:
+            newest = list_checkpoints(run.checkpoints)[-1:]
+            if newest and newest[0][0] > run.iteration:
                 raise UserError(
                     f"{newest[0][1]} is newer than resume={config.resume}: type resume=auto, "
                     "or another run_dir=..."
                 )
-        run._set_precision(config)
-        is_fork = (
-            bool(config.get("fork"))
-            and run.checkpoint is not None
-            and run.checkpoint.parent != run.checkpoints
-        )
+        if run.precision is not None:
+            config.trainer.precision = run.precision
+        is_fork = bool(config.get("fork")) and run.checkpoint is not None and not is_own
         if is_fork:
             # a fork that was interrupted before its first checkpoint
             check_same_run(path / "config.yaml", config)
         check_same_run(_saved_config(path, run.checkpoint), config, fork=is_fork)
         return run
-
-    def _set_precision(self, config: DictConfig) -> None:
-        if self.precision is not None:
-            config.trainer.precision = self.precision
 
     def _record(self, config: DictConfig) -> None:
         """Write `config.yaml` and `versions.txt`; a resumed run keeps them and writes its own with
@@ -252,13 +232,9 @@ def _set_absolute_paths(config: DictConfig) -> Path:
 
 
 def _saved_config(path: Path, checkpoint: Path | None) -> Path:
-    """Return the path of the settings of the run that is resumed: the one that the checkpoint
-    belongs to."""
+    """Return the path of the settings of the run that is resumed, to which the checkpoint
+    belongs."""
     return (checkpoint.parents[1] if checkpoint else path) / "config.yaml"
-
-
-def _is_inside(link: Path, folder: Path) -> bool:
-    return link.resolve().is_relative_to(folder.resolve())
 
 
 def _exists_error(path: Path) -> UserError:
@@ -271,10 +247,8 @@ def _exists_error(path: Path) -> UserError:
 def _torchrun_store() -> TCPStore | None:
     """Connect to torchrun's store: its ranks do not inherit `RUN_DIR_VARIABLE`, and default
     directories differ by each rank's clock."""
-    if (
-        os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        or os.environ.get("WORLD_SIZE") == "1"
-    ):
+    is_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if not is_torchrun or os.environ.get("WORLD_SIZE") == "1":
         return None
     return TCPStore(
         os.environ["MASTER_ADDR"],
@@ -286,10 +260,8 @@ def _torchrun_store() -> TCPStore | None:
 
 def _processor() -> str:
     """Return the name of the processor, on which rounding depends."""
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        info = ""
+    file = Path("/proc/cpuinfo")
+    info = file.read_text() if file.exists() else ""
     match = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
     return match[1].strip() if match else platform.processor() or platform.machine()
 
@@ -298,54 +270,57 @@ def _sources(config: DictConfig) -> str:
     """Return a line for each source file of this package, and of the plugins that the configuration
     names: digest and path."""
     folder = Path(__file__).parents[1]
-    files = {
-        f"{folder.name}/{path.relative_to(folder).as_posix()}": path
-        for path in folder.rglob("*.py")
-    }
+    files = {path.relative_to(folder.parent): path for path in folder.rglob("*.py")}
     targets = re.findall(r"^[\s-]*_target_: (\w+)\.", OmegaConf.to_yaml(config), re.MULTILINE)
     for name in sorted({*targets} - {folder.name}):
         origin = Path(getattr(sys.modules.get(name), "__file__", None) or "/")
-        if origin.is_file() and "site-packages" not in origin.parts:
-            paths = origin.parent.rglob("*.py") if origin.name == "__init__.py" else [origin]
-            root = origin.parents[origin.name == "__init__.py"]
-            files |= {path.relative_to(root).as_posix(): path for path in paths}
-    return "".join(
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]} {name}\n"
-        for name, path in sorted(files.items())
-    )
+        if not origin.is_file() or "site-packages" in origin.parts:
+            continue
+        is_package = origin.name == "__init__.py"
+        root = origin.parents[1] if is_package else origin.parent
+        for path in origin.parent.rglob("*.py") if is_package else [origin]:
+            files[path.relative_to(root)] = path
+    lines = []
+    for name, path in sorted(files.items()):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        lines.append(f"{digest} {name.as_posix()}\n")
+    return "".join(lines)
 
 
 def _versions() -> str:
-    typed = one_line(shlex.join(["python", *map(clean_urls, sys.argv)]))
+    """Return a line for each package, and what else decides how numbers are rounded."""
     lines = [
-        f"command {typed}",
+        f"command {shlex.join(['python', *map(clean_urls, sys.argv)])}",
         f"python {platform.python_version()}",
         f"platform {platform.platform()}",
+        f"processor {_processor()}",
+        f"threads {torch.get_num_threads()}",
     ]
-    lines += [f"processor {_processor()}", f"threads {torch.get_num_threads()}"]
-    if folders := os.environ.get("RLMODS_PLUGINS"):
-        lines.append(f"plugins {one_line(folders)}")
+    plugins = os.environ.get("RLMODS_PLUGINS")
+    if plugins:
+        lines.append(f"plugins {plugins}")
     for name in PACKAGES:
         try:
             lines.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             lines.append(f"{name} not installed")
-    root = Path(__file__).parents[2]
-    if (root / ".git").exists():
-        command = [
-            "git",
-            "-C",
-            str(root),
-            "describe",
-            "--always",
-            "--dirty",
-            "--abbrev=40",
-            "--exclude=*",
-        ]
-        try:
-            git = subprocess.run(command, capture_output=True, text=True, timeout=10)
-        except (OSError, subprocess.TimeoutExpired):
-            git = None
-        if git is not None and git.returncode == 0:
-            lines.append(f"git {git.stdout.strip()}")
+    commit = _commit()
+    if commit:
+        lines.append(f"git {commit}")
     return "\n".join(lines) + "\n"
+
+
+def _commit() -> str:
+    """Return the commit of the repository, with `-dirty` if files have changed since; "" if the
+    package is installed elsewhere."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return ""
+    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        git = subprocess.run(
+            ["git", "-C", str(root), *describe], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return git.stdout.strip()

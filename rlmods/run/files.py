@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,10 @@ from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.run.secrets import clean, clean_urls
+
+INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode categories of control and format characters, surrogates, and separators of lines and
+paragraphs."""
 
 
 @contextmanager
@@ -37,15 +42,13 @@ def atomic_write(path: Path, content: str | bytes) -> None:
     Raises:
         UserError: the file cannot be written.
     """
+    if isinstance(content, str):
+        content = content.encode(errors="backslashreplace")
     with wrap_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            # of a crash, or a link in a received folder to a file elsewhere
-            temporary.unlink(missing_ok=True)
-            temporary.write_bytes(
-                content.encode(errors="backslashreplace") if isinstance(content, str) else content
-            )
+            temporary.write_bytes(content)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -60,6 +63,22 @@ def dumps(value: Any, indent: int | None = None) -> str:
         )
     except (TypeError, ValueError):  # keys that are not strings, NaN and infinities
         return json.dumps(_to_json(value), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def printable(text: str) -> str:
+    """Return text with characters that a terminal would execute, other than newlines and tabs, as
+    escapes such as `\\x1b`: policies sample them."""
+    return "".join(
+        c.encode("unicode_escape").decode()
+        if unicodedata.category(c) in INVISIBLE and c not in "\n\t"
+        else c
+        for c in text
+    )
+
+
+def one_line(text: str) -> str:
+    """Return `printable` text with newlines and tabs as escapes too."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def write_summary(
@@ -80,11 +99,14 @@ def write_summary(
     fork: str | None = None,
     warnings: Sequence[str] = (),
 ) -> None:
-    """Write `summary.json`. `accuracy` has the keys first, best and last; `exit` is "finished",
-    "interrupted" or "failed: <reason>". The number of dropped prompts is written if there are any,
-    seed and overrides if they are known, and the origin, RUN@ITERATION, if the run is a fork.
-    `warnings` are findings that hold at the end of the run, such as a collapse. URLs are
-    written without their secrets.
+    """Write `summary.json`. URLs are written without their secrets.
+
+    Args:
+        accuracy: `val/accuracy`, with the keys first, best and last.
+        exit: "finished", "interrupted" or "failed: <reason>".
+        dropped_prompts: number of prompts that were too long; written if there are any.
+        fork: origin of a fork, RUN@ITERATION.
+        warnings: findings that hold at the end of the run, such as a collapse.
 
     Raises:
         ValueError: other keys in `accuracy`, an invalid `exit`.
@@ -93,7 +115,7 @@ def write_summary(
         raise ValueError(f"accuracy has first, best and last, got {sorted(accuracy)}")
     if exit not in ("finished", "interrupted") and not exit.startswith("failed: "):
         raise ValueError(f"exit is finished, interrupted or failed: <reason>, got {exit!r}")
-    summary = {
+    summary: dict[str, Any] = {
         "label": clean_urls(label),
         "algo": algo,
         "parts": parts,
@@ -103,12 +125,17 @@ def write_summary(
         "response_tokens": response_tokens,
         "peak_memory_mb": peak_memory_mb,
         "exit": clean(exit),
-        **({"dropped_prompts": dropped_prompts} if dropped_prompts else {}),
-        **({} if seed is None else {"seed": seed}),
-        **({} if overrides is None else {"overrides": list(map(clean_urls, overrides))}),
-        **({"fork": fork} if fork else {}),
-        **({"warnings": list(map(clean, warnings))} if warnings else {}),
     }
+    if dropped_prompts:
+        summary["dropped_prompts"] = dropped_prompts
+    if seed is not None:
+        summary["seed"] = seed
+    if overrides is not None:
+        summary["overrides"] = list(map(clean_urls, overrides))
+    if fork:
+        summary["fork"] = fork
+    if warnings:
+        summary["warnings"] = list(map(clean, warnings))
     atomic_write(path, dumps(summary, indent=2) + "\n")
 
 

@@ -26,11 +26,9 @@ def _check_connection() -> None:
         return
     try:
         get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except Exception:
-        # the client raises its own exceptions of the network and built-in ones; the Hub's answer,
-        # whichever, raises none for processes started by this one, and for `datasets` if it is not
-        # imported yet
-        os.environ["HF_HUB_OFFLINE"] = "1"
+    except Exception:  # the client raises its own exceptions of the network and built-in ones
+        os.environ["HF_HUB_OFFLINE"] = "1"  # for processes started by this one
         constants.HF_HUB_OFFLINE = True
-        if datasets := sys.modules.get("datasets"):
+        datasets = sys.modules.get("datasets")
+        if datasets is not None:  # it has read the variable on import
             datasets.config.HF_HUB_OFFLINE = True

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.run.files import atomic_write, dumps
-
-MAX_LINE_BYTES = 100_000_000
-"""Longest line that is read: a received file may be one line larger than the memory."""
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -24,23 +18,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
     Raises:
         UserError: the file cannot be read, or another line (named by its number) is not a JSON
-        object or longer than `MAX_LINE_BYTES`.
+            object.
     """
     rows = []
-    with _opened(path) as file:
-        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), 1):
-            row = _parse(line)
-            if row is not None:
-                rows.append(row)
-            elif len(line) == MAX_LINE_BYTES:
-                raise UserError(
-                    f"{path}:{number}: the line is longer than {MAX_LINE_BYTES} bytes: give "
-                    "another file"
-                )
-            elif line.strip() and line.endswith(b"\n"):
-                raise UserError(
-                    f"{path}:{number}: broken JSON; the file needs one whole object a line"
-                )
+    lines = _read_lines(path)
+    for number, line in enumerate(lines, 1):
+        row = _parse(line)
+        if row is not None:
+            rows.append(row)
+        elif line.strip() and number < len(lines):
+            raise UserError(f"{path}:{number}: broken JSON; the file needs one whole object a line")
     return rows
 
 
@@ -53,24 +40,24 @@ def truncate_rows(path: Path, iteration: int) -> list[dict[str, Any]]:
         UserError: the file cannot be read or written.
     """
     lines = _read_lines(path)
-    parsed = [_parse(line) for line in lines]
-    if broken := sum(
-        row is None and bool(line.strip())
-        for row, line in zip(parsed[:-1], lines[:-1], strict=True)
-    ):
+    kept_rows = []
+    kept_lines = []
+    num_broken = 0
+    for number, line in enumerate(lines, 1):
+        row = _parse(line)
+        if row is None:
+            num_broken += bool(line.strip()) and number < len(lines)
+        elif isinstance(row.get("iteration"), int) and row["iteration"] <= iteration:
+            kept_rows.append(row)
+            kept_lines.append(line + b"\n")
+    if num_broken:
         warnings.warn(
-            f"{path}: {broken} broken lines in the middle of the file are deleted", stacklevel=2
+            f"{path}: {num_broken} broken lines in the middle of the file are deleted", stacklevel=2
         )
-    rows = [
-        (row, line)
-        for row, line in zip(parsed, lines, strict=True)
-        if row is not None and isinstance(row.get("iteration"), int)
-    ]
-    rows = [(row, line) for row, line in rows if row["iteration"] <= iteration]
-    content = b"".join(line + b"\n" for _, line in rows)
+    content = b"".join(kept_lines)
     if content != b"\n".join(lines):
         atomic_write(path, content)
-    return [row for row, _ in rows]
+    return kept_rows
 
 
 class JsonlWriter:
@@ -114,18 +101,9 @@ class JsonlWriter:
 
 
 def _read_lines(path: Path) -> list[bytes]:
-    with _opened(path) as file:
-        return file.read().split(b"\n")
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading; an empty one in place of one that does not exist."""
-    if path.is_fifo() or path.is_char_device():  # may never end
-        raise UserError(f"{path}: is not a file, give another one")
+    """Return the lines of a file, the incomplete last one ("" if there is none) among them."""
     try:
-        with path.open("rb") if path.exists() else io.BytesIO() as file:
-            yield file
+        return path.read_bytes().split(b"\n") if path.exists() else []
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}), give another file") from error
 
@@ -133,6 +111,6 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except (ValueError, RecursionError):  # broken JSON, or an incomplete UTF-8 character
+    except ValueError:  # broken JSON, or an incomplete UTF-8 character
         return None
     return row if isinstance(row, dict) else None

@@ -1,4 +1,4 @@
-"""The default run directory."""
+"""Names of run directories."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import OmegaConf
-
 from rlmods.run.secrets import clean
 
 MAX_NAME_LENGTH = 120
@@ -18,8 +14,11 @@ MAX_NAME_LENGTH = 120
 
 
 def default_run_dir(name: str) -> str:
-    """Return `runs/dapo-20260101-120000`; under `-m`, the directory of the sweep and that of the
-    member in it."""
+    """Return `runs/dapo-20260101-120000`; under `-m`, the directory of the member in the directory
+    of the sweep."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
     if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
         hydra = HydraConfig.get()
         return f"{hydra.sweep.dir}/{hydra.sweep.subdir}"
@@ -36,17 +35,15 @@ def member_name(overrides: Sequence[str]) -> str:
     name = re.sub(r"[^\w.=,+@-]", "-", typed, flags=re.ASCII)
     if name == typed and len(name) <= MAX_NAME_LENGTH and not name.startswith("."):
         return name
-    return f"{name[: MAX_NAME_LENGTH - 9].lstrip('.')}-{hashlib.sha256(typed.encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(typed.encode()).hexdigest()[:8]
+    return f"{name[: MAX_NAME_LENGTH - 9].lstrip('.')}-{digest}"
 
 
 def register() -> None:
     """Register the OmegaConf resolvers `${default_run_dir:NAME}` and `${member_name:OVERRIDES}`."""
+    from omegaconf import OmegaConf
+
     OmegaConf.register_new_resolver(
         "default_run_dir", default_run_dir, use_cache=True, replace=True
     )
     OmegaConf.register_new_resolver("member_name", member_name, replace=True)
-
-
-# on import, because the worker processes of a launcher resolve a member's directory before they
-# call anything
-register()

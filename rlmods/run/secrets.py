@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import re
-from dataclasses import dataclass, field
-from typing import Any
-
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.base import Container
-from omegaconf.errors import OmegaConfBaseException
-from omegaconf.resolvers import oc
 
 _SCHEME = r"[A-Za-z0-9+.-]*://"
 _URL = re.compile(rf"({_SCHEME})((?:(?!['\",]*{_SCHEME})\S)*)")
 """A URL up to white space or the next URL."""
 _CLOSING = re.compile(r"['\"\]),]*$")
 """Quotes and brackets after a URL in an override."""
-
-
 MIN_LENGTH = 4
 """Length from which a value of the environment is replaced in messages; shorter ones are part of
 ordinary words and numbers."""
 
 
-@dataclass
-class _Environment:
-    """Variables that settings have read with `${oc.env:NAME}` in this process."""
-
-    num_reads: int = 0
-    values: dict[str, str] = field(default_factory=dict)
-
-    def read(self, name: str, *default: Any) -> str | None:
-        """Return a variable, as OmegaConf's own resolver does."""
-        self.num_reads += 1
-        if name in os.environ:
-            self.values[name] = os.environ[name]
-        value: str | None = oc.env(name, *default)
-        return value
-
-
-_environment = _Environment()
-OmegaConf.register_new_resolver("oc.env", _environment.read, replace=True)
+environment_values: dict[str, str] = {}
+"""Variables that settings have read with `${oc.env:NAME}` in this process."""
 
 
 def clean(text: str) -> str:
     """Return a message with clean URLs, and with `${oc.env:NAME}` in place of the values that
     settings have read from the environment."""
-    for name, value in _environment.values.items():
+    for name, value in environment_values.items():
         if len(value) >= MIN_LENGTH:
             text = text.replace(value, f"${{oc.env:{name}}}")
     return clean_urls(text)
@@ -70,37 +44,3 @@ def _clean_url(match: re.Match[str]) -> str:
     kept = re.split(r"[?#]", rest, maxsplit=1)[0]
     closing = _CLOSING.findall(rest)[0] if len(kept) < len(rest) else ""
     return scheme + kept + closing
-
-
-def saved_form(config: DictConfig) -> dict[str, Any]:
-    """Return a composed configuration as it may be written: resolved, with clean URLs. A value that
-    depends on the environment (`${oc.env:NAME}`) stays an interpolation, also one that refers to
-    such a setting. It is resolved again where the settings are composed again."""
-    form: dict[str, Any] = _saved(config)
-    return form
-
-
-def _saved(node: Container) -> Any:
-    """Return a container in its saved form."""
-    if isinstance(node, ListConfig):
-        return [_saved_value(node, i) for i in range(len(node))]
-    return {key: _saved_value(node, key) for key in node}
-
-
-def _saved_value(parent: Any, key: Any) -> Any:
-    """Return one setting in its saved form."""
-    node = parent._get_node(key)
-    if not OmegaConf.is_interpolation(parent, key):
-        value = parent[key] if not OmegaConf.is_missing(parent, key) else "???"
-    else:
-        text = clean_urls(str(node._value()))
-        before = _environment.num_reads
-        try:
-            value = parent[key]
-        except OmegaConfBaseException:
-            return text
-        if _environment.num_reads > before:
-            return text
-    if isinstance(value, Container):
-        return _saved(value)
-    return clean_urls(value) if isinstance(value, str) else value

@@ -20,7 +20,7 @@ from rlmods.kl import Penalty
 from rlmods.policy import ScalarModel
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ratio import LogLikelihood
-from rlmods.run import RunDir
+from rlmods.run.directory import RunDir
 from rlmods.sampling import BestOf
 from tests.algo.test_online_dpo import even_first
 from tests.config.test_compose import plan

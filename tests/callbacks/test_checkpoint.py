@@ -11,8 +11,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.errors import UserError
-from rlmods.run import find_resume
-from rlmods.run.resume import read_iteration
+from rlmods.run.resume import find_resume, read_iteration
 from rlmods.types import Prompt
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
 from tests.support.tiny_setup import Log

@@ -16,7 +16,7 @@ from rlmods.errors import UserError
 from rlmods.policy import exports
 from rlmods.policy.exports import check_export, export_problem
 from rlmods.policy.scalar import ScalarModel
-from rlmods.run import RunDir
+from rlmods.run.directory import RunDir
 from tests.support.tiny_setup import fit, learner, policy
 
 pytestmark = pytest.mark.loads_exports

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from rlmods.algo import Batch
 from rlmods.callbacks import GracefulStop, IterationCheckpoint, Summary
-from rlmods.run import RunDir
+from rlmods.run.directory import RunDir
 from rlmods.run.resume import read_iteration
 from rlmods.training.evaluation import Validation
 from rlmods.types import Response, Scores

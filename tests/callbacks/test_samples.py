@@ -7,7 +7,7 @@ import rich
 
 from rlmods.callbacks import Samples
 from rlmods.callbacks.samples import panel
-from rlmods.run.printable import printable
+from rlmods.run.files import printable
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
 
 

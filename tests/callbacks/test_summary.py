@@ -15,7 +15,7 @@ from rlmods.data import PromptModule
 from rlmods.distributed import trainer as trainers
 from rlmods.errors import UserError
 from rlmods.logger import JsonlLogger
-from rlmods.run import RunDir
+from rlmods.run.directory import RunDir
 from tests.support import tiny_setup
 
 

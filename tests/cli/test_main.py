@@ -402,19 +402,6 @@ class TestPlugins:
         (folder / "mine/mine.py").write_text(PLUGIN)
         return folder
 
-    def test_options_are_listed_by_help(self, plugins, tmp_path):
-        result = train(tmp_path, "--help", plugins=plugins, small=False)
-        assert result.code == 0
-        groups = dict(
-            line.strip().split(": ", 1)
-            for line in reversed(result.out.splitlines())
-            if ": " in line
-        )
-        assert {"dapo", "grpo", "sft"} <= set(groups["algo"].split(", "))
-        for option in OPTIONS:
-            group, name = option.split("/")
-            assert name in groups[group].split(", ")
-
     def test_train_and_are_labelled_as_ablation(self, plugins, tmp_path):
         swapped = [option.replace("/", "=") for option in OPTIONS]
         result = train(
@@ -485,41 +472,3 @@ def test_sweep_with_one_run_dir_is_refused(tmp_path):
         "type hydra.sweep.dir=here",
     )
     assert not (tmp_path / "here").exists()
-
-
-def test_ctrl_c_during_imports_is_one_line(tmp_path):
-    process = start(tmp_path, "run_dir=here")
-    time.sleep(0.7)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert err.strip().splitlines()[-1] == "interrupted"
-    assert "train.py" not in err, "no traceback"
-    assert process.returncode == 1
-    assert not (tmp_path / "here").exists()
-
-
-SWALLOWED = """
-import os, signal
-from rlmods.cli.train import exit_on_interrupt
-
-with exit_on_interrupt():
-    pass
-try:
-    os.kill(os.getpid(), signal.SIGINT)
-except KeyboardInterrupt:
-    print("raised", flush=True)
-with exit_on_interrupt():
-    try:
-        os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:
-        pass
-    print("swallowed", flush=True)
-"""
-"""Program in which a library catches Ctrl-C while it is imported."""
-
-
-def test_ctrl_c_ends_imports_of_libraries_that_catch_it(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", SWALLOWED], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (1, "raised\n", "interrupted\n")

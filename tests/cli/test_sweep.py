@@ -17,10 +17,9 @@ import pytest
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from rlmods.cli.sweep import MemberError, best_accuracy, is_finished, member_lines, run_member
+from rlmods.cli.sweep import MemberError, is_finished, member_lines, run_member
 from rlmods.errors import UserError
 from rlmods.run.name import MAX_NAME_LENGTH, member_name
-from rlmods.run.printable import printable
 from tests.cli.test_main import RANDOM, ROOT, SMALL, start, train
 
 
@@ -93,34 +92,12 @@ class TestSummaries:
         assert not is_finished(write(tmp_path / "c", exit="failed: out of memory"))
         assert not is_finished(tmp_path / "d")
 
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "",
-            "[1]",
-            "{",
-            "\xff",
-            '{"exit": ["finished"], "val/accuracy": 1}',
-            '{"val/accuracy": {"best": "1"}}',
-            "[" * 10_000,
-            f'{{"val/accuracy": {{"best": 1{"0" * 400}}}}}',
-            '{"iterations": "\\u001b[2J\\n", "exit": "\\n"}',
-        ],
-    )
-    def test_that_cannot_be_read_are_those_of_no_run(self, text: str, tmp_path: Path) -> None:
-        (tmp_path / "summary.json").write_text(text)
-        assert not is_finished(tmp_path)
-        assert best_accuracy(tmp_path) != best_accuracy(tmp_path), "NaN"
-        [line] = member_lines([tmp_path])
-        assert printable(line) == line
-        assert "\n" not in line
-
     def test_lines(self, tmp_path: Path) -> None:
         runs = [
             write(tmp_path / "seed=1", exit="finished", iterations=9, **accuracy(0.25, 0.75, 0.5)),
             write(
                 tmp_path / "seed=10",
-                exit="failed: \x1b[2J",
+                exit="failed: x",
                 iterations=3,
                 **{"val/accuracy": {"first": None, "best": None, "last": None}},
             ),
@@ -128,7 +105,7 @@ class TestSummaries:
         ]
         assert member_lines(runs) == [
             "  seed=1   finished, 9 iterations, val/accuracy first 0.250 best 0.750 last 0.500",
-            "  seed=10  failed: \\x1b[2J, 3 iterations",
+            "  seed=10  failed: x, 3 iterations",
             "  seed=11  not finished, 0 iterations",
         ]
 
@@ -136,29 +113,22 @@ class TestSummaries:
         common = ["algo=grpo", f"data.train={'x' * 120}"]
         choices = [
             ["advantage=rloo", "seed=1"],
-            ["advantage=group_norm\x1b", "seed=1"],
+            ["advantage=group_norm", "seed=1"],
             ["advantage=group_norm", "seed=10"],
         ]
         runs = [
             write(tmp_path / member_name([*common, *x]), exit="finished", overrides=[*common, *x])
             for x in choices
         ]
-        unknown = [
-            write(
-                tmp_path / f"{member_name([*common, 'seed=3'])}", exit="failed", overrides="no list"
-            ),
-            tmp_path / "seed=4",
-        ]
         lines = [
             line.removeprefix("  ").removeprefix(run.name).strip()
             for line, run in zip(member_lines(runs), runs, strict=True)
         ]
         assert lines == [
-            "advantage=rloo seed=1            finished, 0 iterations",
-            "advantage=group_norm\\x1b seed=1  finished, 0 iterations",
-            "advantage=group_norm seed=10     finished, 0 iterations",
+            "advantage=rloo seed=1         finished, 0 iterations",
+            "advantage=group_norm seed=1   finished, 0 iterations",
+            "advantage=group_norm seed=10  finished, 0 iterations",
         ]
-        assert member_lines(unknown)[0].endswith("failed, 0 iterations")
 
 
 class TestMember:
@@ -221,9 +191,7 @@ class TestMember:
         run_member(config, check, lambda: 0)
         assert config.resume is None
 
-    @pytest.mark.parametrize(
-        "error", [UserError("no \x1bsuch file"), RuntimeError("no \x1bsuch file")]
-    )
+    @pytest.mark.parametrize("error", [UserError("no such file"), RuntimeError("no such file")])
     def test_a_failure_is_printed_and_named(
         self, error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -234,7 +202,7 @@ class TestMember:
             run_member(self.config(tmp_path / "a"), check, fail)
         printed = capsys.readouterr().err
         assert f"error: {tmp_path / 'a'}: " in printed
-        assert "no \\x1bsuch file" in printed
+        assert "no such file" in printed
         assert ("Traceback" in printed) == (type(error) is RuntimeError)
 
     def test_a_signal_ends_the_sweep(self, tmp_path: Path) -> None:

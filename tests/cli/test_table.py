@@ -15,7 +15,7 @@ from rlmods.config.plan import Plan
 from rlmods.critic import Separate
 from rlmods.policy import Policy
 from rlmods.policy.tiny import character_tokenizer
-from rlmods.run import RunDir
+from rlmods.run.directory import RunDir
 from tests.config.test_compose import plan
 from tests.policy.mixtures import mixture
 from tests.policy.test_base import llama

@@ -10,7 +10,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from rlmods.cli import main
+from rlmods.cli import job
 from rlmods.cli.command import configuration
 from rlmods.cli.whatif import MAX_COMBINATIONS, GradientOnly, _action, whatif
 from rlmods.errors import UserError
@@ -69,7 +69,7 @@ def run(recorder: Recorder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two iterations with two optimizer steps each."""
     path = tmp_path_factory.mktemp("whatif") / "a"
     overrides = [*OVERRIDES, f"run_dir={path}"]
-    main.run(configuration(overrides), {}, overrides)
+    job.train(configuration(overrides), {}, overrides)
     release(path)
     return path
 

@@ -28,7 +28,8 @@ from rlmods.needs import AdvantageNeeds, KLNeeds
 from rlmods.policy import Tiny
 from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.turns import num_added_tokens
-from rlmods.run import RunDir, name
+from rlmods.run import name
+from rlmods.run.directory import RunDir
 from rlmods.training.extensions import PTX
 from rlmods.types import Prompt
 from tests.reward import models

@@ -19,8 +19,7 @@ from rlmods.config.plan import Plan
 from rlmods.distributed import precision
 from rlmods.distributed.precision import MIN_PARAMETERS, choose, device_type, has_fast_bfloat16
 from rlmods.errors import UserError
-from rlmods.run import RunDir
-from rlmods.run.directory import RUN_DIR_VARIABLE
+from rlmods.run.directory import RUN_DIR_VARIABLE, RunDir
 from tests.config.test_compose import plan
 
 TINY = (

@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from rlmods.distributed.sharded_checkpoint import load, read_metadata
 from rlmods.errors import UserError
-from rlmods.run import find_resume
 from rlmods.run.integrity import compute_checksums, write_manifest
+from rlmods.run.resume import find_resume
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.distributed is (unavailable|disabled).*")
 STATE = {

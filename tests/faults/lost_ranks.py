@@ -15,11 +15,11 @@ import torch.distributed as dist
 from rlmods.callbacks import Summary, Watchdog
 from rlmods.cli import console
 from rlmods.cli.console import plain_errors, silence_libraries
-from rlmods.cli.main import lost_rank
+from rlmods.cli.job import lost_rank
 from rlmods.distributed.collectives import is_lost_connection
 from rlmods.distributed.strategy import DDP
 from rlmods.errors import UserError
-from rlmods.run import RunDir
+from rlmods.run.directory import RunDir
 from rlmods.types import Response
 from tests.support.tiny_setup import even, fit, learner
 

@@ -24,7 +24,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 
-from rlmods.cli import main
+from rlmods.cli import job
 from rlmods.cli.console import plain_errors
 from rlmods.config import plugins
 from rlmods.config.options import CONF
@@ -72,7 +72,7 @@ def command(*overrides: str) -> int:
             HydraConfig.instance().set_config(config)
             with open_dict(config):
                 del config["hydra"]
-            main.main(config)
+            job.run_job(config)
     except SystemExit as exit:
         if isinstance(exit.code, str):
             print(exit.code, file=sys.stderr)
@@ -293,6 +293,13 @@ class TestNumbers:
 
 
 class TestReward:
+    def test_worker_storm(self, run: Run) -> None:
+        run(
+            *faulty_reward("exit", "+reward.terms.fault.timeout_s=20"),
+            "batch.prompts=8",
+            "batch.samples=8",
+        )
+
     def test_reward_raises(self, tmp_path: Path, run: Run) -> None:
         run(*faulty_reward("raise"))
         assert summary(tmp_path / "run")["exit"].startswith(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlmods.lab.saved import SavedRun
 from rlmods.run.card import MAX_ROWS, model_card
+from rlmods.run.saved import SavedRun
 from tests.support.saved_runs import write_run
 
 
@@ -28,7 +28,7 @@ def test_says_what_was_trained_how_and_with_which_result(tmp_path: Path) -> None
     assert "# first: dapo\n" in text
     assert "| ratio | `clip_higher` |" in text
     assert (
-        "| iteration | val/accuracy |\n|---|---|\n| 0 | 0.250 |\n| 2 | 0.500 |\n| 3 | 0.750 |"
+        "| iteration | val/accuracy |\n| --- | --- |\n| 0 | 0.250 |\n| 2 | 0.500 |\n| 3 | 0.750 |"
         in text
     )
     assert "python train.py algo=dapo 'data.template=a b'\n" in text

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.errors import UserError
-from rlmods.run import RunDir, lock
-from rlmods.run.directory import RUN_DIR_VARIABLE
-from rlmods.run.resume import ADDED_GROUPS
+from rlmods.run import lock
+from rlmods.run.directory import RUN_DIR_VARIABLE, RunDir
 from tests.run.test_lock import start_owner
 from tests.support.processes import Process
 
@@ -106,29 +104,6 @@ def test_resuming_overwrites_nothing(tmp_path: Path) -> None:
     assert {"config.resumed_000004.yaml", "versions.resumed_000004.txt"} < after.keys()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["config.resumed_000000.yaml", "metrics.jsonl", "samples/iteration_000001.jsonl", "missing"],
-)
-def test_files_elsewhere_are_not_written(name: str, tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("mine")
-    path = RunDir.open(config(tmp_path / "run")).path
-    lock.release(path)
-    (path / name).parent.mkdir(exist_ok=True)
-    (path / name).symlink_to(tmp_path / ("mine" if name != "missing" else name))
-    with pytest.raises(
-        UserError, match=r"links to .*, a file elsewhere, which the run may overwrite"
-    ):
-        RunDir.open(config(path, resume="auto"))
-    assert not (tmp_path / "missing").exists()
-    assert (tmp_path / "mine").read_text() == "mine"
-    (path / name).unlink()
-    (path / "checkpoints").symlink_to(tmp_path)
-    (path / "own").symlink_to("config.yaml")
-    RunDir.open(config(path, resume="auto"))
-    lock.release(path)
-
-
 def test_auto_without_a_checkpoint_starts_from_scratch(tmp_path: Path) -> None:
     assert RunDir.open(config(tmp_path, resume="auto")).iteration == -1
     assert RunDir.open(config(tmp_path, resume="auto")).iteration == -1
@@ -199,62 +174,6 @@ def test_memory_and_speed_may_change(tmp_path: Path, key: str) -> None:
         RunDir.open(after)
 
 
-@pytest.mark.parametrize(
-    ("part", "key", "default"),
-    [
-        ("rollout.Local", "rollout.stop", []),
-        ("algo.DAPO", "algo.surplus", "keep"),
-        ("algo.DAPO", "batch.max_nonfinite", 3),
-        ("algo.DAPO", "validation.samples", 0),
-    ],
-)
-def test_settings_that_the_saved_ones_lack_have_their_default(
-    tmp_path: Path, part: str, key: str, default: Any
-) -> None:
-    """The run was started by a version without them."""
-    parts = {part.split(".")[0]: {"_target_": f"rlmods.{part}"}}
-    RunDir.open(config(tmp_path, **parts))
-    now = config(tmp_path, resume="auto", **parts)
-    OmegaConf.update(now, key, default, force_add=True)
-    RunDir.open(now)
-    OmegaConf.update(now, key, "other", force_add=True)
-    with pytest.raises(UserError, match=rf"was started with {key}=\S+ \(now other\): "):
-        RunDir.open(now)
-
-
-@pytest.mark.parametrize("group", ADDED_GROUPS)
-def test_groups_that_the_saved_settings_lack_are_the_defaults(tmp_path: Path, group: str) -> None:
-    """The run was started by a version without them, which computed what the default of today
-    does."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        part = compose("train")[group]
-    assert part._target_ == ADDED_GROUPS[group]
-    RunDir.open(config(tmp_path))
-    RunDir.open(config(tmp_path, resume="auto", **{group: part}))
-    other = {"_target_": "rlmods.correction.Truncated"}
-    with pytest.raises(
-        UserError,
-        match=rf"was started with {group}._target_={part._target_} \(now "
-        r"rlmods.correction.Truncated\)",
-    ):
-        RunDir.open(config(tmp_path, resume="auto", **{group: other}))
-
-
-def test_settings_of_an_added_group_have_their_defaults(tmp_path: Path) -> None:
-    RunDir.open(config(tmp_path))
-    router = {"_target_": "rlmods.router.Routing", "replay": True}
-    with pytest.raises(UserError, match=r"was started with router.replay=False \(now True\): "):
-        RunDir.open(config(tmp_path, resume="auto", router=router))
-
-
-def test_settings_that_exist_no_more_may_be_missing(tmp_path: Path) -> None:
-    """Those of packing in `algo=sft`, which changed results by rounding."""
-    RunDir.open(config(tmp_path, algo={"packing": True, "pack_length": 64, "value": 1}))
-    RunDir.open(config(tmp_path, resume="auto", algo={"value": 1}))
-    with pytest.raises(UserError, match=r"was started with algo.value=1 \(now 2\): "):
-        RunDir.open(config(tmp_path, resume="auto", algo={"value": 2}))
-
-
 def test_run_may_start_from_the_checkpoint_of_another(tmp_path: Path) -> None:
     RunDir.open(config(tmp_path / "a"))
     start = checkpoint(tmp_path / "a/checkpoints/iteration_000002.ckpt", 2)
@@ -297,7 +216,7 @@ def test_other_ranks_use_the_first_ranks_directory_and_write_nothing(
 def test_torchrun_ranks_use_one_directory(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import os, sys\nfrom omegaconf import OmegaConf\nfrom rlmods.run import RunDir\n"
+        "import os, sys\nfrom omegaconf import OmegaConf\nfrom rlmods.run.directory import RunDir\n"
         "for job in 'ab':\n"
         "    run = RunDir.open(OmegaConf.create({'run_dir': f'{sys.argv[1]}/{job}' + "
         "os.environ['RANK'], 'resume': None}))\n"

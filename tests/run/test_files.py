@@ -1,6 +1,5 @@
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,6 @@ def test_atomic_write_replaces_the_file(tmp_path: Path) -> None:
         assert reader.read() == "first, long\n"
     assert path.read_bytes() == b"second"
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_links_to_files_elsewhere_are_replaced(tmp_path: Path) -> None:
-    """A received folder may have links with the names of temporary files."""
-    (tmp_path / "mine").write_text("mine")
-    for name in ("file", f".file.{os.getpid()}.tmp"):
-        (tmp_path / name).symlink_to("mine")
-    atomic_write(tmp_path / "file", "new")
-    assert ((tmp_path / "file").read_text(), (tmp_path / "mine").read_text()) == ("new", "mine")
-    assert not (tmp_path / "file").is_symlink()
 
 
 def test_lone_surrogates_are_written_escaped(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlmods.errors import UserError
-from rlmods.run import RunDir
-from rlmods.run.directory import RUN_DIR_VARIABLE
+from rlmods.run.directory import RUN_DIR_VARIABLE, RunDir
 from tests.run.test_directory import checkpoint, config, files
 from tests.support.processes import Process
 

@@ -1,6 +1,5 @@
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -8,9 +7,8 @@ from omegaconf import OmegaConf
 from torch.distributed.checkpoint.metadata import Metadata
 
 from rlmods.errors import UserError
-from rlmods.run import find_resume
 from rlmods.run.integrity import compute_checksums, write_manifest
-from rlmods.run.resume import check_same_run, recorded_precision, recorded_resume
+from rlmods.run.resume import check_same_run, find_resume, recorded_resume
 
 
 def checkpoint(path: Path, iteration: int) -> Path:
@@ -56,16 +54,6 @@ def test_path_may_be_a_checkpoint_its_folder_or_a_run(tmp_path: Path) -> None:
     } == {path}
 
 
-@pytest.mark.parametrize("iteration", ["three", None, 2.5, -1, True, torch.tensor(3), [3], "3\n4"])
-def test_iteration_must_be_a_whole_number(iteration: Any, tmp_path: Path) -> None:
-    path = checkpoint(tmp_path / "iteration_000003.ckpt", iteration)
-    with pytest.raises(
-        UserError, match=r"its iteration is .*, not a whole number; choose another with resume=PATH"
-    ) as error:
-        find_resume(tmp_path, str(path))
-    assert "\n" not in str(error.value)
-
-
 def test_recorded_resume_reads_no_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,22 +86,6 @@ def test_invalid_path_gives_a_one_line_error(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message) as error:
             find_resume(tmp_path, str(tmp_path / name))
         assert name in str(error.value)
-        assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("content", [b"a: &a [1]\nb: *a\n", b"5", b"\xff", b"a: ["])
-def test_settings_of_a_received_run_are_read_in_bounded_time(
-    content: bytes, tmp_path: Path
-) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_bytes(content)
-    for read in (
-        lambda: recorded_precision(path),
-        lambda: recorded_resume(tmp_path),
-        lambda: check_same_run(path, OmegaConf.create()),
-    ):
-        with pytest.raises(UserError, match=r"config\.yaml: .*give another run") as error:
-            read()
         assert "\n" not in str(error.value)
 
 

@@ -6,7 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlmods.run.name import member_name
-from rlmods.run.secrets import clean, clean_urls, saved_form
+from rlmods.run.saved_form import saved_form
+from rlmods.run.secrets import clean, clean_urls
 
 
 @pytest.mark.parametrize(

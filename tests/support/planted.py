@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rlmods.cli import main
+from rlmods.cli import job
 from rlmods.cli.command import configuration
 from rlmods.lab.diff import diff
 from rlmods.run.directory import RUN_DIR_VARIABLE
@@ -72,7 +72,7 @@ def train(folder: Path, *overrides: str) -> Path:
     """Train in this process, and return the run directory."""
     os.environ[RUN_DIR_VARIABLE] = ""
     words = [*BASE, *overrides, f"run_dir={folder}"]
-    main.run(configuration(words), {}, words)
+    job.train(configuration(words), {}, words)
     release(folder)
     return folder
 

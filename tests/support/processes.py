@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PRELOAD = [
-    "rlmods.cli.main",
+    "rlmods.cli.job",
     "rlmods.policy",
     "torch._dynamo",
     "transformers.models.llama.modeling_llama",

@@ -20,7 +20,7 @@ from rlmods.data.arithmetic import Arithmetic
 from rlmods.distributed import trainer as trainers
 from rlmods.distributed.strategy import DDP, FSDP2
 from rlmods.logger import JsonlLogger
-from rlmods.run import RunDir
+from rlmods.run.directory import RunDir
 from rlmods.training.evaluation import Validation
 from rlmods.types import Response, Scores
 from tests.support.tiny_setup import learner

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from rlmods.algo import DPO, Batch
 from rlmods.callbacks import IterationCheckpoint
-from rlmods.cli import main
+from rlmods.cli import job
 from rlmods.distributed.strategy import FSDP2
 from rlmods.errors import UserError
 from rlmods.preference import Sigmoid
@@ -207,7 +207,7 @@ def test_outside_of_stages(error: Exception, monkeypatch: pytest.MonkeyPatch) ->
     trained._trainer = SimpleNamespace(strategy=None, world_size=1)
     trainer = SimpleNamespace(strategy=None, loggers=[], fit=MagicMock(side_effect=error))
     plan.learner.return_value, plan.trainer.return_value = trained, trainer
-    monkeypatch.setattr(main.compose, "plan", lambda *_: plan)
+    monkeypatch.setattr(job.compose, "plan", lambda *_: plan)
     for name in (
         "RunDir",
         "Summary",
@@ -219,11 +219,11 @@ def test_outside_of_stages(error: Exception, monkeypatch: pytest.MonkeyPatch) ->
         "clean_urls",
         "saved_form",
     ):
-        monkeypatch.setattr(main, name, MagicMock())
+        monkeypatch.setattr(job, name, MagicMock())
     with pytest.raises(
         UserError, match=r"^start: out of memory on .*: type trainer=fsdp trainer.devices=2"
     ):
-        main.run(OmegaConf.create({"seed": 1, "logger": {}}), {}, [])
+        job.train(OmegaConf.create({"seed": 1, "logger": {}}), {}, [])
 
 
 class TestAdvice:

@@ -6,7 +6,7 @@ import ast
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -284,8 +284,7 @@ def work(job: Sequence[Any]) -> Any:
     """Do one job of `reward.code` in a worker of `reward.pool`: ("start", limits), ("untested",
     ...) or ("grade", ...)."""
     action, *args = job
-    jobs: dict[str, Callable[..., Any]] = {"start": _start, "untested": untested, "grade": grade}
-    return jobs[action](*args)
+    return {"start": _start, "untested": untested, "grade": grade}[action](*args)
 
 
 def _start(limits: Iterable[tuple[str, Any]]) -> None:

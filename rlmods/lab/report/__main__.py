@@ -9,55 +9,38 @@ metric."""
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlmods.cli.command import command
-from rlmods.errors import UserError
-from rlmods.lab.saved import find_runs, group_runs
-from rlmods.report.contents import comparable, contents
-from rlmods.report.page import page
-from rlmods.report.table import as_csv, draw, text_table
+from rlmods.errors import one_line_errors
+from rlmods.lab.groups import Group, add_arguments, find_runs, group_runs, positive
+from rlmods.lab.report.contents import contents
+from rlmods.lab.report.page import page
+from rlmods.lab.report.table import as_csv, comparable, draw, text_table
 from rlmods.run.files import atomic_write, wrap_write_errors
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m rlmods.report",
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument(
-        "folders", nargs="+", type=Path, metavar="DIR", help="a run, or a folder of runs"
-    )
+    add_arguments(parser)
     parser.add_argument(
         "--out", type=Path, help="file to write; default: report.html in the first folder"
     )
     parser.add_argument(
-        "--metric", default="val/accuracy", help="metric that is compared; default: val/accuracy"
-    )
-    parser.add_argument(
-        "--last",
-        type=int,
-        default=1,
-        help="number of last values whose mean is the result of a run; default: 1",
-    )
-    parser.add_argument(
-        "--baseline",
-        help="name of the group that the others are compared with; default: the first one",
-    )
-    parser.add_argument(
         "--samples",
-        type=int,
+        type=positive,
         default=5,
         metavar="N",
         help="iterations of a run whose responses are shown; default: 5",
     )
     parser.add_argument(
         "--prompts",
-        type=int,
+        type=positive,
         default=8,
         metavar="N",
         help="prompts of such an iteration; default: 8",
@@ -80,53 +63,49 @@ def run(arguments: argparse.Namespace) -> str:
     Raises:
         UserError: no runs, or a file cannot be written.
     """
-    if arguments.last < 1:
-        raise UserError(f"--last {arguments.last}: must be at least 1")
-    for name in ("samples", "prompts"):
-        if getattr(arguments, name) < 0:
-            raise UserError(f"--{name} {getattr(arguments, name)}: must be 0 or more")
     groups = group_runs(find_runs(arguments.folders))
+    metric = arguments.metric
     printed = []
     if arguments.csv:
-        atomic_write(arguments.csv, as_csv(groups, arguments.metric))
+        atomic_write(arguments.csv, as_csv(groups, metric))
         printed.append(f"wrote {arguments.csv}")
     if arguments.png:
         with wrap_write_errors(arguments.png):
-            draw(groups, arguments.metric, arguments.png)
+            draw(groups, metric, arguments.png)
         printed.append(f"wrote {arguments.png}")
     if arguments.text:
-        with_metric = [group for group in groups if group.results(arguments.metric)]
-        compared = (
-            comparable(with_metric, arguments.metric, arguments.last, arguments.baseline)
-            if len(with_metric) > 1
-            else []
-        )
-        printed.append(text_table(groups, compared, arguments.metric, arguments.last))
+        compared = comparable(groups, metric, arguments.last, arguments.baseline)
+        printed.append(text_table(groups, compared, metric, arguments.last))
     else:
-        out = arguments.out or arguments.folders[0] / "report.html"
-        html = page(
-            contents(
-                groups,
-                arguments.metric,
-                arguments.last,
-                arguments.baseline,
-                arguments.samples,
-                arguments.prompts,
-            )
-        )
-        atomic_write(out, html)
-        num_runs = sum(len(group.runs) for group in groups)
-        printed.append(
-            f"wrote {out} ({num_runs} runs, {len(groups)} groups, {len(html) / 1e6:.1f} MB): "
-            "open it in a browser"
-        )
+        printed.append(_write_page(arguments, groups))
     return "\n".join(printed)
+
+
+def _write_page(arguments: argparse.Namespace, groups: Sequence[Group]) -> str:
+    """Write the HTML file and return what is printed."""
+    out = arguments.out or arguments.folders[0] / "report.html"
+    shown = contents(
+        groups,
+        arguments.metric,
+        arguments.last,
+        arguments.baseline,
+        arguments.samples,
+        arguments.prompts,
+    )
+    html = page(shown)
+    atomic_write(out, html)
+    num_runs = sum(len(group.runs) for group in groups)
+    return (
+        f"wrote {out} ({num_runs} runs, {len(groups)} groups, {len(html) / 1e6:.1f} MB): open it "
+        "in a browser"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    parsed = parse(sys.argv[1:] if arguments is None else arguments)
-    command(["report"], None, lambda: run(parsed))
+    parsed = parse(arguments)
+    with one_line_errors():
+        print(run(parsed))
 
 
 if __name__ == "__main__":

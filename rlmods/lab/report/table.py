@@ -7,12 +7,37 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlmods.errors import UserError
-from rlmods.lab.compare import Comparison
-from rlmods.lab.saved import Group
+from rlmods.errors import UserError, suggest
+from rlmods.lab.compare import Comparison, compare
+from rlmods.lab.groups import Group
+from rlmods.lab.report.curves import curves
 from rlmods.lab.statistics import Interval, mean_interval
-from rlmods.report.curves import curves
-from rlmods.run.printable import one_line
+
+
+def comparable(
+    groups: Sequence[Group], metric: str, last: int, baseline: str | None
+) -> list[Comparison]:
+    """Return the comparisons with the baseline of the groups that have a seed in common with it.
+    The baseline is named by its group, or by the path of one of its runs.
+
+    Raises:
+        UserError: no such baseline.
+    """
+    results = {group.name: group.results(metric, last) for group in groups}
+    with_metric = [group for group in groups if results[group.name]]
+    named = {group.name: group for group in with_metric}
+    for group in with_metric:
+        for run in group.runs:
+            named.setdefault(str(run.path), group)
+    if baseline is not None and baseline not in named:
+        names = [group.name for group in with_metric]
+        raise UserError(f"--baseline {baseline}: no such group: {suggest(baseline, names)}")
+    if not with_metric:
+        return []
+    first = with_metric[0] if baseline is None else named[baseline]
+    seeds = results[first.name].keys()
+    others = [group for group in with_metric if seeds & results[group.name].keys()]
+    return compare(others, metric, last, first.name) if len(others) > 1 else []
 
 
 def text_table(
@@ -23,39 +48,28 @@ def text_table(
 
     Seeds without a value of the metric are not in the mean: they are written as `4 of 5`."""
     by_name = {x.name: x for x in comparisons}
-    rows = [("group", "seeds", metric, "difference", "p", "")]
+    rows = [["group", "seeds", metric, "difference", "p", ""]]
     for group in groups:
         results = list(group.results(metric, last).values())
-        found = by_name.get(group.name)
-        verdict = (
-            ""
-            if found is None
-            else {True: "better", False: "worse", None: "not decided"}[found.better]
-        )
-        if comparisons and group.name == comparisons[0].baseline:
-            verdict = "baseline"
-        difference = _interval(found.difference, "+.4f") if found else ""
-        seeds = (
-            str(len(results))
-            if len(results) == len(group.runs)
-            else f"{len(results)} of {len(group.runs)}"
-        )
+        seeds = str(len(results))
+        if len(results) < len(group.runs):
+            seeds = f"{len(results)} of {len(group.runs)}"
         shown = _interval(mean_interval(results), ".4f") if results else "none"
-        rows.append(
-            (
-                one_line(group.name),
-                seeds,
-                shown,
-                difference,
-                f"{found.p_value:.2g}" if found else "",
-                verdict,
-            )
-        )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+        comparison = by_name.get(group.name)
+        end = ["", "", ""]
+        if comparison is not None:
+            verdict = {True: "better", False: "worse", None: "not decided"}[comparison.better]
+            difference = _interval(comparison.difference, "+.4f")
+            end = [difference, f"{comparison.p_value:.2g}", verdict]
+        elif comparisons and group.name == comparisons[0].baseline:
+            end = ["", "", "baseline"]
+        rows.append([group.name, seeds, shown, *end])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def _interval(interval: Interval, form: str) -> str:
@@ -73,16 +87,9 @@ def as_csv(groups: Sequence[Group], metric: str) -> str:
     writer.writerow(["group", "run", "seed", "iteration", metric])
     for group in groups:
         for run in group.runs:
+            cells = [_cell(group.name), _cell(str(run.path)), _cell(str(run.seed))]
             for iteration, value in run.series(metric):
-                writer.writerow(
-                    [
-                        _cell(group.name),
-                        _cell(str(run.path)),
-                        _cell(str(run.seed)),
-                        iteration,
-                        value,
-                    ]
-                )
+                writer.writerow([*cells, iteration, value])
     return file.getvalue()
 
 
@@ -102,21 +109,14 @@ def draw(groups: Sequence[Group], metric: str, path: Path) -> None:
         raise UserError("--png needs matplotlib: pip install -e '.[plot]'") from error
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    drawn = 0
     for group in groups:
         curve = curves(group, 400).get(metric)
         if curve is not None:
-            drawn += 1
-            [line] = axes.plot(curve.iterations, curve.mean, label=group.name.replace("$", r"\$"))
-            axes.fill_between(
-                curve.iterations,
-                curve.low,
-                curve.high,
-                alpha=0.15,
-                color=line.get_color(),
-                linewidth=0,
-            )
-    if not drawn:
+            label = group.name.replace("$", r"\$")
+            [line] = axes.plot(curve.iterations, curve.mean, label=label)
+            band = axes.fill_between(curve.iterations, curve.low, curve.high, alpha=0.15)
+            band.set(color=line.get_color(), linewidth=0)
+    if not axes.lines:
         raise UserError(f"--metric {metric}: no run has a value of it")
     axes.set(xlabel="iteration", ylabel=metric)
     axes.grid(alpha=0.3)

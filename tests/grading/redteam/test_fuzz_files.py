@@ -128,17 +128,6 @@ def test_fuzz_flipped_bytes_of_a_sharded_checkpoint(
     resume(tmp_path)
 
 
-@fuzz(60)
-@given(manifest=json_values)
-@example(manifest={"../../secret": [1, 2]})
-@example(manifest={"meta.pt": 3})
-@example(manifest=[["meta.pt", [1, 2]]])
-def test_fuzz_any_manifest(tmp_path: Path, manifest: Any) -> None:
-    folder = _sharded(tmp_path)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    resume(tmp_path)
-
-
 def _sharded(tmp_path: Path) -> Path:
     folder = tmp_path / "checkpoints" / "iteration_000007.ckpt"
     shutil.rmtree(folder, ignore_errors=True)

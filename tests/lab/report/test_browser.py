@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlmods.report.contents import contents
-from rlmods.report.page import page
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from rlmods.lab.saved import find_runs, group_runs
+from rlmods.lab.groups import find_runs, group_runs
+from rlmods.lab.report.contents import contents
+from rlmods.lab.report.page import page
 from tests.support.browser import CHROMIUM, drive
 from tests.support.saved_runs import write_run
 

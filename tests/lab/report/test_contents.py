@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-from rlmods.report.__main__ import main
-from rlmods.report.contents import contents
-from rlmods.report.page import page
-from rlmods.report.samples import Limits, evenly, samples
 
 from rlmods.errors import UserError
-from rlmods.lab.saved import SavedRun, find_runs, group_runs
+from rlmods.lab.groups import find_runs, group_runs
+from rlmods.lab.report.__main__ import main
+from rlmods.lab.report.contents import contents
+from rlmods.lab.report.page import page
+from rlmods.lab.report.samples import Limits, evenly, samples
 from rlmods.lab.watch import sparkline, watch
+from rlmods.run.saved import SavedRun
 from tests.support.saved_runs import write_run
 
-FUSE = {"type": "Fuse"}
 LIMITS = Limits(iterations=3, prompts=2, characters=100_000)
 
 
@@ -114,64 +113,6 @@ class TestPage:
 
 
 class TestSamples:
-    @pytest.mark.parametrize(
-        "more",
-        [
-            {"tokens": "12"},
-            {"tokens": [-1]},
-            {"tokens": [True]},
-            {"tokens": [2**40]},
-            {"tokens": None},
-        ],
-    )
-    def test_rows_without_tokens_are_left_out(self, more: dict[str, Any], tmp_path: Path) -> None:
-        [group] = samples(write_samples(tmp_path, [row(), row(**more), "text", 1, None]), LIMITS)
-        assert len(group["rows"]) == 1
-
-    @pytest.mark.parametrize(
-        "more",
-        [
-            {"reward": "x", "advantage": []},
-            {"reward": 10**400},
-            {"prompt": [{"role": 1}, 2]},
-            {"answer": {}},
-            {"turns": [{"calls": [1]}, 3]},
-            {"advantages": ["x", None, 1e400]},
-            {"log_ratio": {}},
-            {"kept": 1, "correct": "no"},
-            {"reward/x": [], "y/z": {}},
-            {"branch": 1},
-            {"branch": {}},
-            {"branch": {"sample": 0, "parent": 0, "shared": 1, "decisions": []}},
-            {
-                "branch": {
-                    "sample": 0,
-                    "parent": None,
-                    "shared": 0,
-                    "decisions": [1, {"position": 2}],
-                    "segments": [1, [1, 2], ["a", 1, 2]],
-                }
-            },
-        ],
-    )
-    def test_values_of_other_types_are_left_out(self, more: dict[str, Any], tmp_path: Path) -> None:
-        [group] = samples(write_samples(tmp_path, [row(**more)]), LIMITS)
-        assert group["rows"][0]["text"] == "2"
-        json.dumps(group, allow_nan=False)
-
-    def test_branches_that_are_no_tree_are_left_out(self, tmp_path: Path) -> None:
-        branches = [{"sample": i, "parent": 1 - i, "shared": 1, "decisions": []} for i in range(2)]
-        [group] = samples(
-            write_samples(tmp_path, [row(branch=branch) for branch in branches]), LIMITS
-        )
-        assert "tree" not in group
-        assert len(group["rows"]) == 2
-
-    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
-        run = write_samples(tmp_path, [row()])
-        os.mkfifo(tmp_path / "samples/validation_000001.jsonl")
-        assert len(samples(run, LIMITS)) == 1
-
     def test_evenly_spaced_iterations_with_the_first_and_the_last(self, tmp_path: Path) -> None:
         for i in range(1, 10):
             write_samples(tmp_path, [row(id=f"p{i}") for i in range(3)], i)
@@ -188,66 +129,49 @@ class TestSamples:
         run = write_samples(tmp_path, [row(id=f"p{i}", response="x" * 3000) for i in range(9)])
         assert len(samples(run, Limits(1, 9, 10_000))) == 3
 
-    def test_a_broken_tokenizer_is_none(self, tmp_path: Path) -> None:
-        (tmp_path / "export").mkdir()
-        (tmp_path / "export/tokenizer.json").write_text("{")
-        [group] = samples(write_samples(tmp_path, [row()]), LIMITS)
-        assert group["rows"][0]["text"] == "2"
+    def test_rows_are_complete(self, tmp_path: Path) -> None:
+        calls = [{"name": "add", "arguments": "{}", "result": "3", "error": None}]
+        more = {
+            "turns": [{"calls": []}, {"calls": calls}],
+            "advantages": [0.123456, None],
+            "reward/accuracy": 1.0,
+            "reward/format": None,
+            "accuracy/steps": 3,
+            "kept": True,
+            "correct": None,
+            "branch": {
+                "sample": 0,
+                "parent": None,
+                "shared": 0,
+                "decisions": [],
+                "segments": [[0, 2, 0.5]],
+            },
+        }
+        [group] = samples(write_samples(tmp_path, [row(**more)]), LIMITS)
+        assert group["rows"] == [
+            {
+                "length": 2,
+                "finish": "stop",
+                "text": "2",
+                "reward": 1.0,
+                "advantage": 0.5,
+                "kept": True,
+                "terms": {"accuracy": 1.0},
+                "columns": {"accuracy/steps": "3"},
+                "values": {"advantages": [0.12346, None]},
+                "calls": [{"turn": 1, "name": "add", "arguments": "{}", "result": "3"}],
+                "segments": [[0, 2, 0.5]],
+            }
+        ]
+        assert [node["end"] for node in group["tree"]] == [2]
 
-    @pytest.mark.parametrize(
-        ("decoder", "tokens"),
-        [
-            (None, ["▁one", "aab"]),
-            (
-                {
-                    "type": "Sequence",
-                    "decoders": [
-                        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-                        FUSE,
-                    ],
-                },
-                [" one", "aab"],
-            ),
-            ({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}, None),
-            (
-                {
-                    "type": "Sequence",
-                    "decoders": [
-                        FUSE,
-                        {"type": "Replace", "pattern": {"String": ""}, "content": "a"},
-                    ],
-                },
-                None,
-            ),
-            ({"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}, None),
-            ({"type": "Unknown"}, None),
-            (["Fuse"], None),
-        ],
-    )
-    def test_a_tokenizer_makes_no_text_longer(
-        self, decoder: Any, tokens: list[str] | None, tmp_path: Path
-    ) -> None:
-        """The normalizer, a regular expression that no text matches in bounded time, is not
-        applied."""
-        slow = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}
-        added = {"id": 3, "content": "a" * 40 + "b", "normalized": True}
-        added |= dict.fromkeys(("special", "single_word", "lstrip", "rstrip"), False)
-        model = {
-            "type": "WordLevel",
-            "vocab": {"[UNK]": 0, "▁one": 1, "aab": 2},
-            "unk_token": "[UNK]",
-        }
+    def test_tokens_have_the_texts_of_the_exported_tokenizer(self, tmp_path: Path) -> None:
         (tmp_path / "export").mkdir()
-        saved = {
-            "version": "1.0",
-            "added_tokens": [added],
-            "normalizer": slow,
-            "decoder": decoder,
-            "model": model,
-        }
+        model = {"type": "WordLevel", "vocab": {"?": 0, "one": 1, "two": 2}, "unk_token": "?"}
+        saved = {"version": "1.0", "added_tokens": [], "model": model}
         (tmp_path / "export/tokenizer.json").write_text(json.dumps(saved))
         [group] = samples(write_samples(tmp_path, [row()]), LIMITS)
-        assert group["rows"][0].get("tokens") == tokens
+        assert group["rows"][0]["tokens"] == ["one", "two"]
 
 
 class TestCommand:
@@ -276,17 +200,12 @@ class TestCommand:
         main([str(runs), "--text"])
         assert re.search(r"ratio=symmetric +2 of 3 +0\.7650", capsys.readouterr().out)
 
-    @pytest.mark.parametrize("option", ["--samples", "--prompts"])
-    def test_negative_numbers(self, option: str, runs: Path) -> None:
-        with pytest.raises(SystemExit, match=f"{option} -1: must be 0 or more"):
-            main([str(runs), option, "-1"])
-
 
 class TestWatch:
     def test_sparkline(self) -> None:
         assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
         assert sparkline([0, 0, 1, 1], 2) == "▁█"
-        assert (sparkline([], 8), sparkline([1, 1], 8)) == ("", "▁▁")
+        assert sparkline([1, 1], 8) == "▁▁"
 
     def test_ends_with_the_runs(self, runs: Path) -> None:
         console = Console(record=True, force_terminal=True, width=120, height=40)

@@ -1,5 +1,4 @@
-"""The training command behind `train.py`: compose and check the configuration, train, and report an
-interruption."""
+"""One training job, which Hydra has composed: a single run, or a member of a sweep."""
 
 from __future__ import annotations
 
@@ -25,10 +24,12 @@ from rlmods.distributed.strategy import check_resume
 from rlmods.errors import UserError
 from rlmods.logger import JsonlLogger, trackers
 from rlmods.memory.allocator import keep_freed_memory
-from rlmods.run import RunDir
+from rlmods.run import name
+from rlmods.run.directory import RunDir
 from rlmods.run.lock import is_locked
 from rlmods.run.resume import list_checkpoints
-from rlmods.run.secrets import clean_urls, saved_form
+from rlmods.run.saved_form import saved_form
+from rlmods.run.secrets import clean_urls
 from rlmods.training.out_of_memory import (
     advise,
     explain_out_of_memory,
@@ -36,10 +37,14 @@ from rlmods.training.out_of_memory import (
     out_of_memory,
 )
 
+# on import, because the worker processes of a launcher resolve a member's directory before they
+# call anything
+name.register()
 
-def main(config: DictConfig) -> float | None:
-    """Train as Hydra's task function; exit with a nonzero status if the run was interrupted. Return
-    the result of a member of a sweep (`run_member`), which a sweeper may maximize."""
+
+def run_job(config: DictConfig) -> float | None:
+    """Train, as Hydra's task function; exit with a nonzero status if the run was interrupted.
+    Return the result of a member of a sweep (`run_member`), which a sweeper may maximize."""
     hydra = HydraConfig.get()
     keep_freed_memory()
     choices = dict(hydra.runtime.choices)
@@ -48,87 +53,67 @@ def main(config: DictConfig) -> float | None:
         return run_member(
             config,
             plan=lambda: compose.plan(config, choices, overrides),
-            train=lambda: _signal_status(run(config, choices, overrides)),
+            train=lambda: _signal_status(train(config, choices, overrides)),
         )
-    try:
-        with plain_errors():
-            learner = run(config, choices, overrides)
-    except Exception as error:
-        sys.excepthook(type(error), error, error.__traceback__)
-        _print_resume(config, overrides)
-        sys.exit(1)
-    except SystemExit as error:
-        if isinstance(error.code, str):  # before the last line, not after it as by the interpreter
-            print(error.code, file=sys.stderr, flush=True)
-            error = SystemExit(1)
-        _print_resume(config, overrides)
-        raise error from None
+    with plain_errors(lambda: _resume_hint(config, overrides)):
+        learner = train(config, choices, overrides)
     if _signal_status(learner):
-        _exit_interrupted(learner, RunDir(Path(config.run_dir)), _resume_command(config, overrides))
+        _exit_interrupted(learner, Path(config.run_dir), _resume_command(config, overrides))
     return None
 
 
 def _resume_command(config: DictConfig, overrides: list[str]) -> str:
-    own = [
+    kept = [
         clean_urls(override)
         for override in overrides
         if override.split("=")[0] not in ("run_dir", "resume")
     ]
     plugins = os.environ.get("RLMODS_PLUGINS")
     prefix = f"RLMODS_PLUGINS={shlex.quote(plugins)} " if plugins else ""
-    command = (
-        ["python", "train.py"]
-        if Path(sys.argv[0]).parent != Path(__file__).parent
-        else ["rlmods", "train"]
-    )
-    return prefix + shlex.join([*command, *own, f"run_dir={config.run_dir}", "resume=auto"])
+    is_installed = Path(sys.argv[0]).parent == Path(__file__).parent
+    command = ["rlmods", "train"] if is_installed else ["python", "train.py"]
+    return prefix + shlex.join([*command, *kept, f"run_dir={config.run_dir}", "resume=auto"])
 
 
-def _print_resume(config: DictConfig, overrides: list[str]) -> None:
-    """Print how to resume a run that failed, if this process has started to train in its
+def _resume_hint(config: DictConfig, overrides: list[str]) -> str:
+    """Return how to resume a run that failed, "" if this process has not started to train in its
     directory."""
-    if (
-        is_first_rank()
-        and is_locked(Path(config.run_dir))
-        and (saved := list_checkpoints(RunDir(Path(config.run_dir)).checkpoints))
-    ):
-        print(
-            f"iteration {saved[-1][0]} is saved; to resume: {_resume_command(config, overrides)}",
-            file=sys.stderr,
-            flush=True,
-        )
+    run = RunDir(Path(config.run_dir))
+    if not is_first_rank() or not is_locked(run.path):
+        return ""
+    saved = list_checkpoints(run.checkpoints)
+    if not saved:
+        return ""
+    return f"iteration {saved[-1][0]} is saved; to resume: {_resume_command(config, overrides)}"
 
 
 def _signal_status(learner: Learner) -> int:
     """Return the exit status of a run that a signal ended, 0 of others."""
     stop = graceful_stop(learner.trainer)
-    return (
-        stop.exit_status if learner.iteration < learner.max_iterations and stop.interrupted else 0
-    )
+    is_cut = learner.iteration < learner.max_iterations and stop.interrupted
+    return stop.exit_status if is_cut else 0
 
 
-def _exit_interrupted(learner: Learner, run_dir: RunDir, resume_command: str) -> None:
+def _exit_interrupted(learner: Learner, run_dir: Path, resume_command: str) -> None:
     """Print how to resume and exit. Other ranks than the first exit with 0: launchers would treat a
     nonzero status there as a crash."""
     if not is_first_rank():
         sys.exit(0)
-    last_saved = max(
-        (iteration for iteration, _ in list_checkpoints(run_dir.checkpoints)), default=0
-    )
     stop = graceful_stop(learner.trainer)
     progress = f"after iteration {learner.iteration}"
     if stop.iteration_aborted:
+        saved = list_checkpoints(RunDir(run_dir).checkpoints)
         progress = (
-            f"within iteration {learner.iteration + 1}, work after iteration {last_saved} will be "
-            "repeated"
+            f"within iteration {learner.iteration + 1}, work after iteration "
+            f"{saved[-1][0] if saved else 0} will be repeated"
         )
     print(f"interrupted {progress}; to resume: {resume_command}", file=sys.stderr, flush=True)
     sys.exit(stop.exit_status)
 
 
-def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Learner:
-    """Compose, check and train. All checks of the user's settings come before the run directory is
-    touched.
+def train(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Learner:
+    """Compose the parts, check them and train. All checks of the user's settings come before the
+    run directory is touched.
 
     Args:
         choices: option by group, as Hydra reports it.
@@ -168,7 +153,7 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
         trainer.fit(
             learner, datamodule=plan.data(), ckpt_path=run_dir.checkpoint, weights_only=True
         )
-    except DeadlineError:  # GracefulStop has recorded it; main() reports it
+    except DeadlineError:  # GracefulStop has recorded it; run_job() reports it
         pass
     except SystemExit:  # raised by Lightning on Ctrl-C
         if not graceful_stop(trainer).interrupted_before_training():

@@ -1,0 +1,144 @@
+"""Train more seeds of two groups until their difference is decided (`rlmods.compare
+--sequential`)."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from rlmods.errors import UserError
+from rlmods.lab.groups import Group
+from rlmods.lab.statistics import ALPHA, Interval, SequentialTest
+from rlmods.run.name import member_name
+from rlmods.run.saved import SavedRun
+
+TRAIN = (sys.executable, "-m", "rlmods.cli.train")
+REACHING = re.compile(
+    r"^-|_target_|\$\{|\bhydra\b|\bcallbacks\.\w+\.path\b|"
+    r"\b(urls?|tracking_uri|folder|cache|dirpath|default_root_dir|save_dir|documents|key_variable|"
+    r"tools|env_id|walls|allow_pickle|trust_remote_code)\s*[.=:]"
+)
+"""Overrides that reach beyond the process: they may execute code, write files elsewhere or send
+data. They are repeated with `--trust` only."""
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """Add seeds to two groups until a `SequentialTest` decides."""
+
+    test: SequentialTest
+    metric: str
+    last: int
+    train: Callable[[SavedRun, int], SavedRun]
+    """Trains a run of the settings of another with a seed, or returns it if it is finished."""
+
+    def __call__(self, a: Group, b: Group) -> tuple[Interval, list[int]]:
+        """Return the interval of `b - a` after the last test, and the seeds that were used.
+
+        Raises:
+            UserError: a run fails or lacks the metric.
+        """
+        seeds = self.seeds(a, b)
+        differences: list[float] = []
+        for n, seed in enumerate(seeds, 1):
+            before = self._result(a, seed)
+            after = self._result(b, seed)
+            differences.append(after - before)
+            interval = self.test(differences)
+            bounds = ""
+            if interval.is_bounded:
+                bounds = f", from {interval.low:+.4f} to {interval.high:+.4f}"
+            print(
+                f"{n} of at most {self.test.last} seeds: {interval.mean:+.4f}{bounds}", flush=True
+            )
+            if n >= self.test.first and self.test.decides(differences):
+                return interval, seeds[:n]
+        raise AssertionError("the last test decides")
+
+    def seeds(self, a: Group, b: Group) -> list[int]:
+        """Return the seeds in the order of the tests: the seeds of the runs that are not in 1, ...,
+        `test.last`, then these. Added runs do not change it, so that the same command goes on with
+        the same tests."""
+        added = range(1, self.test.last + 1)
+        own = {run.seed for run in (*a.runs, *b.runs) if isinstance(run.seed, int)}
+        return [*sorted(own - set(added)), *added][: self.test.last]
+
+    def _result(self, group: Group, seed: int) -> float:
+        for run in group.runs:
+            if run.seed == seed and run.exit == "finished":
+                break
+        else:
+            recorded = [run for run in group.runs if run.overrides is not None]
+            run = self.train((recorded or group.runs)[0], seed)
+        value = run.result(self.metric, self.last)
+        if value is None:
+            raise UserError(f"--metric {self.metric}: {run.path} has no value of it")
+        return value
+
+
+def decide(a: Group, b: Group, arguments: argparse.Namespace) -> tuple[Interval, list[int]]:
+    """Train until the difference between two groups is decided, and return its interval and the
+    seeds that were used.
+
+    Raises:
+        UserError: wrong numbers of seeds, a run fails or lacks the metric.
+    """
+    try:
+        test = SequentialTest(arguments.min_seeds, arguments.max_seeds, ALPHA)
+    except ValueError as error:
+        raise UserError(
+            f"--min-seeds {arguments.min_seeds} --max-seeds {arguments.max_seeds}: {error}"
+        ) from error
+    trainer = partial(train, trust=arguments.trust)
+    return Sequential(test, arguments.metric, arguments.last, trainer)(a, b)
+
+
+def train(like: SavedRun, seed: int, *, trust: bool = False) -> SavedRun:
+    """Train the command of a run with another seed, in a folder beside it; continue it if it was
+    interrupted. `trust`: also if it has overrides that reach beyond the process (`REACHING`).
+
+    Raises:
+        UserError: the run has not recorded its command, or training fails.
+        KeyboardInterrupt: training was interrupted.
+    """
+    if like.overrides is None:
+        raise UserError(
+            f"{like.path}: its summary.json has no overrides, as of a run that has not ended; "
+            "train more seeds by hand: seed=1,2,3"
+        )
+    reaching = [override for override in like.overrides if REACHING.search(override)]
+    if reaching and not trust:
+        raise UserError(
+            f"{like.path}: its command has {reaching[0]}, which may reach beyond the process: if "
+            "you trust it, type --trust"
+        )
+    replaced = ("seed", "run_dir", "resume")
+    kept = [x for x in like.overrides if x.lstrip("+~").split("=")[0] not in replaced]
+    overrides = [*kept, f"seed={seed}"]
+    folder = like.path.parent / member_name(overrides)
+    run = SavedRun(folder)
+    if run.exit == "finished":
+        return run
+    words = [*TRAIN, *overrides, f"run_dir='{folder.absolute()}'", "resume=auto"]
+    print(f"training {shlex.join(['train.py', *overrides])}", flush=True)
+    log = like.path.parent / f".{folder.name}.log"
+    with log.open("ab") as file:
+        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            process.wait()  # Ctrl-C has reached it too: it saves and ends
+            raise
+    if status in (75, 130):
+        raise KeyboardInterrupt
+    if status:
+        output = log.read_text(errors="replace").split("\n")
+        end = [line for line in output if line.strip()][-1:]
+        raise UserError(f"training failed: {''.join(end)} (all of it is in {log})")
+    return SavedRun(folder)

@@ -1,0 +1,52 @@
+"""Reading a run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlmods.errors import UserError
+from rlmods.run.saved import SavedRun
+from tests.support.saved_runs import write_run
+
+
+class TestRun:
+    def test_series_and_result(self, tmp_path: Path) -> None:
+        run = SavedRun(write_run(tmp_path / "a", [0.25, None, 0.5, 0.75], seed=3))
+        assert run.series("val/accuracy") == [(0, 0.25), (2, 0.5), (3, 0.75)]
+        assert (run.result("val/accuracy"), run.result("val/accuracy", last=2)) == (0.75, 0.625)
+        assert run.result("train/reward") is None
+        assert (run.seed, run.label, run.exit, run.parts["ratio"]) == (
+            3,
+            "dapo",
+            "finished",
+            "clip_higher",
+        )
+
+    def test_values_that_are_no_numbers_are_skipped(self, tmp_path: Path) -> None:
+        run = SavedRun(write_run(tmp_path / "a", [0.25]))
+        with (run.path / "metrics.jsonl").open("a") as file:
+            file.write('{"iteration": 1, "val/accuracy": "0.5"}\n')
+            file.write('{"iteration": 2, "val/accuracy": true}\n{"iter')
+        assert run.series("val/accuracy") == [(0, 0.25)]
+
+    def test_prompts(self, tmp_path: Path) -> None:
+        run = SavedRun(write_run(tmp_path / "a", [0.5], correct={"x": True, "y": False, "z": None}))
+        with (run.path / "samples/validation_000000.jsonl").open("a") as file:
+            file.write('{"id": "y", "correct": true, "temperature": 1.0}\n')
+        assert run.by_prompt() == {"x": 1.0, "y": 0.0}  # of the greedy responses
+
+    def test_a_run_that_has_not_ended(self, tmp_path: Path) -> None:
+        run = SavedRun(write_run(tmp_path / "a", [0.5], exit=None))
+        assert (run.exit, run.label, run.parts, run.overrides) == ("not finished", "dapo", {}, None)
+
+    @pytest.mark.parametrize(
+        "text", ["5", "a: [", "!!python/object/apply:os.system ['true']\n", "\x00"]
+    )
+    def test_a_broken_or_hostile_config_is_one_line(self, text: str, tmp_path: Path) -> None:
+        folder = write_run(tmp_path / "a", [0.5])
+        (folder / "config.yaml").write_text(text)
+        with pytest.raises(UserError, match=r"config\.yaml: .*give another run") as error:
+            SavedRun(folder).config  # noqa: B018
+        assert "\n" not in str(error.value)

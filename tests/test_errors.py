@@ -1,0 +1,44 @@
+"""Errors that the command line prints without a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rlmods.errors import UserError, one_line_errors
+
+PROGRAM = "from rlmods.errors import one_line_errors\nwith one_line_errors(): print('a' * {})"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(UserError("no such run"), "error: no such run"), (KeyboardInterrupt(), "again")],
+)
+def test_ends_with_one_line(error: BaseException, message: str) -> None:
+    with pytest.raises(SystemExit, match=f"^{message}$"), one_line_errors("again"):
+        raise error
+
+
+def test_other_errors_are_raised() -> None:
+    with pytest.raises(KeyError), one_line_errors():
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_says_nothing_where_the_reader_of_stdout_has_ended(size: int) -> None:
+    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(size)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=buffered,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (1, "")
