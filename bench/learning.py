@@ -316,7 +316,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if len(set(options.seeds)) < 2:
         parser.error("the spread needs at least two seeds, as in --seeds 1 2 3")
     if find_spec("trl") is None:
-        parser.error("TRL is not installed: type make -C bench learning, which installs it into .venv-bench")
+        parser.error(
+            "TRL is not installed: type make -C bench learning, which installs it into .venv-bench"
+        )
     return options
 
 

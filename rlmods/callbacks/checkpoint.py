@@ -72,14 +72,11 @@ class IterationCheckpoint(Checkpoint):
             keep: number of newest checkpoints to keep; 0 keeps all.
             keep_every: keep the checkpoint of every N-th iteration permanently; 0: none.
             best: validation metric, such as val/accuracy, whose best iteration (the first of equal
-            ones) is saved and kept; `best.json` names it. The validation before the first iteration
-            does not count. null: none.
+            ones, not the one before training) is saved and kept; `best.json` names it. null: none.
             best_mode: max or min.
-            export: plain Hugging Face directories. best: `export_best/`, beside `folder`, of the
-            best iteration; all: also one of every checkpoint, `iteration_000012_export/`, kept as
-            long as it. null: none, except the run's `export/` at its end.
-            every_s: an iteration that ends this many seconds or more after the last checkpoint is
-            saved too; null: none.
+            export: Hugging Face directories beside the run's `export/`. best: `export_best/` of the
+            best iteration; all: also `iteration_000012_export/` of every checkpoint. null: none.
+            every_s: an iteration that ends so many seconds after the last checkpoint is saved too.
 
         Raises:
             UserError: a negative count, an unknown mode, or `export=best` without `best`.

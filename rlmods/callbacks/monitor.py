@@ -44,14 +44,11 @@ class Series:
 
 
 class Condition(Protocol):
-    """Condition on a metric. It is False until there are enough values."""
+    """Condition on a metric, on its last `window` values. It does not hold until there are enough
+    of them."""
 
-    def holds(self, series: Series, window: int) -> bool:
-        """Return True if the last `window` values meet the condition."""
-        ...
-
-    def describe(self, series: Series, window: int) -> str:
-        """Return what has happened, as the predicate of the metric."""
+    def find(self, series: Series, window: int) -> str | None:
+        """Return what the metric does if the condition holds, in words; else None."""
         ...
 
 
@@ -61,11 +58,10 @@ class Beyond:
 
     limit: float
 
-    def holds(self, series: Series, window: int) -> bool:
+    def find(self, series: Series, window: int) -> str | None:
         beyond = [not -math.inf < value <= self.limit for value in series.latest[-window:]]
-        return len(beyond) == window and all(beyond)
-
-    def describe(self, series: Series, window: int) -> str:
+        if len(beyond) < window or not all(beyond):
+            return None
         return f"is {series.latest[-1]:.4g}, beyond {self.limit:g}{_lasting(window)}"
 
 
@@ -75,55 +71,40 @@ class Is:
 
     value: float
 
-    def holds(self, series: Series, window: int) -> bool:
-        return series.latest[-window:] == [self.value] * window
-
-    def describe(self, series: Series, window: int) -> str:
+    def find(self, series: Series, window: int) -> str | None:
+        if series.latest[-window:] != [self.value] * window:
+            return None
         return f"is {self.value:g}{_lasting(window)}"
 
 
 @dataclass(frozen=True)
-class Rose:
-    """The mean has risen by more than `by` since the start."""
+class Changed:
+    """The mean has risen since the start, by more than `rise`; or with `to` it has fallen to this
+    fraction of the start or less."""
 
-    by: float = 0.0
+    rise: float = 0.0
+    to: float | None = None
 
-    def holds(self, series: Series, window: int) -> bool:
-        is_long_enough = series.count >= 2 * window
-        return is_long_enough and _now(series, window) > _start(series, window) + self.by
-
-    def describe(self, series: Series, window: int) -> str:
-        return f"rose from {_start(series, window):.3g} to {_now(series, window):.3g}"
-
-
-@dataclass(frozen=True)
-class Fell:
-    """The mean is at most `to` times its mean at the start, and lower by `by` or more."""
-
-    to: float = 1.0
-    by: float = 0.0
-
-    def holds(self, series: Series, window: int) -> bool:
-        start = _start(series, window)
-        highest = min(self.to * start, start - self.by)
-        return series.count >= 2 * window and _now(series, window) <= highest
-
-    def describe(self, series: Series, window: int) -> str:
-        return f"fell from {_start(series, window):.3g} to {_now(series, window):.3g}"
+    def find(self, series: Series, window: int) -> str | None:
+        if series.count < 2 * window:
+            return None
+        start = fmean(series.first[:window])
+        now = fmean(series.latest[-window:])
+        if self.to is None and now > start + self.rise:
+            return f"rose from {start:.3g} to {now:.3g}"
+        if self.to is not None and now < start and now <= self.to * start:
+            return f"fell from {start:.3g} to {now:.3g}"
+        return None
 
 
 @dataclass(frozen=True)
-class FellFromBest:
-    """Each value is at most `to` times the best one, and lower by `by` or more."""
+class Collapsed:
+    """Each value is at most half of the best one, and lower by 0.1 or more."""
 
-    to: float
-    by: float
-
-    def holds(self, series: Series, window: int) -> bool:
-        highest = min(self.to * series.best, series.best - self.by)
-        return series.count > window and max(series.latest[-window:]) <= highest
-
-    def describe(self, series: Series, window: int) -> str:
+    def find(self, series: Series, window: int) -> str | None:
+        highest = min(series.best / 2, series.best - 0.1)
+        if series.count <= window or max(series.latest[-window:]) > highest:
+            return None
         return f"has collapsed to {series.latest[-1]:.3g}, its best was {series.best:.3g}"
 
 
@@ -132,8 +113,8 @@ class Rule:
     """Row of the table."""
 
     name: str
-    """Name of the alert, logged as `alert/<name>`. Of the rules of one name, the first whose
-    conditions hold is reported."""
+    """Name of the alert, logged as `alert/<name>`. Of the rules of one name, the first that holds
+    is reported."""
     metric: str
     condition: Condition
     window: int
@@ -146,20 +127,19 @@ class Rule:
     unless: tuple[str, Condition] | None = None
     """Metric and condition with which the rule does not apply."""
 
-    def holds(self, series: Mapping[str, Series]) -> bool:
-        """Return True if the conditions hold."""
-        if not self._meets((self.metric, self.condition), series):
-            return False
-        if self.also is not None and not self._meets(self.also, series):
-            return False
-        return self.unless is None or not self._meets(self.unless, series)
-
-    def message(self, series: Mapping[str, Series]) -> str:
-        """Return what has happened and what to type."""
-        happened = f"{self.metric} {self.condition.describe(series[self.metric], self.window)}"
-        if self.also is not None and self.also[0] != NO_SIGNAL:
-            metric, condition = self.also
-            happened += f" while {metric} {condition.describe(series[metric], self.window)}"
+    def find(self, series: Mapping[str, Series]) -> str | None:
+        """Return what has happened and what to type, None if the rule does not hold."""
+        happened = self._look(self.metric, self.condition, series)
+        if happened is None:
+            return None
+        if self.unless is not None and self._look(*self.unless, series) is not None:
+            return None
+        if self.also is not None:
+            also = self._look(*self.also, series)
+            if also is None:
+                return None
+            if self.also[0] != NO_SIGNAL:
+                happened += f" while {also}"
         return f"{happened}: {self.advice}"
 
     @property
@@ -168,9 +148,9 @@ class Rule:
         others = [pair[0] for pair in (self.also, self.unless) if pair is not None]
         return [self.metric, *others]
 
-    def _meets(self, what: tuple[str, Condition], series: Mapping[str, Series]) -> bool:
-        metric, condition = what
-        return metric in series and condition.holds(series[metric], self.window)
+    def _look(self, metric: str, condition: Condition, series: Mapping[str, Series]) -> str | None:
+        found = condition.find(series[metric], self.window) if metric in series else None
+        return None if found is None else f"{metric} {found}"
 
 
 DIVERGED = "training has diverged; the run is saved and stopped, type a smaller optimizer.lr"
@@ -231,7 +211,7 @@ WARNINGS = (
     Rule(
         "entropy",
         "train/entropy",
-        Fell(to=0.1),
+        Changed(to=0.1),
         5,
         "the policy hardly explores; type ratio=clip_higher, algo.entropy_coefficient=0.01 or a "
         "smaller optimizer.lr",
@@ -240,7 +220,7 @@ WARNINGS = (
     Rule(
         "diversity",
         "train/unique_fraction",
-        Fell(to=0.5),
+        Changed(to=0.5),
         5,
         "responses to a prompt have become alike; type rollout.temperature=1 or kl=loss",
         unless=SOLVED,
@@ -248,7 +228,7 @@ WARNINGS = (
     Rule(
         "length",
         "train/truncated_fraction",
-        Rose(by=0.3),
+        Changed(rise=0.3),
         5,
         "responses reach the limit; type a larger rollout.max_tokens, or "
         "+reward@reward.terms.length.reward=overlong",
@@ -260,15 +240,15 @@ WARNINGS = (
         5,
         "the reward may be gamed far from the reference; read samples/, type kl=loss or a larger "
         "kl.coefficient",
-        also=("train/reward", Rose()),
+        also=("train/reward", Changed()),
     ),
     Rule(
         "gap",
         "train/accuracy",
-        Fell(by=0.05),
+        Changed(to=0.8),
         5,
         "the reward is gamed; read samples/ and compare train/reward/<term>",
-        also=("train/reward", Rose()),
+        also=("train/reward", Changed()),
     ),
     Rule(
         "graders",
@@ -281,12 +261,12 @@ WARNINGS = (
     Rule(
         "reward",
         "train/reward_std",
-        Fell(to=0.05, by=1e-3),
+        Changed(to=0.05),
         3,
         f"every response gets the same reward, lower than at first; {GO_BACK}",
-        also=("train/reward", Fell(by=1e-6)),
+        also=("train/reward", Changed(to=1.0)),
     ),
-    Rule("collapse", "val/accuracy", FellFromBest(to=0.5, by=0.1), 2, GO_BACK),
+    Rule("collapse", "val/accuracy", Collapsed(), 2, GO_BACK),
 )
 
 
@@ -358,17 +338,18 @@ class Monitor(Callback):
         """Add these metrics, and report the rules that begin to hold."""
         for metric in self._metrics & metrics.keys():
             self.series.setdefault(metric, Series()).add(metrics[metric])
-        holding: dict[str, Rule] = {}
+        holding: set[str] = set()
         for rule in self.rules:
-            if rule.name not in holding and rule.holds(self.series):
-                holding[rule.name] = rule
-        new = [rule for name, rule in holding.items() if name not in self.active]
-        self.active = set(holding)
-        for rule in new:
-            self._report(trainer, learner, rule)
+            message = None if rule.name in holding else rule.find(self.series)
+            if message is None:
+                continue
+            holding.add(rule.name)
+            if rule.name not in self.active:
+                self._report(trainer, learner, rule, message)
+        self.active = holding
 
-    def _report(self, trainer: Trainer, learner: Learner, rule: Rule) -> None:
-        message = f"iteration {learner.iteration}: {rule.message(self.series)}"
+    def _report(self, trainer: Trainer, learner: Learner, rule: Rule, message: str) -> None:
+        message = f"iteration {learner.iteration}: {message}"
         self.fired[rule.name] = message
         learner.log_row({f"alert/{rule.name}": self.series[rule.metric].latest[-1]})
         if rule.action == "stop" or self.stop_on_warning:
@@ -423,11 +404,3 @@ def _derive(metrics: Metrics) -> dict[str, float]:
 
 def _lasting(window: int) -> str:
     return f" for {window} iterations in a row" if window > 1 else ""
-
-
-def _start(series: Series, window: int) -> float:
-    return fmean(series.first[:window])
-
-
-def _now(series: Series, window: int) -> float:
-    return fmean(series.latest[-window:])

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 from torch import nn
 
 from rlmods.needs import SamplingNeeds, needs_of
@@ -40,33 +38,14 @@ def show_plan(
         "optimizer": _optimizer(plan),
         **_forward(learner),
         "precision": _precision(plan),
-        **_correction(plan),
         "length": f"{length}, validation every {plan.validation.every}",
         "run_dir": str(directory.path) + _origin(plan, directory),
     }
-    _print(plan.label, lines, console or Console())
-
-
-def _print(title: str, lines: Mapping[str, str], console: Console) -> None:
-    """Print aligned lines: wrapped to the width of a terminal, whole elsewhere."""
-    if not console.is_terminal:
-        width = max(map(len, lines))
-        console.out(title, highlight=False)
-        for name, value in lines.items():
-            console.out(f"{name:<{width}}  {value}", highlight=False)
-        return
-    table = Table(
-        Column(),
-        Column(overflow="fold"),
-        title=Text(title),
-        title_justify="left",
-        show_header=False,
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
+    width = max(map(len, lines))
+    console = console or Console()
+    console.out(plan.label, style="bold", highlight=False)
     for name, value in lines.items():
-        table.add_row(Text(name, "bold"), Text(value))
-    console.print(table)
+        console.out(f"{name:<{width}}  {value}", highlight=False)
 
 
 def _parts(plan: Plan) -> str:
@@ -134,14 +113,11 @@ def _optimizer(plan: Plan) -> str:
     batch = plan.batch
     rows = batch.prompts * (batch.samples if plan.algorithm.samples_responses else 1)
     steps = batch.epochs * batch.minibatches
-    line = (
+    return (
         f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches "
         f"{batch.minibatches} of {rows // batch.minibatches}), microbatches of "
         f"{batch.token_budget} tokens"
     )
-    if steps == 1 and "ratio" in plan.parts:
-        line += "; in a single step on new samples the importance ratio is 1"
-    return line
 
 
 def _passes(plan: Plan) -> str:
@@ -152,20 +128,16 @@ def _passes(plan: Plan) -> str:
 
 
 def _forward(learner: Learner) -> dict[str, str]:
-    """Return the line of the forwards of the policy, if it is trained, and of a critic that
-    differs."""
+    """Return the line of the forwards of the policy, if it is trained."""
     if "policy" not in learner.networks:
         return {}
-    policy = learner.policy
-    shared = "prefixes that rows share, such as prompts, once; no padding"
-    padded = "padded rows: this model's attention cannot share a prompt"
-    if policy.is_mixture:
-        padded = "padded rows: routers of a mixture of experts are recorded row by row"
-    line = shared if policy.packs else padded
-    critic_packs = getattr(learner.networks.get("critic"), "packs", policy.packs)
-    if critic_packs != policy.packs:
-        line += f"; critic: {shared if critic_packs else 'padded rows'}"
-    return {"forward": line}
+    if learner.policy.packs:
+        return {"forward": "prefixes that rows share, such as prompts, once; no padding"}
+    if learner.policy.is_mixture:
+        reason = "routers of a mixture of experts are recorded row by row"
+    else:
+        reason = "this model's attention cannot share a prompt"
+    return {"forward": f"padded rows: {reason}"}
 
 
 def _precision(plan: Plan) -> str:
@@ -190,15 +162,6 @@ def _teacher(plan: Plan, learner: Learner) -> dict[str, str]:
     if part.demonstration:
         line += f", which sees {part.demonstration}"
     return {"teacher": line}
-
-
-def _correction(plan: Plan) -> dict[str, str]:
-    """Return the line of the off-policy correction, if there is one."""
-    option = plan.choices.get("correction", "none")
-    if option == "none":
-        return {}
-    weight = "pi_old (trainer) / pi_behavior (sampler)"
-    return {"correction": f"{option}: the objective is weighted by {weight}"}
 
 
 def _millions(parameters: Iterable[nn.Parameter], without: Iterable[nn.Parameter] = ()) -> float:

@@ -1,7 +1,6 @@
 """`metrics.jsonl`, and what Lightning's loggers lack: names and resumed runs of trackers, tables of
-samples, Trackio."""
+samples."""
 
 from rlmods.logger.jsonl import JsonlLogger
-from rlmods.logger.trackio import Trackio
 
-__all__ = ["JsonlLogger", "Trackio"]
+__all__ = ["JsonlLogger"]

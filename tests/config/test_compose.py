@@ -157,7 +157,7 @@ class TestEveryOption:
         )
         assert [type(logger).__name__ for logger in made.trainer([], []).loggers] == [
             "CSVLogger",
-            "TensorBoard",
+            "TensorBoardLogger",
         ]
 
     @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])

@@ -17,12 +17,13 @@ from tests.support.tiny_setup import Log
 
 LABEL = "dapo[ratio=symmetric]"
 SETTINGS = {"label": LABEL, "seed": 1}
-CONF = Path(__file__).parents[2] / "conf/logger"
+ROOT = Path(__file__).parents[2]
 
 
 def node(name: str) -> Any:
     """The configuration of a logger, with its values in place of interpolations."""
-    text = (CONF / f"{name}.yaml").read_text().replace("${run_dir}", "run")
+    folder = ROOT / ("plugins/trackio_logger/logger" if name == "trackio" else "conf/logger")
+    text = (folder / f"{name}.yaml").read_text().replace("${run_dir}", "run")
     return OmegaConf.create(text)
 
 

@@ -1,4 +1,4 @@
-"""What the package Trackio is called with."""
+"""Run with `make test ARGS=plugins/trackio_logger`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from rlmods.logger import Trackio
+from trackio_logger import Trackio
 
 
 @pytest.fixture

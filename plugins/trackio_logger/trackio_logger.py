@@ -1,4 +1,4 @@
-"""Trackio."""
+"""Logger of Trackio: `logger=trackio`."""
 
 from __future__ import annotations
 
