@@ -104,7 +104,7 @@ class TestEpisode:
         self.walk.check_prompt(PROMPT)
         with pytest.raises(
             UserError,
-            match=r"environment\.env_id=Wal: KeyError: 'Wal': type environment\.env_id=FrozenLake-v1",
+            match=r"environment\.env_id=Wal: KeyError: 'Wal': type environment\.env_id=Frozen",
         ):
             Gymnasium("Wal").check_prompt(PROMPT)
         with pytest.raises(

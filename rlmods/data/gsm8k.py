@@ -25,8 +25,8 @@ class GSM8K:
     in another format."""
 
     path: str | None = None
-    """A local .jsonl or .parquet file, of which `num_val` rows are held out, or a folder with
-    train* and test* files. null: the Hub."""
+    """A local .jsonl or .parquet file (`num_val` rows are held out), or a folder with train* and
+    test* files. null: the Hub."""
     name: str = "openai/gsm8k"
     """Name on the Hub."""
     config: str = "main"
@@ -93,8 +93,10 @@ def _with_gold(rows: Iterator[NumberedRow], source: str, split: str) -> Iterator
         gold = gold.strip().replace(",", "")
         if not mark or not gold:
             raise UserError(f'{row.location}: column "answer" has no "#### NUMBER"; {OTHER_FORMAT}')
-        values["id"] = f"gsm8k-{name}-{row.number}"
-        values["gold"] = gold
-        values["solution"] = solution
-        values["response"] = f"{re.sub('<<.*?>>', '', steps).strip()}\n<answer>{gold}</answer>"
+        values |= {
+            "id": f"gsm8k-{name}-{row.number}",
+            "gold": gold,
+            "solution": solution,
+            "response": f"{re.sub('<<.*?>>', '', steps).strip()}\n<answer>{gold}</answer>",
+        }
         yield row._replace(values=values)

@@ -1,4 +1,4 @@
-"""Prompts of a game in which a number is guessed."""
+"""Prompts of a game: guess a number."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ class LongSums:
     """Sums and differences of two numbers of many digits, as plain text, which a small policy
     solves only with a calculator (`environment=tools`).
 
-    With `demonstrations`, the train rows are targets of `algo=sft` instead, in `meta["response"]`:
-    half of them are first turns, of which `call_fraction` call the calculator and the others answer
-    wrongly, and half are answers after the result of a call. A policy trained on them can use the
-    tool and often forgets to. Raises: UserError for a field out of range."""
+    With `demonstrations`, the train rows are targets of `algo=sft` instead, in `meta["response"]`.
+    Half of them are first turns: a fraction `call_fraction` calls the calculator, the others answer
+    wrongly. The other half are answers after the result of a call. A policy trained on them can use
+    the tool and often forgets to. Raises: UserError for a field out of range."""
 
     digits: int = 5
     """Number of digits of both numbers."""

@@ -18,8 +18,8 @@ class Mixture:
     """Several data sets, mixed by weight: every batch has a share of prompts from each. Within a
     data set, each pass is a new permutation.
 
-    A prompt keeps the name of its data set in `source`, by which metrics are logged and
-    `reward=by_source` grades, and its id begins with that name. Prompts of both splits are listed
+    A prompt keeps the name of its data set in `source`, and its id begins with that name. Metrics
+    are logged by source, and `reward=by_source` grades by it. Prompts of both splits are listed
     from the data sets in turn, so that the first ones (`validation.max_prompts`) are of all.
 
         data=mixture +data@data.sources.sums=arithmetic +data@data.sources.stories=stories

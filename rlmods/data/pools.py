@@ -10,12 +10,11 @@ from typing import Any
 
 class DifficultyPools:
     """Retire prompts whose responses are all correct, or all wrong, for several occurrences in a
-    row: their groups have no advantage, and sampling them is wasted. At the beginning of each pass
-    over the data, a fraction of the retired prompts is brought back; one of those is retired again
-    after one more such occurrence.
+    row: their groups have no advantage, and sampling them is wasted. Each pass over the data begins
+    by bringing back a fraction of the retired prompts. They are retired again after one more such
+    occurrence.
 
-    The state is a function of the solve rates, which all ranks share, so it is equal on all
-    ranks."""
+    The state is a function of the solve rates, so it is equal on all ranks, which share them."""
 
     def __init__(
         self, solved_after: int | None, unsolved_after: int | None, bring_back: float

@@ -41,14 +41,11 @@ COLUMNS = (
 class Preferences(Jsonl):
     """Rows with preferences between responses, in the layout of the first row's columns:
 
-    ========
-    =========================================================================================================
-    pairs    `chosen` and `rejected`, optionally `margin` rankings `candidates`, best first; or with
-    `ranks` (lower is better, equal: a tie, null: not ranked); or with `scores`
-             (higher is better)
-    labels   `response` and `label`: true or 1 desirable, false or 0 undesirable steps    `steps`
-    and `step_labels`, with one of the above or alone ========
-    =========================================================================================================
+    - pairs: `chosen` and `rejected`, optionally `margin`
+    - rankings: `candidates`, best first; or with `ranks` (lower is better, equal: a tie, null: not
+      ranked); or with `scores` (higher is better)
+    - labels: `response` and `label`: true or 1 desirable, false or 0 undesirable
+    - steps: `steps` and `step_labels`, with one of the above or alone
 
     A response is a string, an object with `text` and `finish` as written by `python -m
     rlmods.label`, or a list of chat messages that ends with the assistant's, the earlier ones being
@@ -56,8 +53,8 @@ class Preferences(Jsonl):
     ...\\n\\nAssistant: ...", where everything before the last reply is the prompt.
 
     `meta` holds `candidates`, `ranks` (0 best, equal: a tie), `finished`, `margin`, `steps`,
-    `step_labels`, and as `response` the row's own or else the first of its best candidates that was
-    not truncated. Rows without a preference between candidates are left out, and counted in a
+    `step_labels`, and as `response` the row's own, or else the first of its best candidates that
+    was not truncated. Rows without a preference between candidates are left out, and counted in a
     warning.
 
     Raises: UserError as `data=jsonl` does, and for an empty response, a text with two ranks, lists

@@ -9,6 +9,7 @@ from random import Random
 
 OPERATIONS = {"+": add, "-": sub, "*": mul}
 ERRORS = (-10, -1, 1, 10)
+QUESTION = re.compile(r"\(?(\d+)([-+*])(\d+)\)?(?:\*(\d+))?")
 
 
 def worked_solution(
@@ -42,7 +43,9 @@ def worked_solution(
             value = write(value, "-" if term < 0 else "+", abs(term))
         return value
 
-    a, operator, b, factor = re.fullmatch(r"\(?(\d+)([-+*])(\d+)\)?(?:\*(\d+))?", question).groups()  # type: ignore[union-attr]
+    match = QUESTION.fullmatch(question)
+    assert match is not None
+    a, operator, b, factor = match.groups()
     value = solve(int(a), operator, int(b))
     if factor is not None:
         value = solve(value, "*", int(factor))

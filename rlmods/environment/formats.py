@@ -1,4 +1,4 @@
-"""Formats in which a policy writes calls of tools, and in which it reads the results."""
+"""Formats of tool calls and of their results."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from rlmods.environment.tool import Tool
 
 MAX_CHARS = 50_000
-"""Length of a turn whose calls are read."""
+"""Maximum length of the JSON of a call that is read."""
 MAX_DEPTH = 32
-"""Depth to which the arguments of a call may be nested."""
+"""Maximum depth of the arguments of a call."""
 ID_CHARS = 9
 """Length of the identifiers of calls, which Mistral's chat templates check."""
 RESULT = "<result>{}</result>"
@@ -108,7 +108,9 @@ def read_llama3(text: str, tools: Mapping[str, Tool]) -> list[Call]:
         except (ValueError, RecursionError):
             return [*calls, Call(problem="the call is not JSON")]
         calls.append(_as_call(value))
-        position = _SEPARATOR.match(body, position).end()  # type: ignore[union-attr]  # it matches the empty text
+        separator = _SEPARATOR.match(body, position)
+        assert separator is not None  # it matches the empty text
+        position = separator.end()
     return calls
 
 
@@ -157,7 +159,7 @@ FORMATS = {
     "llama3": Format(read_llama3, ("<|python_tag|>", "Environment: ipython")),
     "tags": Format(read_tags, (), role="user"),
 }
-"""Formats by name, in the order in which they are looked for in a chat template."""
+"""Formats by name. A chat template has the first one whose marks it contains."""
 
 
 def of_template(template: str | Mapping[str, str] | None) -> str:

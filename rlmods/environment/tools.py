@@ -28,7 +28,7 @@ FormatName = Literal["auto", "tags", "hermes", "qwen3_coder", "glm4", "llama3", 
 
 @dataclass
 class ToolUse:
-    """An episode of `Tools`. What a call returns depends on the call alone, and on the time that is
+    """An episode of `Tools`. The result of a call depends on the call, and on the time that is
     left."""
 
     prompt: Prompt
@@ -40,7 +40,7 @@ class ToolUse:
 
     def reply(self, turn: Turn) -> Reply:
         """Run the calls of a turn in their order. A turn without a call is the answer, and ends the
-        episode; so does a truncated one, of which nothing is run."""
+        episode; so does a truncated turn, whose calls are not run."""
         tools = self.environment.functions
         calls = [] if turn.finish == "length" else self.format.read(turn.raw, tools)
         if not calls:
@@ -66,30 +66,26 @@ class ToolUse:
 
 @dataclass(frozen=True)
 class Tools:
-    """The policy calls tools, whose results it observes. A turn without a call is its answer and
-    ends the response, and is what rewards grade.
+    """The policy calls tools and observes their results. A turn without a call is its answer: it
+    ends the response, and rewards grade it.
 
     `tools` names functions: `calculator`, `python` (a program, confined by the sandbox), `search`
-    (over `documents`), or MODULE.FUNCTION of a plugin, whose signature and docstring become the
-    JSON schema that chat templates show. A tool of a plugin runs in a worker process, which has the
-    rights of the user, and is killed at the time limit.
+    (over `documents`), or MODULE.FUNCTION of a plugin. The signature and docstring of a plugin's
+    function become the JSON schema that chat templates show. It runs in a worker process with the
+    rights of the user, which is killed at the time limit.
 
-    `format` is how the policy writes calls; `auto` takes what the chat template of the model shows,
+    `format` is how the policy writes calls. `auto` takes what the chat template of the model shows,
     or else `tags`:
 
-    ===========
-    ===============================================================================================
-    hermes      `<tool_call>{"name": "calculator", "arguments": {...}}</tool_call>` qwen3_coder
-    `<tool_call><function=calculator><parameter=expression>1+2</parameter></function></tool_call>`
-    glm4
-    `<tool_call>calculator<arg_key>expression</arg_key><arg_value>1+2</arg_value></tool_call>`
-    llama3      `{"name": "calculator", "parameters": {...}}`, the whole turn mistral
-    `[TOOL_CALLS][{"name": "calculator", "arguments": {...}}]` tags
-    `<calculator>1+2</calculator>`, answered by `<result>3</result>` ===========
-    ===============================================================================================
+    - hermes: `<tool_call>{"name": "calculator", "arguments": {...}}</tool_call>`
+    - qwen3_coder: `<tool_call><function=calculator><parameter=expression>1+2</parameter>...`
+    - glm4: `<tool_call>calculator<arg_key>expression</arg_key><arg_value>1+2</arg_value>...`
+    - llama3: `{"name": "calculator", "parameters": {...}}`, the whole turn
+    - mistral: `[TOOL_CALLS][{"name": "calculator", "arguments": {...}}]`
+    - tags: `<calculator>1+2</calculator>`, answered by `<result>3</result>`
 
-    Prompts of plain text are always of the format `tags`. Calls that cannot be read, unknown tools,
-    wrong arguments, exceptions and time limits are results, which begin with "Error: ", and
+    Prompts of plain text always use `tags`. A call that cannot be read, an unknown tool, wrong
+    arguments, an exception and a time limit give a result that begins with "Error: ", and are
     metrics.
 
     Raises: UserError for an unknown tool or format, or documents that cannot be read; ValueError

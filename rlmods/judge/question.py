@@ -59,8 +59,8 @@ CONTROL_TOKENS = re.compile(
     r"|\[(?=\|\S|/?[a-z]?[A-Z][A-Z0-9_]+\])"  # [|endofturn|], [/INST], [TOOL_RESULTS], [gMASK]
     r"|[\[\]](?=\w?~)"  # ]~b], [e~[
 )
-"""First character of what has the form of a control token, in which a server may end the user's
-message: by form and not by name, because each family of models has names of its own."""
+"""First character of a possible control token, with which a text could end the user's message: by
+form and not by name, because each family of models has names of its own."""
 MAX_RATING = 10
 MAX_VERDICT_LENGTH = 200
 """Maximum number of characters of the line with a verdict or rating."""
@@ -79,8 +79,8 @@ RATING_WORDS = (
 
 def _line_pattern(words: str, value: str) -> re.Pattern[str]:
     """Return the pattern of a line that consists of these words, the value and marks of Markdown
-    and TeX. Comparisons, negations and signs (">", "/", ",", "~", "!", "-") before a value are none
-    of them."""
+    and TeX. Comparisons, negations and signs (">", "/", ",", "~", "!", "-") before a value are not
+    marks."""
     mark = r"(?:[\s*_`'\"“”‘’()\[\]{}$\\:=#|→]|[-–—](?=\s))*"
     word = rf"(?:(?i:{words})|a|A(?=\s+(?i:tie)))(?![^\W_])"
     return re.compile(rf"{mark}(?:{word}{mark})*({value})(?![^\W_])[\s*_`'\"“”‘’()\[\]{{}}$\\.!|]*")

@@ -39,12 +39,12 @@ def rankings(
 
 
 def copeland(num_candidates: int, verdicts: Sequence[float | None]) -> list[int | None]:
-    """Ranks by score(i) = (wins of i + ties of i / 2) / verdicts on i.
+    """Return ranks by score(i) = (wins of i + ties of i / 2) / verdicts on i.
 
     Equal scores are a tie. Pairs without a verdict are skipped, and a candidate without any verdict
     is not ranked (None). With a verdict on every pair this is the order of the Copeland score, wins
-    + ties / 2 (Copeland 1951, "A reasonable social welfare function"), which for the pairs of a
-    single judge is also that of the Borda count.
+    + ties / 2 (Copeland 1951, "A reasonable social welfare function"). For the pairs of a single
+    judge it is also the order of the Borda count.
 
     Args:
         verdicts: on the pairs in the order of `itertools.combinations(range(num_candidates), 2)`.

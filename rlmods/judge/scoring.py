@@ -24,7 +24,7 @@ def compare_scores(
     """Return one verdict per pair, from the scores of its two responses.
 
     `reward` is called once; a response to a prompt object that is in several pairs is scored once.
-    The reward's own counts, such as those of answers that could not be graded, are added to
+    The reward's own counts, such as the number of answers that could not be graded, are added to
     `counts`.
 
     Raises:
