@@ -19,11 +19,11 @@ nothing but our own parser ever reads an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from rlmods.grading.grader.evaluate import POINTS, evaluate, free_names, reset_budget
+from rlmods.grading.grader.evaluate import POINTS, evaluate, free_names, reset_budget, unknowns
 from rlmods.grading.grader.literal import has_form, is_number
 from rlmods.grading.grader.numbers import (
     TooLarge,
@@ -39,21 +39,22 @@ from rlmods.grading.grader.parse import parse
 from rlmods.grading.grader.quantity import readings
 from rlmods.grading.grader.realset import FLIPPED, real_set
 from rlmods.grading.grader.rules import STRICT, Rules
-from rlmods.grading.grader.style import HALF_DAYS, clean_pair
+from rlmods.grading.grader.style import HALF_DAYS, clean, clean_pair
 from rlmods.grading.grader.syntax import Node
-from rlmods.grading.grader.tokens import NEGATIONS, ParseError, clean
+from rlmods.grading.grader.tokens import NEGATIONS, ParseError
 from rlmods.grading.grader.values import letters, same_plain, same_value
 
 MAX_ITEMS = 60
+_SET_OPERATIONS = ("cup", "cap", "setminus")
 
 
 def same_answer(answer: str, gold: str, rules: Rules = STRICT) -> bool:
     """Return True if the extracted `answer` equals `gold`. Always returns, in bounded time, for any
     text."""
     reset_budget()
-    plain_verdict = same_plain(answer, gold, rules)
-    if plain_verdict is not None:
-        return plain_verdict
+    verdict = same_plain(answer, gold, rules)
+    if verdict is not None:
+        return verdict
     comparison = Comparison(rules)
     return any(_same(comparison, *reading) for reading in readings(*clean_pair(answer, gold)))
 
@@ -64,17 +65,14 @@ def _same(comparison: Comparison, answer: str, gold: str) -> bool:
         gold_node = _parse_gold(gold)
     except ParseError:
         return False
-    try:
-        if comparison(gold_node, parse(answer)):
-            return True
-    except ParseError:
-        pass
-    if gold_node.op not in ("list", "group"):
-        return False
-    try:
-        return comparison(gold_node, parse(answer, thousands=False))
-    except ParseError:
-        return False
+    is_list = gold_node.op in ("list", "group")
+    for thousands in (True, False) if is_list else (True,):
+        try:
+            if comparison(gold_node, parse(answer, thousands=thousands)):
+                return True
+        except ParseError:
+            pass
+    return False
 
 
 def same_form(answer: str, gold: str) -> bool:
@@ -100,82 +98,80 @@ class Comparison:
         gold requires."""
         if _key(gold) == _key(answer):
             return True
-        value = self.equation_value(gold, other=Node("text"))
-        if is_number(value, reduced=False):
-            given = self.equation_value(answer, other=Node("text"))
+        if is_number(self.equation_value(gold), reduced=False):
+            given = self.equation_value(answer)
             if given.op not in ("rel", "list") and not has_form(given, self.rules.form):
                 return False
         return self.same(gold, answer)
 
     def same(self, gold: Node, answer: Node) -> bool:
         """Return True if two trees are equivalent."""
-        gold, answer = _unwrap(gold), _unwrap(answer)
+        gold = _unwrap(gold)
+        answer = _unwrap(answer)
         scaled = self.rules.scaled_times or (gold.op == "rel" and gold.args[0].op == "ratio")
         if gold.op != "rel" or answer.op != "rel":
-            gold, answer = (
-                self.equation_value(gold, other=answer),
-                self.equation_value(answer, other=gold),
-            )
+            gold = self.equation_value(gold)
+            answer = self.equation_value(answer)
         if _key(gold) == _key(answer):
             return True
-        if (
-            _is_set_operation(gold)
-            or (_is_set_operation(answer) and gold.op in ("group", "rel"))
-            or _is_condition(gold, answer)
-        ):
+        if _are_sets(gold, answer):
             return self.same_set(gold, answer)
-        if (coordinates := _coordinates(gold, answer)) is not None:
-            return self.same_sequence(*coordinates)
-        if (times := _times(gold, answer)) is not None:
-            return (gold.op != answer.op or gold.text == answer.text) and self.same(*times)
-        golds, answers = _items(gold), _items(answer)
+        point = _coordinates(gold, answer)
+        if point is not None:
+            return self.same_sequence(*point)
+        if _is_half_day(gold) or _is_half_day(answer):
+            return self.same_half_day(gold, answer)
+        golds = _items(gold)
+        answers = _items(answer)
         if golds is not None or answers is not None:
             return self.same_items(
                 [gold] if golds is None else golds, [answer] if answers is None else answers
             )
-        if _is_interval(gold) or (
-            gold.op == "group" and gold.text == "()" and _is_inequality(answer)
-        ):
+        if _is_interval(gold) or (_is_tuple(gold) and _is_inequality(answer)):
             return self.same_set(gold, answer)
         if gold.op == "rel":
             return self.same_relation(gold, answer)
         if answer.op == "rel" or _is_interval(answer):
             return False
-        if gold.op == "group" or answer.op == "group":
+        return self.same_single(gold, answer, scaled)
+
+    def same_single(self, gold: Node, answer: Node, scaled: bool) -> bool:
+        """Compare tuples, ratios, matrices and values. A ratio is the same as its multiples, a time
+        of day only if `scaled`."""
+        entries = gold.op == answer.op and gold.op in ("matrix", "row")
+        if entries or "group" in (gold.op, answer.op):
             return self.same_sequence(gold, answer) and gold.text == answer.text
         if gold.op == "ratio" and _is_time(gold) and not scaled:
             return self.same_sequence(gold, answer)
-        if gold.op == "ratio" and answer.op == "ratio":
+        if gold.op == answer.op == "ratio":
             return self.same_sequence(gold, answer) or _proportional(gold, answer)
-        if gold.op == "matrix" and answer.op == "matrix":
-            return len(gold.args) == len(answer.args) and all(
-                map(self.same_sequence, gold.args, answer.args)
-            )
         return same_value(gold, answer, self.rules)
 
-    def equation_value(self, node: Node, *, other: Node) -> Node:
-        """Return the last member, before any rounding of it, of an equation compared with a
-        non-equation; other nodes unchanged."""
+    def equation_value(self, node: Node) -> Node:
+        """Return the last member, before any rounding of it, of an equation that is compared with
+        something else; other nodes unchanged."""
         operators = node.text.split()
-        if node.op != "rel" or other.op == "rel" or not set(operators) <= {"=", "~="}:
+        if node.op != "rel" or not set(operators) <= {"=", "~="}:
             return node
+        defines = _is_label(node.args[0])
         exact = operators.index("~=") if "~=" in operators else len(operators)
-        if exact == 0 and _is_label(node.args[0]):
+        if exact == 0 and defines:
             exact = 1
-        value, members = node.args[exact], node.args[:exact]
-        if operators == ["="] and _is_label(value) and not _is_label(node.args[0]):
-            value, members = node.args[0], ()
-        elif not _is_label(node.args[0]) and free_names(node):
+        value = node.args[exact]
+        members = node.args[:exact]
+        if operators == ["="] and _is_label(value) and not defines:
+            return node.args[0]
+        if not defines and free_names(node):
             return node
-        if not (self.rules.false_chains and _is_label(node.args[0])):
-            numbers = [
-                member for member in members if not _is_label(member) and not free_names(member)
-            ]
-            if not all(self.same_item(value, member) for member in numbers):
+        if self.rules.false_chains and defines:
+            return value
+        for member in members:
+            is_number = not _is_label(member) and not free_names(member)
+            if is_number and not self.same_item(value, member):
                 return node
         return value
 
-    def same_items(self, golds: list[Node], answers: list[Node]) -> bool:
+    def same_items(self, golds: Sequence[Node], answers: Sequence[Node]) -> bool:
         """Compare as multisets: match each gold item with a different answer item. Values of
         different unknowns keep their order."""
         if len(golds) != len(answers):
@@ -184,13 +180,12 @@ class Comparison:
             return all(map(self.same_item, golds, answers))
         remaining = list(answers)
         for gold in golds:
-            match = next(
-                (index for index, answer in enumerate(remaining) if self.same_item(gold, answer)),
-                None,
-            )
-            if match is None:
+            for index, answer in enumerate(remaining):
+                if self.same_item(gold, answer):
+                    del remaining[index]
+                    break
+            else:
                 return False
-            del remaining[match]
         return True
 
     def same_item(self, gold: Node, answer: Node) -> bool:
@@ -201,52 +196,43 @@ class Comparison:
             return False
 
     def same_sequence(self, gold: Node, answer: Node) -> bool:
-        return (
-            gold.op == answer.op
-            and len(gold.args) == len(answer.args)
-            and all(map(self.same_item, gold.args, answer.args))
-        )
+        same_shape = gold.op == answer.op and len(gold.args) == len(answer.args)
+        return same_shape and all(map(self.same_item, gold.args, answer.args))
 
     def same_set(self, gold: Node, answer: Node) -> bool:
         try:
-            return bool(real_set(gold) == real_set(answer))
+            return real_set(gold).equals(real_set(answer))
         except TooLarge:
             raise
         except ParseError:
-            return (
-                gold.op == answer.op == "group"
-                and gold.text == answer.text
-                and self.same_sequence(gold, answer)
-            )
+            same_brackets = gold.op == "group" and gold.text == answer.text
+            return same_brackets and self.same_sequence(gold, answer)
+
+    def same_half_day(self, gold: Node, answer: Node) -> bool:
+        """Compare times of day of which one or both have "am" or "pm"."""
+        if gold.op == answer.op and gold.text != answer.text:
+            return False
+        gold = gold.args[0] if gold.op == "unit" else gold
+        return self.same(gold, answer.args[0] if answer.op == "unit" else answer)
 
     def same_relation(self, gold: Node, answer: Node) -> bool:
         if answer.op != "rel":
             return _is_inequality(gold) and answer.op == "group" and self.same_set(gold, answer)
         operators = gold.text.split()
-        if gold.text == answer.text and self.same_sequence(gold, answer):
-            return True
-        mirrored = Node(
-            "rel",
-            answer.args[::-1],
-            " ".join(FLIPPED.get(op, op) for op in reversed(answer.text.split())),
-        )
-        if gold.text == mirrored.text and self.same_sequence(gold, mirrored):
-            return True
-        if (
-            set(operators) == {"="}
-            and _is_label(gold.args[0])
-            and _key(gold.args[0]) == _key(answer.args[0])
-        ):
-            value = self.equation_value(answer, other=Node("text"))
+        flipped = [FLIPPED.get(operator, operator) for operator in answer.text.split()]
+        mirrored = Node("rel", answer.args[::-1], " ".join(reversed(flipped)))
+        for other in (answer, mirrored):
+            if gold.text == other.text and self.same_sequence(gold, other):
+                return True
+        label = gold.args[0]
+        is_defined = set(operators) == {"="} and _is_label(label)
+        if is_defined and _key(label) == _key(answer.args[0]):
+            value = self.equation_value(answer)
             return value.op != "rel" and self.same(gold.args[-1], value)
         if len(operators) == 1 and len(answer.args) == 2:
-            return (self.rules.unsolved or not _is_solved(gold)) and _same_up_to_a_factor(
-                gold, answer
-            )
-        gold_unknowns, answer_unknowns = (
-            {_key(arg) for arg in node.args if free_names(arg)} for node in (gold, answer)
-        )
-        return gold_unknowns == answer_unknowns and self.same_set(gold, answer)
+            allowed = self.rules.unsolved or not _is_solved(gold)
+            return allowed and _same_up_to_a_factor(gold, answer)
+        return _unknown_members(gold) == _unknown_members(answer) and self.same_set(gold, answer)
 
 
 def _unwrap(node: Node) -> Node:
@@ -254,13 +240,10 @@ def _unwrap(node: Node) -> Node:
     unchanged."""
     if node.op == "rel" and node.text == "in":
         node = node.args[1]
-    if (
-        node.op == "+"
-        and node.args[0].op == "group"
-        and node.args[1].op == "neg"
-        and node.args[1].args[0].text == r"\{\}"
-    ):
-        return Node("setminus", (node.args[0], node.args[1].args[0]))
+    if node.op == "+" and node.args[0].op == "group" and node.args[1].op == "neg":
+        removed = node.args[1].args[0]
+        if removed.text == r"\{\}":
+            return Node("setminus", (node.args[0], removed))
     return node
 
 
@@ -271,86 +254,68 @@ def _is_label(node: Node) -> bool:
         return node.text not in ("e", "i") or bool(node.args)
     if node.op == "text":
         return not NEGATIONS.intersection(node.text.casefold().replace("'", "").split())
-    if node.op == "apply":
-        return True
-    return (
-        node.op in ("abs", "ratio", "group", "*")
-        and all(map(_is_label, node.args))
-        and bool(node.args)
-    )
+    if node.op in ("abs", "ratio", "group", "*"):
+        return bool(node.args) and all(map(_is_label, node.args))
+    return node.op == "apply"
 
 
 def _is_solved(node: Node) -> bool:
     """Return True for an equation of an unknown and a number."""
-    return node.text == "=" and any(
-        _is_label(left) and not free_names(right) - {"e", "i"}
-        for left, right in (node.args, node.args[::-1])
-    )
+    left, right = node.args
+    defines_left = _is_label(left) and not unknowns(right)
+    return node.text == "=" and (defines_left or (_is_label(right) and not unknowns(left)))
 
 
-def _unknowns(items: Iterable[Node]) -> list[str] | None:
+def _unknowns(items: Sequence[Node]) -> list[str] | None:
     """Return the unknowns of equations such as x = 1 and y = 2; None for other items, or for
     several values of one unknown."""
-    names = [
-        item.args[0].text + repr(item.args[0].args) if item.op == "rel" and item.text == "=" else ""
-        for item in items
-    ]
-    is_distinct = all(names) and len(set(names)) == len(names)
-    return names if is_distinct and all(item.args[0].op == "name" for item in items) else None
+    names = []
+    for item in items:
+        if item.op != "rel" or item.text != "=" or item.args[0].op != "name":
+            return None
+        names.append(item.args[0].text + repr(item.args[0].args))
+    return names if len(set(names)) == len(names) else None
+
+
+def _unknown_members(relation: Node) -> set[object]:
+    return {_key(arg) for arg in relation.args if free_names(arg)}
 
 
 def _coordinates(gold: Node, answer: Node) -> tuple[Node, Node] | None:
     """Return two tuples if one node is a tuple and the other a list of values of as many unknowns,
     in alphabetical order."""
-    for one, other in ((gold, answer), (answer, gold)):
-        if (
-            one.op == "group"
-            and one.text == "()"
-            and other.op == "list"
-            and (names := _unknowns(other.args)) is not None
-        ):
-            values = [
-                item.args[1]
-                for _, item in sorted(zip(names, other.args, strict=True), key=lambda pair: pair[0])
-            ]
-            point = Node("group", tuple(values), "()")
-            return (one, point) if one is gold else (point, one)
-    return None
+    if _is_tuple(answer):
+        swapped = _coordinates(answer, gold) if gold.op == "list" else None
+        return None if swapped is None else swapped[::-1]
+    names = _unknowns(answer.args) if answer.op == "list" else None
+    if names is None or not _is_tuple(gold):
+        return None
+    values = dict(zip(names, answer.args, strict=True))
+    ordered = tuple(values[name].args[1] for name in sorted(names))
+    return gold, Node("group", ordered, "()")
 
 
 def _items(node: Node) -> list[Node] | None:
-    """Members of a list, a set in braces or a plus-minus expression; None for a single value."""
-    if node.op == "list" or (
-        node.op == "group"
-        and node.text in (r"\{\}", "[]")
-        and (len(node.args) != 2 or node.text != "[]")
-    ):
-        members = [
-            member
-            for arg in node.args
-            for member in (None if arg.op == "group" else _items(arg)) or [arg]
-        ]
-    elif node.op != "rel" and _contains_op(node, "+-"):
+    """Return the members of a list, a set in braces or a plus-minus expression; None for a single
+    value."""
+    is_set = node.op == "group" and node.text in (r"\{\}", "[]") and not _is_interval(node)
+    members: list[Node] = []
+    if node.op == "list" or is_set:
+        for arg in node.args:
+            members += (None if arg.op == "group" else _items(arg)) or [arg]
+    elif node.op != "rel" and node.contains("+-"):
         members = [_resolve_plus_minus(node, sign) for sign in (1, -1)]
-    elif (
-        node.op == "rel"
-        and node.text == "="
-        and _is_label(node.args[0])
-        and _contains_op(node.args[1], "+-")
-    ):
-        members = [
-            replace(node, args=(node.args[0], _resolve_plus_minus(node.args[1], sign)))
-            for sign in (1, -1)
-        ]
+    elif node.op == "rel" and node.text == "=" and _is_label(node.args[0]):
+        label, value = node.args
+        if not value.contains("+-"):
+            return None
+        values = [_resolve_plus_minus(value, sign) for sign in (1, -1)]
+        members = [replace(node, args=(label, value)) for value in values]
     else:
         return None
     if len(members) > MAX_ITEMS:
         raise TooLarge("too many items")
     return members
-
-
-def _contains_op(node: Node, op: str) -> bool:
-    return node.op == op or any(_contains_op(arg, op) for arg in node.args)
 
 
 def _resolve_plus_minus(node: Node, sign: int) -> Node:
@@ -368,63 +333,47 @@ def _proportional(gold: Node, answer: Node) -> bool:
     return all(close(factor, factors[0]) for factor in factors)
 
 
-def _times(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """Return two times of day without "am" or "pm", if one of them has it; None for other nodes."""
-    if not any(
-        node.op == "unit" and node.text in HALF_DAYS and node.args[0].op == "ratio"
-        for node in (gold, answer)
-    ):
-        return None
-    return (gold.args[0] if gold.op == "unit" else gold), (
-        answer.args[0] if answer.op == "unit" else answer
-    )
+def _is_half_day(node: Node) -> bool:
+    return node.op == "unit" and node.text in HALF_DAYS and node.args[0].op == "ratio"
 
 
 def _is_time(node: Node) -> bool:
-    texts = [arg.text for arg in node.args]
-    return (
-        len(texts) == 2
-        and all(map(str.isdecimal, texts))
-        and len(texts[1]) == 2
-        and int(texts[0]) <= 24
-        and int(texts[1]) < 60
-    )
+    hours = node.args[0].text
+    minutes = node.args[-1].text
+    if len(node.args) != 2 or not (hours.isdecimal() and minutes.isdecimal()):
+        return False
+    return len(minutes) == 2 and int(hours) <= 24 and int(minutes) < 60
+
+
+def _is_tuple(node: Node) -> bool:
+    return node.op == "group" and node.text == "()"
 
 
 def _is_interval(node: Node) -> bool:
     """Return True for a certain interval: a square bracket or an infinite end. (1, 2) may be a
     point."""
-    ends_in_infinity = any(_contains_infinity(arg) for arg in node.args)
-    return (
-        node.op == "group"
-        and len(node.args) == 2
-        and (node.text in ("[)", "(]", "[]") or ends_in_infinity)
-    )
-
-
-def _is_set_operation(node: Node) -> bool:
-    return node.op in ("cup", "cap", "setminus")
+    if node.op != "group" or len(node.args) != 2:
+        return False
+    return node.text in ("[)", "(]", "[]") or node.contains("constant", "infty")
 
 
 def _is_inequality(node: Node) -> bool:
     return node.op == "rel" and set(node.text.split()) <= {"<", ">", "<=", ">=", "!="}
 
 
-def _is_condition(gold: Node, answer: Node) -> bool:
-    """Return True if one node is a list of inequalities, joined by "and" or "or", and the other is
-    a set of numbers."""
-    return any(
-        one.op == "list"
-        and all(arg.text == "in" or _is_inequality(arg) for arg in one.args)
-        and (other.op == "group" or _is_set_operation(other) or _is_inequality(other))
-        for one, other in ((gold, answer), (answer, gold))
-    )
+def _are_sets(gold: Node, answer: Node) -> bool:
+    """Return True if one node is a set operation, or a list of inequalities that are joined by
+    "and" or "or" and compared with a set of numbers."""
+    if gold.op in _SET_OPERATIONS or (answer.op in _SET_OPERATIONS and gold.op in ("group", "rel")):
+        return True
+    return _is_condition_on(gold, answer) or _is_condition_on(answer, gold)
 
 
-def _contains_infinity(node: Node) -> bool:
-    return (node.op == "constant" and node.text == "infty") or any(
-        _contains_infinity(arg) for arg in node.args
-    )
+def _is_condition_on(node: Node, numbers: Node) -> bool:
+    is_set = numbers.op == "group" or numbers.op in _SET_OPERATIONS or _is_inequality(numbers)
+    if node.op != "list" or not is_set:
+        return False
+    return all(item.text == "in" or _is_inequality(item) for item in node.args)
 
 
 def _same_up_to_a_factor(gold: Node, answer: Node) -> bool:
@@ -434,46 +383,41 @@ def _same_up_to_a_factor(gold: Node, answer: Node) -> bool:
         return False
     factor: Value = None
     for point in range(POINTS):
-        gold_value, answer_value = (
-            evaluate(Node("+", (node.args[0], Node("neg", (node.args[1],)))), point)
-            for node in (gold, answer)
-        )
-        if any(
-            isinstance(value, tuple) or value == 0 or not mp().isfinite(as_mp(value))
-            for value in (gold_value, answer_value)
-        ):
+        gold_value = _difference(gold, point)
+        answer_value = _difference(answer, point)
+        if gold_value is None or answer_value is None:
             return False
         ratio = divide(answer_value, gold_value)
         if factor is not None and not close(factor, ratio):
             return False
         factor = ratio
-    positive = is_real(factor) and as_mp(factor).real > 0
-    return gold.text in FLIPPED and answer.text == (
-        gold.text if positive or gold.text in ("=", "!=") else FLIPPED[gold.text]
-    )
+    if not (is_real(factor) and as_mp(factor).real > 0):
+        return answer.text == FLIPPED.get(gold.text)
+    return gold.text in FLIPPED and answer.text == gold.text
+
+
+def _difference(relation: Node, point: int) -> Value | None:
+    """Return the difference of both sides, None if it is 0 or not a finite number."""
+    left, right = relation.args
+    value = evaluate(Node("+", (left, Node("neg", (right,)))), point)
+    is_number = not isinstance(value, tuple) and value != 0 and mp().isfinite(as_mp(value))
+    return value if is_number else None
 
 
 def _key(node: Node) -> object:
     """Return a key that ignores the order of sums and of products, except products of matrices,
     permutations and letters."""
-    if node.op in ("+", "*"):
-        ordered = node.op == "*" and (
-            _contains_op(node, "matrix") or _contains_op(node, "group") or letters(node) is not None
-        )
-        return (
-            node.op,
-            tuple(
-                _flatten(node, node.op) if ordered else sorted(_flatten(node, node.op), key=repr)
-            ),
-        )
-    return (
-        node.op,
-        node.text if node.op != "number" else str(node.value),
-        tuple(_key(arg) for arg in node.args),
+    if node.op not in ("+", "*"):
+        text = node.text if node.op != "number" else str(node.value)
+        return node.op, text, tuple(map(_key, node.args))
+    keys = [_key(term) for term in _terms(node, node.op)]
+    ordered = node.op == "*" and (
+        node.contains("matrix") or node.contains("group") or letters(node) is not None
     )
+    return node.op, tuple(keys if ordered else sorted(keys, key=repr))
 
 
-def _flatten(node: Node, op: str) -> list[object]:
-    return (
-        [key for arg in node.args for key in _flatten(arg, op)] if node.op == op else [_key(node)]
-    )
+def _terms(node: Node, op: str) -> list[Node]:
+    if node.op != op:
+        return [node]
+    return [term for arg in node.args for term in _terms(arg, op)]

@@ -22,18 +22,17 @@ def repeats(answer: str, gold: str, question: str) -> bool:
     """Return True if the answer is an expression that occurs in the question and is not the gold in
     other notation.
 
-    Numbers, words, and answers to golds that are words are no expressions.
+    Numbers, words, and answers to golds that are words are not expressions.
     """
-    compact = _compact(clean(answer))
-    if (
-        not _FORMULA.search(gold)
-        or not _OPERATION.search(compact)
-        or plain_number(clean(answer)) is not None
-    ):
+    plain = clean(answer)
+    compact = _compact(plain)
+    is_expression = _OPERATION.search(compact) is not None and plain_number(plain) is None
+    if not _FORMULA.search(gold) or not is_expression:
         return False
     return compact in _compact(question) and not same_form(answer, gold)
 
 
 def _compact(text: str) -> str:
     """Return `text` with one way to write products and fractions, and without spaces and braces."""
-    return _INSIGNIFICANT.sub("", _TIMES.sub("*", _FRACTION.sub(r"\\frac", plain_characters(text))))
+    text = _FRACTION.sub(r"\\frac", plain_characters(text))
+    return _INSIGNIFICANT.sub("", _TIMES.sub("*", text))

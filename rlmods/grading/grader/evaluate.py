@@ -9,30 +9,12 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from rlmods.grading.grader.calculus import infinite_sum, integral
-from rlmods.grading.grader.numbers import (
-    MAX_BITS,
-    TooLarge,
-    Undefined,
-    Value,
-    as_mp,
-    bits,
-    divide,
-    function,
-    in_base,
-    is_real,
-    limit_power,
-    matrix_operation,
-    mp,
-    power,
-    scale,
-    set_digits,
-)
+from rlmods.grading.grader import numbers
+from rlmods.grading.grader.numbers import TooLarge, Undefined, Value, bits, is_integer, mp
 from rlmods.grading.grader.syntax import Node
 from rlmods.grading.grader.tokens import ParseError
 from rlmods.grading.grader.units import read_unit
@@ -45,7 +27,16 @@ several steps."""
 MAX_TERMS = 2_000
 """Terms of one sum or product."""
 LIMIT_COST = 2_000
-"""Steps of an integral or infinite sum, besides those of its evaluations."""
+"""Steps of an integral or infinite sum, besides the steps of its evaluations."""
+LIMIT_DIGITS = 50
+"""Precision of integrals and infinite sums, higher than the precision of the results, as integrands
+lose digits near their singularities."""
+RESULT_DIGITS = 37
+"""Digits of an integral or infinite sum, of which `close` compares 15 less."""
+MAX_LIMIT_TERMS = 150
+"""Terms of which an infinite sum is extrapolated."""
+_SHIFT = 7
+"""Terms that are summed one by one to check an extrapolated sum."""
 _COSTS = {"^": 3, "call": 10, "apply": 10, "!": 30}
 
 
@@ -64,7 +55,7 @@ def reset_budget() -> None:
     """Reset this thread's budget for a new comparison."""
     _budget.remaining = MAX_STEPS
     _budget.constants.clear()
-    set_digits()
+    numbers.set_digits()
 
 
 def spend(steps: int) -> None:
@@ -79,9 +70,9 @@ def evaluate(node: Node, point: int = 0) -> Value:
     or Undefined."""
     try:
         return _Evaluator(point).value(node, {})
+    except ParseError:
+        raise
     except (ZeroDivisionError, ValueError, OverflowError, TypeError) as error:
-        if isinstance(error, ParseError):
-            raise
         raise Undefined(str(error)) from error
 
 
@@ -89,13 +80,15 @@ def free_names(node: Node) -> frozenset[str]:
     """Return the names of symbols and functions in `node`, except variables bound by a sum, product
     or integral."""
     if node.op in ("sum", "prod", "int"):
-        return (
-            free_names(node.args[0])
-            | free_names(node.args[1])
-            | (free_names(node.args[2]) - {node.text})
-        )
+        low, high, body = map(free_names, node.args)
+        return low | high | (body - {node.text})
     names = {node.text} if node.op in ("name", "apply") else set()
-    return frozenset(names).union(*(free_names(arg) for arg in node.args))
+    return frozenset(names).union(*map(free_names, node.args))
+
+
+def unknowns(node: Node) -> frozenset[str]:
+    """Return the free names of `node` that are not numbers."""
+    return free_names(node) - {"e", "i"}
 
 
 class _Evaluator:
@@ -104,144 +97,138 @@ class _Evaluator:
         self.inside_limit = False
 
     def value(self, node: Node, bound: Mapping[str, Value]) -> Value:
+        """Return the value of `node`, whose `bound` variables have values."""
         spend(_COSTS.get(node.op, 1))
         if node.op in ("sum", "prod", "int"):
-            if node in _budget.constants:
-                return _budget.constants[node]
-            value = self.integral(node, bound) if node.op == "int" else self.series(node, bound)
-            if not bound and free_names(node) <= {"e", "i"}:
-                _budget.constants[node] = value
-            return value
+            return self.accumulated(node, bound)
         if node.op == "number":
             return node.value
-        if node.op == "name" and not node.args:
-            return self.name(node.text, bound)
-        args = (
-            [self.value(arg, bound) for arg in (arg for row in node.args for arg in row.args)]
-            if node.op == "matrix"
-            else [self.value(arg, bound) for arg in node.args]
-        )
-        if node.op == "matrix":
-            width = len(node.args[0].args)
-            return tuple(tuple(args[start : start + width]) for start in range(0, len(args), width))
-        return self.check_size(self.operate(node, args))
-
-    def check_size(self, value: Value) -> Value:
-        if isinstance(value, Fraction):
-            spend(bits(value) // 64)
-            if bits(value) > MAX_BITS:
-                raise TooLarge("too many digits")
-        return value
-
-    def name(self, name: str, bound: Mapping[str, Value]) -> Value:
-        if name in bound:
-            return bound[name]
-        if name == "e":
-            return mp().e + 0
-        if name == "i":
-            return mp().mpc(0, 1)
-        return self.random(name)
-
-    def random(self, name: str) -> Fraction:
-        """Return a rational in (0.2, 2.2), or its negative for half of the names at the last two
-        points."""
-        digest = zlib.crc32(f"{name}/{self.point}".encode())
-        sign = -1 if self.point >= POINTS - 2 and (digest + self.point) % 2 else 1
-        return sign * (Fraction(digest % 1999, 1000) + Fraction(211, 1009))
+        if node.op == "name" and node.text in bound and not node.args:
+            return bound[node.text]
+        args = [self.value(arg, bound) for arg in node.args]
+        return _check_size(self.operate(node, args))
 
     def operate(self, node: Node, args: list[Value]) -> Value:
         op = node.op
         if op in ("name", "apply"):
-            return self.random(f"{node.text}{[str(arg)[:30] for arg in args]}")
+            return self.symbol(node, args)
+        if op in ("matrix", "row"):
+            return tuple(args)
         if op == "constant":
             return mp().pi + 0 if node.text == "pi" else mp().inf
         if op == "unit":
             if read_unit(node.text) is None:
                 raise Undefined("words in an expression")
             return args[0]
-        if op == "neg":
-            return scale(args[0], Fraction(-1))
-        if op == "%":
-            return args[0] / 100
-        if op == "ratio" and len(args) == 2:
-            return divide(args[0], args[1])
-        if op in ("+", "*", "/", "^", "mod"):
-            return self.binary(op, *args)
-        if op == "base":
-            return in_base(node.text, args[1])
         if op in ("call", "!", "abs", "floor", "ceil"):
-            if any(isinstance(arg, tuple) for arg in args):
-                raise Undefined("a function of a matrix")
-            if node.text == "binom" and not all(
-                isinstance(arg, Fraction) and arg.denominator == 1 for arg in args
-            ):
+            if node.text == "binom" and not all(map(is_integer, args)):
                 spend(150)
-            return function(node.text if op == "call" else op, args)
-        raise Undefined(f"no value: {op}")
+            return numbers.function(node.text if op == "call" else op, args)
+        if op == "^" and self.inside_limit:
+            return numbers.limit_power(*args)
+        if op not in _OPERATIONS:
+            raise Undefined(f"no value: {op}")
+        return _OPERATIONS[op](*args)
 
-    def binary(self, op: str, a: Value, b: Value) -> Value:
-        if isinstance(a, tuple) or isinstance(b, tuple):
-            return matrix_operation(op, a, b)
-        if op == "/":
-            return divide(a, b)
-        if op == "^":
-            return limit_power(a, b) if self.inside_limit else power(a, b)
-        if op == "mod":
-            if not (isinstance(a, Fraction) and isinstance(b, Fraction)) or b == 0:
-                raise Undefined("mod")
-            return a % b
-        if isinstance(a, Fraction) != isinstance(b, Fraction):
-            a, b = as_mp(a), as_mp(b)
-        return a + b if op == "+" else a * b
+    def symbol(self, node: Node, args: list[Value]) -> Value:
+        """Return e, i, or a rational in (0.2, 2.2) for another name, at the last two points the
+        negative of it for half of the names."""
+        if node.text == "e" and not args:
+            return mp().e + 0
+        if node.text == "i" and not args:
+            return mp().mpc(0, 1)
+        name = node.text
+        if args or node.op == "apply":
+            name += str([str(arg)[:30] for arg in args])
+        digest = zlib.crc32(f"{name}/{self.point}".encode())
+        sign = -1 if self.point >= POINTS - 2 and (digest + self.point) % 2 else 1
+        return sign * (Fraction(digest % 1999, 1000) + Fraction(211, 1009))
 
-    def integral(self, node: Node, bound: Mapping[str, Value]) -> Value:
-        low, high = (self.value(arg, bound) for arg in node.args[:2])
-        with self.limit():
-            return integral(self.function(node, bound), low, high)
+    def accumulated(self, node: Node, bound: Mapping[str, Value]) -> Value:
+        """Return the value of a sum, product or integral."""
+        if node in _budget.constants:
+            return _budget.constants[node]
+        low = self.value(node.args[0], bound)
+        high = self.value(node.args[1], bound)
 
-    @contextmanager
-    def limit(self) -> Iterator[None]:
-        """Compute an integral or infinite sum. Raises TooLarge inside another one."""
-        if self.inside_limit:
-            raise TooLarge("an integral or infinite sum inside another")
-        spend(LIMIT_COST)
-        self.inside_limit = True
-        yield
-        self.inside_limit = False
+        def body(x: Value) -> Value:
+            return self.value(node.args[2], {**bound, node.text: x})
 
-    def function(self, node: Node, bound: Mapping[str, Value]) -> Callable[[Value], Any]:
-        """Return the real function of an integrand or a term."""
+        if is_integer(low) and is_integer(high) and node.op != "int":
+            value = _series(node.op, body, int(low), int(high))
+        elif node.op == "prod" or self.inside_limit:
+            raise Undefined("a series with a symbolic bound, or a limit inside another")
+        else:
+            spend(LIMIT_COST)
+            self.inside_limit = True
+            value = _limit(node.op, body, low, high)
+            self.inside_limit = False
+        if not bound and not unknowns(node):
+            _budget.constants[node] = value
+        return value
 
-        def of(x: Value) -> Any:
-            value = self.value(node.args[2], {**bound, node.text: x})
-            if not is_real(value):
-                raise Undefined("not a real function")
-            return as_mp(value).real
 
-        return of
+def _series(op: str, term: Callable[[Value], Value], low: int, high: int) -> Value:
+    """Return a finite sum or product."""
+    if high - low > MAX_TERMS:
+        raise TooLarge("too many terms")
+    operation = numbers.add if op == "sum" else numbers.multiply
+    total: Value = Fraction(op == "prod")
+    for index in range(low, high + 1):
+        spend(3)
+        total = _check_size(operation(total, term(Fraction(index))))
+    return total
 
-    def series(self, node: Node, bound: Mapping[str, Value]) -> Value:
-        start, stop = (self.value(arg, bound) for arg in node.args[:2])
-        if (
-            node.op == "sum"
-            and not isinstance(stop, Fraction)
-            and mp().isinf(stop)
-            and isinstance(start, Fraction)
-        ):
-            term = self.function(node, bound)
-            with self.limit():
-                return infinite_sum(lambda index: term(Fraction(int(index))), start)
-        if not (
-            isinstance(start, Fraction)
-            and isinstance(stop, Fraction)
-            and start.denominator == stop.denominator == 1
-        ):
-            raise Undefined("a series with a symbolic bound")
-        if stop - start > MAX_TERMS:
-            raise TooLarge("too many terms")
-        total: Value = Fraction(node.op == "prod")
-        for index in range(int(start), int(stop) + 1):
-            spend(3)
-            term = self.value(node.args[2], {**bound, node.text: Fraction(index)})
-            total = self.check_size(self.binary("+" if node.op == "sum" else "*", total, term))
-        return total
+
+def _limit(op: str, body: Callable[[Value], Value], low: Value, high: Value) -> Value:
+    """Return an integral by tanh-sinh quadrature, or an infinite sum by extrapolation of partial
+    sums.
+
+    Raises Undefined if it is not found to 22 digits, and unless the terms of a sum vanish: a
+    divergent series has no value, also where a summation method gives it one."""
+
+    def real(x: Any) -> Any:
+        value = body(Fraction(int(x)) if op == "sum" else x)
+        if not numbers.is_real(value):
+            raise Undefined("not a real function")
+        return numbers.as_mp(value).real
+
+    with mp().workdps(LIMIT_DIGITS):
+        start = numbers.as_mp(low)
+        if op == "int":
+            ends = [start, numbers.as_mp(high)]
+            value, error = mp().quad(real, ends, error=True, maxdegree=7)
+        else:
+            if not is_integer(low) or high != mp().inf:
+                raise Undefined("a series with a symbolic bound")
+            far = abs(real(start + 400))
+            farther = abs(real(start + 1600))
+            if not (farther < mp().mpf("0.1") and (farther < far or farther == 0)):
+                raise Undefined("the terms of a series do not vanish")
+            value = mp().nsum(real, [start, mp().inf], maxterms=MAX_LIMIT_TERMS)
+            rest = mp().nsum(real, [start + _SHIFT, mp().inf], maxterms=MAX_LIMIT_TERMS)
+            error = value - rest - sum((real(start + k) for k in range(_SHIFT)), mp().zero)
+        if not mp().isfinite(value) or not abs(error) <= mp().mpf(10) ** -22 * max(1, abs(value)):
+            raise Undefined("an integral or a sum that does not converge")
+    numbers.set_digits(RESULT_DIGITS)
+    return value
+
+
+def _check_size(value: Value) -> Value:
+    if isinstance(value, Fraction):
+        spend(bits(value) // 64)
+        if bits(value) > numbers.MAX_BITS:
+            raise TooLarge("too many digits")
+    return value
+
+
+_OPERATIONS: dict[str, Callable[..., Value]] = {
+    "+": numbers.add,
+    "*": numbers.multiply,
+    "/": numbers.divide,
+    "ratio": numbers.divide,
+    "^": numbers.power,
+    "mod": numbers.modulo,
+    "neg": lambda value: numbers.multiply(value, Fraction(-1)),
+    "%": lambda value: numbers.divide(value, Fraction(100)),
+}

@@ -18,27 +18,17 @@ def is_number(node: Node, *, reduced: bool) -> bool:
     if node.op in ("unit", "%", "neg"):
         return node.args[0].op != node.op and is_number(node.args[0], reduced=reduced)
     if node.op == "/":
-        top, bottom = (_integer(arg) for arg in node.args)
-        return (
-            top is not None
-            and bottom is not None
-            and bottom != 0
-            and not (reduced and (gcd(top, bottom) > 1 or abs(bottom) == 1))
-        )
-    if node.op == "+":
-        return node.text == "mixed"
+        top, bottom = map(_integer, node.args)
+        if top is None or not bottom:
+            return False
+        return not reduced or (gcd(top, bottom) == 1 and abs(bottom) != 1)
     if node.op == "*":
         mantissa, power = sorted(node.args, key=lambda arg: arg.op == "^")
-        return (
-            is_number(mantissa, reduced=True)
-            and mantissa.op in ("number", "neg")
-            and _is_power_of_ten(power)
-        )
-    return (
-        node.op == "number"
-        or _is_power_of_ten(node)
-        or (node.op == "constant" and node.text == "infty")
-    )
+        is_decimal = mantissa.op in ("number", "neg") and is_number(mantissa, reduced=True)
+        return is_decimal and _is_power_of_ten(power)
+    if node.op in ("+", "constant"):
+        return node.text in ("mixed", "infty")
+    return node.op == "number" or _is_power_of_ten(node)
 
 
 def has_form(node: Node, form: Form) -> bool:
@@ -57,38 +47,24 @@ def _is_closed_form(node: Node) -> bool:
     if node.op in ("unit", "%", "neg"):
         return _is_closed_form(node.args[0])
     if node.op in ("*", "/"):
-        if not all(is_number(arg, reduced=False) or _is_closed_form(arg) for arg in node.args):
-            return False
-        is_decimal = (
-            node.op == "*"
-            and node.text == "adjacent"
-            and any(_integer(arg) is None for arg in node.args)
-        )
-        return is_decimal or any(map(_is_closed_form, node.args))
+        closed = list(map(_is_closed_form, node.args))
+        for arg, is_closed in zip(node.args, closed, strict=True):
+            if not is_closed and not is_number(arg, reduced=False):
+                return False
+        side_by_side = node.op == "*" and node.text == "adjacent"
+        return any(closed) or (side_by_side and None in map(_integer, node.args))
     if node.op in ("sum", "prod"):
-        return _contains_name(node.args[2], node.text)
-    return (
-        node.op in _CLOSED
-        or (node.op == "call" and node.text in ("binom", "sqrt", "!!"))
-        or (node.op == "name" and node.text == "e")
-    )
-
-
-def _contains_name(node: Node, name: str) -> bool:
-    return (node.op == "name" and node.text == name) or any(
-        _contains_name(arg, name) for arg in node.args
-    )
+        return node.args[2].contains("name", node.text)
+    if node.op in ("call", "name"):
+        return node.text in ("binom", "sqrt", "!!", "e")
+    return node.op in _CLOSED
 
 
 def _integer(node: Node) -> int | None:
     if node.op == "neg":
         value = _integer(node.args[0])
         return None if value is None else -value
-    return (
-        int(node.value)
-        if node.op == "number" and node.value is not None and node.text.isdecimal()
-        else None
-    )
+    return int(node.text) if node.op == "number" and node.text.isdecimal() else None
 
 
 def _is_power_of_ten(node: Node) -> bool:

@@ -1,35 +1,41 @@
-"""Recursive-descent parser of answers. Nothing is evaluated here, and no text ever reaches `eval`
+r"""Recursive-descent parser of answers. Nothing is evaluated here, and no text ever reaches `eval`
 or a computer algebra system.
 
-answer   = relation (separator relation)*                     1, 2 or 3;   x = 1 and y = 2 relation
-= union (("=" | "<" | "in" | ...) union)*            0 < x <= 3 union    = ratio (("cup" | "cap" |
-"setminus") ratio)*        [0, 1) cup {2} ratio    = sum (":" sum)*
-2 : 3 : 5 sum      = product (("+" | "-" | "+-") product)* product  = factor (("*" | "/" | nothing)
-factor)*             a unit may follow a factor; over words or a wide space it is a phrase factor
-= "-" factor | atom ("^" factor | "!" | "%")*"""
+    answer   = relation (separator relation)*                     1, 2 or 3;   x = 1 and y = 2
+    relation = union (("=" | "<" | "in" | ...) union)*            0 < x <= 3
+    union    = ratio (("cup" | "cap" | "setminus") ratio)*        [0, 1) cup {2}
+    ratio    = sum (":" sum)*                                     2 : 3 : 5
+    sum      = product (("+" | "-" | "+-") product)*
+    product  = factor (("*" | "/" | nothing) factor)*             a unit may follow a factor; over
+                                                                  words or a wide space it is a
+                                                                  phrase
+    factor   = "-" factor | atom ("^" factor | "!" | "%")*
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from fractions import Fraction
-from functools import reduce
 
-from rlmods.grading.grader.style import HALF_DAYS
-from rlmods.grading.grader.syntax import Cursor, Node, check_height, number
+from rlmods.grading.grader.style import HALF_DAYS, clean
+from rlmods.grading.grader.syntax import EMPTY_SET, REALS, Node, check_height, number
 from rlmods.grading.grader.tokens import (
     FUNCTIONS,
     TRIGONOMETRIC,
     ParseError,
     Token,
-    clean,
     tokenize,
+    word_set,
 )
 
-RELATIONS = frozenset({"=", "<", ">", "<=", ">=", "!=", "~=", "in"})
+MAX_DEPTH = 60
+"""Depth of the parser's recursion: 30 nested brackets."""
+RELATIONS = frozenset(("=", "<", ">", "<=", ">=", "!=", "~=", "in"))
 _CLOSING = {"(": ")", "[": "]", r"\{": r"\}", "{": "}"}
-_NO_ATOM = frozenset({"end", "choose", "over", "mod", "pmod", "rfloor", "rceil"})
-_MATRICES = frozenset(("matrix", "pmatrix", "bmatrix", "array", "smallmatrix"))
-_LISTS = frozenset(("cases", "aligned", "gathered", "align*", "gather*"))
+_NO_ATOM = word_set("end choose over mod pmod rfloor rceil")
+_MATRICES = word_set("matrix pmatrix bmatrix array smallmatrix")
+_LISTS = word_set("cases aligned gathered align* gather*")
 _ABSTRACT_FUNCTIONS = frozenset("fghFGP")
 
 
@@ -37,16 +43,60 @@ def parse(text: str, *, thousands: bool = True) -> Node:
     """Return the syntax tree of an answer. Raises ParseError for a text that is not an answer, too
     deep or too long."""
     parser = _Parser(tokenize(clean(text), thousands=thousands))
-    node = parser.over()
-    if parser.peek.kind != "end":
-        raise ParseError(f"unexpected {parser.peek.text!r}")
-    return check_height(node)
+    return check_height(parser.whole(parser.over))
 
 
-class _Parser(Cursor):
-    def __init__(self, tokens: list[Token]) -> None:
-        super().__init__(tokens)
+class _Parser:
+    """Position in a list of tokens, and a method for each rule of the grammar."""
+
+    def __init__(self, tokens: list[Token], depth: int = 0) -> None:
+        self.tokens = tokens
+        self.position = 0
+        self.depth = depth
         self.inside_bars = False
+
+    @property
+    def peek(self) -> Token:
+        return self.tokens[self.position]
+
+    def next_is(self, *texts: str) -> bool:
+        return self.peek.kind in ("op", "word") and self.peek.text in texts
+
+    def accept(self, *texts: str) -> str | None:
+        return self.advance() if self.next_is(*texts) else None
+
+    def expect(self, *texts: str) -> str:
+        if not self.next_is(*texts):
+            raise ParseError(f"expected {' or '.join(texts)}, got {self.peek.text!r}")
+        return self.advance()
+
+    def advance(self) -> str:
+        """Read one token, and return its text. Raises ParseError at the end."""
+        token = self.peek
+        if token.kind == "end":
+            raise ParseError("unexpected end")
+        self.position += 1
+        return token.text
+
+    def text_since(self, start: int) -> str:
+        """Return the text read since position `start`, without enclosing braces."""
+        return "".join(token.text for token in self.tokens[start : self.position]).strip("{}")
+
+    def whole(self, rule: Callable[[], Node]) -> Node:
+        """Parse all tokens by a rule."""
+        node = rule()
+        if self.peek.kind != "end":
+            raise ParseError(f"unexpected {self.peek.text!r}")
+        return node
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """Enter one level of recursion. Raises ParseError beyond MAX_DEPTH."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ParseError("nested too deeply")
+        yield
+        self.depth -= 1
 
     def over(self) -> Node:
         r"""Parse an answer, or two around the old TeX commands `\over` and `\choose`."""
@@ -56,138 +106,133 @@ class _Parser(Cursor):
         return Node("call", (node, self.answer()), "binom") if self.accept("choose") else node
 
     def answer(self) -> Node:
-        items, separators = [self.relation()], set[str]()
+        items = [self.relation()]
+        separators = set()
         while self.peek.kind == "separator":
             while self.peek.kind == "separator":
-                separators.add(self.peek.text)
-                self.position += 1
+                separators.add(self.advance())
             items.append(self.relation())
-        return (
-            items[0]
-            if len(items) == 1
-            else Node("list", tuple(items), "or" if "or" in separators else "and")
-        )
+        if len(items) == 1:
+            return items[0]
+        return Node("list", tuple(items), "or" if "or" in separators else "and")
+
+    def chain(self, item: Callable[[], Node], *operators: str) -> tuple[list[Node], list[str]]:
+        """Parse items with operators between them."""
+        items = [item()]
+        found = []
+        while self.next_is(*operators):
+            found.append(self.advance())
+            items.append(item())
+        return items, found
 
     def relation(self) -> Node:
-        items, operators = [self.union()], []
-        while operator := self.accept(*RELATIONS):
-            operators.append("in" if operator == "in" else operator)
-            items.append(self.union())
+        items, operators = self.chain(self.union, *RELATIONS)
         return Node("rel", tuple(items), " ".join(operators)) if operators else items[0]
 
     def union(self) -> Node:
-        node = self.ratio()
-        while operator := self.accept("cup", "cap", "setminus"):
-            node = Node(operator, (node, self.ratio()))
+        (node, *others), operators = self.chain(self.ratio, "cup", "cap", "setminus")
+        for operator, other in zip(operators, others, strict=True):
+            node = Node(operator, (node, other))
         return node
 
     def ratio(self) -> Node:
-        items = [self.sum()]
-        while self.accept(":"):
-            items.append(self.sum())
-        last = items[-1]
-        if len(items) > 1 and last.op == "unit" and last.text in HALF_DAYS:
-            return Node("unit", (Node("ratio", (*items[:-1], last.args[0])),), last.text)
-        return Node("ratio", tuple(items)) if len(items) > 1 else items[0]
+        (*items, last), operators = self.chain(self.sum, ":")
+        if not operators:
+            return last
+        if last.op == "unit" and last.text in HALF_DAYS:
+            return Node("unit", (Node("ratio", (*items, last.args[0])),), last.text)
+        return Node("ratio", (*items, last))
 
     def sum(self) -> Node:
         sign = self.accept("+-", "-+", "+")
-        node = self.product()
+        (node, *others), operators = self.chain(self.product, "+", "-", "+-", "-+")
         if sign in ("+-", "-+"):
-            node = Node("+-", (Node("number", value=Fraction(0)), node), sign)
-        while operator := self.accept("+", "-", "+-", "-+"):
-            right = self.product()
-            if operator in ("+", "-"):
-                node = Node("+", (node, right if operator == "+" else Node("neg", (right,))))
+            node = Node("+-", (number("0"), node), sign)
+        for operator, other in zip(operators, others, strict=True):
+            if operator in ("+-", "-+"):
+                node = Node("+-", (node, other), operator)
             else:
-                node = Node("+-", (node, right), operator)
+                node = Node("+", (node, Node("neg", (other,)) if operator == "-" else other))
         return node
 
     def product(self, *, juxtaposed_only: bool = False) -> Node:
-        node, worded = self.factor(), False
+        node = self.factor()
+        worded = False
         while True:
             if self.peek.kind == "text":
-                node, worded = self.unit(node), True
-            elif not juxtaposed_only and self.accept("*"):
-                node = Node("*", (node, self.factor()))
-            elif not juxtaposed_only and self.accept("/"):
-                node = Node("/", (node, self.factor()))
-            elif not juxtaposed_only and self.accept("mod"):
-                node = Node("mod", (node, self.factor()))
+                node = Node("unit", (node,), self.unit())
+                worded = True
+            elif not juxtaposed_only and self.next_is("*", "/", "mod"):
+                operator = self.advance()
+                node = Node(operator, (node, self.factor()))
             elif self.accept("pmod"):
                 start = self.position
                 self.factor()
-                node, worded = Node("unit", (node,), "^mod" + self.text_since(start)), True
+                node = Node("unit", (node,), "^mod" + self.text_since(start))
+                worded = True
             elif self.next_is_atom(function=not juxtaposed_only):
                 apart = worded or self.peek.apart
-                node = (
-                    Node("phrase", (node, self.factor()))
-                    if apart
-                    else Node("*", (node, self.factor()), "adjacent")
-                )
+                pair = (node, self.factor())
+                node = Node("phrase", pair) if apart else Node("*", pair, "adjacent")
             else:
                 return node
 
-    def unit(self, node: Node) -> Node:
-        """Parse a unit, or any words, after a quantity: kept by name, without effect on the
+    def unit(self) -> str:
+        """Read a unit, or any words, after a quantity: kept by name, without effect on the
         value."""
-        words = [self.peek.text]
-        self.position += 1
+        words = [self.advance()]
         while True:
-            if self.peek.kind == "text" or (
-                self.next_is("/", "*") and self.tokens[self.position + 1].kind == "text"
-            ):
-                words.append(self.peek.text)
-            elif self.next_is("^"):
-                self.position += 1
+            if self.accept("^"):
                 start = self.position
                 self.script()
                 words.append("^" + self.text_since(start))
-                continue
+            elif self.peek.kind == "text" or (
+                self.next_is("/", "*") and self.tokens[self.position + 1].kind == "text"
+            ):
+                words.append(self.advance())
             else:
-                break
-            self.position += 1
-        return Node("unit", (node,), " ".join(words))
+                return " ".join(words)
 
     def factor(self) -> Node:
         minuses = 0
-        while sign := self.accept("-", "+"):
-            minuses += sign == "-"
+        while self.next_is("-", "+"):
+            minuses += self.advance() == "-"
         with self.nested():
             node = self.postfix(self.atom())
-        return reduce(lambda node, _: Node("neg", (node,)), range(minuses), node)
+        for _ in range(minuses):
+            node = Node("neg", (node,))
+        return node
 
     def postfix(self, node: Node) -> Node:
-        while True:
-            if self.accept("^"):
-                node = self.tower(node)
-            elif self.accept("!"):
-                node = Node("call", (node,), "!!") if self.accept("!") else Node("!", (node,))
-            elif self.accept("%"):
-                node = Node("%", (node,))
-            elif self.accept("°"):
+        while self.next_is("^", "!", "%", "°"):
+            operator = self.advance()
+            if operator == "^":
+                node = Node("^", (node, self.exponent()))
+            elif operator == "!" and self.accept("!"):
+                node = Node("call", (node,), "!!")
+            elif operator == "°":
                 node = Node("unit", (node,), "degree")
             else:
-                return node
+                node = Node(operator, (node,))
+        return node
+
+    def exponent(self) -> Node:
+        """Parse an exponent, right to left: 2^3^2 is 2^9."""
+        node = self.script()
+        return Node("^", (node, self.exponent())) if self.accept("^") else node
 
     def next_is_atom(self, *, function: bool) -> bool:
         """Return True if a factor follows without an operator. A number right after a number is a
         typo, not a product."""
-        kind, text = self.peek.kind, self.peek.text
+        kind = self.peek.kind
+        text = self.peek.text
         if kind == "number":
             return self.tokens[self.position - 1].kind != "number"
         if kind == "op":
             return text in ("(", "{", "[") or (text == "|" and not self.inside_bars)
-        return kind == "name" or (
-            kind == "word" and text not in _NO_ATOM and (function or text not in FUNCTIONS)
-        )
-
-    def tower(self, base: Node) -> Node:
-        """Parse exponents, right to left: 2^3^2 is 2^9."""
-        levels = [base, self.script()]
-        while self.accept("^"):
-            levels.append(self.script())
-        return reduce(lambda exponent, base: Node("^", (base, exponent)), reversed(levels))
+        if kind == "word":
+            return text not in _NO_ATOM and (function or text not in FUNCTIONS)
+        return kind == "name"
 
     def script(self) -> Node:
         """Parse a superscript or subscript: a braced expression, or a single signed atom."""
@@ -200,51 +245,46 @@ class _Parser(Cursor):
     def subscript(self) -> Node:
         r"""Parse the subscript of a name: an expression, or otherwise any text in braces, as of
         `S_{max}`."""
-        start, depth = self.position, self.depth
+        start = self.position
+        depth = self.depth
         try:
             return self.script()
         except ParseError:
-            self.position, self.depth = start, depth
+            self.position = start
+            self.depth = depth
         self.expect("{")
         level = 1
         while level:
-            if self.peek.kind == "end":
-                raise ParseError("unclosed subscript")
             level += self.next_is("{", r"\{") - self.next_is("}", r"\}")
-            self.position += 1
+            self.advance()
         return Node("text", text=self.text_since(start))
 
     def atom(self) -> Node:
         with self.nested():
-            return self.single()
-
-    def single(self) -> Node:
-        kind, text = self.peek.kind, self.peek.text
-        if kind in ("number", "name", "text", "word"):
-            self.position += 1
-        if kind == "number":
-            return self.number_atom(number(text))
-        if kind == "name":
-            return self.symbol(text)
-        if kind == "text":
-            return Node("text", text=text)
-        if kind == "word":
-            return self.word(text)
-        if self.next_is("(", "[", "{", r"\{"):
-            node = self.group()
-            return self.number_atom(node) if node.op == "number" and self.next_is("_") else node
-        if self.next_is("|") and not self.inside_bars:
-            return self.bars()
-        raise ParseError(f"unexpected {text!r}")
+            kind = self.peek.kind
+            if kind == "number":
+                return self.number_atom(number(self.advance()))
+            if kind == "name":
+                return self.symbol(self.advance())
+            if kind == "text":
+                return Node("text", text=self.advance())
+            if kind == "word":
+                return self.word(self.advance())
+            if self.next_is(*_CLOSING):
+                node = self.group()
+                bracketed = node.op == "number" and self.next_is("_")
+                return self.number_atom(node) if bracketed else node
+            if self.next_is("|") and not self.inside_bars:
+                return self.bars()
+            raise ParseError(f"unexpected {self.peek.text!r}")
 
     def number_atom(self, node: Node) -> Node:
-        whole = node.value is not None and node.text.isdecimal()
-        if whole and self.next_is("_"):
-            self.position += 1
+        if not node.text.isdecimal():
+            return node
+        if self.accept("_"):
             return Node("base", (node, self.script()), node.text)
-        if whole and (fraction := self.mixed_part()) is not None:
-            return Node("+", (node, fraction), "mixed")
-        return node
+        fraction = self.mixed_part()
+        return node if fraction is None else Node("+", (node, fraction), "mixed")
 
     def mixed_part(self) -> Node | None:
         r"""Parse the fraction of a mixed number, `2\frac{1}{3}` or `2 1/3`. Without one, return
@@ -252,69 +292,64 @@ class _Parser(Cursor):
         start = self.position
         if self.peek.apart:
             return None
-        if self.next_is("frac"):
-            self.position += 1
+        if self.accept("frac"):
             node = self.word("frac")
             if all(arg.op == "number" and arg.text.isdecimal() for arg in node.args):
                 return node
-        elif self.peek.kind == "number":
-            texts = [token.text for token in self.tokens[start : start + 3]]
-            if (
-                len(texts) == 3
-                and texts[1] == "/"
-                and texts[0].isdecimal()
-                and texts[2].isdecimal()
-            ):
-                self.position += 3
-                return Node("/", (number(texts[0]), number(texts[2])))
-        self.position = start
+            self.position = start
+        texts = [token.text for token in self.tokens[start : start + 3]]
+        if len(texts) == 3 and texts[1] == "/" and (texts[0] + texts[2]).isdecimal():
+            self.position += 3
+            return Node("/", (number(texts[0]), number(texts[2])))
         return None
 
     def symbol(self, name: str) -> Node:
-        primes = ""
+        letter = name
         while self.accept("'"):
-            primes += "'"
-        node = Node("name", text=name + primes)
+            name += "'"
+        node = Node("name", text=name)
         if self.accept("_"):
-            node = Node("name", (self.subscript(),), name + primes)
-        if name in _ABSTRACT_FUNCTIONS and self.next_is("("):
-            inside = self.group()
-            return Node("apply", (node, *(inside.args if inside.op == "group" else (inside,))))
+            node = Node("name", (self.subscript(),), name)
+        if letter in _ABSTRACT_FUNCTIONS and self.next_is("("):
+            return Node("apply", (node, *self.arguments()))
         return node
+
+    def arguments(self) -> tuple[Node, ...]:
+        """Parse arguments in brackets."""
+        inside = self.group()
+        return inside.args if inside.op in ("group", "list") else (inside,)
 
     def group(self) -> Node:
         """Parse brackets of any kind. One item in round brackets or braces is that item; several
         are a tuple, interval, list or set."""
         opening = self.expect(*_CLOSING)
-        bars, self.inside_bars = self.inside_bars, False
         closings = (")", "]") if opening in ("(", "[") else (_CLOSING[opening],)
+        bars = self.inside_bars
+        self.inside_bars = False
         if opening == r"\{":
             self.set_builder()
-        empty = opening == r"\{" and self.next_is(*closings)
-        content = Node("list") if empty else self.over() if opening == "{" else self.answer()
+        if opening == r"\{" and self.next_is(*closings):
+            content = Node("list")
+        else:
+            content = self.over() if opening == "{" else self.answer()
         closing = self.expect(*closings)
         self.inside_bars = bars
-        if opening == r"\{" and content.op == "rel":
+        if opening == "{" or (opening == r"\{" and content.op == "rel"):
             return content
-        if opening == "{" or (opening == "(" and closing == ")" and content.op != "list"):
+        if opening + closing == "()" and content.op != "list":
             return content
-        return Node(
-            "group", content.args if content.op == "list" else (content,), opening + closing
-        )
+        items = content.args if content.op == "list" else (content,)
+        return Node("group", items, opening + closing)
 
     def set_builder(self) -> None:
         r"""Read over `x \mid` or `x \in \mathbb{R} :`, so that the condition that follows is the
         set."""
-        names = [
-            token.text
-            if token.kind in ("name", "word")
-            else token.text * (token.text in ("in", "|", ":"))
-            for token in self.tokens
-        ]
-        rest = names[self.position : self.position + 4]
-        if self.peek.kind == "name" and len(rest) > 1 and rest[1] in ("|", ":"):
+        if self.peek.kind != "name":
+            return
+        texts = [token.text for token in self.tokens[self.position + 1 : self.position + 4]]
+        if texts[0] in ("|", ":"):
             self.position += 2
-        elif self.peek.kind == "name" and rest[1:3] == ["in", "reals"] and rest[3] in ("|", ":"):
+        elif texts[:2] == ["in", "reals"] and texts[2] in ("|", ":"):
             self.position += 4
 
     def bars(self) -> Node:
@@ -326,11 +361,8 @@ class _Parser(Cursor):
         return Node("abs", (inside,))
 
     def word(self, name: str) -> Node:
-        if name == "emptyset":
-            return Node("group", text=r"\{\}")
-        if name == "reals":
-            infinity = Node("constant", text="infty")
-            return Node("group", (Node("neg", (infinity,)), infinity), "()")
+        if name in ("emptyset", "reals"):
+            return EMPTY_SET if name == "emptyset" else REALS
         if name in ("pi", "infty"):
             return Node("constant", text=name)
         if name == "frac":
@@ -340,7 +372,7 @@ class _Parser(Cursor):
         if name in ("lfloor", "lceil"):
             inside = self.sum()
             self.expect("r" + name[1:])
-            return Node("floor" if name == "lfloor" else "ceil", (inside,))
+            return Node(name[1:], (inside,))
         if name in ("sum", "prod"):
             return self.series(name)
         if name == "int":
@@ -349,6 +381,8 @@ class _Parser(Cursor):
             return Node("apply", (self.argument(),), name)
         if name == "begin":
             return self.matrix()
+        if name == "sqrt":
+            return self.root()
         if name in FUNCTIONS:
             return self.call(name)
         raise ParseError(f"unexpected {name}")
@@ -357,116 +391,97 @@ class _Parser(Cursor):
         r"""Parse an argument as LaTeX does: a brace group, or one token, and of a number only its
         first digit (`\frac12`)."""
         token = self.peek
-        if token.kind == "number" and len(token.text) > 1 and token.text.isdecimal():
-            self.tokens[self.position] = Token("number", token.text[1:])
-            return number(token.text[0])
-        if token.kind == "number":
-            self.position += 1
-            return number(token.text)
-        return self.atom()
+        if token.kind != "number":
+            return self.atom()
+        if len(token.text) == 1 or not token.text.isdecimal():
+            return number(self.advance())
+        self.tokens[self.position] = Token("number", token.text[1:])
+        return number(token.text[0])
 
     def call(self, name: str) -> Node:
-        if name == "sqrt":
-            return self.root()
-        power = subscript = None
-        while operator := self.accept("^", "_"):
-            power, subscript = (
-                (self.script(), subscript) if operator == "^" else (power, self.script())
-            )
+        scripts: dict[str, Node] = {}
+        while self.next_is("^", "_"):
+            operator = self.advance()
+            scripts[operator] = self.script()
         if self.next_is("(", "{"):
-            inside = self.group()
-            args = inside.args if inside.op in ("group", "list") else (inside,)
+            args = self.arguments()
+        elif self.next_is(*FUNCTIONS):
+            args = (self.factor(),)
         else:
-            args = (self.call_without_brackets(),)
-        if name == "log" and subscript is not None:
-            args = (*args, subscript)
+            # \sin 2x \cos y is sin(2x) cos(y), \sin x / 2 is sin(x) / 2
+            args = (self.product(juxtaposed_only=True),)
+        if name == "log" and "_" in scripts:
+            args = (*args, scripts["_"])
+        power = scripts.get("^")
         if power == Node("neg", (number("1"),)):
             return Node("call", args, "arc" + name)
-        node = Node("call", tuple(map(_in_radians, args)) if name in TRIGONOMETRIC else args, name)
+        if name in TRIGONOMETRIC:
+            args = tuple(map(_in_radians, args))
+        node = Node("call", args, name)
         return node if power is None else Node("^", (node, power))
 
-    def call_without_brackets(self) -> Node:
-        r"""Parse an unbracketed argument: `\sin 2x \cos y` is sin(2x) cos(y), `\sin x / 2` is
-        sin(x) / 2, `\sin \sin x` nests."""
-        if self.peek.kind == "word" and self.peek.text in FUNCTIONS:
-            return self.factor()
-        return self.product(juxtaposed_only=True)
-
     def root(self) -> Node:
-        degree: Node | None = None
+        degree: tuple[Node, ...] = ()
         if self.accept("["):
-            degree = self.sum()
+            degree = (self.sum(),)
             self.expect("]")
         inside = self.group() if self.next_is("{", "(") else self.atom()
-        return Node("call", (inside,) if degree is None else (inside, degree), "sqrt")
+        return Node("call", (inside, *degree), "sqrt")
+
+    def bounds(self) -> tuple[Node, Node]:
+        """Parse the bounds of a sum, product or integral."""
+        self.expect("_")
+        low = self.script()
+        self.expect("^")
+        return low, self.script()
 
     def series(self, name: str) -> Node:
-        self.expect("_")
-        start = self.script()
+        start, stop = self.bounds()
         if start.op != "rel" or start.text != "=" or start.args[0].op != "name":
             raise ParseError("a series needs its variable and start")
-        self.expect("^")
-        stop = self.script()
         return Node(name, (start.args[1], stop, self.product()), start.args[0].text)
 
     def integral(self) -> Node:
         r"""Parse `\int_a^b f(x) dx`, whose differential ends it."""
-        self.expect("_")
-        low = self.script()
-        self.expect("^")
-        high = self.script()
-        names = [token.text if token.kind == "name" else "" for token in self.tokens]
-        end = next(
-            (
-                at
-                for at in range(self.position, len(names) - 1)
-                if names[at] == "d" and names[at + 1]
-            ),
-            None,
-        )
-        if end is None:
-            raise ParseError("an integral needs its differential")
-        body = _Parser([*self.tokens[self.position : end], Token("end", "")])
-        body.depth = self.depth
-        inside = Node("number", text="1", value=Fraction(1)) if end == self.position else body.sum()
-        if end != self.position and body.peek.kind != "end":
-            raise ParseError("not an integrand")
-        self.position = end + 2
-        return Node("int", (low, high, inside), names[end + 1])
+        low, high = self.bounds()
+        start = self.position
+        while self.peek.text != "d" or self.tokens[self.position + 1].kind != "name":
+            self.advance()
+        integrand = [*self.tokens[start : self.position], Token("end", "")]
+        inner = _Parser(integrand, self.depth)
+        body = inner.whole(inner.sum) if len(integrand) > 1 else number("1")
+        self.advance()
+        return Node("int", (low, high, body), self.advance())
 
     def matrix(self) -> Node:
         environment = self.environment_name()
         if environment == "array" and self.accept("{"):
             while not self.accept("}"):
-                if self.peek.kind == "end":
-                    raise ParseError("unclosed array")
-                self.position += 1
+                self.advance()
         rows: list[tuple[Node, ...]] = [()]
         while not self.accept("end"):
             rows[-1] += (self.relation(),)
             while self.peek.kind == "separator" and environment in _LISTS:
-                self.position += 1
-            while separator := self.accept("&", "\\\\"):
-                if separator == "\\\\" and not self.next_is("end"):
+                self.advance()
+            while self.next_is("&", "\\\\"):
+                if self.advance() == "\\\\" and not self.next_is("end"):
                     rows.append(())
-        if self.environment_name() != environment or len({len(row) for row in rows}) != 1:
+        width = len(rows[0])
+        if self.environment_name() != environment or any(len(row) != width for row in rows):
             raise ParseError("not a rectangular matrix")
-        if environment in _LISTS:
-            if len(rows[0]) != 1:
-                raise ParseError("not a list of equations")
-            return Node("list", tuple(row[0] for row in rows)) if len(rows) > 1 else rows[0][0]
-        if len(rows) == len(rows[0]) == 1:
+        if environment in _LISTS and width != 1:
+            raise ParseError("not a list of equations")
+        if len(rows) == width == 1:
             return rows[0][0]
+        if environment in _LISTS:
+            return Node("list", tuple(row[0] for row in rows))
         return Node("matrix", tuple(Node("row", row) for row in rows))
 
     def environment_name(self) -> str:
         self.expect("{")
         name = ""
         while not self.accept("}"):
-            if self.peek.kind == "end":
-                raise ParseError("unclosed environment")
-            name += self.peek.text
-            self.position += 1
+            name += self.advance()
         if name not in _MATRICES | _LISTS:
             raise ParseError(f"unknown environment {name}")
         return name

@@ -7,11 +7,11 @@ as it is, and then as a quantity where one of the two texts settles that it is o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rlmods.grading.grader.units import Unit, read_unit
 
@@ -31,7 +31,9 @@ _IN_TOTAL = re.compile(r"\s+(?:in total|in all|altogether)\Z")
 _TEXT = re.compile(r"\\(?:text|textrm|mathrm|mbox|operatorname|rm)\*?\s*\{([^{}]*)\}")
 _TEMPERATURE = re.compile(r"(?:°|\bdegrees?\b)\s*(?:([Cc])(?:elsius)?|[Ff](?:ahrenheit)?)\b")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_SCALE = re.compile(rf"({'|'.join(_SCALES)})\b\s*")
+_SCALE = re.compile(rf"\A({'|'.join(_SCALES)})\b\s*")
+_GAP = re.compile(rf"{_SPACES}(?:\\cdot)?{_SPACES}")
+_PLAIN = re.compile(_NUMBER, re.ASCII)
 MAX_CHARS = 120
 """Longer texts are not read as quantities; this bounds the search for the end of a unit."""
 
@@ -46,6 +48,22 @@ class Quantity:
     number. letters: `5m` or `5 N m`, and `5 K`, which may be thousands."""
 
 
+class Part(NamedTuple):
+    """A number with a unit, as of `1 hour 30 minutes`."""
+
+    value: str
+    power: int
+    """Power of ten of a word such as "million" before the unit."""
+    words: str
+    """The unit, "" if there is none."""
+    is_glued: bool
+    """True if there is no space before the unit."""
+
+    @property
+    def unit(self) -> Unit | None:
+        return read_unit(self.words or "unit")
+
+
 def readings(answer: str, gold: str) -> Iterator[tuple[str, str]]:
     """Yield the (answer, gold) to compare: as written, and as quantities.
 
@@ -53,11 +71,13 @@ def readings(answer: str, gold: str) -> Iterator[tuple[str, str]]:
     m` or `5m` is read as a quantity only for an answer with a unit: as the product of a symbol it
     is not 5."""
     yield answer, gold
-    given, wanted = read_quantity(answer), read_quantity(gold)
-    if (wanted is None and given is not None and given.kind != "letters") or (
-        wanted is not None and (given is not None or wanted.kind == "certain")
-    ):
-        yield answer if given is None else given.text, gold if wanted is None else wanted.text
+    given = read_quantity(answer)
+    wanted = read_quantity(gold)
+    if wanted is None:
+        if given is not None and given.kind != "letters":
+            yield given.text, gold
+    elif given is not None or wanted.kind == "certain":
+        yield answer if given is None else given.text, wanted.text
 
 
 @lru_cache(maxsize=4096)
@@ -69,91 +89,79 @@ def read_quantity(text: str) -> Quantity | None:
     """
     if len(text) > MAX_CHARS:
         return None
-    start = 0 if (label := _LABEL.match(text)) is None else label.end()
-    rest = _IN_TOTAL.sub(
-        "", _TEMPERATURE.sub(_temperature, _TEXT.sub(r" \1 ", text[start:]))
-    ).rstrip(" .\n")
-    position, parts = 0, list[tuple[str, str, str]]()
-    while position < len(rest):
-        match = _QUANTITY.match(rest, position)
-        if match is None or match.end() == match.end("value") < len(rest):
-            return None
-        parts.append(
-            (
-                match["value"],
-                match["unit"] or "",
-                "glued" if match["unit"] and not match["space"] else "",
-            )
-        )
-        position = match.end()
-    units = [_scaled_unit(unit) for _, unit, _ in parts]
-    if not parts or any(unit is None for _, _, unit in units) or rest.endswith(" and"):
+    label = _LABEL.match(text)
+    start = 0 if label is None else label.end()
+    rest = _TEXT.sub(r" \1 ", text[start:])
+    rest = _TEMPERATURE.sub(_temperature, rest)
+    rest = _IN_TOTAL.sub("", rest).rstrip(" .\n")
+    parts = [] if rest.endswith(" and") else _parts(rest)
+    if not parts or any(part.unit is None for part in parts):
         return None
-    value, (power, words, _) = parts[0][0], units[0]
+    value, power, words, is_glued = parts[0]
     if len(parts) > 1:
-        total = _compound([value for value, _, _ in parts], units)
+        total = _total(parts)
         if total is None:
             return None
-        value = (
-            rf"\frac{{{total.numerator}}}{{{total.denominator}}}"
-            if total.denominator > 1
-            else str(total)
-        )
-    elif not parts[0][1] and rest == text[start:]:
+        value = str(total)
+        if total.denominator > 1:
+            value = rf"\frac{{{total.numerator}}}{{{total.denominator}}}"
+    elif not words and not power and rest == text[start:]:
         return None
     scaled = rf"{value}\cdot 10^{{{power}}}" if power else value
-    in_text = text[start:] != rest and _TEXT.search(text, start) is not None
-    return Quantity(
-        f"{text[:start]}{scaled}" + (rf"\text{{ {words}}}" if words else ""),
-        _kind(words, parts[0][2], in_text),
-    )
+    unit = rf"\text{{ {words}}}" if words else ""
+    in_text = _TEXT.search(text, start) is not None
+    return Quantity(f"{text[:start]}{scaled}{unit}", _kind(words, is_glued, in_text))
 
 
-def _kind(words: str, glued: str, in_text: bool) -> Literal["certain", "letter", "letters"]:
+def _parts(text: str) -> list[Part]:
+    """Return the numbers with their units that are all of a text, otherwise nothing."""
+    parts = []
+    position = 0
+    while position < len(text):
+        match = _QUANTITY.match(text, position)
+        if match is None or match.end() == match.end("value") < len(text):
+            return []
+        words = _GAP.sub(_gap, match["unit"] or "").replace(r"\Omega", "ohm").strip()
+        scale = _SCALE.match(words)
+        power = 0 if scale is None else _SCALES[scale[1]]
+        is_glued = bool(match["unit"]) and not match["space"]
+        parts.append(Part(match["value"], power, _SCALE.sub("", words), is_glued))
+        position = match.end()
+    return parts
+
+
+def _gap(match: re.Match[str]) -> str:
+    return "*" if "cdot" in match[0] else " " * bool(match[0])
+
+
+def _kind(words: str, is_glued: bool, in_text: bool) -> Literal["certain", "letter", "letters"]:
     names = re.findall("[A-Za-z]+", words)
     if in_text or any(len(name) > 1 for name in names):
         return "certain"
-    if glued or names == ["K"] or (len(names) > 1 and "/" not in words):
+    if is_glued or names == ["K"] or (len(names) > 1 and "/" not in words):
         return "letters"
-    return "certain" if len(names) != 1 else "letter"
+    return "letter" if len(names) == 1 else "certain"
 
 
-def _scaled_unit(text: str) -> tuple[int, str, Unit | None]:
-    """Return the power of ten of a leading "million", the unit without it, and its size."""
-    text = re.sub(
-        _SPACES + r"(?:\\cdot)?" + _SPACES,
-        lambda match: "*" if "cdot" in match[0] else " " * bool(match[0]),
-        text,
-    )
-    words = text.replace(r"\Omega", "ohm").strip()
-    scale = _SCALE.match(words)
-    words = words if scale is None else words[scale.end() :]
-    return (
-        0 if scale is None else _SCALES[scale[1]],
-        words,
-        read_unit(words) if words else read_unit("unit"),
-    )
-
-
-def _compound(values: list[str], units: list[tuple[int, str, Unit | None]]) -> Fraction | None:
+def _total(parts: Sequence[Part]) -> Fraction | None:
     """Return the sum of quantities in the first unit; None if each is not less than one of the unit
     before it."""
-    total, previous = Fraction(0), None
-    for value, (power, words, unit) in zip(values, units, strict=True):
-        assert unit is not None
-        plain = value.replace(",", "")
-        if power or not words or re.fullmatch(_NUMBER, plain, re.ASCII) is None:
+    total = Fraction(0)
+    previous: Unit | None = None
+    for part in parts:
+        plain = part.value.replace(",", "")
+        unit = part.unit
+        if unit is None or part.power or not part.words or not _PLAIN.fullmatch(plain):
             return None
         size = Fraction(plain) * unit.factor
-        if previous is not None and (
-            previous.powers != unit.powers
-            or not unit.factor < previous.factor
-            or not size < previous.factor
-        ):
-            return None
-        total, previous = total + size, unit
-    assert units[0][2] is not None
-    return total / units[0][2].factor
+        if previous is not None:
+            is_smaller = max(unit.factor, size) < previous.factor
+            if previous.powers != unit.powers or not is_smaller:
+                return None
+        total += size
+        previous = unit
+    first = parts[0].unit
+    return None if first is None else total / first.factor
 
 
 def _temperature(match: re.Match[str]) -> str:

@@ -12,28 +12,33 @@ from rlmods.grading.grader.characters import plain_characters
 
 MAX_CHARS = 1000
 """Longer texts are not answers; this bounds the input of every pattern and of the parser."""
+HALF_DAYS = frozenset(("am", "pm"))
 
 _SWITCH = re.compile(
-    r"\\(?:(?:display|text|script|scriptscript)style|footnotesize|scriptsize|normalsize|normalfont|tiny|small|[lL]arge|LARGE|[hH]uge|"
-    r"bf(?:series)?|it(?:shape)?|rm(?:family)?|sf|tt|em|boldmath|centering|(?:math)?strut|nonumber|notag|noindent|no?limits|limits|"
-    r"left\.?|right\.?|middle|[bB]igg?[lrm]?|thinspace)(?![A-Za-z])"
+    r"\\(?:(?:display|text|script|scriptscript)style|footnotesize|scriptsize|normalsize|normalfont"
+    r"|tiny|small|[lL]arge|LARGE|[hH]uge|bf(?:series)?|it(?:shape)?|rm(?:family)?|sf|tt|em"
+    r"|boldmath|centering|(?:math)?strut|nonumber|notag|noindent|no?limits|limits|left\.?|right\.?"
+    r"|middle|[bB]igg?[lrm]?|thinspace)(?![A-Za-z])"
 )
 """Commands that only change how what follows looks."""
 _APART = re.compile(
-    r"\\(?:hfill|enspace|therefore)(?![A-Za-z])|\\q?quad(?![A-Za-z](?!_))|\\(?:hspace|vspace|kern|[hv]?phantom|label|tag)\*?\s*\{[^{}]*\}"
+    r"\\(?:hfill|enspace|therefore)(?![A-Za-z])|\\q?quad(?![A-Za-z](?!_))"
+    r"|\\(?:hspace|vspace|kern|[hv]?phantom|label|tag)\*?\s*\{[^{}]*\}"
 )
 """Wide spaces, and invisible commands with their argument. They become form feeds, over which no
 product reaches (`tokenize`)."""
 _COLOUR = re.compile(
-    r"\\(?:text)?color(?:box)?\s*(?:\[[^\[\]{}]*\]\s*)?\{[^{}]*\}|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}"
+    r"\\(?:text)?color(?:box)?\s*(?:\[[^\[\]{}]*\]\s*)?\{[^{}]*\}"
+    r"|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}"
 )
 _WRAPPER = re.compile(
-    r"\\(?:boxed|fbox|framebox|makebox|underline|uline|emph|ensuremath|bm|pmb|boldsymbol|mathnormal|mathop|mathord|vec|overrightarrow|"
-    r"smash)\*?(?![A-Za-z])\s*"
+    r"\\(?:boxed|fbox|framebox|makebox|underline|uline|emph|ensuremath|bm|pmb|boldsymbol|mathnormal"
+    r"|mathop|mathord|vec|overrightarrow|smash)\*?(?![A-Za-z])\s*"
 )
 """Commands whose argument, in braces, is what counts."""
 _NUMBER_SETS = re.compile(
-    r"\\(?:mathbb|mathbf|mathds|Bbb|bb)\s*(?:\{\s*([RZNQC])\s*\}|([RZNQC])(?![A-Za-z]))|\\([RZNQ])(?![A-Za-z])|([ℝℤℕℚℂ])"
+    r"\\(?:mathbb|mathbf|mathds|Bbb|bb)\s*(?:\{\s*([RZNQC])\s*\}|([RZNQC])(?![A-Za-z]))"
+    r"|\\([RZNQ])(?![A-Za-z])|([ℝℤℕℚℂ])"
 )
 _NUMBER_SET = {
     **dict.fromkeys("Rℝ", r"\reals "),
@@ -61,13 +66,12 @@ _SPACED_THOUSANDS = re.compile(
     r"(?<![\d.,/^_])[1-9]\d{0,2}(?:(?:\\[,; ]|[ ~])\d{3})+(?!\d|\s*/|\s*\\[dt]?frac)", re.ASCII
 )
 _SPACE = re.compile(r"\\[,; ]|[ ~]")
-HALF_DAYS = frozenset(("am", "pm"))
 _HALF_DAY = re.compile(
-    r"(\d)(?:\s|~|\\[,;: ])*"
-    r"(?:\\(?:text|textrm|textsc|mathrm|rm)\s*\{\s*([aApP])(?:\.\s?)?[mM]\.?\s*\}|([AP])M\b|([apAP])\.\s?[mM]\b\.?|(?<=[\d "
-    r"~])([ap])m\b)"
+    r"(\d)(?:\s|~|\\[,;: ])*(?:"
+    r"\\(?:text|textrm|textsc|mathrm|rm)\s*\{\s*([aApP])(?:\.\s?)?[mM]\.?\s*\}"
+    r"|([AP])M\b|([apAP])\.\s?[mM]\b\.?|(?<=[\d ~])([ap])m\b)"
 )
-_LEADING = re.compile(r"(?:\s|~=|=(?![=<>])|\\(?:approx|therefore)(?![A-Za-z]))+")
+_LEADING = re.compile(r"\A(?:\s|~=|=(?![=<>])|\\(?:approx|therefore)(?![A-Za-z]))*")
 _NO_SOLUTION = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?\.?", re.IGNORECASE)
 _ALL_REALS = re.compile(
     r"(?:[a-z] (?:is|can be) )?(?:any|all|every|(?:the )?set of(?: all)?)(?: the)? "
@@ -88,50 +92,65 @@ def clean(text: str) -> str:
     text = plain_characters(text)
     if r"\begin" not in text:
         text = _DOUBLED.sub(r"\\", text)
-    text = _SIGN_IN_BRACES.sub(r"\1", _SIGN_IN_TEXT.sub(r"\1", text))
-    text = _NUMBER_SETS.sub(lambda match: _NUMBER_SET[next(filter(None, match.groups()))], text)
-    text = _NEGATIVE_SPACE.sub("", _DEGREES.sub("°", _MATH_DELIMITERS.sub(_between_formulas, text)))
+    text = _SIGN_IN_TEXT.sub(r"\1", text)
+    text = _SIGN_IN_BRACES.sub(r"\1", text)
+    text = _NUMBER_SETS.sub(lambda match: _NUMBER_SET[match[match.lastindex or 0]], text)
+    text = _MATH_DELIMITERS.sub(_between_formulas, text)
+    text = _DEGREES.sub("°", text)
+    text = _NEGATIVE_SPACE.sub("", text)
     if "\\" in text:
-        text = _WRAPPER.sub(" ", _COLOUR.sub(" ", _SWITCH.sub(" ", _APART.sub("\f", text))))
-    text = _SPACED_THOUSANDS.sub(
-        lambda match: _SPACE.sub("", match[0]), _BRACED_MARK.sub(r"\1", text)
-    )
-    text = _HALF_DAY.sub(_half_day, _TRAILING.sub("", text).strip())
-    if "real" in text.lower() and _ALL_REALS.fullmatch(
-        " ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())
-    ):
+        text = _APART.sub("\f", text)
+        for pattern in (_SWITCH, _COLOUR, _WRAPPER):
+            text = pattern.sub(" ", text)
+    text = _BRACED_MARK.sub(r"\1", text)
+    text = _SPACED_THOUSANDS.sub(lambda match: _SPACE.sub("", match[0]), text)
+    text = _TRAILING.sub("", text).strip()
+    text = _HALF_DAY.sub(_half_day, text)
+    return _in_words(text) or _without_braces(_LEADING.sub("", text))
+
+
+def _in_words(text: str) -> str | None:
+    """Return the set that a text describes, None for another text."""
+    if "real" not in text.lower() and "solution" not in text.lower():
+        return None
+    words = " ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())
+    if _ALL_REALS.fullmatch(words):
         return r"\reals"
-    if "solution" in text.lower() and _NO_SOLUTION.fullmatch(
-        " ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())
-    ):
-        return r"\emptyset"
-    if text.startswith(("=", "~", "\\")) and (leading := _LEADING.match(text)) is not None:
-        text = text[leading.end() :]
-    while text.startswith("{") and text.endswith("}") and closing_brace(text, 1) == len(text) - 1:
+    return r"\emptyset" if _NO_SOLUTION.fullmatch(words) else None
+
+
+def _without_braces(text: str) -> str:
+    while text.startswith("{") and closing_brace(text, 1) == len(text) - 1:
         text = text[1:-1].strip()
     return text
 
 
 def _between_formulas(match: re.Match[str]) -> str:
     """Return a form feed for delimiters beside a space or another delimiter, as of two formulas,
-    and nothing for those of `2$\\pi$`."""
+    and nothing for the delimiters of `2$\\pi$`."""
     return "" if match[0] in ("$", r"\$", r"\(", r"\)", r"\[", r"\]") else "\f"
 
 
 def _half_day(match: re.Match[str]) -> str:
-    letter = next(filter(None, match.groups()[1:]))
-    return rf"{match[1]}\text{{ {letter.lower()}m}}"
+    letter = match[match.lastindex or 0].lower()
+    return rf"{match[1]}\text{{ {letter}m}}"
 
 
 def clean_pair(answer: str, gold: str) -> tuple[str, str]:
     """Return an answer and its gold without style. Currency signs become units where the other text
     has another one, or words."""
-    marks, gold_marks = (set(_CURRENCY_SIGN.findall(text)) for text in (answer, gold))
-    others = (answer if not marks else "", gold if not gold_marks else "")
-    if marks != gold_marks and ((marks and gold_marks) or any(map(_LETTER.search, others))):
-        answer, gold = (_CURRENCY.sub(_currency_unit, text) for text in (answer, gold))
+    marks = set(_CURRENCY_SIGN.findall(answer))
+    gold_marks = set(_CURRENCY_SIGN.findall(gold))
+    if marks and gold_marks:
+        has_units = marks != gold_marks
+    else:
+        has_units = bool(_LETTER.search(gold if marks else answer)) and marks != gold_marks
+    if has_units:
+        answer = _CURRENCY.sub(_currency_unit, answer)
+        gold = _CURRENCY.sub(_currency_unit, gold)
     if _LETTER_CHOICE.search(answer) or _LETTER_CHOICE.search(gold):
-        answer, gold = (_BOLD_LETTER.sub(r"\1", text) for text in (answer, gold))
+        answer = _BOLD_LETTER.sub(r"\1", answer)
+        gold = _BOLD_LETTER.sub(r"\1", gold)
     return clean(answer), clean(gold)
 
 

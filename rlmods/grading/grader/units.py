@@ -137,16 +137,21 @@ _COUNTED = (
     "items item;objects object;shares share;rows row;columns column;groups group;classes "
     "class;laps lap;trips trip;servings serving"
 )
-_BASE = {
-    word: Unit(Fraction(factor), frozenset({(base, 1)} if base else ()))
-    for base, (_, sizes) in _MEASURES.items()
-    for words, factor in sizes.items()
-    for word in words.split()
-} | {
-    word: Unit(Fraction(1), frozenset({(noun.split()[0], 1)}))
-    for noun in _COUNTED.split(";")
-    for word in noun.split()
-}
+
+
+def _base_units() -> dict[str, Unit]:
+    units = {}
+    for base, (_, sizes) in _MEASURES.items():
+        for words, factor in sizes.items():
+            unit = Unit(Fraction(factor), frozenset({(base, 1)} if base else ()))
+            units.update(dict.fromkeys(words.split(), unit))
+    for words in _COUNTED.split(";"):
+        unit = Unit(Fraction(1), frozenset({(words.split()[0], 1)}))
+        units.update(dict.fromkeys(words.split(), unit))
+    return units
+
+
+_BASE = _base_units()
 _COMPOUND = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "fps": "ft/s"}
 _PREFIXES = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _SUFFIXES = {"squared": 2, "cubed": 3}
@@ -155,7 +160,9 @@ SYMBOLS = frozenset("msghLlKJNWVA")
 WORDS = (frozenset(_BASE) - SYMBOLS | frozenset((*_COMPOUND, *_PREFIXES))) - {"in"}
 r"""Units that are recognised without `\text`."""
 _PART = re.compile(
-    r"\s*(?:(?P<over>/|per\b)|(?P<times>\*)|(?P<word>[A-Za-z]+)\.?(?:\s*\^\s*\{?(?P<power>-?\d)\}?)?)\s*",
+    r"\s*(?:(?P<over>/|per\b)|(?P<times>\*)"
+    r"|(?P<word>[A-Za-z]+)\.?(?:\s*\^\s*\{?(?P<power>-?\d)\}?)?(?:\s*(?P<suffix>squared|cubed)\b)?"
+    r")\s*",
     re.ASCII,
 )
 
@@ -164,8 +171,12 @@ _PART = re.compile(
 def read_unit(text: str) -> Unit | None:
     """Return the unit written as `km/h`, `square meters`, `cm^2` or `miles per hour`; None for
     other words."""
-    position, sign, prefix, found = 0, 1, 1, False
-    factor, powers = Fraction(1), Counter[str]()
+    position = 0
+    sign = 1
+    prefix = 1
+    factor = Fraction(1)
+    powers = Counter[str]()
+    unit = None
     while position < len(text):
         match = _PART.match(text, position)
         if match is None:
@@ -176,21 +187,20 @@ def read_unit(text: str) -> Unit | None:
         elif match["word"] in _PREFIXES:
             prefix = _PREFIXES[match["word"]]
         elif match["word"]:
-            word = match["word"]
-            power = int(match["power"] or 1) * prefix
-            if (suffix := re.match(r"\s*(squared|cubed)\b\s*", text[position:])) is not None:
-                power, position = power * _SUFFIXES[suffix[1]], position + suffix.end()
-            unit = (
-                read_unit(_COMPOUND[word])
-                if word in _COMPOUND
-                else _BASE.get(word) or (_BASE.get(word.lower()) if len(word) > 2 else None)
-            )
+            unit = _base_unit(match["word"])
             if unit is None:
                 return None
-            prefix, found = 1, True
-            factor *= unit.factor ** (sign * power)
+            power = sign * prefix * int(match["power"] or 1) * _SUFFIXES.get(match["suffix"], 1)
+            prefix = 1
+            factor *= unit.factor**power
             for base, exponent in unit.powers:
-                powers[base] += sign * power * exponent
-    if not found or prefix != 1:
+                powers[base] += power * exponent
+    if unit is None or prefix != 1:
         return None
     return Unit(factor, frozenset((base, power) for base, power in powers.items() if power))
+
+
+def _base_unit(word: str) -> Unit | None:
+    if word in _COMPOUND:
+        return read_unit(_COMPOUND[word])
+    return _BASE.get(word) or (_BASE.get(word.lower()) if len(word) > 2 else None)

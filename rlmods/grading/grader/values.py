@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from math import gcd
 
-from rlmods.grading.grader.evaluate import POINTS, evaluate, free_names
+from rlmods.grading.grader.evaluate import POINTS, evaluate, free_names, unknowns
 from rlmods.grading.grader.numbers import Undefined, Value, as_mp, close, is_real
 from rlmods.grading.grader.rules import STRICT, Rules
 from rlmods.grading.grader.style import MAX_CHARS, clean_pair
 from rlmods.grading.grader.syntax import Node
-from rlmods.grading.grader.units import Unit, read_unit
+from rlmods.grading.grader.units import read_unit
 
-_PLAIN = re.compile(
-    r"([-+]?)(?:\\[dt]?frac\{([0-9]{1,100})\}\{([0-9]{1,100})\}|([0-9]{1,100})/([0-9]{1,100})|([0-9]{1,100}(?:\.[0-9]{0,100})?|\.[0-9]{1,100}))°?"
-)
+_PLAIN = re.compile(r"([-+]?(?:\d{1,100}(?:/\d{1,100}|\.\d{0,100})?|\.\d{1,100}))°?", re.ASCII)
+_FRACTION = re.compile(r"(?<![\d.])\\[dt]?frac\{(\d{1,100})\}\{(\d{1,100})\}", re.ASCII)
 _WRAPPER = re.compile(
-    r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|mathrm|mathbf|mathit|mathsf|bold)\s*\{([^{}]*)\}"
+    r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|mathrm|mathbf|mathit|mathsf"
+    r"|bold)\s*\{([^{}]*)\}"
 )
 _CHOICE_LABEL = re.compile(
     r"(?i:(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?:? ?)(?=\(?[A-Z]\b)"
@@ -53,58 +52,56 @@ def same_plain(answer: str, gold: str, rules: Rules = STRICT) -> bool | None:
         return False
     if answer == gold:
         return True
-    gold_number, answer_number = plain_number(gold), plain_number(answer)
-    if gold_number is not None and answer_number is not None:
-        if rules.form == "number" and not _is_reduced(answer):
-            return False
-        if answer_number == gold_number:
-            return True
-        digits = rules.repeating_digits
-        return _is_rounding(gold_number, answer, answer_number, digits) or _is_rounding(
-            answer_number, gold, gold_number, digits
-        )
-    return _same_text(answer, gold)
+    gold_number = plain_number(gold)
+    answer_number = plain_number(answer)
+    if gold_number is None or answer_number is None:
+        return _same_text(answer, gold)
+    if rules.form == "number" and not _is_reduced(answer, answer_number):
+        return False
+    if answer_number == gold_number:
+        return True
+    digits = rules.repeating_digits
+    if _is_rounding(gold_number, answer, answer_number, digits):
+        return True
+    return _is_rounding(answer_number, gold, gold_number, digits)
 
 
 def plain_number(text: str) -> Fraction | None:
     """Return the value of an integer, decimal or simple fraction; None for any other text."""
-    match = _PLAIN.fullmatch(text)
-    if match is None:
+    match = _PLAIN.fullmatch(_FRACTION.sub(r"\1/\2", text))
+    try:
+        return None if match is None else Fraction(match[1])
+    except ZeroDivisionError:
         return None
-    sign, frac_top, frac_bottom, slash_top, slash_bottom, decimal = match.groups()
-    top, bottom = frac_top or slash_top, frac_bottom or slash_bottom
-    if not decimal and not int(bottom):
-        return None
-    value = Fraction(decimal) if decimal else Fraction(int(top), int(bottom))
-    return -value if sign == "-" else value
 
 
-def _is_reduced(text: str) -> bool:
-    """Return True for a plain number that is no fraction, or one in lowest terms other than n/1."""
-    match = _PLAIN.fullmatch(text)
-    assert match is not None
-    if match[6]:
-        return True
-    top, bottom = int(match[2] or match[4]), int(match[3] or match[5])
-    return bottom > 1 and gcd(top, bottom) == 1
+def _is_reduced(text: str, value: Fraction) -> bool:
+    """Return True for a plain number that is not a fraction, or one in lowest terms other than
+    n/1."""
+    _, slash, bottom = _FRACTION.sub(r"\1/\2", text).rstrip("°").partition("/")
+    return not slash or value.denominator == int(bottom) > 1
 
 
 def _same_text(answer: str, gold: str) -> bool | None:
-    answer_words, gold_words = strip_markup(answer), strip_markup(gold)
+    """Return the verdict of a gold in words or a letter of a choice, None for other golds."""
+    answer_words = strip_markup(answer)
+    gold_words = strip_markup(gold)
     if answer_words == gold_words:
         return True
+    same = answer_words.casefold() == gold_words.casefold()
     if gold_words.casefold() in _SHORT_WORDS:
-        return answer_words.casefold() == gold_words.casefold()
-    answer_words, gold_words = _without_label(answer_words), _without_label(gold_words)
-    if re.fullmatch("[A-Z]", gold_words) and (choice := _CHOICE.match(answer_words)):
-        return choice[1] == gold_words and _OTHER_CHOICE.search(answer_words, choice.end()) is None
+        return same
+    answer_words = _without_label(answer_words)
+    gold_words = _without_label(gold_words)
+    choice = _CHOICE.match(answer_words)
+    if choice is not None and re.fullmatch("[A-Z]", gold_words):
+        other = _OTHER_CHOICE.search(answer_words, choice.end())
+        return choice[1] == gold_words and other is None
     is_words = _WORDS.fullmatch(gold_words) is not None
-    if (
-        (is_words or _WRAPPER.fullmatch(gold))
-        and answer_words.casefold() == gold_words.casefold()
-        and any(map(_ANY_CASE.fullmatch, (answer_words, gold_words)))
-    ):
-        return True
+    if is_words or _WRAPPER.fullmatch(gold):
+        same = answer_words.casefold() == gold_words.casefold()
+        if same and any(map(_ANY_CASE.fullmatch, (answer_words, gold_words))):
+            return True
     return False if is_words and not _SYMBOLS.fullmatch(gold_words) else None
 
 
@@ -117,8 +114,10 @@ def _without_label(words: str) -> str:
 def strip_markup(text: str) -> str:
     """Return `text` without markup of prose. Braces are removed only if no command is left whose
     arguments they could be."""
-    while (plain := _WRAPPER.sub(r"\1", text)) != text:
+    plain = _WRAPPER.sub(r"\1", text)
+    while plain != text:
         text = plain
+        plain = _WRAPPER.sub(r"\1", text)
     text = re.sub(r"\\[ ,;:!]|~", " ", text)
     if not re.search(r"[\\^_]", text):
         text = text.replace("{", " ").replace("}", " ")
@@ -128,35 +127,31 @@ def strip_markup(text: str) -> str:
 
 def same_value(gold: Node, answer: Node, rules: Rules) -> bool:
     """Return True if two single values are equal, with their units, percent signs and rounding."""
-    if gold.op == "base" or answer.op == "base":
+    if "base" in (gold.op, answer.op):
         return gold.op == "base" and answer.op == "number" and gold.text == answer.text
-    if gold.op == "text" or answer.op == "text":
+    if "text" in (gold.op, answer.op):
         return gold.op == answer.op and gold.text.casefold() == answer.text.casefold()
-    if (
-        not rules.any_letter_order
-        and gold.op == "*"
-        and gold.text == "adjacent"
-        and letters(gold) is not None
-    ):
-        return letters(gold) == letters(answer)
+    if gold.op == "*" and gold.text == "adjacent" and not rules.any_letter_order:
+        word = letters(gold)
+        if word is not None:
+            return word == letters(answer)
     factor = _unit_factor(gold, answer, rules)
     if factor is None:
         return False
     has_unit = "unit" in (gold.op, answer.op)
-    gold, answer = (node.args[0] if node.op == "unit" else node for node in (gold, answer))
+    gold = gold.args[0] if gold.op == "unit" else gold
+    answer = answer.args[0] if answer.op == "unit" else answer
     if has_unit and "%" in (gold.op, answer.op):
         return False
     if factor != 1:
-        answer = Node("*", (answer, Node("number", text="", value=factor)))
+        answer = Node("*", (answer, Node("number", value=factor)))
     if gold.op == "%" and answer.op != "%":
         return same_value(gold.args[0], answer, rules) or _equal(gold, answer)
     if answer.op == "%" and gold.op != "%":
         return _equal(gold, answer) or (rules.percent_as_number and _equal(gold, answer.args[0]))
-    return (
-        _equal(gold, answer)
-        or _is_rounded_decimal(gold, answer, rules)
-        or _is_rounded_decimal(answer, gold, rules)
-    )
+    if _equal(gold, answer) or _is_rounded_decimal(gold, answer, rules):
+        return True
+    return _is_rounded_decimal(answer, gold, rules)
 
 
 def _unit_factor(gold: Node, answer: Node, rules: Rules) -> Fraction | None:
@@ -165,20 +160,21 @@ def _unit_factor(gold: Node, answer: Node, rules: Rules) -> Fraction | None:
 
     An answer's words are a unit only if they are known, or those of the gold.
     """
-    words = _unit_words(answer)
-    if answer.op != "unit" or (gold.op == "unit" and words == _unit_words(gold)):
+    if answer.op != "unit" or (gold.op == "unit" and _words(answer) == _words(gold)):
         return Fraction(1)
-    unit = read_unit(answer.text) if not answer.text.startswith("^") else None
+    unit = read_unit(answer.text)
     if unit is None:
         return Fraction(1) if rules.any_unit else None
-    gold_unit = read_unit(gold.text) if gold.op == "unit" else unit
-    if gold_unit is None or Unit(unit.factor, gold_unit.powers) != unit:
-        return Fraction(1) if rules.any_unit and gold_unit is None else None
-    return unit.factor / gold_unit.factor
+    if gold.op != "unit":
+        return Fraction(1)
+    gold_unit = read_unit(gold.text)
+    if gold_unit is None:
+        return Fraction(1) if rules.any_unit else None
+    return unit.factor / gold_unit.factor if unit.powers == gold_unit.powers else None
 
 
-def _unit_words(node: Node) -> str:
-    return " ".join(node.text.casefold().split()) if node.op == "unit" else ""
+def _words(unit: Node) -> str:
+    return " ".join(unit.text.casefold().split())
 
 
 def letters(node: Node) -> str | None:
@@ -186,54 +182,57 @@ def letters(node: Node) -> str | None:
     name. None for another node."""
     if node.op == "name" and not node.args and len(node.text) == 1:
         return node.text
-    parts = [letters(arg) for arg in node.args] if node.op == "*" else [None]
-    return None if None in parts else "".join(part or "" for part in parts)
+    if node.op != "*":
+        return None
+    word = ""
+    for arg in node.args:
+        part = letters(arg)
+        if part is None:
+            return None
+        word += part
+    return word
 
 
 def _equal(gold: Node, answer: Node) -> bool:
     """Return True if equal at every random point at which both are real or both complex."""
-    if free_names(gold) - {"e", "i"} != free_names(answer) - {"e", "i"}:
-        return _equal_at(gold, answer, range(2)) and _equal_at(gold, answer, range(POINTS))
-    return _equal_at(gold, answer, range(POINTS if free_names(gold) - {"e", "i"} else 1))
+    if unknowns(gold) != unknowns(answer) and not _equal_at(gold, answer, range(2)):
+        return False  # without the cost of more points
+    return _equal_at(gold, answer, range(POINTS if unknowns(gold) | unknowns(answer) else 1))
 
 
 def _equal_at(gold: Node, answer: Node, points: range) -> bool:
     compared = 0
     for point in points:
+        is_optional = point >= POINTS - 2
         try:
-            gold_value, answer_value = evaluate(gold, point), evaluate(answer, point)
+            gold_value = evaluate(gold, point)
+            answer_value = evaluate(answer, point)
         except Undefined:
-            if point < POINTS - 2:
+            if not is_optional:
                 raise
             continue
-        complex_branch = point >= POINTS - 2 and is_real(gold_value) != is_real(answer_value)
-        if not complex_branch and not close(gold_value, answer_value):
+        other_branch = is_optional and is_real(gold_value) != is_real(answer_value)
+        if not other_branch and not close(gold_value, answer_value):
             return False
         compared += 1
     return compared > 0
 
 
 def _is_rounded_decimal(exact: Node, decimal: Node, rules: Rules) -> bool:
-    negative = decimal.op == "neg"
-    literal = decimal.args[0] if negative else decimal
-    if (
-        literal.op != "number"
-        or "." not in literal.text
-        or literal.value is None
-        or "e" in literal.text.lower()
-        or "r" in literal.text
-    ):
+    literal = decimal.args[0] if decimal.op == "neg" else decimal
+    if literal.value is None or not re.fullmatch(r"\d*\.\d*", literal.text):
         return False
     if free_names(exact) - {"e"}:
         return False
     value = evaluate(exact)
     if not is_real(value):
         return False
-    digits = rules.repeating_digits if isinstance(value, Fraction) else rules.irrational_digits
-    rounded = -literal.value if negative else literal.value
-    return _is_rounding(
-        value if isinstance(value, Fraction) else value.real, literal.text, rounded, digits
-    )
+    digits = rules.repeating_digits
+    if not isinstance(value, Fraction):
+        value = value.real
+        digits = rules.irrational_digits
+    rounded = -literal.value if decimal.op == "neg" else literal.value
+    return _is_rounding(value, literal.text, rounded, digits)
 
 
 def _is_rounding(exact: Value, literal: str, value: Fraction, digits: int) -> bool:
@@ -242,24 +241,14 @@ def _is_rounding(exact: Value, literal: str, value: Fraction, digits: int) -> bo
 
     Requires two decimal places and `digits` significant digits: 0.00 is not 1/300.
     """
-    places = (
-        len(literal.partition(".")[2].rstrip("°"))
-        if "/" not in literal and "frac" not in literal
-        else 0
-    )
+    places = len(literal.partition(".")[2].rstrip("°"))
     num_digits = sum(map(str.isdigit, literal.lstrip("+-0.")))
-    if (
-        places < 2
-        or num_digits < digits
-        or (isinstance(exact, Fraction) and _is_finite_decimal(exact))
-    ):
+    if places < 2 or num_digits < digits:
+        return False
+    if isinstance(exact, Fraction) and _is_finite_decimal(exact):
         return False
     return bool(abs(as_mp(exact) - as_mp(value)) <= as_mp(Fraction(1, 2 * 10**places)))
 
 
 def _is_finite_decimal(value: Fraction) -> bool:
-    rest = value.denominator
-    for prime in (2, 5):
-        while rest % prime == 0:
-            rest //= prime
-    return rest == 1
+    return (10 ** value.denominator.bit_length()) % value.denominator == 0
