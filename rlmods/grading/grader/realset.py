@@ -152,7 +152,7 @@ def _interval(low: Value, low_closed: bool, high: Value, high_closed: bool) -> R
     if order == 0:
         return _point(low)
     ends: tuple[Value, ...] = (low, high)
-    inside = (False, low_closed, True, high_closed, False)
+    inside: tuple[bool, ...] = (False, low_closed, True, high_closed, False)
     if mp().isinf(as_mp(low)):
         ends = ends[1:]
         inside = inside[2:]

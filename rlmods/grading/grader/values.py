@@ -251,4 +251,5 @@ def _is_rounding(exact: Value, literal: str, value: Fraction, digits: int) -> bo
 
 
 def _is_finite_decimal(value: Fraction) -> bool:
-    return (10 ** value.denominator.bit_length()) % value.denominator == 0
+    power_of_ten: int = 10 ** value.denominator.bit_length()
+    return power_of_ten % value.denominator == 0

@@ -16,7 +16,7 @@ from tests.grading.redteam.rows import Graded, grade
 
 MAX_PAID = 0.01
 MAX_REFUSED = 0.03
-DOCS = Path(__file__).parents[2] / "docs" / "security.md"
+DOCS = Path(__file__).parents[3] / "docs" / "security.md"
 
 
 @cache
