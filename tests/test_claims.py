@@ -17,7 +17,7 @@ from rlmods.config.options import CONF
 from rlmods.lab.statistics import mean_interval
 from rlmods.run import name
 from rlmods.run.saved import SavedRun
-from tests.config.test_compose import plan
+from tests.support.composed import composed
 from tests.support.saved_runs import write_run
 from tests.test_docs import script
 
@@ -57,7 +57,7 @@ class TestExperiments:
                 config.sampling._target_,
             )
             for config in (
-                plan("experiment=dapo_ladder", f"{group}={option}", "data.num_train=100").config
+                composed("experiment=dapo_ladder", f"{group}={option}", "data.num_train=100").config
                 for option in options
             )
         ]
@@ -68,8 +68,10 @@ class TestExperiments:
         assert changes == [[0], [1], [2], [3], [4]]
 
     def test_the_last_step_of_the_ladder_is_dapo(self) -> None:
-        ladder = plan("experiment=dapo_ladder", "variant=ladder_6_dynamic", "data.num_train=100")
-        dapo = plan("algo=dapo", "data.num_train=100")
+        ladder = composed(
+            "experiment=dapo_ladder", "variant=ladder_6_dynamic", "data.num_train=100"
+        )
+        dapo = composed("algo=dapo", "data.num_train=100")
         assert (ladder.parts, ladder.batch) == (dapo.parts, dapo.batch)
 
     def test_commands_name_the_folders_that_are_read(self, tmp_path: Path) -> None:

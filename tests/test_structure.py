@@ -52,7 +52,7 @@ GROUPS = [
 ]
 OTHERS = {"experiment", "logger", "optimizer", "trainer", "variant"}
 """Groups whose options configure, or extend, classes of other libraries."""
-SERVICES = {"cli", "config", "distributed", "grading", "lab", "memory", "run", "training"}
+SERVICES = {"cli", "config", "distributed", "grading", "lab", "run", "training"}
 """Packages that are not configuration groups."""
 NOT_CHOSEN = {
     "algo": {"Batch", "Learner", "PolicyGradientSettings"},
@@ -257,7 +257,7 @@ LAYERS: tuple[set[str], ...] = (
     {"distributed", "logger", *GROUPS} - {"algo", "callbacks"},
     {"training"},
     {"algo"},
-    {"config", "memory", "callbacks"},
+    {"config", "callbacks"},
     {"cli"},
 )
 """Packages from the lowest layer to the highest. `run` (files of a run) is used by parts and by

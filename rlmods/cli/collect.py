@@ -46,7 +46,7 @@ from rlmods.cli.command import (
     take_settings,
 )
 from rlmods.config.instantiate import instantiate, parse_settings
-from rlmods.config.plan import max_prompt_tokens, short_prompts
+from rlmods.config.lengths import max_prompt_tokens, short_prompts
 from rlmods.environment import SingleTurn
 from rlmods.errors import UserError
 from rlmods.policy import Policy

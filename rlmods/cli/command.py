@@ -4,7 +4,6 @@ resumable output files and progress."""
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,15 +25,15 @@ from rlmods.config import compose, plugins
 from rlmods.config import schema as schema  # registers settings with Hydra
 from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
-from rlmods.config.plan import Plan
 from rlmods.config.received import OPTIONAL, read_received
 from rlmods.config.rules import GRADING_RULES, RULES
+from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError
 from rlmods.policy.hf import exported
 from rlmods.run import dumps, name
 from rlmods.run import saved_form as saved_form  # registers ${oc.env:NAME}
 from rlmods.run.jsonl import JsonlWriter, read_rows
-from rlmods.run.settings import leaves
+from rlmods.run.settings import Override, leaves
 
 S = TypeVar("S")
 INTERRUPTED = "interrupted: finished rows are saved; run the same command again to continue"
@@ -78,7 +77,7 @@ def find_policy(source: str, overrides: Sequence[str] = ()) -> tuple[str | Path,
         UserError: the run has not exported its policy, or an override selects another policy.
     """
     for override in overrides:
-        if re.match(r"[+~]*policy\b", override):
+        if Override.parse(override).top == "policy":
             raise UserError(f"{override}: the policy is {source}; remove one of the two")
     saved = Path(source).expanduser() / "config.yaml"
     return exported(source), saved if saved.is_file() else None
@@ -116,7 +115,7 @@ def _composed(
         f"+{field.name}={'null' if field.default is None else field.default}"
         for field in (fields(settings) if settings else ())
     ]
-    overridden = {override.lstrip("+~").split("=")[0] for override in overrides}
+    overridden = {Override.parse(text).key for text in overrides}
     name = "train"
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -145,9 +144,8 @@ def take_settings(config: DictConfig, kind: type[S]) -> S:
 
 def compose_run(
     overrides: Sequence[str], kind: type[S], *, trains: bool = True
-) -> tuple[Plan, DictConfig, S]:
-    """Compose the run that the overrides select, and return its parts, its configuration and the
-    command's own settings.
+) -> tuple[RunSpec, S]:
+    """Compose the run that the overrides select, and return it with the command's own settings.
 
     Args:
         trains: whether the run is to be trained. If not, only data and reward have to fit together,
@@ -159,15 +157,13 @@ def compose_run(
     """
     config, choices = _composed(overrides, None, (), kind)
     settings = take_settings(config, kind)
-    own = tuple(f"{f.name}=" for f in fields(kind))  # type: ignore[arg-type]
-    run_overrides = [override for override in overrides if not override.startswith(own)]
+    own = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    run_overrides = [text for text in overrides if Override.parse(text).key not in own]
     if not trains:
-        compose.without_validation(config.data, "data", run_overrides)
-    return (
-        compose.plan(config, choices, run_overrides, RULES if trains else GRADING_RULES),
-        config,
-        settings,
-    )
+        typed = map(Override.parse, run_overrides)
+        compose.hold_out_nothing(config.data, "data", list(typed))
+    rules = RULES if trains else GRADING_RULES
+    return compose.run_spec(config, choices, run_overrides, rules), settings
 
 
 def _config_with_run(saved: Path, keys: set[str], typed: set[str]) -> dict[str, Any]:
@@ -178,7 +174,7 @@ def _config_with_run(saved: Path, keys: set[str], typed: set[str]) -> dict[str, 
     assert isinstance(primary, dict)
     validation = run.get("validation")
     if isinstance(validation, dict) and (
-        validation.get("reward") is None or "reward@validation.reward" in typed
+        validation.get("reward") is None or "validation.reward" in typed
     ):
         validation.pop("reward", None)  # it would take the place of an option that is typed
     keys = {key for key in keys if key in run or key not in OPTIONAL}

@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlmods.cli.command import command, configuration, find_policy
 from rlmods.config.instantiate import instantiate
-from rlmods.config.plan import max_prompt_tokens, short_prompts, without_long_prompts
+from rlmods.config.lengths import max_prompt_tokens, short_prompts, without_long_prompts
 from rlmods.config.validation import read_validation
 from rlmods.errors import UserError
 from rlmods.lab.statistics import bootstrap_interval

@@ -17,19 +17,19 @@ from rlmods.callbacks import Summary
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
 from rlmods.cli.console import plain_errors, silence_libraries
 from rlmods.cli.sweep import run_member
-from rlmods.cli.table import show_plan
-from rlmods.config import compose
+from rlmods.cli.table import show_run
+from rlmods.config import build, compose
 from rlmods.distributed.collectives import is_first_rank, is_lost_connection
 from rlmods.distributed.strategy import check_resume
 from rlmods.errors import UserError
 from rlmods.logger import JsonlLogger, trackers
-from rlmods.memory.allocator import keep_freed_memory
 from rlmods.run import name
 from rlmods.run.directory import RunDir
 from rlmods.run.lock import is_locked
 from rlmods.run.resume import list_checkpoints
 from rlmods.run.saved_form import saved_form
 from rlmods.run.secrets import clean_urls
+from rlmods.training.allocator import keep_freed_memory
 from rlmods.training.out_of_memory import (
     advise,
     explain_out_of_memory,
@@ -47,12 +47,14 @@ def run_job(config: DictConfig) -> float | None:
     Return the result of a member of a sweep (`run_member`), which a sweeper may maximize."""
     hydra = HydraConfig.get()
     keep_freed_memory()
+    # once: the default directory is named by the time
+    config.run_dir = str(Path(config.run_dir).expanduser().absolute())
     choices = dict(hydra.runtime.choices)
     overrides: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # as typed
     if hydra.mode == RunMode.MULTIRUN:
         return run_member(
             config,
-            plan=lambda: compose.plan(config, choices, overrides),
+            checked=lambda: compose.run_spec(config, choices, overrides).config,
             train=lambda: _signal_status(train(config, choices, overrides)),
         )
     with plain_errors(lambda: _resume_hint(config, overrides)):
@@ -122,22 +124,24 @@ def train(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> 
         UserError: a user's mistake.
     """
     silence_libraries()
-    plan = compose.plan(config, choices, overrides)
+    spec = compose.run_spec(config, choices, overrides)
     with explain_out_of_memory(
         "loading", lambda _: "adapter=lora policy.dtype=bfloat16, or a smaller policy.name=..."
     ):
-        learner = plan.learner()
-    num_ranks = plan.num_ranks()
-    run_dir = RunDir.open(config, automatic_precision="trainer.precision" in plan.automatic)
-    label = clean_urls(plan.label)
-    trackers.configure(config.logger, run_dir.path, label)
-    trainer = plan.trainer(
+        loaded = build.load(spec)
+    learner = loaded.learner
+    num_ranks = build.num_ranks(spec, loaded.config)
+    run_dir = RunDir.open(loaded.config, automatic_precision=loaded.precision is not None)
+    label = clean_urls(spec.label)
+    trackers.configure(loaded.config.logger, run_dir.path, label)
+    trainer = build.trainer(
+        loaded.config,
         [
             Summary(
                 run_dir,
-                plan.label,
-                plan.choices,
-                len(plan.long_prompts),
+                spec.label,
+                spec.choices,
+                loaded.num_long_prompts,
                 config.seed,
                 overrides,
                 config.get("fork"),
@@ -146,12 +150,12 @@ def train(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> 
         [JsonlLogger(run_dir.metrics, run_dir.iteration)],
     )
     check_resume(trainer.strategy, run_dir.checkpoint)
-    show_plan(plan, learner, run_dir, num_ranks)
-    settings = {"label": label, **saved_form(config)}
+    show_run(loaded, run_dir, num_ranks)
+    settings = {"label": label, **saved_form(loaded.config)}
     trackers.start(trainer.loggers, run_dir.path, settings)
     try:
         trainer.fit(
-            learner, datamodule=plan.data(), ckpt_path=run_dir.checkpoint, weights_only=True
+            learner, datamodule=loaded.data(), ckpt_path=run_dir.checkpoint, weights_only=True
         )
     except DeadlineError:  # GracefulStop has recorded it; run_job() reports it
         pass

@@ -1,242 +1,249 @@
 """Predict the memory of a run: `python -m rlmods.plan [group=option] [key=value]`, with the
 overrides of `train.py`.
 
-Loads configuration, data and tokenizer, but no weights. Prints GiB on one device by part and stage,
-the stage with the peak, and the overrides that lower it.
+Loads no weights. Prints GiB on one device by part: weights, gradients and optimizer state follow
+from the number of parameters; activations, key-value cache and logits from the largest batch that
+the settings allow. Teachers, reward models and what FSDP gathers in an update are not counted;
+`batch.preflight=true` measures the update itself.
 
-    num_gpus=8              number of devices on all nodes, if trainer.devices is auto gpu_gib=80
-    memory of one device trainer.accelerator=cpu predicts the memory of a process instead
-    (`perf/peak_memory_mb` without a GPU)
-
-`trainer.precision=auto` stands for its choice on GPUs with bfloat16, or for that of this machine
-with trainer.accelerator=cpu.
-
-    python -m rlmods.plan --table
-
-prints bytes per parameter of the policy, by algorithm and strategy.
-"""
+    num_gpus=8      number of devices on all nodes, if trainer.devices is auto
+    gpu_gib=80      memory of one device"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from rlmods.adapter import NoAdapter
-from rlmods.cli.command import command, compose_run, configuration
-from rlmods.config import compose
-from rlmods.config.plan import Plan
+import torch
+from hydra.utils import get_class
+from omegaconf import DictConfig
+from torch import nn
+
+from rlmods.cli.command import command, compose_run
+from rlmods.config.instantiate import instantiate
+from rlmods.config.lengths import max_prompt_tokens, short_prompts
+from rlmods.config.run_spec import RunSpec
 from rlmods.distributed.precision import choose
+from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.errors import UserError
-from rlmods.memory.footprint import SHARDED, Footprint, footprint, persistent
-from rlmods.memory.inputs import Devices, build_networks, num_bytes, optimizer_copies
+from rlmods.needs import KLNeeds, PreferenceNeeds, ReferenceNeeds, needs_of
+from rlmods.policy import Policy
+from rlmods.policy.linear_logprobs import logits_per_chunk
+from rlmods.rollout import Local
+from rlmods.rollout.turns import MultiTurn, num_added_tokens
+from rlmods.training.row_shape import row_shape
 
 USABLE = 0.9
-"""Fraction of GPU memory for tensors; the rest is for the CUDA context, NCCL buffers and
-fragmentation."""
+"""Fraction of GPU memory for tensors."""
 GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Settings:
+class PlanSettings:
     """Options of this command, described in the module's docstring."""
 
     num_gpus: int = 8
     gpu_gib: float = 80
 
     def __post_init__(self) -> None:
-        if (
-            not isinstance(self.num_gpus, int)
-            or isinstance(self.num_gpus, bool)
-            or self.num_gpus < 1
-        ):
+        if type(self.num_gpus) is not int or self.num_gpus < 1:
             raise UserError(f"num_gpus={self.num_gpus}: must be a whole number of at least 1")
-        if (
-            isinstance(self.gpu_gib, bool)
-            or not isinstance(self.gpu_gib, int | float)
-            or self.gpu_gib <= 0
-        ):
-            raise UserError(f"gpu_gib={self.gpu_gib}: must be a number above 0")
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """Memory prediction for one run."""
+class Devices:
+    """Ranks of a run, `shards` of which share one copy of the networks. DDP copies gradients into
+    buckets; FSDP can offload its shards."""
 
-    plan: Plan
-    devices: Devices
-    settings: Settings
-    footprint: Footprint
-
-
-def predict(overrides: Sequence[str]) -> Prediction:
-    """Compose the run and predict its memory.
-
-    Raises:
-        UserError: an invalid override, or a run that would not start.
-    """
-    plan, config, settings = compose_run(overrides, Settings)
-    if config.policy.get("quantization") is not None:
-        raise UserError(
-            "policy.quantization: quantized weights are not predicted; type "
-            "policy.quantization=null for an upper bound"
-        )
-    devices = Devices.from_config(config.trainer, settings.num_gpus)
-    if devices.ranks != settings.num_gpus and any(
-        override.startswith("num_gpus=") for override in overrides
-    ):
-        raise UserError(
-            f"num_gpus={settings.num_gpus}, but this trainer has {devices.ranks}: type "
-            "trainer=fsdp or trainer=ddp"
-        )
-    plan.batch.check_ranks(devices.ranks, plan.algorithm.rows_per_prompt(plan.batch))
-    networks = build_networks(plan)
-    if devices.precision == "auto":
-        trained = next(iter(networks.trained.values()))
-        chosen = choose(trained, "cpu") if devices.on_cpu else choose(trained, "cuda", is_fast=True)
-        devices = replace(devices, precision=chosen.name)
-    return Prediction(plan, devices, settings, footprint(plan, networks, devices))
+    ranks: int = 1
+    shards: int = 1
+    has_buckets: bool = False
+    offloads: bool = False
 
 
-def report(prediction: Prediction) -> str:
+def read_devices(trainer: DictConfig, num_gpus: int) -> Devices:
+    """Read the group `trainer`, where `num_gpus` stands for devices that are not a number."""
+    devices = trainer.get("devices", 1)
+    strategy = trainer.get("strategy") or {}
+    counted = isinstance(devices, int) and devices > 0
+    ranks = devices * trainer.get("num_nodes", 1) if counted else num_gpus
+    kind = get_class(strategy["_target_"]) if "_target_" in strategy else object
+    if issubclass(kind, FSDP2):
+        check_replicas(strategy["replicas"], ranks)
+        return Devices(ranks, ranks // strategy["replicas"], offloads=strategy["offload"])
+    return Devices(ranks, has_buckets=issubclass(kind, DDP))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a transformer, and the bytes that its passes take. `query` and `key_value` are heads
+    x head size; `inner` is the feed-forward width of all experts that process a token."""
+
+    layers: int
+    hidden: int
+    query: int
+    key_value: int
+    inner: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Sizes:
+        """Read the sizes from a Hugging Face configuration of a language model."""
+        hidden, heads = config["hidden_size"], config["num_attention_heads"]
+        head_size = config.get("head_dim") or hidden // heads
+        key_value = (config.get("num_key_value_heads") or heads) * head_size
+        inner = config.get("moe_intermediate_size") or config.get("intermediate_size") or 4 * hidden
+        inner *= config.get("num_experts_per_tok") or 1
+        layers = config["num_hidden_layers"]
+        return cls(layers, hidden, heads * head_size, key_value, inner, config["vocab_size"])
+
+    def activations(self, tokens: float, itemsize: int, checkpointing: bool) -> float:
+        """Return T (24 h + 4 b (q + i)) a layer for T tokens and b bytes an element, and half a
+        layer for gradients: what autograd saves (after arXiv:2205.05198, section 4.1) with RMSNorm,
+        gated feed-forward and fused attention. With checkpointing a layer keeps its input, 4 h."""
+        layer = tokens * (24 * self.hidden + 4 * itemsize * (self.query + self.inner))
+        if checkpointing:
+            return self.layers * tokens * 4 * self.hidden + 1.5 * layer
+        return (self.layers + 0.5) * layer
+
+    def logits(self, tokens: float) -> float:
+        """Return two float32 chunks of logits, and the gradient of the output matrix."""
+        chunk = min(tokens * self.vocabulary, logits_per_chunk("cuda"))
+        return 2 * 4 * chunk + 4 * self.vocabulary * self.hidden
+
+    def cache(self, tokens: float, itemsize: int) -> float:
+        """Return the bytes of the key-value cache."""
+        return 2 * itemsize * self.layers * self.key_value * tokens
+
+
+def predict(
+    spec: RunSpec, policy: Policy, devices: Devices, precision: str
+) -> dict[str, dict[str, float]]:
+    """Return the bytes of one rank by part, for an update and for sampling in this process."""
+    with torch.device("meta"):
+        critic = spec.parts["critic"](policy) if "critic" in spec.parts else None
+        trained = [policy] if critic is None else [policy, critic]
+        held = _held(spec, policy, trained, devices)
+    is_cast = precision == "bf16-mixed"
+    itemsize = 2 if is_cast else policy.model.dtype.itemsize
+    num_weights = _num_bytes([policy]) / policy.model.dtype.itemsize
+    num_networks = _num_bytes(trained) / _num_bytes([policy])  # 1, or 2 with a critic
+    sizes = Sizes.of(policy.model.config.get_text_config().to_dict())
+    checkpointing = spec.config.policy.get("gradient_checkpointing", False)
+    prompt, response = _longest_row(spec, policy)
+    row = prompt + response
+    samples = spec.batch.samples if spec.algorithm.samples_responses else 1
+    rows = spec.batch.prompts // devices.ranks * samples
+    tokens = max(row, min(spec.batch.token_budget, rows * row))
+    update = held | {
+        "cast weights": 2 * num_weights * num_networks * (is_cast and devices.shards == 1),
+        "activations": sizes.activations(tokens, itemsize, checkpointing) * num_networks,
+        "logits": sizes.logits(tokens * response / row),
+    }
+    stages = {"update": update}
+    rollout = spec.parts.get("rollout")
+    engine = rollout.rollout if isinstance(rollout, MultiTurn) else rollout
+    if isinstance(engine, Local):
+        at_once = min(rows, engine.batch_size)
+        stages["sampling"] = held | {
+            "gathered weights": itemsize * num_weights * (devices.shards > 1),
+            "key-value cache": sizes.cache(at_once * row, itemsize),
+            "logits": 20 * at_once * sizes.vocabulary,
+        }
+    return stages
+
+
+def _held(
+    spec: RunSpec, policy: Policy, trained: Sequence[nn.Module], devices: Devices
+) -> dict[str, float]:
+    """Return the bytes that a rank holds in every stage."""
+    parts = spec.parts
+    gradients = _num_bytes(trained, trained=True)
+    sizes: dict[str, float] = {
+        "weights": _num_bytes(trained),
+        "gradients": gradients,
+        "optimizer state": _optimizer_copies(spec.config.optimizer) * gradients,
+    }
+    compares = "kl" in parts and needs_of(parts["kl"], KLNeeds).reference
+    if "preference" in parts:
+        compares = needs_of(parts["preference"], PreferenceNeeds).reference
+    if compares:
+        copies = needs_of(parts["reference"], ReferenceNeeds).copies_policy
+        model = policy if copies else parts["reference"](policy)
+        # of a copy under an adapter, only the adapter is copied
+        sizes["reference"] = _num_bytes([model], trained=model.base_fingerprint is not None)
+    share = 0 if devices.offloads else 1 / devices.shards
+    buckets = {"gradient buckets": gradients * devices.has_buckets}
+    return {name: size * share for name, size in sizes.items()} | buckets
+
+
+def _optimizer_copies(optimizer: DictConfig) -> float:
+    """Return the elements of optimizer state per trained weight, counted on one matrix."""
+    weight = nn.Parameter(torch.zeros(64, 64, device="cpu"))
+    weight.grad = torch.zeros_like(weight)
+    made = instantiate(optimizer, "optimizer", partial=True)([weight])
+    made.step()
+    state = made.state[weight].values()
+    return sum(x.numel() for x in state if torch.is_tensor(x) and x.ndim) / weight.numel()
+
+
+def _longest_row(spec: RunSpec, policy: Policy) -> tuple[int, int]:
+    """Return the tokens of the longest prompt and of the longest response."""
+    train = short_prompts(policy, spec.splits.train, max_prompt_tokens(spec.config, "data"))
+    shapes = [row_shape(row, policy, spec.algorithm.columns(spec.settings)) for row in train]
+    prompt = max(shape.prompt for shape in shapes)
+    response = max(shape.response for shape in shapes)
+    if spec.algorithm.samples_responses:
+        prompt += num_added_tokens(policy, spec.parts["rollout"], train)
+        response = max(response, spec.parts["rollout"].max_tokens)
+    return prompt, response
+
+
+def _num_bytes(networks: Sequence[nn.Module], *, trained: bool = False) -> int:
+    """Return the bytes of weights. `trained`: only those with a gradient."""
+    unique = {id(x): x for network in networks for x in network.parameters()}
+    return sum(x.numel() * x.itemsize for x in unique.values() if x.requires_grad or not trained)
+
+
+def advise(spec: RunSpec, devices: Devices, stage: Mapping[str, float]) -> list[str]:
+    """Return overrides that lower the memory of a stage."""
+    advice = ["trainer.strategy.offload=true" if devices.shards > 1 else "trainer=fsdp"]
+    if stage.get("key-value cache", 0) > stage["weights"]:
+        advice.insert(0, f"rollout.batch_size={spec.config.rollout.batch_size // 2}")
+    if stage.get("activations", 0) > stage["weights"]:
+        advice.insert(0, f"batch.token_budget={spec.batch.token_budget // 2}")
+    return advice
+
+
+def report(spec: RunSpec, settings: PlanSettings) -> str:
     """Return the table of parts and stages, the peak, and overrides that lower it."""
-    memory, devices, gpu_gib = prediction.footprint, prediction.devices, prediction.settings.gpu_gib
-    parts = dict.fromkeys(part for stage in memory.device.values() for part in stage)
-    sizes = {part: [stage.get(part, 0) / GIB for stage in memory.device.values()] for part in parts}
-    lines = [[part, *(f"{x:.2f}" for x in row)] for part, row in sizes.items() if max(row) >= 0.005]
-    lines.append(["**all**", *(f"**{memory.total(stage) / GIB:.2f}**" for stage in memory.device)])
-    text = [
-        _markdown([f"GiB on a {'process' if devices.on_cpu else 'device'}", *memory.device], lines),
-        "",
-    ]
-    text.append(f"precision: {devices.precision}")
-    peak, usable = (
-        f"peak: {memory.peak / GIB:.2f} GiB ({memory.peak / 2**20:.0f} MiB) in {memory.peak_stage}",
-        USABLE * gpu_gib,
-    )
-    fits = not devices.on_cpu and memory.peak <= usable * GIB
-    if not devices.on_cpu:
-        peak += (
-            f"; {'fits' if fits else 'does not fit'} {devices.ranks} x {gpu_gib:g} GiB, of which "
-            f"{usable:g} GiB are usable"
-        )
-    text.append(peak)
-    if memory.host:
-        text.append(
-            "CPU memory: GiB of rank 0: "
-            + ", ".join(f"{stage} {size / GIB:.2f}" for stage, size in memory.host.items())
-        )
-    if overrides := advise(prediction)[:3]:
-        text.append(f"to lower it, type {', then '.join(overrides)}")
+    devices = read_devices(spec.config.trainer, settings.num_gpus)
+    with torch.device("meta"):
+        policy: Policy = spec.adapter(instantiate(spec.config.policy, "policy")())
+    precision = str(spec.config.trainer.get("precision"))
+    if precision == "auto":
+        precision = choose(policy, "cuda", is_fast=True).name
+    stages = predict(spec, policy, devices, precision)
+    totals = {stage: sum(parts.values()) / GIB for stage, parts in stages.items()}
+    lines = [["GiB on a device", *stages], ["---"] * (1 + len(stages))]
+    for part in {part: None for stage in stages.values() for part in stage}:
+        cells = [f"{stage.get(part, 0) / GIB:.2f}" for stage in stages.values()]
+        lines.append([part, *cells])
+    lines.append(["**all**", *(f"**{total:.2f}**" for total in totals.values())])
+    peak = max(totals, key=lambda stage: totals[stage])
+    usable = USABLE * settings.gpu_gib
+    verdict = "fits" if totals[peak] <= usable else "does not fit"
+    have = f"{devices.ranks} x {settings.gpu_gib:g} GiB, of which {usable:g} GiB are usable"
+    text = [*(f"| {' | '.join(cells)} |" for cells in lines), "", f"precision: {precision}"]
+    text.append(f"peak: {totals[peak]:.2f} GiB in {peak}; {verdict} {have}")
+    text.append(f"to lower it, type {', then '.join(advise(spec, devices, stages[peak]))}")
     return "\n".join(text)
 
 
-def advise(prediction: Prediction) -> list[str]:
-    """Return overrides that lower the peak, those that affect the most bytes first."""
-    plan, devices, memory = prediction.plan, prediction.devices, prediction.footprint
-    stage, batch_size = memory.device[memory.peak_stage], plan.config.rollout.get("batch_size", 1)
-    generates, trainable = (
-        "key-value cache" in stage,
-        "adapter" in plan.algorithm.groups and isinstance(plan.adapter, NoAdapter),
-    )
-    activations = stage.get("activations", 0)
-    state = sum(stage[part] for part in (*SHARDED, "gradient buckets"))
-    options = [
-        (
-            stage.get("key-value cache", 0) + activations,
-            generates and batch_size > 1,
-            f"rollout.batch_size={batch_size // 2}",
-        ),
-        (stage.get("sampling engine", 0), True, "rollout=vllm_server"),
-        (
-            activations,
-            not generates and memory.microbatch.num > 1,
-            f"batch.token_budget={plan.batch.token_budget // 2}",
-        ),
-        (
-            activations,
-            not plan.config.policy.get("gradient_checkpointing", True),
-            "policy.gradient_checkpointing=true",
-        ),
-        (
-            state + stage.get("cast weights", 0),
-            not devices.fsdp and not devices.on_cpu,
-            "trainer=fsdp",
-        ),
-        (state, devices.shards < devices.ranks and devices.fsdp, "trainer.strategy.replicas=1"),
-        (state, trainable, "adapter=lora"),
-        (
-            state,
-            devices.fsdp and not devices.offload and not devices.on_cpu,
-            "trainer.strategy.offload=true",
-        ),
-        (stage.get("gathered weights", 0), not devices.autocast, "trainer.precision=bf16-mixed"),
-        (stage.get("gathered checkpoint", 0), True, "trainer.strategy.sharded_checkpoints=true"),
-    ]
-    return [
-        override
-        for size, useful, override in sorted(options, key=lambda option: -option[0])
-        if useful and size > 0
-    ]
-
-
-ALGORITHMS = ("sft", "dpo", "dapo", "grpo", "ppo", "ppo critic=shared", "grpo adapter=lora")
-STRATEGIES = {
-    "one device": "default",
-    "DDP": "ddp",
-    "FSDP, 8 ranks": "fsdp trainer.devices=8",
-    "FSDP, 32 ranks": "fsdp trainer.devices=32",
-    "FSDP, 32 ranks, 4 replicas": "fsdp trainer.devices=32 trainer.strategy.replicas=4",
-}
-LARGE = (
-    "policy=tiny",
-    "policy.pretrained=false",
-    "policy.hidden_size=2048",
-    "policy.num_layers=2",
-    "batch.prompts=32",
-    "data.level=1",
-)
-"""A policy whose heads and adapters are small relative to its trunk, as in a large model, on the
-smallest data set."""
-
-
-def table() -> str:
-    """Return the table of bytes per parameter of the policy that a rank holds in every stage."""
-    trainers = [
-        configuration([f"trainer={name}", "trainer.precision=32-true", *more]).trainer
-        for name, *more in map(str.split, STRATEGIES.values())
-    ]
-    lines = []
-    for algorithm in ALGORITHMS:
-        overrides = [*f"algo={algorithm}".split(), *LARGE]
-        plan = compose.plan(configuration(overrides), {}, overrides)
-        networks, copies = build_networks(plan), optimizer_copies(plan.config.optimizer)
-        per_rank = [
-            sum(persistent(networks, Devices.from_config(trainer, 8), copies).values())
-            for trainer in trainers
-        ]
-        lines.append(
-            [
-                f"`algo={algorithm}`",
-                *(f"{4 * size / num_bytes(networks.trained['policy']):.1f}" for size in per_rank),
-            ]
-        )
-    return _markdown(["bytes per parameter", *STRATEGIES], lines)
-
-
-def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines))
-
-
-def main(arguments: list[str]) -> None:
-    def action() -> str:
-        if "--table" not in arguments:
-            return report(predict(arguments))
-        if len(arguments) > 1:
-            raise UserError("--table takes no overrides")
-        return table()
-
-    command(arguments, __doc__, action)
+def main(arguments: Sequence[str]) -> None:
+    command(arguments, __doc__, lambda: report(*compose_run(arguments, PlanSettings)))
 
 
 if __name__ == "__main__":

@@ -84,15 +84,15 @@ def redteam(
     Raises:
         UserError: an invalid override, a run that would not start, or data without answers.
     """
-    plan, config, settings = compose_run(overrides, Settings, trains=False)
-    if "reward" not in plan.parts:
-        raise UserError(f"algo={config.algo.name} has no reward: type algo=dapo")
-    max_tokens = int(getattr(plan.parts.get("rollout"), "max_tokens", 512))
+    spec, settings = compose_run(overrides, Settings, trains=False)
+    if "reward" not in spec.parts:
+        raise UserError(f"algo={spec.config.algo.name} has no reward: type algo=dapo")
+    max_tokens = int(getattr(spec.parts.get("rollout"), "max_tokens", 512))
     report = attack(
-        plan.parts["reward"],
-        plan.splits.train,
+        spec.parts["reward"],
+        spec.splits.train,
         settings,
-        seed=config.seed,
+        seed=spec.config.seed,
         max_tokens=max_tokens,
         record=record,
     )

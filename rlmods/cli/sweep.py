@@ -98,7 +98,7 @@ def check_members(config: DictConfig) -> list[Path]:
             with open_dict(task):
                 del task["hydra"]
             with plain_member(overrides):
-                compose.plan(task, dict(member.hydra.runtime.choices), list(overrides))
+                compose.run_spec(task, dict(member.hydra.runtime.choices), list(overrides))
     finally:
         HydraConfig.instance().cfg = started
     return list(folders)
@@ -127,12 +127,14 @@ def _check_run_dir(overrides: Sequence[str]) -> None:
             )
 
 
-def run_member(config: DictConfig, plan: Callable[[], object], train: Callable[[], int]) -> float:
+def run_member(
+    config: DictConfig, checked: Callable[[], DictConfig], train: Callable[[], int]
+) -> float:
     """Run a member of a sweep unless it is finished, and return its best `val/accuracy`, NaN
     without validation.
 
     Args:
-        plan: composes and checks the configuration, and completes it.
+        checked: checks the configuration and returns it completed.
         train: trains; returns the exit status of a run that a signal ended, 0 of others.
 
     Raises:
@@ -143,8 +145,7 @@ def run_member(config: DictConfig, plan: Callable[[], object], train: Callable[[
     folder = Path(config.run_dir)
     try:
         if is_finished(folder):
-            plan()
-            RunDir.check_settings(config)
+            RunDir.check_settings(checked())
             print(f"{folder}: finished already", flush=True)
             return best_accuracy(folder)
         if config.resume is None and (folder / "config.yaml").exists():

@@ -14,44 +14,43 @@ from rlmods.run.directory import RunDir
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner
-    from rlmods.config.plan import Plan
+    from rlmods.config.build import LoadedRun
+    from rlmods.config.run_spec import RunSpec
 
 
 @rank_zero_only
-def show_plan(
-    plan: Plan,
-    learner: Learner,
-    directory: RunDir,
-    num_ranks: int = 1,
-    console: Console | None = None,
+def show_run(
+    run: LoadedRun, directory: RunDir, num_ranks: int = 1, console: Console | None = None
 ) -> None:
     """Print the parts, the sizes of an iteration and its batches, the models and the precision of a
     run."""
-    length = f"{plan.config.trainer.max_iterations} iterations{_passes(plan)}"
+    spec = run.spec
+    learner = run.learner
+    length = f"{run.config.trainer.max_iterations} iterations{_passes(run)}"
     lines = {
-        "parts": _parts(plan),
+        "parts": _parts(spec),
         **_models(learner),
-        **_reference(plan, learner),
-        **_teacher(plan, learner),
-        **_data(plan),
-        "iteration": _iteration(plan, num_ranks),
-        "optimizer": _optimizer(plan),
+        **_reference(spec, learner),
+        **_teacher(spec, learner),
+        **_data(run),
+        "iteration": _iteration(spec, num_ranks),
+        "optimizer": _optimizer(spec),
         **_forward(learner),
-        "precision": _precision(plan),
-        "length": f"{length}, validation every {plan.validation.every}",
-        "run_dir": str(directory.path) + _origin(plan, directory),
+        "precision": _precision(run),
+        "length": f"{length}, validation every {spec.validation.every}",
+        "run_dir": str(directory.path) + _origin(run, directory),
     }
     width = max(map(len, lines))
     console = console or Console()
-    console.out(plan.label, style="bold", highlight=False)
+    console.out(spec.label, style="bold", highlight=False)
     for name, value in lines.items():
         console.out(f"{name:<{width}}  {value}", highlight=False)
 
 
-def _parts(plan: Plan) -> str:
-    shown = (*plan.parts, "data", "policy", "adapter")
+def _parts(spec: RunSpec) -> str:
+    shown = (*spec.parts, "data", "policy", "adapter")
     return "  ".join(
-        f"{group}={choice}" for group, choice in plan.choices.items() if group in shown
+        f"{group}={choice}" for group, choice in spec.choices.items() if group in shown
     )
 
 
@@ -71,12 +70,12 @@ def _models(learner: Learner) -> dict[str, str]:
     return lines
 
 
-def _reference(plan: Plan, learner: Learner) -> dict[str, str]:
+def _reference(spec: RunSpec, learner: Learner) -> dict[str, str]:
     """Return the line of the reference; offline algorithms without one have no line."""
     if learner.reference is None:
-        return {"reference": "none (no KL term)"} if plan.algorithm.samples_responses else {}
+        return {"reference": "none (no KL term)"} if spec.algorithm.samples_responses else {}
     origin = "another model"
-    if plan.choices.get("reference") == "policy":
+    if spec.choices.get("reference") == "policy":
         main = next(iter(learner.networks.values()))
         has_adapter = not all(p.requires_grad for p in main.parameters())
         origin = f"a frozen copy{' of the trained weights' if has_adapter else ''}"
@@ -93,25 +92,25 @@ def _reference_parameters(learner: Learner) -> list[nn.Parameter]:
     return list(tensors.values())
 
 
-def _iteration(plan: Plan, num_ranks: int) -> str:
-    batch = plan.batch
+def _iteration(spec: RunSpec, num_ranks: int) -> str:
+    batch = spec.batch
     line = f"{batch.prompts} rows"
-    if plan.algorithm.samples_responses:
+    if spec.algorithm.samples_responses:
         rows = batch.prompts * batch.samples
         line = f"{batch.prompts} prompts x {batch.samples} samples = {rows} responses"
-    filters_groups = needs_of(plan.parts.get("sampling"), SamplingNeeds).group
-    if filters_groups and getattr(plan.settings, "surplus", "") == "keep":
+    filters_groups = needs_of(spec.parts.get("sampling"), SamplingNeeds).group
+    if filters_groups and getattr(spec.settings, "surplus", "") == "keep":
         line += "; surplus groups are carried over to the next one"
-    if getattr(plan.parts.get("rollout"), "ahead", 0):
+    if getattr(spec.parts.get("rollout"), "ahead", 0):
         line += "; the next one is sampled while this one is trained on"
     if num_ranks > 1:
         line += f"; {batch.prompts // num_ranks} prompts on each of {num_ranks} ranks"
     return line
 
 
-def _optimizer(plan: Plan) -> str:
-    batch = plan.batch
-    rows = batch.prompts * (batch.samples if plan.algorithm.samples_responses else 1)
+def _optimizer(spec: RunSpec) -> str:
+    batch = spec.batch
+    rows = batch.prompts * (batch.samples if spec.algorithm.samples_responses else 1)
     steps = batch.epochs * batch.minibatches
     return (
         f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches "
@@ -120,11 +119,11 @@ def _optimizer(plan: Plan) -> str:
     )
 
 
-def _passes(plan: Plan) -> str:
-    if plan.algorithm.samples_responses:
+def _passes(run: LoadedRun) -> str:
+    if run.spec.algorithm.samples_responses:
         return ""
-    rows = plan.config.trainer.max_iterations * plan.batch.prompts
-    return f" = {rows / len(plan.kept.train):.2g} passes over the data"
+    rows = run.config.trainer.max_iterations * run.spec.batch.prompts
+    return f" = {rows / len(run.splits.train):.2g} passes over the data"
 
 
 def _forward(learner: Learner) -> dict[str, str]:
@@ -140,22 +139,22 @@ def _forward(learner: Learner) -> dict[str, str]:
     return {"forward": f"padded rows: {reason}"}
 
 
-def _precision(plan: Plan) -> str:
+def _precision(run: LoadedRun) -> str:
     """Return the precision of the run, with the reason if it was chosen."""
-    name = str(plan.config.trainer.get("precision", "32-true"))
-    chosen = plan.automatic.get("trainer.precision")
+    name = str(run.config.trainer.get("precision", "32-true"))
+    chosen = run.precision
     if chosen is None:
         return name
     reason = chosen.reason if chosen.name == name else "as in the run that is resumed"
     return f"{name} (auto: {reason})"
 
 
-def _teacher(plan: Plan, learner: Learner) -> dict[str, str]:
+def _teacher(spec: RunSpec, learner: Learner) -> dict[str, str]:
     """Return the line of the teacher, if there is one."""
-    part = plan.parts.get("teacher")
+    part = spec.parts.get("teacher")
     if part is None:
         return {}
-    line = plan.choices["teacher"]
+    line = spec.choices["teacher"]
     model = learner.frozen.get("teacher")
     if model is not None:
         line += f", {_millions(model.policy.parameters()):.1f}M parameters, frozen"
@@ -169,14 +168,14 @@ def _millions(parameters: Iterable[nn.Parameter], without: Iterable[nn.Parameter
     return sum(p.numel() for p in parameters if id(p) not in excluded) / 1e6
 
 
-def _data(plan: Plan) -> dict[str, str]:
+def _data(run: LoadedRun) -> dict[str, str]:
     """Return the lines of the prompts and, if there is one, of the supervised loss."""
-    counts = f"{len(plan.kept.train)} training prompts, {len(plan.kept.val)} validation prompts"
-    lines = {"data": counts + _left_out(plan) + _shares(plan.splits.weights)}
-    if plan.splits.ptx:
-        num_rows = len(plan.splits.ptx)
-        rows = f"{num_rows} pretraining rows, {plan.settings.ptx_rows} per optimizer step"
-        lines["ptx"] = rows + _shares(plan.splits.ptx_weights)
+    counts = f"{len(run.splits.train)} training prompts, {len(run.splits.val)} validation prompts"
+    lines = {"data": counts + _left_out(run) + _shares(run.splits.weights)}
+    if run.splits.ptx:
+        num_rows = len(run.splits.ptx)
+        rows = f"{num_rows} pretraining rows, {run.spec.settings.ptx_rows} per optimizer step"
+        lines["ptx"] = rows + _shares(run.splits.ptx_weights)
     return lines
 
 
@@ -188,18 +187,18 @@ def _shares(weights: Mapping[str, float] | None) -> str:
     return "; " + ", ".join(f"{weight / total:.0%} {name}" for name, weight in weights.items())
 
 
-def _left_out(plan: Plan) -> str:
-    count = len(plan.long_prompts)
+def _left_out(run: LoadedRun) -> str:
+    count = run.num_long_prompts
     if not count:
         return ""
-    limit = plan.config.data.max_prompt_tokens
+    limit = run.config.data.max_prompt_tokens
     return f"; {count} prompts longer than data.max_prompt_tokens={limit} are left out"
 
 
-def _origin(plan: Plan, directory: RunDir) -> str:
-    fork = plan.config.get("fork")
+def _origin(run: LoadedRun, directory: RunDir) -> str:
+    fork = run.config.get("fork")
     if fork and directory.checkpoint and directory.checkpoint.parent != directory.checkpoints:
         return f", fork of {fork}"
     if directory.checkpoint:
         return f", resumed from iteration {directory.iteration}"
-    return ", no checkpoint there: starts from scratch" if plan.config.resume == "auto" else ""
+    return ", no checkpoint there: starts from scratch" if run.config.resume == "auto" else ""

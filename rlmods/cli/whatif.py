@@ -18,6 +18,7 @@ another sign than in the run. `--json FILE` also holds the advantages of each re
 
 from __future__ import annotations
 
+import copy
 import itertools
 import re
 import sys
@@ -39,11 +40,11 @@ from torch.nn.functional import pad
 
 from rlmods.algo import PolicyGradient
 from rlmods.cli.command import command, configuration
-from rlmods.config import compose
+from rlmods.config import build, compose
 from rlmods.config.instantiate import instantiate, one_line
-from rlmods.config.plan import Plan
 from rlmods.config.received import TO_CONFIRM
 from rlmods.config.rules import RULES, Rule
+from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError, suggest
 from rlmods.needs import AdvantageNeeds, RatioNeeds, needs_of
 from rlmods.run import atomic_write, dumps
@@ -190,11 +191,11 @@ class Comparison(Extension):
 
     def before_update(self, batch: Experience) -> Experience:
         if self.loop.iteration + 1 == self.iteration:
-            self.plan = self.loop.minibatches(len(batch))
-            self.step = len(self.plan) if self.step is None else self.step
-            if not 1 <= self.step <= len(self.plan):
+            self.minibatches = self.loop.minibatches(len(batch))
+            self.step = len(self.minibatches) if self.step is None else self.step
+            if not 1 <= self.step <= len(self.minibatches):
                 raise UserError(
-                    f"step={self.step}: the iteration makes {len(self.plan)} optimizer steps"
+                    f"step={self.step}: the iteration makes {len(self.minibatches)} optimizer steps"
                 )
             self.batch = batch
         return batch
@@ -244,7 +245,7 @@ class Comparison(Extension):
         self.num_steps += 1
         if self.num_steps != self.step:
             return
-        indices = self.plan[self.num_steps - 1]
+        indices = self.minibatches[self.num_steps - 1]
         for combination in self.combinations:
             result: dict[str, Any] = {
                 "overrides": list(combination.overrides),
@@ -384,7 +385,7 @@ def _confirms(override: str) -> bool:
 
 
 def combinations(
-    typed: Sequence[str], saved: Path, plan: Plan, confirmed: Sequence[str] = ()
+    typed: Sequence[str], saved: Path, spec: RunSpec, confirmed: Sequence[str] = ()
 ) -> list[Combination]:
     """Return the run's own combination and those of the options typed.
 
@@ -394,7 +395,7 @@ def combinations(
     Raises:
         UserError: an unknown option or setting, another group than `GROUPS`, too many combinations.
     """
-    axes = [_values(override, plan) for override in typed]
+    axes = [_values(override, spec) for override in typed]
     products = (
         list(itertools.islice(itertools.product(*axes), MAX_COMBINATIONS + 1)) if axes else []
     )
@@ -402,18 +403,18 @@ def combinations(
         raise UserError(f"more than {MAX_COMBINATIONS} combinations: type fewer options")
     parts: dict[tuple[str, ...], tuple[DictConfig, Any]] = {}
     # The data have been checked with the run's own parts, so that a few rows are enough here.
-    train, val = (split[: plan.batch.prompts] for split in (plan.splits.train, plan.splits.val))
-    small = replace(plan, splits=replace(plan.splits, train=train, val=val))
+    train, val = (split[: spec.batch.prompts] for split in (spec.splits.train, spec.splits.val))
+    small = replace(spec, splits=replace(spec.splits, train=train, val=val))
     rules = [rule for rule in RULES if not rule(small)]
     found = [Combination(())]
     for overrides in products:
-        config, new = plan.config.copy(), dict[str, Any]()
+        config, new = copy.deepcopy(spec.config), dict[str, Any]()
         for group in GROUPS:
             own = tuple(override for override in overrides if _group(override) == group)
             if own and own not in parts:
                 node = configuration((*confirmed, *own), saved=saved, run_keys=RUN_KEYS)[group]
                 parts[own] = node, instantiate(node, group)
-            if own and parts[own][0] != plan.config[group]:
+            if own and parts[own][0] != spec.config[group]:
                 config[group], new[group] = parts[own]
         options = dict(
             override.lstrip("+").split("=", 1)
@@ -421,13 +422,13 @@ def combinations(
             if override.lstrip("+").split("=")[0] in GROUPS
         )
         candidate = replace(
-            small, config=config, parts={**plan.parts, **new}, choices={**plan.choices, **options}
+            small, config=config, parts={**spec.parts, **new}, choices={**spec.choices, **options}
         )
-        found.append(Combination(overrides, new, _reason(candidate, plan, new, rules)))
+        found.append(Combination(overrides, new, _reason(candidate, spec, new, rules)))
     return found
 
 
-def _values(override: str, plan: Plan) -> list[str]:
+def _values(override: str, spec: RunSpec) -> list[str]:
     """Return `key=value` for each value of an override."""
     try:
         parsed = OverridesParser.create().parse_override(override)
@@ -441,7 +442,7 @@ def _values(override: str, plan: Plan) -> list[str]:
             f"{override}: {one_line(error)}: type group=option,option or key=value,value"
         ) from error
     if (group := _group(override)) not in GROUPS:
-        if group not in plan.config:
+        if group not in spec.config:
             raise UserError(f"{override}: no such group; {suggest(group, GROUPS)}")
         raise UserError(
             f"{override}: {group} cannot be compared on the responses of a run, only "
@@ -456,7 +457,7 @@ def _group(override: str) -> str:
 
 
 def _reason(
-    candidate: Plan, plan: Plan, parts: Mapping[str, Any], rules: Sequence[Rule]
+    candidate: RunSpec, spec: RunSpec, parts: Mapping[str, Any], rules: Sequence[Rule]
 ) -> str | None:
     """Return why these parts cannot be used on the rows of the run, None if they can."""
     for rule in rules:
@@ -465,7 +466,7 @@ def _reason(
     for group, part in parts.items():
         if hasattr(part, "load_state_dict"):
             return f"{group} has a state of earlier iterations, which the run did not keep"
-    own, other = plan.parts, parts
+    own, other = spec.parts, parts
     if (
         needs_of(other.get("advantage"), AdvantageNeeds).greedy
         and not needs_of(own["advantage"], AdvantageNeeds).greedy
@@ -535,28 +536,30 @@ def _repeat(
     confirmed = [override for override in typed if _confirms(override)]
     config = configuration(confirmed, saved=saved, run_keys=RUN_KEYS)
     config.callbacks, config.logger = {}, {}
-    plan = compose.plan(config, {})
-    if not issubclass(plan.algorithm, PolicyGradient):
+    spec = compose.run_spec(config, {})
+    if not issubclass(spec.algorithm, PolicyGradient):
         raise UserError(f"algo={config.algo.name} samples no responses to compare parts on")
     if not 1 <= iteration <= config.trainer.max_iterations:
         raise UserError(
             f"iteration {iteration}: the run has iterations 1 to {config.trainer.max_iterations}"
         )
-    if (ranks := plan.num_ranks()) > 1:
+    loaded = build.load(spec)
+    ranks = build.num_ranks(spec, loaded.config)
+    if ranks > 1:
         raise UserError(f"the run has {ranks} processes: only runs of one can be repeated")
     options = [override for override in typed if override not in confirmed]
     comparison, stop = (
-        Comparison(combinations(options, saved, plan, confirmed), iteration, step),
+        Comparison(combinations(options, saved, spec, confirmed), iteration, step),
         StopAfter(iteration),
     )
-    learner = plan.learner()
+    learner = loaded.learner
     learner.add_extension(comparison)
     learner.validate = lambda: None  # type: ignore[method-assign]
-    trainer = plan.trainer([stop], [])
+    trainer = build.trainer(loaded.config, [stop])
     with warnings.catch_warnings():
         # the callbacks of the run have nothing to do here
         warnings.filterwarnings("ignore", "Be aware that when using `ckpt_path`")
-        trainer.fit(learner, datamodule=plan.data(), ckpt_path=checkpoint, weights_only=True)
+        trainer.fit(learner, datamodule=loaded.data(), ckpt_path=checkpoint, weights_only=True)
     if not comparison.results:
         made = comparison.num_steps
         raise UserError(
@@ -568,7 +571,7 @@ def _repeat(
         "run": str(run),
         "iteration": iteration,
         "step": comparison.step,
-        "num_steps": len(comparison.plan),
+        "num_steps": len(comparison.minibatches),
         "repeated_from": 0 if checkpoint is None else int(checkpoint.stem.split("_")[1]),
         "num_responses": len(stop.samples),
         "num_equal_responses": _num_equal(

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-import re
 import shlex
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import lightning as L
 import torch
-from hydra.utils import get_class
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from rlmods.algo import Learner
-from rlmods.config.instantiate import instantiate, judge_keys, one_line, parse_settings
-from rlmods.config.overrides import at_key
-from rlmods.config.plan import Plan
-from rlmods.config.plugins import explain_plugin_error
+from rlmods.config.instantiate import (
+    find_class,
+    instantiate,
+    judge_key,
+    one_line,
+    parse_settings,
+)
 from rlmods.config.recipe import label
 from rlmods.config.rules import RULES, Rule
+from rlmods.config.run_spec import RunSpec
 from rlmods.config.schema import SETTINGS as SETTINGS  # registers them with Hydra
 from rlmods.config.validation import load_splits, read_validation
+from rlmods.data import Splits
 from rlmods.data.schema import import_extra
 from rlmods.distributed import strategy
 from rlmods.errors import UserError
 from rlmods.logger.trackers import PACKAGES
 from rlmods.reward import BySource, WeightedSum
 from rlmods.rollout.turns import over_turns
+from rlmods.run.settings import Override
 from rlmods.training.batch import Batch
 from rlmods.types import Prompt
 
@@ -73,10 +78,15 @@ TOP_LEVEL_KEYS = (
     "fork",
 )
 
+ALWAYS_USED = ("optimizer", "schedule", "trainer", "callbacks", "logger", "algo")
+"""Groups that every algorithm uses."""
+
 REPLACED_TRAINER_SETTINGS = {
     "gradient_clip_val": "type batch.max_norm=1.0",
     "gradient_clip_algorithm": "type batch.max_norm=1.0, a bound of the norm",
-    "accumulate_grad_batches": "type batch.minibatches=1; microbatches are packed by batch.token_budget",
+    "accumulate_grad_batches": (
+        "type batch.minibatches=1; microbatches are packed by batch.token_budget"
+    ),
     **dict.fromkeys(
         ("max_epochs", "max_steps", "min_epochs", "min_steps"), "type trainer.max_iterations=100"
     ),
@@ -98,104 +108,44 @@ REPLACED_TRAINER_SETTINGS = {
 what to type instead."""
 
 
-def plan(
+def run_spec(
     config: DictConfig,
     choices: Mapping[str, str],
     overrides: Iterable[str] = (),
     rules: Sequence[Rule] = RULES,
-) -> Plan:
-    """Instantiate and check all parts of a configuration.
+) -> RunSpec:
+    """Instantiate and check all parts of a configuration, which stays as it is.
 
     Args:
         choices: option of each group, from Hydra's runtime.
         overrides: command-line overrides, `group=option` and `key=value`.
-        rules: what the plan must satisfy; all rules for a run that is trained.
+        rules: what the run must satisfy; all rules for a run that is trained.
 
     Raises:
         UserError: something is unknown, missing or out of range, or two parts are incompatible.
     """
-    overrides = [override.lstrip("+~") for override in overrides]
+    config = copy.deepcopy(config)
+    typed = [Override.parse(text) for text in overrides]
     unknown = [str(key) for key in config if key not in TOP_LEVEL_KEYS]
     if unknown:
         raise UserError(f"unknown key {unknown[0]!r}: known keys are {', '.join(TOP_LEVEL_KEYS)}")
-    algorithm = _algorithm(config)
-    used_groups = {
-        "optimizer",
-        "schedule",
-        "trainer",
-        "callbacks",
-        "logger",
-        "algo",
-        *algorithm.groups,
-    }
-    for override in overrides:
-        # an option of one group may be set in a part of another
-        group = override.split("=")[0].split("@")[-1].split(".")[0]
-        if group in (*PARTS, "adapter") and group not in used_groups:
-            if group == "judge" and (keys := list(judge_keys(config.get("reward")))):
-                of_reward = shlex.join(
-                    at_key(x, "judge", f"reward.{keys[0]}")
-                    for x in overrides
-                    if re.match(r"judge[.=]", x)
-                )
-                raise UserError(
-                    f"algo={config.algo.name} does not use judge, but "
-                    f"reward={choices.get('reward')} has one of its own: type {of_reward}"
-                )
-            raise UserError(
-                f"algo={config.algo.name} does not use {group}: drop {override}, or choose "
-                "another algo="
-            )
+    algorithm: type[Learner] = find_class(config.algo._target_, "algo")
+    used_groups = (*ALWAYS_USED, *algorithm.groups)
+    _check_groups_are_used(config, choices, typed, used_groups)
     batch = parse_settings(config.batch, "batch", Batch)
     validation = read_validation(config.validation, choices.get("reward@validation.reward"))
-    settings = parse_settings(
+    settings: Any = parse_settings(
         config.algo, "algo", algorithm.settings_type, ignore=("_target_", "name")
     )
-    parts = {name: instantiate(config[name], name) for name in PARTS if name in used_groups}
-    if "rollout" in parts:
-        parts["rollout"] = over_turns(
-            parts["rollout"], parts["environment"], parts.get("branching")
-        )
+    parts = _parts(config, used_groups, choices)
     adapter = instantiate(config.adapter, "adapter")
-    # so that its counts are logged under its name
-    if "reward" in parts and not isinstance(parts["reward"], WeightedSum | BySource):
-        parts["reward"] = WeightedSum(
-            {str(choices.get("reward", "reward")): {"reward": parts["reward"]}}
-        )
     _check_optimizer(config)
     _check_trainer(config)
     _check_loggers(config)
     splits = load_splits(config.data, "data")
-    uses_ptx = bool(getattr(settings, "ptx_coefficient", 0))
-    ptx_config = config.get("ptx")
-    if ptx_config is not None and not uses_ptx:
-        raise UserError(
-            "data@ptx has no effect without a weight of the supervised loss: type "
-            "algo.ptx_coefficient=0.1, or drop data@ptx"
-        )
-    if uses_ptx:
-        ptx = (
-            splits
-            if ptx_config is None
-            else load_splits(without_validation(ptx_config, "ptx", overrides), "ptx")
-        )
-        splits = replace(
-            splits, ptx=_without_held_out(ptx.train, splits.val), ptx_weights=ptx.weights
-        )
-    # what the run pays is among its parts
-    of_terms = [group for group in choices if group.startswith("reward@reward.")]
-    shown = (
-        *used_groups,
-        *(of_terms if "reward" in used_groups else ()),
-        "data",
-        "policy",
-        "variant",
-        "reward@validation.reward",
-    )
-    used_choices = {
-        group: option for group, option in choices.items() if group in shown and option is not None
-    }
-    plan = Plan(
+    splits = _with_ptx(config, splits, bool(getattr(settings, "ptx_coefficient", 0)), typed)
+    used_choices = _used_choices(choices, used_groups)
+    spec = RunSpec(
         config=config,
         algorithm=algorithm,
         label=label(config, used_choices, algorithm),
@@ -207,20 +157,110 @@ def plan(
         batch=batch,
         validation=validation,
     )
-    check(plan, rules)
-    return plan
+    check(spec, rules)
+    return spec
 
 
-def without_validation(config: DictConfig, name: str, overrides: Iterable[str]) -> DictConfig:
-    """Let a data set, and those in a mixture, hold out no rows for validation unless told to."""
-    if "num_val" in config and not any(
-        override.startswith(f"{name}.num_val=") for override in overrides
-    ):
+def check(spec: RunSpec, rules: Sequence[Rule] = RULES) -> None:
+    """Check that parts, algorithm and data are compatible (`rlmods.config.rules`).
+
+    Raises:
+        UserError: the first rule that is violated, with the override to type.
+    """
+    for rule in rules:
+        message = rule(spec)
+        if message:
+            raise UserError(message)
+
+
+def _check_groups_are_used(
+    config: DictConfig,
+    choices: Mapping[str, str],
+    typed: Sequence[Override],
+    used_groups: Collection[str],
+) -> None:
+    """Refuse overrides of groups that the algorithm does not use."""
+    for override in typed:
+        # an option of one group may be set in a part of another
+        group = override.top
+        if group not in (*PARTS, "adapter") or group in used_groups:
+            continue
+        name = config.algo.name
+        key = judge_key(config.reward, "reward")
+        if group == "judge" and key is not None:
+            of_reward = [_at_key(x, key) for x in typed if x.top == "judge"]
+            raise UserError(
+                f"algo={name} does not use judge, but reward={choices.get('reward')} has one of "
+                f"its own: type {shlex.join(of_reward)}"
+            )
+        raise UserError(
+            f"algo={name} does not use {group}: drop {override.text.lstrip('+~')}, or choose "
+            "another algo="
+        )
+
+
+def _at_key(override: Override, key: str) -> str:
+    """Return an override of the group `judge` as it is typed for a judge at another key."""
+    if override.key == override.name == "judge":
+        return f"+judge@{key}={override.value}"
+    return f"{key}{override.key.removeprefix('judge')}={override.value}"
+
+
+def _parts(
+    config: DictConfig, used_groups: Collection[str], choices: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the instantiated parts that the algorithm uses, by group."""
+    parts = {name: instantiate(config[name], name) for name in PARTS if name in used_groups}
+    if "rollout" in parts:
+        environment = parts["environment"]
+        parts["rollout"] = over_turns(parts["rollout"], environment, parts.get("branching"))
+    # so that its counts are logged under its name
+    if "reward" in parts and not isinstance(parts["reward"], WeightedSum | BySource):
+        name = str(choices.get("reward", "reward"))
+        parts["reward"] = WeightedSum({name: {"reward": parts["reward"]}})
+    return parts
+
+
+def _used_choices(choices: Mapping[str, str], used_groups: Collection[str]) -> dict[str, str]:
+    """Return the options that decide what the run does."""
+    shown = {*used_groups, "data", "policy", "variant", "reward@validation.reward"}
+    used = {}
+    for group, option in choices.items():
+        # the terms of the reward too
+        is_term = group.startswith("reward@reward.") and "reward" in used_groups
+        if option is not None and (group in shown or is_term):
+            used[group] = option
+    return used
+
+
+def _with_ptx(
+    config: DictConfig, splits: Splits, uses_ptx: bool, typed: Sequence[Override]
+) -> Splits:
+    """Return the data with the rows of the supervised loss, if the algorithm has one."""
+    ptx_config = config.get("ptx")
+    if not uses_ptx:
+        if ptx_config is not None:
+            raise UserError(
+                "data@ptx has no effect without a weight of the supervised loss: type "
+                "algo.ptx_coefficient=0.1, or drop data@ptx"
+            )
+        return splits
+    ptx = splits
+    if ptx_config is not None:
+        hold_out_nothing(ptx_config, "ptx", typed)
+        ptx = load_splits(ptx_config, "ptx")
+    rows = _without_held_out(ptx.train, splits.val)
+    return replace(splits, ptx=rows, ptx_weights=ptx.weights)
+
+
+def hold_out_nothing(config: DictConfig, key: str, typed: Iterable[Override]) -> None:
+    """Let a data set, and those in a mixture, hold out no rows for validation unless told to, in
+    place."""
+    if "num_val" in config and f"{key}.num_val" not in [override.key for override in typed]:
         config.num_val = 0
     for source, options in config.get("sources", {}).items():
         if isinstance(options, DictConfig):
-            without_validation(options, f"{name}.sources.{source}", overrides)
-    return config
+            hold_out_nothing(options, f"{key}.sources.{source}", typed)
 
 
 def _without_held_out(rows: Sequence[Prompt], held_out: Sequence[Prompt]) -> Sequence[Prompt]:
@@ -238,14 +278,14 @@ def _without_held_out(rows: Sequence[Prompt], held_out: Sequence[Prompt]) -> Seq
 
 def _check_optimizer(config: DictConfig) -> None:
     for key in ("lr", "weight_decay", "eps", "momentum"):
-        if isinstance(value := config.optimizer.get(key, 0.0), bool | str):
+        value = config.optimizer.get(key, 0.0)
+        if isinstance(value, bool | str):
             raise UserError(f"optimizer.{key}={value}: must be a number, such as 1e-5")
         if value is not None and value < 0:
             raise UserError(f"optimizer.{key}={value}: must be 0 or more, such as 1e-5")
+    create = instantiate(config.optimizer, "optimizer", partial=True)
     try:
-        instantiate(config.optimizer, "optimizer", partial=True)(
-            [torch.nn.Parameter(torch.zeros(1))]
-        )
+        create([torch.nn.Parameter(torch.zeros(1))])
     except (TypeError, ValueError) as error:
         raise UserError(
             f"optimizer: {one_line(error)}; a setting has the wrong type or is out of range"
@@ -274,31 +314,10 @@ def _check_trainer(config: DictConfig) -> None:
 
 
 def _check_loggers(config: DictConfig) -> None:
-    for name, node in config.logger.items():
-        try:
-            kind = get_class(node._target_)
-        except (ValueError, ImportError, OmegaConfBaseException) as error:
-            raise explain_plugin_error(error) or UserError(
-                f"logger.{name}: {one_line(error)}"
-            ) from error
+    """Check that the package of each logger is installed."""
+    for name in config.logger:
+        node = config.logger[name]
+        kind = find_class(node._target_, f"logger.{name}")
         package = PACKAGES.get(kind.__name__)
         if package is not None:
             import_extra(package, package, f"logger={name}")
-
-
-def check(plan: Plan, rules: Sequence[Rule] = RULES) -> None:
-    """Check that parts, algorithm and data are compatible (`rlmods.config.rules`).
-
-    Raises:
-        UserError: the first rule that is violated, with the override to type.
-    """
-    for rule in rules:
-        if message := rule(plan):
-            raise UserError(message)
-
-
-def _algorithm(config: DictConfig) -> type[Learner]:
-    try:
-        return get_class(config.algo._target_)
-    except (ValueError, ImportError) as error:
-        raise explain_plugin_error(error) or UserError(f"algo: {one_line(error)}") from error

@@ -9,7 +9,6 @@ from typing import Any
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
-from rlmods.config.instantiate import REMOVED_SETTINGS
 from rlmods.config.options import CONF, options
 from rlmods.errors import UserError, suggest
 
@@ -119,20 +118,8 @@ def explain_override(error: Exception) -> UserError | None:
     return UserError(text)
 
 
-def at_key(override: str, group: str, key: str) -> str:
-    """Return an override of a group, `group=option` or `group.setting=value`, as it is typed for a
-    part of that group at another key."""
-    return (
-        f"+{group}@{key}{override.removeprefix(group)}"
-        if override.startswith(f"{group}=")
-        else key + override.removeprefix(group)
-    )
-
-
 def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
     """Return the error for a key that is not among `siblings`, the settings of its parent."""
-    if full_key in REMOVED_SETTINGS:
-        return UserError(f"{full_key}: {REMOVED_SETTINGS[full_key]}")
     if full_key in ALIASES:
         return UserError(f"{full_key}: no such setting; type {ALIASES[full_key]}")
     parent, _, key = full_key.rpartition(".")

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rlmods.config.instantiate import instantiate, one_line, parse_settings
+from rlmods.config.instantiate import at_key, instantiate, one_line, parse_settings
 from rlmods.data import Splits
 from rlmods.errors import UserError
 from rlmods.reward import BySource, WeightedSum
@@ -25,11 +25,9 @@ def read_validation(config: DictConfig, option: str | None = None) -> Validation
     its reward.
 
     Raises:
-        UserError: a setting is invalid, a set has no held-out prompts, or its name is no name.
+        UserError: a setting is invalid, a set has no held-out prompts, or its name is not valid.
     """
-    settings: Validation = parse_settings(
-        config, "validation", Validation, ignore=("reward", "data")
-    )
+    settings = parse_settings(config, "validation", Validation, ignore=("reward", "data"))
     reward = None if config.get("reward") is None else _reward(config.reward)
     if option is not None and reward is not None and not isinstance(reward, WeightedSum | BySource):
         # so that its counts are logged under its name
@@ -43,23 +41,14 @@ def read_validation(config: DictConfig, option: str | None = None) -> Validation
     return replace(settings, reward=reward, data=data or None)
 
 
-def at_validation(message: str) -> str:
-    """Return an error message on the reward of training as one on that of validation."""
-    message = re.sub(r"(?<![\w./@])reward(?=\.\w)", "validation.reward", message)
-    return re.sub(r"(?<![\w./@])reward(?==)", "reward@validation.reward", message)
-
-
 def _reward(config: Any) -> Any:
     if not isinstance(config, DictConfig):
         raise UserError(
-            f"validation.reward={config}: is no reward: type reward@validation.reward=OPTION"
+            f"validation.reward={config}: is not a reward: type reward@validation.reward=OPTION"
         )
-    try:
-        reward = instantiate(config, "validation.reward")
-    except UserError as error:
-        raise UserError(at_validation(str(error))) from error
+    reward = instantiate(config, "validation.reward", group="reward")
     if not callable(reward):
-        raise UserError("validation.reward: is no reward: type reward@validation.reward=OPTION")
+        raise UserError("validation.reward: is not a reward: type reward@validation.reward=OPTION")
     return reward
 
 
@@ -71,25 +60,28 @@ def _load(name: str, config: Any) -> Sequence[Prompt]:
         )
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name in TAKEN:
         raise UserError(
-            f"{key}: type another name, of letters, digits, - and _, and none of {', '.join(TAKEN)}"
+            f"{key}: type another name, of letters, digits, - and _, other than {', '.join(TAKEN)}"
         )
     if not isinstance(config, DictConfig) or "_target_" not in config:
-        raise UserError(f"{key}: is no data set: type +data@{key}=OPTION")
+        raise UserError(f"{key}: is not a data set: type +data@{key}=OPTION")
     prompts = load_splits(config, key).val
     if not prompts:
         raise UserError(f"{key}: no held-out prompts: type {key}.num_val=200")
     return [replace(prompt, id=f"{name}/{prompt.id}") for prompt in prompts]
 
 
-def load_splits(config: DictConfig, name: str) -> Splits:
-    """Return the splits of the data set at a key. Raises: UserError whose message names its
-    settings by that key."""
+def load_splits(config: DictConfig, key: str) -> Splits:
+    """Return the splits of the data set at a key.
+
+    Raises:
+        UserError: a setting is invalid, or the data cannot be read; the message names
+        settings by the key.
+    """
+    read = instantiate(config, key, group="data")
     try:
-        splits: Splits = instantiate(config, name)()
+        splits: Splits = read()
     except (TypeError, ValueError) as error:
-        raise UserError(f"{name}: {one_line(error)}") from error
+        raise UserError(f"{key}: {one_line(error)}") from error
     except UserError as error:
-        # its message names the group `data`; replace that by `name`, e.g. `ptx`
-        keys = "|".join(map(str, config))
-        raise UserError(re.sub(rf"(?<![/\w.-])data(?=\.(?:{keys})\b)", name, str(error))) from error
+        raise UserError(at_key(str(error), "data", key)) from error
     return splits

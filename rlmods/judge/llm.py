@@ -102,8 +102,6 @@ class LLM:
     """Running totals: `requests`, `retries` among them, replies `without_verdict`, `cached`
     questions, pairs whose verdict depends on the order (`swayed`), and lost questions: `timeouts`,
     and `errors` of other kinds."""
-    key: str = field(default="judge", init=False, repr=False, compare=False)
-    """Key of these settings, for error messages: `reward.judge` for the judge of a reward."""
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
     losses: Losses = field(default_factory=Losses, init=False, repr=False, compare=False)
 
@@ -130,10 +128,6 @@ class LLM:
             if not valid:
                 raise UserError(f"judge.{name}={getattr(self, name)}: must be {allowed}")
         template_fields(self.template or TEMPLATE)
-
-    def set_key(self, key: str) -> None:
-        """Set `key`, after the settings were read and before the first question."""
-        object.__setattr__(self, "key", key)
 
     @property
     def needs(self) -> JudgeNeeds:
@@ -267,10 +261,10 @@ class LLM:
                 if self.losses.in_a_row < 2 * self.concurrency:
                     return
         stop.set()
-        cache = f"{self.key}.cache=FILE keeps the replies"
+        cache = "judge.cache=FILE keeps the replies"
         if self.cache:
             cache = f"replies so far are kept in {self.cache}"
-        advice = f"check the server, or type {self.key}.retries=10; {cache}"
+        advice = f"check the server, or type judge.retries=10; {cache}"
         raise as_user_error(self._endpoint, error, attempt, advice) from error
 
     def _body(self, question: str) -> dict[str, Any]:
@@ -285,7 +279,7 @@ class LLM:
     @cached_property
     def _endpoint(self) -> Endpoint:
         limits = (self.timeout_s, self.retries, self.backoff_s)
-        return Endpoint(str(self.url), self.key_variable, *limits, group=self.key)
+        return Endpoint(str(self.url), self.key_variable, *limits, group="judge")
 
     @cached_property
     def _cache_file(self) -> JsonlWriter | None:
@@ -307,7 +301,7 @@ class LLM:
             is_number = isinstance(verdict, int | float) and 0 <= verdict <= 1
             if not isinstance(key, str) or not (verdict is None or is_number):
                 raise UserError(
-                    f"{self.key}.cache={self.cache}: row {number} is not of a cache of a judge: "
+                    f"judge.cache={self.cache}: row {number} is not of a cache of a judge: "
                     'its "key" must be a text and its "verdict" null or a number from 0 to 1: '
                     "delete it, or type another file"
                 )

@@ -13,7 +13,7 @@ from rlmods.adapter import LoRA, NoAdapter
 from rlmods.advantage import GAE, Accept
 from rlmods.algo import DPO, PPO, RFT, SFT, Batch, OnlineDPO
 from rlmods.callbacks import IterationCheckpoint
-from rlmods.cli.table import show_plan
+from rlmods.cli.table import show_run
 from rlmods.critic import Separate, Shared
 from rlmods.errors import UserError
 from rlmods.kl import Penalty
@@ -23,7 +23,7 @@ from rlmods.ratio import LogLikelihood
 from rlmods.run.directory import RunDir
 from rlmods.sampling import BestOf
 from tests.algo.test_online_dpo import even_first
-from tests.config.test_compose import plan
+from tests.support.composed import composed, loaded
 from tests.support.offline import RAGGED, alone
 from tests.support.tiny_setup import SPLITS, collected, fit, learner, policy
 
@@ -204,9 +204,9 @@ def test_the_plan_shows_the_number_of_trained_parameters(tmp_path: Path) -> None
         "policy.num_layers=2",
         f"run_dir={tmp_path / 'run'}",
     )
-    composed = plan("algo=grpo", "adapter=lora", "adapter.rank=32", "kl=loss", *small)
+    run = loaded("algo=grpo", "adapter=lora", "adapter.rank=32", "kl=loss", *small)
     console = Console(record=True, width=200)
-    show_plan(composed, composed.learner(), RunDir.open(composed.config), console=console)
+    show_run(run, RunDir.open(run.config), console=console)
     text = console.export_text()
     assert "adapter=lora" in text
     assert "0.1M parameters, 0.04M of them trained, float32" in text
@@ -218,13 +218,10 @@ class TestCompose:
         with pytest.raises(
             UserError, match="algo=reward_model does not use adapter: drop adapter=lora"
         ):
-            plan("algo=reward_model", "adapter=lora")
+            composed("algo=reward_model", "adapter=lora")
 
     def test_it_is_listed_but_not_part_of_the_label(self) -> None:
-        composed = plan("algo=grpo", "adapter=lora", "adapter.rank=2")
-        assert (composed.label, composed.choices["adapter"], composed.adapter.rank) == (
-            "grpo",
-            "lora",
-            2,
-        )
-        assert "adapter" not in plan("algo=reward_model").choices
+        spec = composed("algo=grpo", "adapter=lora", "adapter.rank=2")
+        assert spec.label == "grpo"
+        assert (spec.choices["adapter"], spec.adapter.rank) == ("lora", 2)
+        assert "adapter" not in composed("algo=reward_model").choices

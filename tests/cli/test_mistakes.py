@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from rlmods.cli.console import as_user_error
-from tests.config.test_compose import plan
+from tests.support.composed import composed
 
 MISTAKES = {
     # names of settings in other libraries
@@ -76,7 +76,7 @@ MISTAKES = {
 @pytest.mark.parametrize("typed", MISTAKES)
 def test_a_mistake_is_answered_by_one_line_that_names_the_fix(typed: str) -> None:
     with pytest.raises(Exception) as error:  # noqa: PT011 - of Hydra or of ours; `as_user_error` refuses others
-        plan(*shlex.split(typed))
+        composed(*shlex.split(typed))
     message = as_user_error(error.value)  # type: ignore[arg-type]
     assert message is not None
     assert MISTAKES[typed] in str(message)

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from rlmods.advantage import GAE
-from rlmods.cli.table import show_plan
-from rlmods.config.plan import Plan
+from rlmods.cli.table import show_run
+from rlmods.config import build
+from rlmods.config.build import LoadedRun
 from rlmods.critic import Separate
 from rlmods.policy import Policy
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.run.directory import RunDir
-from tests.config.test_compose import plan
 from tests.policy.mixtures import mixture
 from tests.policy.test_base import llama
+from tests.support.composed import composed
 from tests.support.tiny_setup import learner
 
 TINY = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1")
 
 
 def table(folder: Path, *overrides: str, num_ranks: int = 1) -> str:
-    made = plan(*TINY, *overrides, f"run_dir={folder}")
-    return shown(made, made.learner(), folder, num_ranks)
+    made = composed(*TINY, *overrides, f"run_dir={folder}")
+    return shown(build.load(made), folder, num_ranks)
 
 
-def shown(made: Plan, learner: Any, folder: Path, num_ranks: int = 1) -> str:
+def shown(made: LoadedRun, folder: Path, num_ranks: int = 1) -> str:
     console = Console(file=io.StringIO(), width=300)
-    show_plan(made, learner, RunDir(folder), num_ranks, console)
+    show_run(made, RunDir(folder), num_ranks, console)
     return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
 
 
@@ -81,14 +82,14 @@ def test_forwards(tmp_path: Path) -> None:
 
 
 def test_padded_forwards_have_a_reason(tmp_path: Path) -> None:
-    made = plan("algo=ppo", "critic=separate", f"run_dir={tmp_path}")
+    made = build.load(composed(*TINY, "algo=ppo", "critic=separate", f"run_dir={tmp_path}"))
     critic = {"critic": Separate(), "advantage": GAE()}
     eager = learner(
         policy=Policy(llama(attn_implementation="eager"), character_tokenizer()), **critic
     )
-    text = shown(made, eager, tmp_path)
+    text = shown(replace(made, learner=eager), tmp_path)
     assert "forward padded rows: this model's attention cannot share a prompt" in text
-    text = shown(made, learner(policy=mixture(), **critic), tmp_path)
+    text = shown(replace(made, learner=learner(policy=mixture(), **critic)), tmp_path)
     assert "forward padded rows: routers of a mixture of experts are recorded row by row" in text
 
 

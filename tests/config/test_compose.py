@@ -6,37 +6,30 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from hydra import compose as hydra
-from hydra import initialize_config_dir
-from hydra.utils import get_class
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 
-from rlmods.algo import Learner
-from rlmods.cli.table import show_plan
-from rlmods.config import compose, plugins
-from rlmods.config.plan import Plan, check_context
+from rlmods.cli.table import show_run
+from rlmods.config import build, compose
+from rlmods.config.lengths import check_context
 from rlmods.config.recipe import recipe
+from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError
 from rlmods.needs import AdvantageNeeds, KLNeeds
 from rlmods.policy import Tiny
 from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.turns import num_added_tokens
-from rlmods.run import name
 from rlmods.run.directory import RunDir
 from rlmods.training.extensions import PTX
 from rlmods.types import Prompt
-from tests.reward import models
+from tests.support.composed import ALGORITHMS, CONF, algorithm, alone, composed, loaded
 from tests.support.tiny_setup import extension
 
-CONF = Path(__file__).parents[2] / "conf"
-ALGORITHMS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
 OPTIONS = [
     f"{path.parent.name}={path.stem}"
     for path in sorted(CONF.glob("*/*.yaml"))
@@ -45,38 +38,13 @@ OPTIONS = [
 KINDS = ["dapo", "ppo", "sft", "dpo", "reward_model", "process_reward_model"]
 """Algorithms that use different groups."""
 THOROUGH = os.environ.get("RLMODS_THOROUGH") == "1"
-SMALL = ("data.num_train=256", "data.num_val=8")
-
-
-def plan(*typed: str) -> Plan:
-    """As the command line does, on little data."""
-    plugins.register()
-    name.register()
-    small = (
-        []
-        if {"data=jsonl", "data=preferences", "data=mixture", "experiment=tiny_mixture"}
-        & set(typed)
-        else [s for s in SMALL if s.split("=")[0] not in " ".join(typed)]
-    )
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra("train", [*small, *typed], return_hydra_config=True)
-    choices = dict(config.hydra.runtime.choices)
-    with open_dict(config):
-        del config["hydra"]
-    return compose.plan(config, choices, [*small, *typed])
 
 
 def refused(*typed: str) -> str:
     with pytest.raises(UserError) as error:
-        plan(*typed)
+        composed(*typed)
     assert "\n" not in str(error.value)
     return str(error.value)
-
-
-@cache
-def algorithm(algo: str) -> type[Learner]:
-    """Return the class of an algorithm's option."""
-    return get_class(OmegaConf.load(CONF / f"algo/{algo}.yaml").algo._target_)
 
 
 def cases() -> Iterator[tuple[str, str]]:
@@ -106,7 +74,7 @@ class TestEveryOption:
     def test_makes_a_plan_or_says_what_to_type(self, option: str, algo: str) -> None:
         typed = (option,) if option.startswith("experiment=") else (f"algo={algo}", option)
         try:
-            made = plan(*typed)
+            made = composed(*typed)
         except UserError as error:
             message = str(error)
             assert "\n" not in message
@@ -118,7 +86,7 @@ class TestEveryOption:
 
     @pytest.mark.parametrize("algo", ALGORITHMS)
     def test_an_algorithm_alone_is_fine(self, algo: str, tmp_path: Path) -> None:
-        made = plan(*alone(algo, tmp_path))
+        made = composed(*alone(algo, tmp_path))
         assert made.label == algo
         assert made.choices["algo"] == algo
         assert {group: made.choices[group] for group in recipe(algo)} == recipe(algo)
@@ -133,13 +101,13 @@ class TestEveryOption:
             r"without router\.\*$"
         )
         with pytest.raises(UserError, match=about):
-            plan(option, "policy.pretrained=false", "policy.hidden_size=32").learner()
+            loaded(option, "policy.pretrained=false", "policy.hidden_size=32")
 
     @pytest.mark.parametrize("logger", ["default", "csv", "tensorboard", "none"])
     def test_a_trainer_comes_out(self, logger: str, tmp_path: Path) -> None:
         own = ("trainer.max_iterations=7", "trainer.accelerator=cpu", "trainer.precision=32-true")
-        made = plan(f"logger={logger}", f"run_dir={tmp_path}", *own)
-        trainer = made.trainer([], [])
+        made = composed(f"logger={logger}", f"run_dir={tmp_path}", *own)
+        trainer = build.trainer(made.config)
         assert trainer.max_iterations == 7
         assert len(trainer.loggers) == {"default": 2, "none": 0}.get(logger, 1)
         assert {type(c).__name__ for c in trainer.callbacks} >= {
@@ -149,13 +117,13 @@ class TestEveryOption:
         }
 
     def test_several_loggers_are_a_list(self, tmp_path: Path) -> None:
-        made = plan(
+        made = composed(
             "logger=[csv,tensorboard]",
             f"run_dir={tmp_path}",
             "trainer.accelerator=cpu",
             "trainer.precision=32-true",
         )
-        assert [type(logger).__name__ for logger in made.trainer([], []).loggers] == [
+        assert [type(logger).__name__ for logger in build.trainer(made.config).loggers] == [
             "CSVLogger",
             "TensorBoardLogger",
         ]
@@ -167,39 +135,26 @@ class TestEveryOption:
             UserError,
             match=rf"^logger={name} needs the package {name}; type pip install 'rlmods\[{name}\]'$",
         ):
-            plan(f"logger=[csv,{name}]")
+            composed(f"logger=[csv,{name}]")
 
     def test_a_logger_that_does_not_exist(self) -> None:
         with pytest.raises(UserError, match=r"^logger\.mine: .*NoLogger"):
-            plan("+logger.mine._target_=rlmods.logger.NoLogger")
+            composed("+logger.mine._target_=rlmods.logger.NoLogger")
 
     @pytest.mark.parametrize("algo", ALGORITHMS)
     def test_a_learner_comes_out(self, algo: str, tmp_path: Path) -> None:
-        learner = plan(
+        learner = loaded(
             *alone(algo, tmp_path),
             "policy.pretrained=false",
             "policy.hidden_size=32",
             "optimizer.lr=0.5",
             "seed=4",
-        ).learner()
+        ).learner
         assert type(learner) is algorithm(algo)
         assert learner.seed == 4
         assert learner.rollout is None or learner.rollout.seed == 4
         assert learner.optimizer([torch.nn.Parameter(torch.zeros(1))]).defaults["lr"] == 0.5
         assert len(learner.splits.val) == 8
-
-
-def alone(algo: str, folder: Path) -> list[str]:
-    """What to type to get it, and nothing more."""
-    needed = {
-        "iterative_grpo": lambda: [
-            "reward=neural",
-            f"reward.terms.neural.reward.model={models.save(folder / 'rm')}",
-        ],
-        "distill": lambda: ["+policy@teacher.policy=tiny"],
-        "gkd": lambda: ["+policy@teacher.policy=tiny"],
-    }
-    return [f"algo={algo}", *needed.get(algo, list)()]
 
 
 class TestLabel:
@@ -267,7 +222,7 @@ class TestLabel:
         ],
     )
     def test_names_what_departs_from_the_paper(self, typed: tuple[str, ...], label: str) -> None:
-        assert plan(*typed).label == label
+        assert composed(*typed).label == label
 
 
 PAPERS = {
@@ -301,7 +256,7 @@ PAPERS = {
 class TestRecipe:
     @pytest.mark.parametrize("algo", PAPERS)
     def test_parts_are_those_of_the_paper(self, algo: str, tmp_path: Path) -> None:
-        choices = plan(*alone(algo, tmp_path)).choices
+        choices = composed(*alone(algo, tmp_path)).choices
         assert (
             tuple(
                 choices[group]
@@ -313,7 +268,7 @@ class TestRecipe:
     @pytest.mark.parametrize("algo", PAPERS)
     def test_optimizer_steps_of_an_iteration(self, algo: str, tmp_path: Path) -> None:
         """At least 64 responses in a step, so fewer than the 16 of DAPO and CISPO."""
-        batch = plan(*alone(algo, tmp_path)).batch
+        batch = composed(*alone(algo, tmp_path)).batch
         several = (
             "ppo",
             "ppo_kl",
@@ -330,13 +285,13 @@ class TestRecipe:
 
     @pytest.mark.parametrize("order", [1, -1])
     def test_the_command_line_wins(self, order: int) -> None:
-        made = plan(*["algo=grpo", "ratio=clip_higher", "kl=none"][::order])
+        made = composed(*["algo=grpo", "ratio=clip_higher", "kl=none"][::order])
         assert (made.parts["ratio"].low, made.parts["ratio"].high) == (0.2, 0.28)
         assert made.parts["kl"].coefficient == 0
         assert type(made.parts["aggregation"]).__name__ == "SequenceMean"
 
     def test_values_reach_the_parts(self) -> None:
-        made = plan(
+        made = composed(
             "ratio.low=0.11",
             "rollout.max_tokens=9",
             "aggregation=fixed_length",
@@ -345,7 +300,7 @@ class TestRecipe:
         assert made.parts["ratio"].low == 0.11
         assert made.parts["rollout"].max_tokens == made.parts["aggregation"].length == 9
         assert made.config.reward.terms.overlong.reward.max_length == 9
-        made = plan(
+        made = composed(
             "data=long_sums",
             "environment=tools",
             "environment.max_tokens=90",
@@ -355,10 +310,13 @@ class TestRecipe:
         assert made.parts["aggregation"].length == 90
 
     def test_a_term_can_be_dropped(self) -> None:
-        assert set(plan("~reward.terms.format").parts["reward"].terms) == {"accuracy", "overlong"}
+        assert set(composed("~reward.terms.format").parts["reward"].terms) == {
+            "accuracy",
+            "overlong",
+        }
 
     def test_an_experiment_chooses_the_algorithm(self) -> None:
-        made = plan("experiment=tiny_warm_start", "data.num_train=100")
+        made = composed("experiment=tiny_warm_start", "data.num_train=100")
         assert made.label == "sft"
         assert made.batch.prompts == 96
         assert made.validation.samples == 8
@@ -956,7 +914,7 @@ class TestRules:
     def test_not_refused(self, typed: tuple[str, ...]) -> None:
         if "reward.terms.process.weight=0.0" in typed:
             typed = (*typed, "reward.terms.process.reward.model=an/other")
-        assert plan(*typed).parts
+        assert composed(*typed).parts
 
     @pytest.mark.parametrize("algo", ["rft", "sft", "dpo", "online_dpo", "gkd"])
     def test_only_policy_gradients_have_a_correction(self, algo: str) -> None:
@@ -1024,7 +982,7 @@ class TestRules:
         assert refused(*data, "reward=code") == "reward.tests=tests: " + message.format(
             "reward", "kind, test_list"
         )
-        assert plan(*data, "reward=code", "reward.tests=test_list").parts
+        assert composed(*data, "reward=code", "reward.tests=test_list").parts
         by_source = (
             *data,
             "data.source=kind",
@@ -1042,7 +1000,7 @@ class TestRules:
         file.write_text('{"prompt": "1+1", "answer": "2"}\n{"prompt": "1+2"}\n{"prompt": "2+2"}\n')
         few = ("data=jsonl", f"data.train={file}", "data.num_val=1", "batch.prompts=1")
         assert "type data.answer=COLUMN" in refused(*few, "data.answer=null")
-        assert plan(*few, "data.answer=null", "reward=format").label == "dapo"
+        assert composed(*few, "data.answer=null", "reward=format").label == "dapo"
         message = refused("algo=online_dpo", *few, "data.answer=null", "reward=format")
         assert message.startswith("judge=rule needs gold answers")
 
@@ -1053,7 +1011,7 @@ class TestRules:
             "+data@data.sources.words=stories",
             "data.sources.words.chat=false",
         )
-        made = plan(
+        made = composed(
             *data,
             "reward=by_source",
             "+reward@reward.rewards.sums=math",
@@ -1078,7 +1036,7 @@ class TestRules:
         )
         same = ("data=mixture", "+data@data.sources.format=arithmetic")
         assert refused(*same).startswith("the source format has the name of a term of the reward")
-        assert plan(*same, "reward=accuracy").splits.train[0].source == "format"
+        assert composed(*same, "reward=accuracy").splits.train[0].source == "format"
 
     def test_an_answer_is_needed_where_the_reward_of_the_row_needs_one(
         self, tmp_path: Path
@@ -1099,7 +1057,7 @@ class TestRules:
             "+reward@reward.rewards.sums=accuracy",
             "+reward@reward.rewards.talk=format",
         )
-        assert plan(*data, *graded).splits.train[4].answer is None
+        assert composed(*data, *graded).splits.train[4].answer is None
         assert "prompt train-5 has none: type data.answer=COLUMN" in refused(
             *data, "reward=accuracy"
         )
@@ -1120,20 +1078,21 @@ class TestRules:
         message = refused(*few)
         assert "algo=sft trains on responses" in message
         assert "type data.response=COLUMN" in message
-        assert plan(*few, "data.response=said").label == "sft"
+        assert composed(*few, "data.response=said").label == "sft"
         assert "trains on preferences" in refused("algo=dpo", *few[1:])
         assert "trains on labelled steps" in refused("algo=process_reward_model", *few[1:])
 
     @pytest.mark.parametrize("algo", ["dapo", "ppo", "sft", "dpo"])
     def test_a_frozen_base_may_be_bfloat16(self, algo: str) -> None:
         assert (
-            plan(f"algo={algo}", "policy=hf", "policy.dtype=bfloat16", "adapter=lora").choices[
+            composed(f"algo={algo}", "policy=hf", "policy.dtype=bfloat16", "adapter=lora").choices[
                 "adapter"
             ]
             == "lora"
         )
         assert (
-            plan(f"algo={algo}", "policy=hf", "policy.dtype=float32").choices["adapter"] == "none"
+            composed(f"algo={algo}", "policy=hf", "policy.dtype=float32").choices["adapter"]
+            == "none"
         )
 
     def test_responses_of_a_mixture(self, tmp_path: Path) -> None:
@@ -1152,8 +1111,11 @@ class TestRules:
         )
         assert "algo=gkd trains on responses" in (message := refused(*few))
         assert message.endswith("type data.response=COLUMN, or algo.on_policy_fraction=1")
-        assert plan(*few, "algo.on_policy_fraction=1.0").label == "gkd[algo.on_policy_fraction=1.0]"
-        assert plan(*few, "data.response=said").label == "gkd"
+        assert (
+            composed(*few, "algo.on_policy_fraction=1.0").label
+            == "gkd[algo.on_policy_fraction=1.0]"
+        )
+        assert composed(*few, "data.response=said").label == "gkd"
 
     @pytest.mark.parametrize("algo", ["distill", "gkd"])
     def test_a_teacher_is_needed(self, algo: str) -> None:
@@ -1166,7 +1128,7 @@ class TestRules:
 
     def test_a_verdict_is_enough_for_kto(self) -> None:
         assert (
-            plan("algo=dpo", "preference=kto", "data.num_candidates=1").choices["preference"]
+            composed("algo=dpo", "preference=kto", "data.num_candidates=1").choices["preference"]
             == "kto"
         )
 
@@ -1181,8 +1143,10 @@ class TestRules:
         assert "algo.ptx_coefficient needs responses" in refused(
             "algo.ptx_coefficient=0.1", *stream
         )
-        assert len(plan("algo.ptx_coefficient=0.1", *stream, "ptx.response=said").splits.ptx) == 2
-        assert len(plan("algo.ptx_coefficient=0.1").splits.ptx) == 256
+        assert (
+            len(composed("algo.ptx_coefficient=0.1", *stream, "ptx.response=said").splits.ptx) == 2
+        )
+        assert len(composed("algo.ptx_coefficient=0.1").splits.ptx) == 256
         same = tmp_path / "same.jsonl"
         lines = [
             json.dumps({"prompt": f"say {i}", "answer": str(i), "said": str(i)}) for i in range(300)
@@ -1193,7 +1157,7 @@ class TestRules:
             match="ptx: 200 of its 300 rows are held out by data= and left out of the supervised "
             "loss",
         ):
-            both = plan(
+            both = composed(
                 "data=jsonl",
                 f"data.train={same}",
                 "algo.ptx_coefficient=0.1",
@@ -1203,7 +1167,7 @@ class TestRules:
             )
         assert not {row.text for row in both.splits.ptx} & {row.text for row in both.splits.val}
         assert "type ptx.prompt=" in refused("algo.ptx_coefficient=0.1", *stream, "ptx.prompt=nope")
-        assert plan().splits.ptx == ()
+        assert composed().splits.ptx == ()
 
     def test_ptx_from_a_mixture(self, tmp_path: Path) -> None:
         files = {source: tmp_path / f"{source}.jsonl" for source in ("few", "many")}
@@ -1227,19 +1191,19 @@ class TestRules:
                 f"{key}.response=said",
                 f"{key}.answer=null",
             ]
-        made = plan(
+        made = composed(
             *mixture, "policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1"
         )
         assert made.splits.ptx_weights == {"few": 3.0, "many": 1.0}
         assert len(made.splits.ptx) == 33  # none is held out for validation
-        stream = extension(made.learner(), PTX)
+        stream = extension(build.load(made).learner, PTX)
         assert stream.weights == made.splits.ptx_weights
         assert stream.prompts == made.splits.ptx
         both = ("data=mixture", "+data@data.sources.sums=arithmetic", "+data.weights.sums=2")
-        assert plan(*both, "algo.ptx_coefficient=0.1", "reward=accuracy").splits.ptx_weights == {
-            "sums": 2.0
-        }
-        assert len(plan(*mixture, "ptx.sources.many.num_val=10").splits.ptx) == 23
+        assert composed(
+            *both, "algo.ptx_coefficient=0.1", "reward=accuracy"
+        ).splits.ptx_weights == {"sums": 2.0}
+        assert len(composed(*mixture, "ptx.sources.many.num_val=10").splits.ptx) == 23
         data = (
             "data=jsonl",
             f"data.train={files['many']}",
@@ -1292,8 +1256,6 @@ class TestRules:
             "reward.judge.retries=-1: "
         )
         assert refused("algo=online_dpo", "judge=llm").startswith("judge.url=None")
-        [term] = plan(*own, "reward.judge.model=m").parts["reward"].terms.values()
-        assert term["reward"].judge.key == "reward.judge"
         nested = (
             "reward=weighted_sum",
             "+reward@reward.terms.a.reward=rating",
@@ -1305,7 +1267,7 @@ class TestRules:
             "reward.terms.a.reward.judge.model=m",
         )
         assert (
-            plan(*nested).parts["reward"].terms["a"]["reward"].judge.key
+            composed(*nested).parts["reward"].terms["a"]["reward"].judge.key
             == "reward.terms.a.reward.judge"
         )
 
@@ -1320,14 +1282,16 @@ class TestRules:
             "+reward@reward.terms.mine.reward=length",
             "+reward.terms.mine.timeout_s=5",
         )
-        assert plan(*term).parts["reward"].terms["mine"]["timeout_s"] == 5
+        assert composed(*term).parts["reward"].terms["mine"]["timeout_s"] == 5
         assert (
             refused("reward=weighted_sum") == "WeightedSum: reward.terms is empty: type "
             "+reward@reward.terms.accuracy.reward=accuracy"
         )
 
     def test_validation_may_sample_from_less(self) -> None:
-        assert plan("validation.samples=4", "validation.temperature=0.5").validation.samples == 4
+        assert (
+            composed("validation.samples=4", "validation.temperature=0.5").validation.samples == 4
+        )
 
 
 class TestUnknownKeys:
@@ -1360,7 +1324,7 @@ class TestUnknownKeys:
     )
     def test_of_what_is_made_with_the_policy(self, typed: str, says: str) -> None:
         with pytest.raises(UserError, match=says) as error:
-            plan("policy.pretrained=false", "policy.hidden_size=32", typed).learner()
+            loaded("policy.pretrained=false", "policy.hidden_size=32", typed)
         assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize(
@@ -1372,7 +1336,7 @@ class TestUnknownKeys:
     )
     def test_of_what_is_made_with_the_trainer(self, typed: str, says: str, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=says) as error:
-            plan(typed, f"run_dir={tmp_path}").trainer([], [])
+            build.trainer(composed(typed, f"run_dir={tmp_path}").config)
         assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize(
@@ -1437,9 +1401,9 @@ class TestBeforeAnythingIsWritten:
     )
     def test_message(self, typed: str, says: str) -> None:
         target = (
-            plan
+            composed
             if not typed.startswith("schedule")
-            else lambda t: compose.instantiate(plan(t).config.schedule, "schedule")
+            else lambda t: compose.instantiate(composed(t).config.schedule, "schedule")
         )
         with pytest.raises(UserError) as error:
             target(*typed.split())
@@ -1447,7 +1411,7 @@ class TestBeforeAnythingIsWritten:
         assert "\n" not in str(error.value)
 
     def test_a_reward_alone_is_logged_under_its_name(self) -> None:
-        assert list(plan("reward=accuracy").parts["reward"].rewards) == ["accuracy"]
+        assert list(composed("reward=accuracy").parts["reward"].rewards) == ["accuracy"]
 
 
 class TestLongPrompts:
@@ -1460,14 +1424,14 @@ class TestLongPrompts:
         "data.answer=null",
     )
 
-    def made(self, folder: Path, *typed: str) -> Plan:
+    def made(self, folder: Path, *typed: str) -> RunSpec:
         file = folder / "rows.jsonl"
         file.write_text(
             "\n".join(
                 json.dumps({"prompt": "7" * (i + 1), "said": "8", "id": str(i)}) for i in range(20)
             )
         )
-        return plan(
+        return composed(
             *self.RANDOM,
             f"data.train={file}",
             "data.num_val=4",
@@ -1480,27 +1444,23 @@ class TestLongPrompts:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         made = self.made(tmp_path, "data.max_prompt_tokens=12", f"run_dir={tmp_path}/run")
-        learner = made.learner()
+        run = build.load(made)
         everything = (*made.splits.train, *made.splits.val)
-        long = {p.id for p in everything if len(p.text or "") > 12}
-        assert made.long_prompts == long
-        assert len(long) == 8
-        assert {p.id for p in made.data().splits.train} | {p.id for p in learner.splits.val} == {
-            p.id for p in everything
-        } - long
-        show_plan(made, learner, RunDir(tmp_path / "run"))
+        short = {p.id for p in everything if len(p.text or "") <= 12}
+        assert run.num_long_prompts == len(everything) - len(short) == 8
+        kept = (*run.data().splits.train, *run.learner.splits.val)
+        assert {p.id for p in kept} == short
+        show_run(run, RunDir(tmp_path / "run"))
         shown = " ".join(capsys.readouterr().out.split())
-        assert f"{len(made.kept.train)} training prompts" in shown
+        assert f"{len(run.splits.train)} training prompts" in shown
         assert "8 prompts longer than data.max_prompt_tokens=12 are left out" in shown
 
     def test_without_a_limit_nothing_is_left_out(self, tmp_path: Path) -> None:
         made = self.made(tmp_path)
-        made.learner()
-        assert not made.long_prompts
-        assert (list(made.kept.train), list(made.kept.val)) == (
-            list(made.splits.train),
-            list(made.splits.val),
-        )
+        run = build.load(made)
+        assert run.num_long_prompts == 0
+        assert list(run.splits.train) == list(made.splits.train)
+        assert list(run.splits.val) == list(made.splits.val)
 
     @pytest.mark.parametrize(
         ("limit", "about"),
@@ -1512,7 +1472,7 @@ class TestLongPrompts:
     )
     def test_too_few_that_remain_are_an_error(self, limit: int, about: str, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=about):
-            self.made(tmp_path, f"data.max_prompt_tokens={limit}", "batch.prompts=8").learner()
+            build.load(self.made(tmp_path, f"data.max_prompt_tokens={limit}", "batch.prompts=8"))
 
     def test_rows_of_the_supervised_loss_have_their_own_limit(self, tmp_path: Path) -> None:
         file = tmp_path / "ptx.jsonl"
@@ -1530,7 +1490,7 @@ class TestLongPrompts:
         with pytest.warns(
             UserWarning, match="ptx: 3 of its 9 rows have longer prompts and are left out"
         ):
-            learner = made.learner()
+            learner = build.load(made).learner
         assert len(extension(learner, PTX).prompts) == 6
 
 
@@ -1587,10 +1547,12 @@ class TestFit:
         )
 
     def test_held_out_prompts_count(self) -> None:
-        made = plan("policy.pretrained=false", "policy.hidden_size=32", "policy.context_length=20")
+        made = composed(
+            "policy.pretrained=false", "policy.hidden_size=32", "policy.context_length=20"
+        )
         with pytest.raises(
             UserError, match=r"rollout\.max_tokens=16 that exceeds the model's context of 20"
         ):
-            made.learner()
+            build.load(made)
         OmegaConf.update(made.config, "policy.context_length", 32)
-        assert made.learner().policy.context_length == 32
+        assert build.load(made).learner.policy.context_length == 32

@@ -4,7 +4,6 @@ import pytest
 
 from rlmods.cli.command import configuration
 from rlmods.errors import UserError
-from tests.config.test_compose import plan
 
 MISTAKES = {
     "optimizer.lrr=1": r"optimizer\.lrr: no such setting \(\+optimizer\.lrr=\.\.\. passes one .*\); did you "
@@ -12,7 +11,6 @@ MISTAKES = {
     "policy.name=x": "policy.name: a setting of policy=hf or policy=random, which is not selected",
     "rollout.ahead=1": "rollout.ahead: a setting of rollout=vllm_server, which is not selected",
     "algo.beta=1": "algo.beta: no such setting; did you mean",
-    "algo.packing=true": r"algo\.packing: no such setting any more: .*; drop it$",
     "lr=1": r"lr: no such setting; type optimizer\.lr",
     "advanatge=gae": r"advanatge: no such setting; did you mean advantage\?",
     "zzz=1": "zzz: no such setting; choose from seed, run_dir, resume, fork, batch,",
@@ -37,13 +35,6 @@ def test_message_is_one_line_with_a_suggestion(override: str) -> None:
     with pytest.raises(UserError, match=MISTAKES[override]) as error:
         configuration([override])
     assert "\n" not in str(error.value)
-
-
-def test_a_setting_of_earlier_versions_is_not_added() -> None:
-    with pytest.raises(
-        UserError, match=r"^algo\.pack_length: no such setting any more: .*; drop it$"
-    ):
-        plan("algo=sft", "+algo.pack_length=64")
 
 
 def test_other_errors_are_raised_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:

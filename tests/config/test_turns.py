@@ -18,7 +18,7 @@ from rlmods.errors import UserError
 from rlmods.needs import EnvironmentNeeds
 from rlmods.policy.tiny import WEIGHTS
 from rlmods.rollout import Local, MultiTurn
-from tests.config.test_compose import plan
+from tests.support.composed import composed, loaded
 
 GAME = ("data=hidden_number", "reward=environment", "environment=guess_number")
 TIMED = (
@@ -48,10 +48,10 @@ def named(file: Path) -> list[str]:
 
 class TestRules:
     def test_single_turn_leaves_the_rollout_as_it_is(self) -> None:
-        assert type(plan().parts["rollout"]) is Local
+        assert type(composed().parts["rollout"]) is Local
 
     def test_a_game_wraps_it(self) -> None:
-        made = plan("algo=ppo", *GAME, "environment.max_tokens=40")
+        made = composed("algo=ppo", *GAME, "environment.max_tokens=40")
         assert isinstance(made.parts["rollout"], MultiTurn)
         assert made.parts["rollout"].max_tokens == 40
         assert made.label == "ppo"
@@ -92,7 +92,7 @@ class TestRules:
     )
     def test_say_what_to_type(self, typed: tuple[str, ...], message: str) -> None:
         with pytest.raises(UserError, match=message) as error:
-            plan(*typed)
+            composed(*typed)
         assert "\n" not in str(error.value)
 
     def test_the_limit_of_several_turns_is_named(self) -> None:
@@ -101,21 +101,21 @@ class TestRules:
             match=r"environment\.max_tokens=512 that exceeds .* type a smaller "
             r"environment\.max_tokens",
         ):
-            plan(
+            loaded(
                 "algo=arpo",
                 "environment.max_tokens=512",
                 "policy.pretrained=false",
                 "policy.hidden_size=32",
-            ).learner()
+            )
 
     def test_prompts_must_begin_an_episode(self, words: Path) -> None:
         typed = ("data=jsonl", f"data.train={words}", "data.num_val=4")
         with pytest.raises(UserError, match=f"environment=guess_number cannot begin with {FOUR}"):
-            plan("environment=guess_number", "reward=environment", *typed)
+            composed("environment=guess_number", "reward=environment", *typed)
 
     def test_so_must_those_of_named_sets(self, words: Path) -> None:
         with pytest.raises(UserError, match=f"environment=guess_number cannot begin with {FOUR}"):
-            plan(*GAME, *named(words))
+            composed(*GAME, *named(words))
 
     def test_so_must_those_of_an_evaluation(self, words: Path) -> None:
         game = ["environment=guess_number", "reward=environment"]
@@ -127,10 +127,10 @@ class TestRules:
                 evaluate(str(WEIGHTS), [*typed, *game])
 
     def test_arpo_branches(self) -> None:
-        rollout = plan("algo=arpo").parts["rollout"]
+        rollout = composed("algo=arpo").parts["rollout"]
         assert isinstance(rollout, MultiTurn)
         assert rollout.branching == Entropy()
-        assert plan(*GAME).parts["rollout"].branching is None
+        assert composed(*GAME).parts["rollout"].branching is None
 
     def test_episodes_that_cannot_be_copied_do_not_branch(
         self, monkeypatch: pytest.MonkeyPatch
@@ -140,10 +140,10 @@ class TestRules:
             UserError,
             match=r"episodes of environment=guess_number cannot be copied, .*: type branching=none",
         ):
-            plan("algo=arpo", *GAME)
+            composed("algo=arpo", *GAME)
 
     def test_sft_is_validated_in_an_environment(self) -> None:
-        assert isinstance(plan("algo=sft", "environment=tools").parts["rollout"], MultiTurn)
+        assert isinstance(composed("algo=sft", "environment=tools").parts["rollout"], MultiTurn)
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from rlmods.callbacks.progress import format_validation
+from rlmods.config import build
 from rlmods.errors import UserError
 from rlmods.reward import WeightedSum
-from tests.config.test_compose import plan
+from tests.support.composed import composed
 
 HARD = (
     "+data@validation.data.hard=arithmetic",
@@ -21,7 +22,7 @@ TINY = ("policy.pretrained=false", "policy.hidden_size=32")
 
 class TestReward:
     def test_is_another_one_than_that_of_training(self) -> None:
-        made = plan("reward=format", "reward@validation.reward=accuracy")
+        made = composed("reward=format", "reward@validation.reward=accuracy")
         assert isinstance(made.validation.reward, WeightedSum)
         assert list(made.validation.reward.terms) == ["accuracy"]
         assert list(made.parts["reward"].terms) == ["format"]
@@ -29,15 +30,15 @@ class TestReward:
         assert made.label == "dapo"
 
     def test_by_default_there_is_none(self) -> None:
-        assert plan().validation.reward is None
-        assert "reward@validation.reward" not in plan().choices
+        assert composed().validation.reward is None
+        assert "reward@validation.reward" not in composed().choices
 
     @pytest.mark.parametrize(
         ("typed", "message"),
         [
             (
                 "validation.reward=accuracy",
-                r"^validation\.reward=accuracy: is no reward: type "
+                r"^validation\.reward=accuracy: is not a reward: type "
                 r"reward@validation\.reward=OPTION$",
             ),
             (
@@ -49,7 +50,7 @@ class TestReward:
     )
     def test_mistakes(self, typed: str, message: str) -> None:
         with pytest.raises(UserError, match=message):
-            plan(typed)
+            composed(typed)
 
     def test_of_prompts_without_answers(self, tmp_path: Path) -> None:
         path = tmp_path / "rows.jsonl"
@@ -66,7 +67,7 @@ class TestReward:
             r"type data\.answer=COLUMN"
         )
         with pytest.raises(UserError, match=message):
-            plan(*rows, "reward=format", "reward@validation.reward=accuracy")
+            composed(*rows, "reward=format", "reward@validation.reward=accuracy")
 
     def test_of_an_algorithm_that_grades_nothing(self) -> None:
         experiment = (
@@ -79,12 +80,12 @@ class TestReward:
             match=r"^algo=reward_model grades no responses: drop validation\.reward and "
             r"validation\.data$",
         ):
-            plan(*experiment)
+            composed(*experiment)
 
 
 class TestData:
     def test_sets_by_name(self) -> None:
-        made = plan(*HARD)
+        made = composed(*HARD)
         assert made.validation.data is not None
         [(name, prompts)] = made.validation.data.items()
         assert (name, len(prompts)) == ("hard", 3)
@@ -105,14 +106,14 @@ class TestData:
             ("validation.data=hard", r"^validation\.data=hard: must be named sets"),
             (
                 "+validation.data.hard=arithmetic",
-                r"^validation\.data\.hard: is no data set: type "
+                r"^validation\.data\.hard: is not a data set: type "
                 r"\+data@validation\.data\.hard=OPTION",
             ),
         ],
     )
     def test_mistakes(self, typed: str, message: str) -> None:
         with pytest.raises(UserError, match=message):
-            plan(typed)
+            composed(typed)
 
     def test_a_set_without_held_out_prompts(self) -> None:
         with pytest.raises(
@@ -120,11 +121,11 @@ class TestData:
             match=r"^validation\.data\.hard: no held-out prompts: type "
             r"validation\.data\.hard\.num_val=200$",
         ):
-            plan(*HARD, "validation.data.hard.num_val=0")
+            composed(*HARD, "validation.data.hard.num_val=0")
 
     def test_errors_name_the_settings_of_the_set(self) -> None:
         with pytest.raises(UserError, match=r"validation\.data\.hard\.level"):
-            plan(*HARD, "validation.data.hard.level=99")
+            composed(*HARD, "validation.data.hard.level=99")
 
     def test_a_set_that_the_reward_cannot_grade(self, tmp_path: Path) -> None:
         path = tmp_path / "rows.jsonl"
@@ -137,17 +138,17 @@ class TestData:
             UserError,
             match=r"^reward=math needs gold answers, .*: type validation\.data\.x\.answer=COLUMN",
         ):
-            plan("+data@validation.data.x=jsonl", *rows)
+            composed("+data@validation.data.x=jsonl", *rows)
 
     def test_a_set_whose_responses_do_not_fit_the_context(self) -> None:
         with pytest.raises(
             UserError,
             match=r"validation\.max_tokens=100000 .* type a smaller validation\.max_tokens",
         ):
-            plan(*HARD, *TINY, "validation.max_tokens=100000").learner()
+            build.load(composed(*HARD, *TINY, "validation.max_tokens=100000"))
 
     def test_the_learner_has_the_sets(self) -> None:
-        assert len(plan(*HARD, *TINY).learner().validation.data["hard"]) == 3
+        assert len(build.load(composed(*HARD, *TINY)).learner.validation.data["hard"]) == 3
 
     def test_long_prompts_are_left_out(self, tmp_path: Path) -> None:
         path = tmp_path / "rows.jsonl"
@@ -158,8 +159,8 @@ class TestData:
             f"validation.data.x.{key}"
             for key in (f"train={path}", "prompt=question", "num_val=20", "max_prompt_tokens=5")
         ]
-        made = plan("+data@validation.data.x=jsonl", *rows, *TINY)
-        named = made.learner().validation.data["x"]
+        made = composed("+data@validation.data.x=jsonl", *rows, *TINY)
+        named = build.load(made).learner.validation.data["x"]
         assert 0 < len(named) < 20
         assert all(len(prompt.text) <= 5 for prompt in named)
 

@@ -28,6 +28,7 @@ from transformers import (
 )
 
 from rlmods.adapter import LoRA
+from rlmods.config import build
 from rlmods.distributed import deferred
 from rlmods.distributed.strategy import shards
 from rlmods.errors import UserError
@@ -36,9 +37,9 @@ from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
 from rlmods.policy.tiny import Tiny, character_tokenizer
 from rlmods.reference import Model
-from tests.config.test_compose import plan
 from tests.policy.mixtures import mixture
 from tests.support import ranks
+from tests.support.composed import composed
 from tests.support.deferred_ranks import LARGE
 
 SIZES: dict[str, Any] = {
@@ -344,14 +345,16 @@ class TestRun:
     def test_loading_is_deferred_by_the_strategy(
         self, strategy: str, expected: bool, tmp_path: Path
     ) -> None:
-        made = plan("algo=sft", f"trainer={strategy}", f"run_dir={tmp_path}")
+        made = composed("algo=sft", f"trainer={strategy}", f"run_dir={tmp_path}")
         assert shards(made.config.trainer.get("strategy")) == expected
-        assert deferred.is_deferred(made.learner().policy) == expected
+        assert deferred.is_deferred(build.load(made).learner.policy) == expected
 
     def test_the_architecture_is_checked_after_the_weights_are_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        learner: Any = plan("algo=grpo", "trainer=fsdp", f"run_dir={tmp_path}").learner()
+        learner: Any = build.load(
+            composed("algo=grpo", "trainer=fsdp", f"run_dir={tmp_path}")
+        ).learner
         deferred.read(learner.policy)
         deferred.read(learner.reference.policy)
         checked: list[Policy] = []

@@ -13,14 +13,14 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from torch import nn
 
-from rlmods.cli.plan import predict
-from rlmods.cli.table import show_plan
-from rlmods.config.plan import Plan
+from rlmods.cli.table import show_run
+from rlmods.config import build
+from rlmods.config.run_spec import RunSpec
 from rlmods.distributed import precision
 from rlmods.distributed.precision import MIN_PARAMETERS, choose, device_type, has_fast_bfloat16
 from rlmods.errors import UserError
 from rlmods.run.directory import RUN_DIR_VARIABLE, RunDir
-from tests.config.test_compose import plan
+from tests.support.composed import composed
 
 TINY = (
     "policy.pretrained=false",
@@ -110,9 +110,8 @@ class TestChoice:
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         machine(monkeypatch, amx=True)
-        made = plan("policy.pretrained=false" if name == "random" else "policy=tiny")
-        made.learner()
-        assert made.config.trainer.precision == "32-true"
+        made = composed("policy.pretrained=false" if name == "random" else "policy=tiny")
+        assert build.load(made).config.trainer.precision == "32-true"
 
 
 @pytest.fixture
@@ -125,14 +124,16 @@ def amx(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def started(folder: Path, *typed: str) -> SimpleNamespace:
     """Precision of a run up to its Trainer, and the table that it prints."""
-    made: Plan = plan(*TINY, *typed, f"run_dir={folder}")
-    learner = made.learner()
-    run_dir = RunDir.open(made.config, "trainer.precision" in made.automatic)
+    made: RunSpec = composed(*TINY, *typed, f"run_dir={folder}")
+    run = build.load(made)
+    run_dir = RunDir.open(run.config, run.precision is not None)
     console = Console(file=io.StringIO(), width=300)
-    show_plan(made, learner, run_dir, console=console)
+    show_run(run, run_dir, console=console)
     table = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     return SimpleNamespace(
-        precision=made.trainer([], []).precision, table=table, num_ranks=made.num_ranks()
+        precision=build.trainer(run.config).precision,
+        table=table,
+        num_ranks=build.num_ranks(made, run.config),
     )
 
 
@@ -189,11 +190,11 @@ class TestRun:
         started(tmp_path)
         machine(monkeypatch)  # of the second rank
         monkeypatch.setenv("LOCAL_RANK", "1")
-        made = plan(*TINY, f"run_dir={tmp_path}")
-        made.learner()
-        assert made.config.trainer.precision == "32-true"
-        RunDir.open(made.config, automatic_precision=True)
-        assert made.config.trainer.precision == "bf16-mixed"
+        made = composed(*TINY, f"run_dir={tmp_path}")
+        config = build.load(made).config
+        assert config.trainer.precision == "32-true"
+        RunDir.open(config, automatic_precision=True)
+        assert config.trainer.precision == "bf16-mixed"
 
     def test_a_value_that_is_not_supported_is_not_taken_over(self, tmp_path: Path) -> None:
         started(tmp_path)
@@ -204,27 +205,3 @@ class TestRun:
             UserError, match=r"was started with trainer.precision=16-true \(now bf16-mixed\)"
         ):
             started(tmp_path, "resume=auto")
-
-
-class TestPrediction:
-    """Of `python -m rlmods.plan`."""
-
-    SMALL = (
-        "policy.pretrained=false",
-        "policy.hidden_size=32",
-        "data.num_train=64",
-        "data.num_val=8",
-    )
-
-    def test_is_for_gpus_with_bfloat16(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        machine(monkeypatch)
-        assert predict([*self.SMALL]).devices.precision == "32-true"
-        monkeypatch.setattr(precision, "MIN_PARAMETERS", 1)
-        assert predict([*self.SMALL]).devices.precision == "bf16-mixed"
-        assert predict([*self.SMALL, "trainer.precision=32-true"]).devices.precision == "32-true"
-
-    def test_of_a_process_is_for_this_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(precision, "MIN_PARAMETERS", 1)
-        for amx, expected in ((False, "32-true"), (True, "bf16-mixed")):
-            machine(monkeypatch, amx=amx)
-            assert predict([*self.SMALL, "trainer.accelerator=cpu"]).devices.precision == expected

@@ -7,15 +7,21 @@ from typing import Any
 
 import pytest
 
+from rlmods.config import build
 from rlmods.distributed.strategy import DDP, FSDP2, check_launch, check_replicas, check_resume
 from rlmods.errors import UserError
-from tests.config.test_compose import plan
+from tests.support.composed import composed
 
 CPU = ("trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true", "logger=none")
 
 
 def strategy(tmp_path: Path, *typed: str) -> Any:
-    return plan(*typed, f"run_dir={tmp_path}").trainer([], []).strategy
+    return build.trainer(composed(*typed, f"run_dir={tmp_path}").config).strategy
+
+
+def num_ranks(*typed: str) -> int:
+    spec = composed(*typed, "trainer.precision=32-true")
+    return build.num_ranks(spec, spec.config)
 
 
 @pytest.mark.parametrize(("option", "kind"), [("ddp", DDP), ("fsdp", FSDP2)])
@@ -30,7 +36,7 @@ def test_an_option_makes_it(option: str, kind: type, tmp_path: Path) -> None:
 )
 def test_fsdp_1_is_refused(typed: str) -> None:
     with pytest.raises(UserError, match=r"FSDP1.*type trainer=fsdp"):
-        plan(f"+trainer.strategy={typed}", *CPU)
+        composed(f"+trainer.strategy={typed}", *CPU)
 
 
 @pytest.mark.parametrize("typed", ["ddp_spawn", "ddp_fork"])
@@ -58,7 +64,7 @@ def test_lightnings_own_name_for_ddp_will_do(tmp_path: Path) -> None:
 )
 def test_a_share_for_every_rank(typed: tuple[str, ...], advice: str) -> None:
     with pytest.raises(UserError, match=advice):
-        plan(*typed, "trainer=ddp", *CPU).num_ranks()
+        num_ranks(*typed, "trainer=ddp", *CPU)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +91,7 @@ def test_a_launcher_starts_as_many_as_there_are(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=advice):
-        plan(*typed).num_ranks()
+        num_ranks(*typed)
 
 
 @pytest.mark.parametrize(("started", "ranks"), [(2, 4), (4, 2), (1, 8), (8, 1)])

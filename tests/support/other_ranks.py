@@ -13,12 +13,13 @@ import torch
 
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.cli.console import silence_libraries
+from rlmods.config import build
 from rlmods.distributed import sharding
 from rlmods.distributed import trainer as trainers
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.deferred import defer_loading
 from rlmods.distributed.strategy import DDP, FSDP2
-from tests.config.test_compose import plan
+from tests.support.composed import composed
 from tests.support.tiny_setup import Log
 
 CASE = (
@@ -46,15 +47,16 @@ def trained(
     """Weights after so many iterations of gradient descent with momentum; the checkpoint of each is
     in the folder."""
     silence_libraries()
-    made = plan(*CASE, f"run_dir={folder}")
-    learner: Any = made.learner()
+    made = composed(*CASE, f"run_dir={folder}")
+    run = build.load(made)
+    learner: Any = run.learner
     learner.optimizer = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
     options = {"accelerator": "cpu", "devices": 1, **options}
     checkpoint = IterationCheckpoint(folder, every=1, keep=0)
     trainer = trainers.build(
         max_iterations=iterations, callbacks=[checkpoint], loggers=[Log()], **options
     )
-    trainer.fit(learner, datamodule=made.data(), ckpt_path=resume, weights_only=True)
+    trainer.fit(learner, datamodule=run.data(), ckpt_path=resume, weights_only=True)
     learner.export(folder / "export")
     return {name: tensor.clone() for name, tensor in sharding.full_state(learner).items()}
 

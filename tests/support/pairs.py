@@ -38,13 +38,14 @@ import torch
 from torch import Tensor
 
 from rlmods.cli.console import silence_libraries
+from rlmods.config import build
 from rlmods.errors import UserError
 from rlmods.needs import AdvantageNeeds, needs_of
 from rlmods.reward.scores import as_scores
 from rlmods.types import Response, Scores
-from tests.config.test_compose import CONF, plan
 from tests.reward import models
 from tests.support import tiny_setup
+from tests.support.composed import CONF, composed
 
 BASE = (
     "algo=policy_gradient",
@@ -259,9 +260,9 @@ def flat(responses: Sequence[Response]) -> Scores:
 
 
 @cache
-def composed(*typed: str) -> Any:
+def cached(*typed: str) -> Any:
     """Return the checked configuration. Parts may have a state: copy it before use."""
-    return plan(*typed)
+    return composed(*typed)
 
 
 def update(
@@ -279,8 +280,9 @@ def update(
         reward: maps the configured reward to the one that is used.
         edit: maps advantages and mask [N, T] to other advantages before each optimizer step.
     """
-    made = copy.deepcopy(composed(*typed))
-    learner: Any = made.learner()
+    made = copy.deepcopy(cached(*typed))
+    run = build.load(made)
+    learner: Any = run.learner
     learner.optimizer = partial(torch.optim.SGD, lr=lr)
     learner.policy.eos_ids = frozenset(range(25))
     if reward is not None:
@@ -309,7 +311,7 @@ def check(pair: Sequence[str]) -> dict[str, Any]:
     False, or why it does not apply."""
     typed = overrides(pair)
     try:
-        composed(*typed)
+        cached(*typed)
     except UserError as error:
         return {"refused": str(error)}
     try:
@@ -337,7 +339,7 @@ def properties(pair: Sequence[str], typed: Sequence[str], lr: float) -> dict[str
     if not result["trains"]:
         return result
     advantage, groups = (
-        composed(*typed).parts["advantage"],
+        cached(*typed).parts["advantage"],
         {option.split("=")[0] for option in pair},
     )
     needs = needs_of(advantage, AdvantageNeeds)
@@ -366,7 +368,7 @@ def properties(pair: Sequence[str], typed: Sequence[str], lr: float) -> dict[str
             continue
         swapped = overrides([default if option == own else option for option in pair])
         try:
-            composed(*swapped)
+            cached(*swapped)
         except UserError as error:
             result[f"swap {group}"] = f"the default is refused: {error}"
         else:

@@ -16,6 +16,7 @@ import lightning as L
 import torch
 
 from rlmods.cli.console import silence_libraries
+from rlmods.config import build
 from rlmods.data.loader import PromptLoader
 from rlmods.distributed import sharding
 from rlmods.distributed import trainer as trainers
@@ -23,9 +24,9 @@ from rlmods.distributed.collectives import all_gather, is_first_rank
 from rlmods.distributed.deferred import defer_loading
 from rlmods.distributed.strategy import DDP, FSDP2
 from rlmods.types import Prompt, Response, Scores
-from tests.config.test_compose import ALGORITHMS, algorithm, alone, plan
 from tests.policy.mixtures import mixture
 from tests.support import composition
+from tests.support.composed import ALGORITHMS, algorithm, alone, composed
 from tests.support.tiny_setup import Log
 
 ONLINE = (
@@ -297,8 +298,9 @@ def trained(case: str, folder: Path, **options: Any) -> dict[str, Any]:
     """Weights, metrics and samples of plain gradient descent: weights then tell what the gradient
     was."""
     silence_libraries()
-    made = plan(*typed(case, folder), f"run_dir={folder / 'run'}")
-    learner: Any = made.learner()
+    made = composed(*typed(case, folder), f"run_dir={folder / 'run'}")
+    run = build.load(made)
+    learner: Any = run.learner
     learner.optimizer = partial(torch.optim.SGD, lr=0.2)
     if case == "dapo one rank masked":
         share = next(
@@ -314,7 +316,7 @@ def trained(case: str, folder: Path, **options: Any) -> dict[str, Any]:
     before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
     iterations = 2 if case in ROUNDS else 1
     trainer = trainers.build(max_iterations=iterations, callbacks=[tape], loggers=[log], **options)
-    trainer.fit(learner, datamodule=made.data())
+    trainer.fit(learner, datamodule=run.data())
     rows = [
         {k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in log.rows
     ]

@@ -203,17 +203,21 @@ class TestStages:
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError(CUDA)])
 def test_outside_of_stages(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, trained = MagicMock(), learner()
+    trained = learner()
     trained._trainer = SimpleNamespace(strategy=None, world_size=1)
     trainer = SimpleNamespace(strategy=None, loggers=[], fit=MagicMock(side_effect=error))
-    plan.learner.return_value, plan.trainer.return_value = trained, trainer
-    monkeypatch.setattr(job.compose, "plan", lambda *_: plan)
+    config = OmegaConf.create({"seed": 1, "logger": {}})
+    loaded = MagicMock(learner=trained, config=config)
+    monkeypatch.setattr(job.compose, "run_spec", MagicMock())
+    monkeypatch.setattr(job.build, "load", lambda *_: loaded)
+    monkeypatch.setattr(job.build, "num_ranks", lambda *_: 1)
+    monkeypatch.setattr(job.build, "trainer", lambda *_: trainer)
     for name in (
         "RunDir",
         "Summary",
         "JsonlLogger",
         "check_resume",
-        "show_plan",
+        "show_run",
         "silence_libraries",
         "trackers",
         "clean_urls",
@@ -223,7 +227,7 @@ def test_outside_of_stages(error: Exception, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(
         UserError, match=r"^start: out of memory on .*: type trainer=fsdp trainer.devices=2"
     ):
-        job.train(OmegaConf.create({"seed": 1, "logger": {}}), {}, [])
+        job.train(config, {}, [])
 
 
 class TestAdvice:

@@ -1,14 +1,14 @@
-"""Rules that a plan must satisfy. A rule returns None, or an error message that ends with the
+"""Rules that a run must satisfy. A rule returns None, or an error message that ends with the
 override to type."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlmods.config.plan import Plan
 from rlmods.config.rules import credit, parts, rows, turns, values
+from rlmods.config.run_spec import RunSpec
 
-Rule = Callable[[Plan], str | None]
+Rule = Callable[[RunSpec], str | None]
 RULES: tuple[Rule, ...] = (
     values.protocols,
     parts.group_size,

@@ -6,24 +6,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rlmods.config.plan import Plan
+from rlmods.config.run_spec import RunSpec
 from rlmods.needs import AdvantageNeeds, RatioNeeds, RewardNeeds, SamplingNeeds, needs_of
 from rlmods.reward import BySource, WeightedSum
 from rlmods.types import Prompt
 
 
-def steps(plan: Plan) -> str | None:
-    if "advantage" not in plan.parts:
+def steps(spec: RunSpec) -> str | None:
+    if "advantage" not in spec.parts:
         return None
-    needs_steps = needs_of(plan.parts["advantage"], AdvantageNeeds).steps
-    gives_steps = needs_of(plan.parts["reward"], RewardNeeds).gives_steps
-    option, reward = plan.choices.get("advantage"), plan.choices.get("reward")
+    needs_steps = needs_of(spec.parts["advantage"], AdvantageNeeds).steps
+    gives_steps = needs_of(spec.parts["reward"], RewardNeeds).gives_steps
+    option, reward = spec.choices.get("advantage"), spec.choices.get("reward")
     if needs_steps and not gives_steps:
         return (
             f"advantage={option} needs a reward for each step, but reward={reward} returns one "
             "per response: type reward=process"
         )
-    parts = list(terms(plan))
+    parts = list(terms(spec))
     if needs_steps and (
         spread := [
             path
@@ -36,8 +36,8 @@ def steps(plan: Plan) -> str | None:
             f"{spread[0]}.spread=last"
         )
     if (
-        needs_of(plan.parts["advantage"], AdvantageNeeds).outcomes
-        and not needs_of(plan.parts["reward"], RewardNeeds).gives_outcomes
+        needs_of(spec.parts["advantage"], AdvantageNeeds).outcomes
+        and not needs_of(spec.parts["reward"], RewardNeeds).gives_outcomes
     ):
         problem = (
             f"advantage={option} also needs a reward for each response, but reward={reward} only "
@@ -65,14 +65,14 @@ def steps(plan: Plan) -> str | None:
     return None
 
 
-def terms(plan: Plan, prompt: Prompt | None = None) -> Iterator[tuple[str, Any, float]]:
+def terms(spec: RunSpec, prompt: Prompt | None = None) -> Iterator[tuple[str, Any, float]]:
     """Yield the rewards that the reward consists of, or those that grade a prompt, with their paths
     in the configuration and weights."""
-    reward = plan.parts.get("reward")
+    reward = spec.parts.get("reward")
     if isinstance(reward, BySource) and prompt is not None:
         yield from _terms(reward.for_prompt(prompt), f"reward.rewards.{prompt.source}")
     elif reward is not None:
-        yield from _terms(reward, "reward", wrapped="terms" not in plan.config.reward)
+        yield from _terms(reward, "reward", wrapped="terms" not in spec.config.reward)
 
 
 def _terms(reward: Any, path: str, *, wrapped: bool = False) -> Iterator[tuple[str, Any, float]]:
@@ -92,10 +92,10 @@ def _terms(reward: Any, path: str, *, wrapped: bool = False) -> Iterator[tuple[s
         yield path, reward, 1.0
 
 
-def kl_in_reward(plan: Plan) -> str | None:
-    if not _penalises_rewards(plan.parts.get("kl")):
+def kl_in_reward(spec: RunSpec) -> str | None:
+    if not _penalises_rewards(spec.parts.get("kl")):
         return None
-    advantage, option = plan.parts["advantage"], plan.choices.get("advantage")
+    advantage, option = spec.parts["advantage"], spec.choices.get("advantage")
     if (
         needs_of(advantage, AdvantageNeeds).steps
         and not needs_of(advantage, AdvantageNeeds).normalizes_rewards
@@ -117,9 +117,9 @@ def kl_in_reward(plan: Plan) -> str | None:
     return None
 
 
-def kl_estimator(plan: Plan) -> str | None:
-    kl = plan.parts.get("kl")
-    estimator, option = getattr(kl, "estimator", None), plan.choices.get("kl")
+def kl_estimator(spec: RunSpec) -> str | None:
+    kl = spec.parts.get("kl")
+    estimator, option = getattr(kl, "estimator", None), spec.choices.get("kl")
     if estimator is None or kl is None:
         return None
     if kl.where == "loss" and estimator == "k1" and getattr(kl, "gradient", "value") == "value":
@@ -137,17 +137,17 @@ def kl_estimator(plan: Plan) -> str | None:
     return None
 
 
-def token_credit(plan: Plan) -> str | None:
-    if needs_of(plan.parts.get("ratio"), RatioNeeds).level != "sequence":
+def token_credit(spec: RunSpec) -> str | None:
+    if needs_of(spec.parts.get("ratio"), RatioNeeds).level != "sequence":
         return None
-    advantage, kl = plan.parts["advantage"], plan.parts["kl"]
+    advantage, kl = spec.parts["advantage"], spec.parts["kl"]
     credit = needs_of(advantage, AdvantageNeeds).credit
-    ratio, option = (plan.choices.get(group) for group in ("ratio", "advantage"))
+    ratio, option = (spec.choices.get(group) for group in ("ratio", "advantage"))
     problem = (
         f"ratio={ratio} has one ratio per response and uses only the mean of its advantages, "
         f"but those of advantage={option}"
     )
-    if "teacher" in plan.parts:
+    if "teacher" in spec.parts:
         return (
             f"ratio={ratio} has one ratio per response, but the teacher grades each token: type "
             "ratio=sequence_token"
@@ -157,18 +157,18 @@ def token_credit(plan: Plan) -> str | None:
     differs = credit == "reward_to_go" or needs_of(advantage, AdvantageNeeds).normalizes_rewards
     if differs and _penalises_rewards(kl):
         return (
-            f"{problem} differ by token with kl={plan.choices.get('kl')}: type "
+            f"{problem} differ by token with kl={spec.choices.get('kl')}: type "
             "ratio=sequence_token, or kl=loss"
         )
     return None
 
 
-def selected_rows(plan: Plan) -> str | None:
+def selected_rows(spec: RunSpec) -> str | None:
     if (
-        needs_of(plan.parts.get("sampling"), SamplingNeeds).selects_rows
-        and needs_of(plan.parts["advantage"], AdvantageNeeds).normalizes_batch
+        needs_of(spec.parts.get("sampling"), SamplingNeeds).selects_rows
+        and needs_of(spec.parts["advantage"], AdvantageNeeds).normalizes_batch
     ):
-        sampling, advantage = plan.choices.get("sampling"), plan.choices.get("advantage")
+        sampling, advantage = spec.choices.get("sampling"), spec.choices.get("advantage")
         problem = (
             f"sampling={sampling} keeps the best responses, and advantage={advantage} subtracts "
             "the mean of those kept"
@@ -177,14 +177,14 @@ def selected_rows(plan: Plan) -> str | None:
     return None
 
 
-def greedy_baseline(plan: Plan) -> str | None:
+def greedy_baseline(spec: RunSpec) -> str | None:
     if (
-        needs_of(plan.parts.get("advantage"), AdvantageNeeds).greedy
-        and needs_of(plan.parts["reward"], RewardNeeds).group
+        needs_of(spec.parts.get("advantage"), AdvantageNeeds).greedy
+        and needs_of(spec.parts["reward"], RewardNeeds).group
     ):
-        problem = f"reward={plan.choices.get('reward')} compares responses to one prompt"
+        problem = f"reward={spec.choices.get('reward')} compares responses to one prompt"
         return (
-            f"{problem}, but advantage={plan.choices.get('advantage')} has a single greedy one as "
+            f"{problem}, but advantage={spec.choices.get('advantage')} has a single greedy one as "
             "baseline: type advantage=rloo"
         )
     return None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
-from rlmods.config.plan import Plan
+from rlmods.config.instantiate import at_key
 from rlmods.config.rules.credit import terms
-from rlmods.config.validation import at_validation
+from rlmods.config.run_spec import RunSpec
 from rlmods.data import Splits
 from rlmods.errors import UserError
 from rlmods.needs import JudgeNeeds, PreferenceNeeds, RewardNeeds, needs_of
@@ -16,12 +15,12 @@ from rlmods.reward import BySource
 from rlmods.reward.members import with_members
 
 
-def ptx(plan: Plan) -> str | None:
-    if not getattr(plan.settings, "ptx_coefficient", 0):
+def ptx(spec: RunSpec) -> str | None:
+    if not getattr(spec.settings, "ptx_coefficient", 0):
         return None
     rows, weights, advice = (
-        plan.splits.ptx,
-        plan.splits.ptx_weights or {},
+        spec.splits.ptx,
+        spec.splits.ptx_weights or {},
         "type data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN",
     )
     if not rows:
@@ -43,29 +42,29 @@ def ptx(plan: Plan) -> str | None:
     return None
 
 
-def minibatches(plan: Plan) -> str | None:
-    rows = plan.batch.prompts * plan.algorithm.rows_per_prompt(plan.batch)
-    if rows % plan.batch.minibatches == 0:
+def minibatches(spec: RunSpec) -> str | None:
+    rows = spec.batch.prompts * spec.algorithm.rows_per_prompt(spec.batch)
+    if rows % spec.batch.minibatches == 0:
         return None
     fits = ", ".join(str(n) for n in range(1, 65) if rows % n == 0)
     return (
-        f"batch.minibatches={plan.batch.minibatches} does not divide the {rows} rows of an "
+        f"batch.minibatches={spec.batch.minibatches} does not divide the {rows} rows of an "
         f"iteration: type one of {fits}"
     )
 
 
-def prompts(plan: Plan) -> str | None:
-    count = len(plan.splits.train)
-    if plan.batch.prompts <= count:
+def prompts(spec: RunSpec) -> str | None:
+    count = len(spec.splits.train)
+    if spec.batch.prompts <= count:
         return None
     return (
-        f"batch.prompts={plan.batch.prompts}, but the data has {count} prompts: type "
+        f"batch.prompts={spec.batch.prompts}, but the data has {count} prompts: type "
         f"batch.prompts={count}"
     )
 
 
-def sources(plan: Plan) -> str | None:
-    reward, prompts = plan.parts.get("reward"), (*plan.splits.train, *plan.splits.val)
+def sources(spec: RunSpec) -> str | None:
+    reward, prompts = spec.parts.get("reward"), (*spec.splits.train, *spec.splits.val)
     names = {prompt.source for prompt in prompts if prompt.source is not None}
     if same := sorted(names & set(getattr(reward, "terms", {}))):
         return (
@@ -87,19 +86,19 @@ def sources(plan: Plan) -> str | None:
     return None
 
 
-def answers(plan: Plan) -> str | None:
+def answers(spec: RunSpec) -> str | None:
     for group in ("reward", "judge"):
-        part = plan.parts.get(group)
+        part = spec.parts.get(group)
         if not _needs_answer(part, group):
             continue
-        for prompt in (*plan.splits.train, *plan.splits.val):
+        for prompt in (*spec.splits.train, *spec.splits.val):
             own = part.for_prompt(prompt) if isinstance(part, BySource) else part
             needed = _needs_answer(own, group)
             if prompt.answer is None and needed:
-                option = f"{group}={plan.choices.get(group)}"
+                option = f"{group}={spec.choices.get(group)}"
                 other = (
                     ""
-                    if plan.algorithm.samples_responses
+                    if spec.algorithm.samples_responses
                     else ", or reward=format, as it is for validation only"
                 )
                 return (
@@ -115,14 +114,14 @@ def _needs_answer(part: object, group: str) -> bool:
     return needs_of(part, RewardNeeds).answer
 
 
-def graded(plan: Plan) -> str | None:
-    for path, part, _ in terms(plan):
+def graded(spec: RunSpec) -> str | None:
+    for path, part, _ in terms(spec):
         source = None
-        if isinstance(plan.parts["reward"], BySource):
+        if isinstance(spec.parts["reward"], BySource):
             source = path.split(".")[2]
         prompts = [
             prompt
-            for prompt in (*plan.splits.train, *plan.splits.val)
+            for prompt in (*spec.splits.train, *spec.splits.val)
             if source is None or prompt.source == source
         ]
         for own_path, reward in with_members(part, path):
@@ -138,53 +137,53 @@ def graded(plan: Plan) -> str | None:
     return None
 
 
-def gradable(plan: Plan) -> str | None:
-    for prompt in (*plan.splits.train, *plan.splits.val) if "reward" in plan.parts else ():
-        for path, part, _ in terms(plan, prompt):
+def gradable(spec: RunSpec) -> str | None:
+    for prompt in (*spec.splits.train, *spec.splits.val) if "reward" in spec.parts else ():
+        for path, part, _ in terms(spec, prompt):
             try:
                 if isinstance(part, ChecksPrompt):
                     part.check_prompt(prompt)
             except ValueError as error:
                 problem = str(error).replace("type reward.", f"type {path}.")
                 return (
-                    f"reward={plan.choices.get('reward')} cannot grade responses to "
+                    f"reward={spec.choices.get('reward')} cannot grade responses to "
                     f"{prompt.name}: {problem}; correct the row"
                 )
     return None
 
 
-def validation(plan: Plan) -> str | None:
+def validation(spec: RunSpec) -> str | None:
     """Check that the reward of validation can grade the held-out prompts, and those of the named
     sets."""
     own, sets = (
-        plan.validation.reward,
-        {} if plan.validation.reward is None else {"data": plan.splits.val},
+        spec.validation.reward,
+        {} if spec.validation.reward is None else {"data": spec.splits.val},
     )
     sets |= {
-        f"validation.data.{name}": prompts for name, prompts in (plan.validation.data or {}).items()
+        f"validation.data.{name}": prompts for name, prompts in (spec.validation.data or {}).items()
     }
-    if sets and "reward" not in plan.parts:
+    if sets and "reward" not in spec.parts:
         return (
-            f"algo={plan.config.algo.name} grades no responses: drop validation.reward and "
+            f"algo={spec.config.algo.name} grades no responses: drop validation.reward and "
             "validation.data"
         )
     if own is not None:
-        config = plan.config.copy()
+        config = spec.config.copy()
         config.reward, option = (
             config.validation.reward,
-            plan.choices.get("reward@validation.reward"),
+            spec.choices.get("reward@validation.reward"),
         )
-        plan = replace(
-            plan,
+        spec = replace(
+            spec,
             config=config,
-            parts={**plan.parts, "reward": own},
-            choices={**plan.choices, "reward": str(option)},
+            parts={**spec.parts, "reward": own},
+            choices={**spec.choices, "reward": str(option)},
         )
     for key, prompts in sets.items():
         for rule in (answers, graded, gradable):
-            if message := rule(replace(plan, splits=Splits(prompts, ()))):
-                message = re.sub(r"(?<![\w./@])data(?=\.\w)", key, message)
-                return message if own is None else at_validation(message)
+            if message := rule(replace(spec, splits=Splits(prompts, ()))):
+                message = at_key(message, "data", key)
+                return message if own is None else at_key(message, "reward", "validation.reward")
     return None
 
 
@@ -199,28 +198,28 @@ COLUMNS = {
 """Purpose of each required column, and the override that selects it."""
 
 
-def columns(plan: Plan) -> str | None:
-    for column in plan.algorithm.columns(plan.settings):
+def columns(spec: RunSpec) -> str | None:
+    for column in spec.algorithm.columns(spec.settings):
         purpose, advice = COLUMNS[column]
-        if hasattr(plan.settings, "on_policy_fraction"):
+        if hasattr(spec.settings, "on_policy_fraction"):
             advice += ", or algo.on_policy_fraction=1"
-        for prompt in plan.splits.train:
+        for prompt in spec.splits.train:
             if column not in prompt.meta or (column == "candidates" and "ranks" not in prompt.meta):
                 if "steps" in prompt.meta:
                     advice = "it has labelled steps, for algo=process_reward_model"
                 return (
-                    f"algo={plan.config.algo.name} {purpose}, but prompt {prompt.id} has none: "
+                    f"algo={spec.config.algo.name} {purpose}, but prompt {prompt.id} has none: "
                     f"{advice}"
                 )
     return None
 
 
-def demonstrations(plan: Plan) -> str | None:
-    teacher = plan.parts.get("teacher")
+def demonstrations(spec: RunSpec) -> str | None:
+    teacher = spec.parts.get("teacher")
     column = getattr(teacher, "demonstration", None)
     if teacher is None or column is None:
         return None
-    for prompt in plan.splits.train:
+    for prompt in spec.splits.train:
         if teacher.shows(prompt) is None:
             known = (
                 ", ".join(
@@ -235,46 +234,46 @@ def demonstrations(plan: Plan) -> str | None:
     return None
 
 
-def preferences(plan: Plan) -> str | None:
+def preferences(spec: RunSpec) -> str | None:
     preference, ranking, settings = (
-        plan.parts.get("preference"),
-        plan.parts.get("ranking"),
-        plan.settings,
+        spec.parts.get("preference"),
+        spec.parts.get("ranking"),
+        spec.settings,
     )
     if preference is not None and not needs_of(preference, PreferenceNeeds).reference:
         for key, default in (("reference_every", None), ("reference", "live")):
             if getattr(settings, key, default) != default:
                 return (
                     f"algo.{key} sets the reference, but "
-                    f"preference={plan.choices.get('preference')} has none: drop it"
+                    f"preference={spec.choices.get('preference')} has none: drop it"
                 )
     if preference is not None and getattr(settings, "kl_coefficient", 0.0) > 0:
         if not needs_of(preference, PreferenceNeeds).reference:
             return (
                 "algo.kl_coefficient needs a reference, but "
-                f"preference={plan.choices.get('preference')} has none: drop it"
+                f"preference={spec.choices.get('preference')} has none: drop it"
             )
         if settings.reference != "live":
             return (
                 "algo.kl_coefficient needs the distributions of the reference in every step: "
                 "type algo.reference=live"
             )
-    if "judge" in plan.parts and getattr(settings, "reference", "live") != "live":
+    if "judge" in spec.parts and getattr(settings, "reference", "live") != "live":
         return (
             f"algo.reference={settings.reference} needs responses that are in the data, but they "
             "are sampled: type algo.reference=live"
         )
     if (
         needs_of(preference, PreferenceNeeds).kl
-        and plan.batch.prompts // plan.batch.minibatches < 2
+        and spec.batch.prompts // spec.batch.minibatches < 2
     ):
         return (
             "this preference loss estimates a KL from responses to other prompts of the "
             "optimizer step: type batch.minibatches=1"
         )
-    if "candidates" not in plan.algorithm.needs_columns:
+    if "candidates" not in spec.algorithm.needs_columns:
         return None
-    rows = [prompt for prompt in plan.splits.train if "candidates" in prompt.meta]
+    rows = [prompt for prompt in spec.splits.train if "candidates" in prompt.meta]
     needs_pairs = needs_of(preference, PreferenceNeeds).pairs
     if needs_pairs and not any(len(set(prompt.meta["ranks"])) > 1 for prompt in rows):
         other = (
@@ -283,7 +282,7 @@ def preferences(plan: Plan) -> str | None:
             else "type data.train=FILE with pairs or rankings"
         )
         return (
-            f"algo={plan.config.algo.name} compares responses to one prompt, but no row of the "
+            f"algo={spec.config.algo.name} compares responses to one prompt, but no row of the "
             f"data prefers one to another: {other}"
         )
     if getattr(ranking, "margin", False) and not any(
@@ -291,7 +290,7 @@ def preferences(plan: Plan) -> str | None:
     ):
         return "ranking.margin=true, but the data has no margin: type ranking.margin=false"
     if getattr(settings, "zero_mean", False) and not any(
-        "candidates" in prompt.meta for prompt in plan.splits.val
+        "candidates" in prompt.meta for prompt in spec.splits.val
     ):
         return (
             "algo.zero_mean=true subtracts the mean score of held-out responses, but there are "

@@ -5,33 +5,33 @@ from __future__ import annotations
 from itertools import chain
 
 from rlmods.branching import NoBranching
-from rlmods.config.plan import Plan
 from rlmods.config.rules.credit import terms
+from rlmods.config.run_spec import RunSpec
 from rlmods.needs import EnvironmentNeeds, RewardNeeds, RolloutNeeds, needs_of
 from rlmods.reward import EnvironmentReward
 from rlmods.rollout.turns import MultiTurn, find_prompt_without_episode
 
 
-def several_turns(plan: Plan) -> str | None:
-    online = plan.algorithm.samples_responses or hasattr(plan.settings, "on_policy_fraction")
+def several_turns(spec: RunSpec) -> str | None:
+    online = spec.algorithm.samples_responses or hasattr(spec.settings, "on_policy_fraction")
     if (
-        not isinstance(plan.parts.get("rollout"), MultiTurn)
+        not isinstance(spec.parts.get("rollout"), MultiTurn)
         or not online
-        or plan.algorithm.trains_on_turns
+        or spec.algorithm.trains_on_turns
     ):
         return None
-    option = plan.choices.get("environment")
+    option = spec.choices.get("environment")
     return (
-        f"algo={plan.config.algo.name} trains on responses of one turn, but "
+        f"algo={spec.config.algo.name} trains on responses of one turn, but "
         f"environment={option} has several: type environment=single_turn"
     )
 
 
-def branching(plan: Plan) -> str | None:
-    rule, rollout = plan.parts.get("branching"), plan.parts.get("rollout")
+def branching(spec: RunSpec) -> str | None:
+    rule, rollout = spec.parts.get("branching"), spec.parts.get("rollout")
     if rule is None or isinstance(rule, NoBranching):
         return None
-    option = f"branching={plan.choices.get('branching')}"
+    option = f"branching={spec.choices.get('branching')}"
     if not isinstance(rollout, MultiTurn):
         return (
             f"{option}: responses branch after the result of a tool, and environment=single_turn "
@@ -39,31 +39,31 @@ def branching(plan: Plan) -> str | None:
         )
     if not needs_of(rollout.rollout, RolloutNeeds).gives_entropies:
         problem = (
-            f"rollout={plan.choices.get('rollout')} does not return the entropies by which "
+            f"rollout={spec.choices.get('rollout')} does not return the entropies by which "
             "responses branch"
         )
         return f"{option}: {problem}: type rollout=local, or branching=none"
     if not needs_of(rollout.environment, EnvironmentNeeds).copies:
         problem = (
-            f"episodes of environment={plan.choices.get('environment')} cannot be copied, which "
+            f"episodes of environment={spec.choices.get('environment')} cannot be copied, which "
             "branches need"
         )
         return f"{option}: {problem}: type branching=none, or another environment="
-    if plan.batch.samples <= rule.num_initial:
+    if spec.batch.samples <= rule.num_initial:
         problem = (
             f"branching.num_initial={rule.num_initial} leaves none of "
-            f"batch.samples={plan.batch.samples} for branches"
+            f"batch.samples={spec.batch.samples} for branches"
         )
         return (
-            f"{problem}: type branching.num_initial={max(1, plan.batch.samples // 2)}, a larger "
+            f"{problem}: type branching.num_initial={max(1, spec.batch.samples // 2)}, a larger "
             "batch.samples, or branching=none"
         )
     return None
 
 
-def turn_rewards(plan: Plan) -> str | None:
-    rollout = plan.parts.get("rollout")
-    for path, part, _ in terms(plan) if rollout is not None and "reward" in plan.parts else ():
+def turn_rewards(spec: RunSpec) -> str | None:
+    rollout = spec.parts.get("rollout")
+    for path, part, _ in terms(spec) if rollout is not None and "reward" in spec.parts else ():
         if isinstance(part, EnvironmentReward):
             if not isinstance(rollout, MultiTurn):
                 return (
@@ -75,19 +75,19 @@ def turn_rewards(plan: Plan) -> str | None:
         ):
             problem = (
                 f"{path} rewards single tokens of a response, whose observations in "
-                f"environment={plan.choices.get('environment')}"
+                f"environment={spec.choices.get('environment')}"
             )
             return f"{problem} are not sampled: drop it, or type environment=single_turn"
     return None
 
 
-def episodes(plan: Plan) -> str | None:
-    named = chain.from_iterable((plan.validation.data or {}).values())
+def episodes(spec: RunSpec) -> str | None:
+    named = chain.from_iterable((spec.validation.data or {}).values())
     problem = find_prompt_without_episode(
-        plan.parts.get("rollout"), (*plan.splits.train, *plan.splits.val, *named)
+        spec.parts.get("rollout"), (*spec.splits.train, *spec.splits.val, *named)
     )
     return (
         None
         if problem is None
-        else f"environment={plan.choices.get('environment')} cannot begin with {problem}"
+        else f"environment={spec.choices.get('environment')} cannot begin with {problem}"
     )

@@ -6,14 +6,14 @@ from dataclasses import is_dataclass
 
 from rlmods.branching import NoBranching
 from rlmods.config.instantiate import instantiate
-from rlmods.config.plan import Plan
+from rlmods.config.run_spec import RunSpec
 from rlmods.distributed.precision import PRECISIONS
 from rlmods.environment import SingleTurn
 from rlmods.needs import AdapterNeeds, ScheduleNeeds, needs_of
 
 
-def protocols(plan: Plan) -> str | None:
-    for name, part in plan.parts.items():
+def protocols(spec: RunSpec) -> str | None:
+    for name, part in spec.parts.items():
         required = {
             "rollout": ("generate", "sync"),
             "environment": ("start", "max_turns", "max_tokens"),
@@ -25,34 +25,34 @@ def protocols(plan: Plan) -> str | None:
         )
         if missing:
             return (
-                f"{name}={plan.choices.get(name)}: {type(part).__name__} has no "
+                f"{name}={spec.choices.get(name)}: {type(part).__name__} has no "
                 f"{' and no '.join(missing)}; see rlmods/protocols.py"
             )
         if name == "rollout" and not (is_dataclass(part) and hasattr(part, "temperature")):
             return (
-                f"rollout={plan.choices.get(name)}: must be a dataclass with a temperature, as "
+                f"rollout={spec.choices.get(name)}: must be a dataclass with a temperature, as "
                 "validation samples with its own settings"
             )
         if hasattr(part, "adapt") and not hasattr(part, "on_iteration_end"):
             return (
-                f"{name}={plan.choices.get(name)}: rename adapt of {type(part).__name__} to "
+                f"{name}={spec.choices.get(name)}: rename adapt of {type(part).__name__} to "
                 "on_iteration_end; see rlmods/protocols.py"
             )
         for attribute in ("coefficient", "where") if name == "kl" else ():
             if not hasattr(part, attribute):
                 return (
-                    f"kl={plan.choices.get('kl')}: {type(part).__name__} has no {attribute}; see "
+                    f"kl={spec.choices.get('kl')}: {type(part).__name__} has no {attribute}; see "
                     "rlmods/protocols.py"
                 )
     return None
 
 
-def master_weights(plan: Plan) -> str | None:
-    dtype = plan.config.policy.get("dtype", None) or "float32"
-    adapted = "adapter" in plan.algorithm.groups and needs_of(plan.adapter, AdapterNeeds).freezes
+def master_weights(spec: RunSpec) -> str | None:
+    dtype = spec.config.policy.get("dtype", None) or "float32"
+    adapted = "adapter" in spec.algorithm.groups and needs_of(spec.adapter, AdapterNeeds).freezes
     if dtype not in ("bfloat16", "float16") or adapted:
         return None
-    other = ", or adapter=lora" if "adapter" in plan.algorithm.groups else ""
+    other = ", or adapter=lora" if "adapter" in spec.algorithm.groups else ""
     advice = f"type policy.dtype=float32 trainer.precision=bf16-mixed{other}"
     return (
         f"policy.dtype={dtype} would train {dtype} weights, and rounding loses most updates "
@@ -60,8 +60,8 @@ def master_weights(plan: Plan) -> str | None:
     )
 
 
-def precision(plan: Plan) -> str | None:
-    precision = str(plan.config.trainer.get("precision", "32-true"))
+def precision(spec: RunSpec) -> str | None:
+    precision = str(spec.config.trainer.get("precision", "32-true"))
     if precision in ("auto", *PRECISIONS):
         return None
     return (
@@ -70,16 +70,16 @@ def precision(plan: Plan) -> str | None:
     )
 
 
-def schedule(plan: Plan) -> str | None:
-    option = f"schedule={plan.choices.get('schedule')}"
-    if not needs_of(instantiate(plan.config.schedule, "schedule"), ScheduleNeeds).kl:
+def schedule(spec: RunSpec) -> str | None:
+    option = f"schedule={spec.choices.get('schedule')}"
+    if not needs_of(instantiate(spec.config.schedule, "schedule"), ScheduleNeeds).kl:
         return None
-    if "ratio" not in plan.parts:
+    if "ratio" not in spec.parts:
         return (
-            f"{option} reads the KL from the old policy, which algo={plan.config.algo.name} does "
+            f"{option} reads the KL from the old policy, which algo={spec.config.algo.name} does "
             "not have: type schedule=constant"
         )
-    if plan.batch.epochs * plan.batch.minibatches == 1:
+    if spec.batch.epochs * spec.batch.minibatches == 1:
         return (
             f"{option} reads the KL from the old policy, which is 0 with one optimizer step an "
             "iteration: type batch.minibatches=4"

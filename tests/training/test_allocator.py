@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(
 )
 PROGRAM = """
 import ctypes, resource
-from rlmods.memory.allocator import keep_freed_memory
+from rlmods.training.allocator import keep_freed_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 print(keep_freed_memory())

@@ -1,0 +1,197 @@
+"""What a run is built of: its model and learner, its data module and its Trainer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.utilities import rank_zero_warn
+from omegaconf import DictConfig
+
+from rlmods.algo import Learner
+from rlmods.config.instantiate import instantiate, one_line
+from rlmods.config.lengths import (
+    check_context,
+    check_response_lengths,
+    max_prompt_tokens,
+    replies,
+    short_prompts,
+    without_long_prompts,
+)
+from rlmods.config.run_spec import RunSpec
+from rlmods.data import PromptModule, Splits
+from rlmods.distributed import strategy
+from rlmods.distributed.deferred import defer_loading
+from rlmods.distributed.precision import Precision, choose, device_type
+from rlmods.errors import UserError
+from rlmods.policy.base import Policy
+from rlmods.rollout.turns import MultiTurn, num_added_tokens
+from rlmods.training.evaluation import Validation
+
+OF_ROLLOUT = ("environment", "branching")
+"""Groups whose parts are parts of the rollout."""
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run whose model is loaded: everything but its Trainer and its directory."""
+
+    spec: RunSpec
+    learner: Learner
+    splits: Splits
+    """The prompts without those that are longer than `data.max_prompt_tokens`."""
+    config: DictConfig
+    """The configuration, with the chosen precision in place of `trainer.precision=auto`."""
+    precision: Precision | None
+    """The choice for this machine if `trainer.precision` is `auto`, else None."""
+
+    @property
+    def num_long_prompts(self) -> int:
+        """Number of the prompts that are left out."""
+        complete = self.spec.splits
+        before = len(complete.train) + len(complete.val)
+        return before - len(self.splits.train) - len(self.splits.val)
+
+    def data(self) -> PromptModule:
+        """Return the data module that serves the training prompts."""
+        return PromptModule(self.splits, self.spec.batch.prompts, self.config.seed)
+
+
+def load(spec: RunSpec) -> LoadedRun:
+    """Load the policy, construct the algorithm, and choose the precision if it is `auto`.
+
+    Raises:
+        UserError: the policy does not load, a prompt does not fit its context, or all prompts are
+        left out.
+    """
+    config = copy.deepcopy(spec.config)
+    with defer_loading(strategy.shards(config.trainer.get("strategy"))):
+        L.seed_everything(config.seed, verbose=False)
+        policy: Policy = spec.adapter(instantiate(config.policy, "policy")())
+        splits = _without_long_prompts(spec, policy)
+        validation = without_long_prompts(spec.validation, policy, config.validation)
+        _check_lengths(spec, policy, splits, validation)
+        _warn_of_control_tokens(spec, policy, splits)
+        learner: Learner = spec.algorithm(
+            policy=policy,
+            settings=spec.settings,
+            **{name: part for name, part in spec.parts.items() if name not in OF_ROLLOUT},
+            optimizer=instantiate(config.optimizer, "optimizer", partial=True),
+            schedule=instantiate(config.schedule, "schedule"),
+            batch=spec.batch,
+            validation=validation,
+            splits=splits,
+            seed=config.seed,
+        )
+    precision = None
+    if config.trainer.get("precision") == "auto":
+        network = next(iter(learner.networks.values()))
+        precision = choose(network, device_type(config.trainer.get("accelerator", "auto")))
+        config.trainer.precision = precision.name
+    return LoadedRun(spec, learner, splits, config, precision)
+
+
+def _without_long_prompts(spec: RunSpec, policy: Policy) -> Splits:
+    """Return the prompts and the rows of the supervised loss that have at most `max_prompt_tokens`
+    tokens."""
+    splits = spec.splits
+    limit = max_prompt_tokens(spec.config, "data")
+    train = short_prompts(policy, splits.train, limit)
+    val = short_prompts(policy, splits.val, limit)
+    if len(train) < len(splits.train) and spec.batch.prompts > len(train):
+        raise UserError(
+            f"batch.prompts={spec.batch.prompts}, but {len(train)} prompts have at most {limit} "
+            f"tokens: type batch.prompts={len(train)}, or a larger data.max_prompt_tokens"
+        )
+    if not splits.ptx:
+        return replace(splits, train=train, val=val)
+    key = "data" if spec.config.get("ptx") is None else "ptx"
+    ptx = short_prompts(policy, splits.ptx, max_prompt_tokens(spec.config, key), key)
+    if len(ptx) < len(splits.ptx) and key == "ptx":
+        rank_zero_warn(
+            f"ptx: {len(splits.ptx) - len(ptx)} of its {len(splits.ptx)} rows have longer "
+            "prompts and are left out"
+        )
+    return replace(splits, train=train, val=val, ptx=ptx)
+
+
+def _check_lengths(spec: RunSpec, policy: Policy, splits: Splits, validation: Validation) -> None:
+    """Check that prompts and responses fit into the context, in training and in validation."""
+    rollout = spec.parts.get("rollout")
+    has_turns = isinstance(rollout, MultiTurn)
+    setting = "environment.max_tokens" if has_turns else "rollout.max_tokens"
+    max_tokens = getattr(rollout, "max_tokens", 0)
+    prompts = (*splits.train, *splits.val)
+    added = num_added_tokens(policy, rollout, prompts)
+    filters = "max_prompt_tokens" in spec.config.data
+    check_context(policy, prompts, max_tokens, setting, added, filters)
+    if validation.max_tokens is not None and not has_turns:
+        max_tokens = validation.max_tokens
+        setting = "validation.max_tokens"
+    named = chain.from_iterable((validation.data or {}).values())
+    check_context(policy, (*splits.val, *named), max_tokens, setting, added, filters)
+    columns = spec.algorithm.columns(spec.settings)
+    check_response_lengths(policy, (*splits.train, *_with_columns(splits, columns)), columns)
+    check_response_lengths(policy, splits.ptx, ("response",))
+
+
+def _with_columns(splits: Splits, columns: Sequence[str]) -> list[Any]:
+    """Return the held-out rows that have these columns."""
+    return [row for row in splits.val if all(column in row.meta for column in columns)]
+
+
+def _warn_of_control_tokens(spec: RunSpec, policy: Policy, splits: Splits) -> None:
+    """Warn of responses of the data that hold special tokens as text."""
+    columns = spec.algorithm.columns(spec.settings)
+    responses = [text for row in splits.ptx for text in replies(row, ("response",))]
+    for row in (*splits.train, *_with_columns(splits, columns)):
+        responses += replies(row, columns)
+    policy.warn_of_control_tokens(responses, (*splits.train, *splits.val, *splits.ptx))
+
+
+def num_ranks(spec: RunSpec, config: DictConfig) -> int:
+    """Return the number of processes that share an iteration. `config`: that of the loaded run.
+
+    Raises:
+        UserError: the device or strategy does not exist on this machine, a launcher started another
+        number of processes, or the ranks cannot share the prompts evenly.
+    """
+    trainer: Any = _trainer(config, [], [])
+    ranks: int = trainer.num_devices * trainer.num_nodes
+    strategy.check_launch(ranks)
+    spec.batch.check_ranks(ranks, spec.algorithm.rows_per_prompt(spec.batch))
+    return ranks
+
+
+def trainer(
+    config: DictConfig,
+    extra_callbacks: Sequence[L.Callback] = (),
+    extra_loggers: Sequence[Any] = (),
+) -> L.Trainer:
+    """Return a Trainer with the configured callbacks and loggers and the extra ones. `config`: that
+    of a loaded run, where the precision is chosen.
+
+    Raises:
+        UserError: a setting of the Trainer, a callback or a logger is invalid.
+    """
+    callbacks = [instantiate(node, f"callbacks.{name}") for name, node in config.callbacks.items()]
+    loggers = [instantiate(node, f"logger.{name}") for name, node in config.logger.items()]
+    return _trainer(config, [*callbacks, *extra_callbacks], [*loggers, *extra_loggers])
+
+
+def _trainer(config: DictConfig, callbacks: list[L.Callback], loggers: list[Any]) -> L.Trainer:
+    create = instantiate(config.trainer, "trainer", partial=True)
+    try:
+        made: L.Trainer = create(callbacks=callbacks, loggers=loggers)
+    except (
+        TypeError,
+        ValueError,
+        L.fabric.utilities.exceptions.MisconfigurationException,
+    ) as error:
+        raise UserError(f"trainer: {one_line(error)}") from error
+    strategy.check(made.strategy)
+    return made
