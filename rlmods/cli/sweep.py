@@ -26,7 +26,6 @@ from rlmods.cli.console import as_user_error, plain_errors, silence_libraries
 from rlmods.config import compose
 from rlmods.errors import UserError
 from rlmods.run.directory import RunDir
-from rlmods.run.name import MAX_NAME_LENGTH
 from rlmods.run.saved import SavedRun, is_value
 
 AGAIN = "type the same command again to run the members that are not finished"
@@ -201,25 +200,9 @@ def summary() -> Iterator[None]:
 
 def member_lines(members: Sequence[Path]) -> list[str]:
     """Return a line for each member: its directory, how it ended, iterations, and the first, best
-    and last validation. If the names of directories are cut, it also has the overrides that not all
-    members share."""
-    summaries = [read_summary(member) for member in members]
+    and last validation."""
     width = max(len(member.name) for member in members)
-    choices = _choices(summaries) if width >= MAX_NAME_LENGTH else [""] * len(members)
-    lines = []
-    for member, choice, summary in zip(members, choices, summaries, strict=True):
-        name = f"  {member.name:<{width}}"
-        lines.append("  ".join(filter(None, (name, choice, _outcome(summary)))))
-    return lines
-
-
-def _choices(summaries: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the overrides of each member that not all of them have, padded to equal width."""
-    typed = [summary.get("overrides", []) for summary in summaries]
-    common = set.intersection(*([set(overrides) for overrides in typed if overrides] or [set()]))
-    choices = [" ".join(x for x in overrides if x not in common) for overrides in typed]
-    width = max(map(len, choices))
-    return [choice.ljust(width) for choice in choices]
+    return [f"  {member.name:<{width}}  {_outcome(read_summary(member))}" for member in members]
 
 
 def _outcome(summary: dict[str, Any]) -> str:

@@ -9,19 +9,15 @@ by how close before that stage they act. Runs repeat bit for bit, so that any di
 from __future__ import annotations
 
 import argparse
-import pickle
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
-from zipfile import BadZipFile
 
 from rlmods.errors import UserError, one_line_errors
 from rlmods.run.jsonl import read_rows
 from rlmods.run.saved import SavedRun
 from rlmods.run.settings import leaves
-from rlmods.run.weights import Fingerprint, read_fingerprints
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -123,7 +119,6 @@ def diff(first: Path, second: Path) -> tuple[FirstDifference | None, list[Cause]
     a = SavedRun(first)
     b = SavedRun(second)
     found = next(_differences(a, b), None)
-    found = _weights(first, second, found) or found
     return found, causes(first, second, found)
 
 
@@ -151,9 +146,11 @@ def common_iterations(a: SavedRun, b: SavedRun) -> list[int]:
 
 def _by_iteration(run: SavedRun) -> dict[tuple[int, bool], Row]:
     """Return the rows of metrics by iteration and whether they are of a validation."""
-    return {
-        (row["iteration"], any(name.startswith("val/") for name in row)): row for row in run.metrics
-    }
+    rows = {}
+    for row in run.metrics:
+        is_validation = any(name.startswith("val/") for name in row)
+        rows[row["iteration"], is_validation] = row
+    return rows
 
 
 def _rows(iteration: int, first: Path, second: Path) -> Iterator[FirstDifference]:
@@ -218,42 +215,6 @@ def _stage_of(metric: str) -> str:
         if metric.startswith(prefix):
             return stage
     return "update"
-
-
-def _weights(first: Path, second: Path, found: FirstDifference | None) -> FirstDifference | None:
-    """Return the update before `found` if the checkpoints show that the weights differ already."""
-    checkpoints = _checkpoints(first)
-    common = checkpoints.keys() & _checkpoints(second).keys()
-    wanted = max(common, default=0)
-    if found is not None:
-        # a rollout and a validation show the weights of earlier updates
-        is_later = found.iteration > 1 and found.stage == "rollout"
-        if not is_later and found.stage != "validation":
-            return None
-        wanted = found.iteration - (found.stage == "rollout")
-    if wanted not in common:
-        return None
-    before = _fingerprints(checkpoints[wanted])
-    after = _fingerprints(_checkpoints(second)[wanted])
-    for name in before.keys() & after.keys():
-        if before[name] != after[name]:
-            return FirstDifference(wanted, "update", f"weights {name}")
-    return None
-
-
-def _checkpoints(run: Path) -> dict[int, Path]:
-    """Return the checkpoints that are files (unsharded) by iteration."""
-    files = (run / "checkpoints").glob("iteration_*.ckpt")
-    return {int(re.sub(r"\D", "", file.name)): file for file in files if file.is_file()}
-
-
-def _fingerprints(path: Path) -> dict[str, Fingerprint]:
-    try:
-        return read_fingerprints(path)
-    except (OSError, ValueError, LookupError, BadZipFile, pickle.UnpicklingError) as error:
-        raise UserError(
-            f"{path}: cannot be read ({_shorten(error)}): delete it or give another run"
-        ) from error
 
 
 def causes(first: Path, second: Path, found: FirstDifference | None) -> list[Cause]:

@@ -165,17 +165,17 @@ def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
             continue
         if _differ([values.get(key) for values in typed], by_recipe.values()):
             keys.append(key)
-    return [
-        [f"{group}={options.get(group)}" for group in shown]
-        + [f"{key}={_text(values.get(key))}" for key in keys]
-        for options, values in zip(parts, typed, strict=True)
-    ]
+    found = []
+    for options, values in zip(parts, typed, strict=True):
+        found.append([f"{group}={options.get(group)}" for group in shown])
+        found[-1] += [f"{key}={_text(values.get(key))}" for key in keys]
+    return found
 
 
-def _differ(values: Sequence[Any], among: Iterable[Iterable[int]]) -> bool:
+def _differ(values: Sequence[Any], among: Iterable[Sequence[int]]) -> bool:
     """Return whether the values of one of several sets of runs differ."""
     texts = [_canonical(value) for value in values]
-    return any(len({texts[i] for i in same}) > 1 for same in among)
+    return any(texts[i] != texts[same[0]] for same in among for i in same)
 
 
 def _runs(folder: Path, depth: int) -> Iterator[Path]:

@@ -109,27 +109,6 @@ class TestSummaries:
             "  seed=11  not finished, 0 iterations",
         ]
 
-    def test_lines_of_cut_names_say_which_member_it_is(self, tmp_path: Path) -> None:
-        common = ["algo=grpo", f"data.train={'x' * 120}"]
-        choices = [
-            ["advantage=rloo", "seed=1"],
-            ["advantage=group_norm", "seed=1"],
-            ["advantage=group_norm", "seed=10"],
-        ]
-        runs = [
-            write(tmp_path / member_name([*common, *x]), exit="finished", overrides=[*common, *x])
-            for x in choices
-        ]
-        lines = [
-            line.removeprefix("  ").removeprefix(run.name).strip()
-            for line, run in zip(member_lines(runs), runs, strict=True)
-        ]
-        assert lines == [
-            "advantage=rloo seed=1         finished, 0 iterations",
-            "advantage=group_norm seed=1   finished, 0 iterations",
-            "advantage=group_norm seed=10  finished, 0 iterations",
-        ]
-
 
 class TestMember:
     @pytest.fixture(autouse=True)

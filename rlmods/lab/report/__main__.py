@@ -3,8 +3,7 @@
 
 Writes one HTML file that opens without a network: learning curves, a comparison of the groups of
 runs that differ only in their seed, a browser of responses, and settings and versions of every run.
-`--text` prints the comparison instead; `--csv FILE` and `--png FILE` write the curves of the
-metric."""
+`--text` prints the comparison instead; `--png FILE` draws the curves of the metric."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from rlmods.errors import one_line_errors
 from rlmods.lab.groups import Group, add_arguments, find_runs, group_runs, positive
 from rlmods.lab.report.contents import contents
 from rlmods.lab.report.page import page
-from rlmods.lab.report.table import as_csv, comparable, draw, text_table
+from rlmods.lab.report.table import comparable, draw, text_table
 from rlmods.run.files import atomic_write, wrap_write_errors
 
 
@@ -49,9 +48,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--text", action="store_true", help="print the comparison, and write no page"
     )
     parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help="write the curves of the metric as CSV too"
-    )
-    parser.add_argument(
         "--png", type=Path, metavar="FILE", help="draw the curves of the metric too"
     )
     return parser.parse_args(arguments)
@@ -66,9 +62,6 @@ def run(arguments: argparse.Namespace) -> str:
     groups = group_runs(find_runs(arguments.folders))
     metric = arguments.metric
     printed = []
-    if arguments.csv:
-        atomic_write(arguments.csv, as_csv(groups, metric))
-        printed.append(f"wrote {arguments.csv}")
     if arguments.png:
         with wrap_write_errors(arguments.png):
             draw(groups, metric, arguments.png)

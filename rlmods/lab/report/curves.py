@@ -46,8 +46,10 @@ def curves(group: Group, num_points: int) -> dict[str, Curve]:
     """Return the curve of each metric of a group. Where there are more iterations than points, each
     point is the mean of neighbours."""
     runs = [columns(run) for run in group.runs]
-    names = dict.fromkeys(name for run in runs for name in run)
-    return {name: _curve([run.get(name, []) for run in runs], num_points) for name in names}
+    found = {}
+    for name in dict.fromkeys(name for run in runs for name in run):
+        found[name] = _curve([run.get(name, []) for run in runs], num_points)
+    return found
 
 
 def _curve(series: Sequence[Points], num_points: int) -> Curve:

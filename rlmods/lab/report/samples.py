@@ -160,10 +160,15 @@ def _calls(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _node(segment: Segment) -> dict[str, Any]:
-    node = asdict(segment) | {"children": [_node(child) for child in segment.children]}
-    names = ("initial_entropy", "entropy", "probability")
-    node["decisions"] = [{name: short(d[name]) for name in names} for d in segment.decisions]
+    node = asdict(segment)
+    node["children"] = [_node(child) for child in segment.children]
+    node["decisions"] = [_decision(decision) for decision in segment.decisions]
     return node
+
+
+def _decision(decision: Mapping[str, Any]) -> dict[str, float]:
+    names = ("initial_entropy", "entropy", "probability")
+    return {name: short(decision[name]) for name in names}
 
 
 class TokenTexts:

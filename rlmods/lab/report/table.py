@@ -1,9 +1,7 @@
-"""The results of groups as a table in a terminal, as CSV and as a picture."""
+"""The results of groups as a table in a terminal and as a picture."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,26 +73,6 @@ def text_table(
 def _interval(interval: Interval, form: str) -> str:
     bounds = f" [{interval.low:{form}}, {interval.high:{form}}]" if interval.is_bounded else ""
     return f"{interval.mean:{form}}{bounds}"
-
-
-def as_csv(groups: Sequence[Group], metric: str) -> str:
-    """Return group, run, seed, iteration and value of the metric, a line for each value.
-
-    Cells that a spreadsheet would execute, which begin with `=`, `+`, `-` or `@`, begin with an
-    apostrophe."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["group", "run", "seed", "iteration", metric])
-    for group in groups:
-        for run in group.runs:
-            cells = [_cell(group.name), _cell(str(run.path)), _cell(str(run.seed))]
-            for iteration, value in run.series(metric):
-                writer.writerow([*cells, iteration, value])
-    return file.getvalue()
-
-
-def _cell(text: str) -> str:
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def draw(groups: Sequence[Group], metric: str, path: Path) -> None:

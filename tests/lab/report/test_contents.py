@@ -175,14 +175,9 @@ class TestSamples:
 
 
 class TestCommand:
-    def test_writes_page_csv_and_picture(
-        self, runs: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        main([str(runs), "--csv", str(runs / "x.csv"), "--png", str(runs / "x.png")])
+    def test_writes_page_and_picture(self, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        main([str(runs), "--png", str(runs / "x.png")])
         assert (runs / "report.html").read_text().startswith("<!DOCTYPE html>")
-        assert (runs / "x.csv").read_text().splitlines()[
-            0
-        ] == "group,run,seed,iteration,val/accuracy"
         assert (runs / "x.png").read_bytes().startswith(b"\x89PNG")
         assert "4 runs, 2 groups" in capsys.readouterr().out
 
