@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
-from rlmods.errors import UserError
 from rlmods.grading.pool import NOT_STARTED, Outcome, failure_counts, shared_pool
-from rlmods.grading.sandbox.confinement import missing_support
+from rlmods.grading.sandbox.run import Limits
 from rlmods.grading.sandbox.tests import packages_used, read_tests, surely_calls_code
 from rlmods.grading.turns import after_thoughts
 from rlmods.needs import RewardNeeds
+from rlmods.reward.checks import check_positive, check_walls
 from rlmods.types import Prompt, Response, Scores
 
 TARGET = "rlmods.grading.sandbox.tests:work"
@@ -80,16 +80,8 @@ class Code:
     needs: ClassVar[RewardNeeds] = RewardNeeds(columns=("tests",), runs_code=True)
 
     def __post_init__(self) -> None:
-        for name in ("timeout_s", "memory_mb", "output_bytes", "batch_timeout_s", "workers"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"Code: {name}={getattr(self, name)} is not positive")
-        if self.walls not in ("full", "limits"):
-            raise UserError(f"Code: walls={self.walls!r}: type walls=full or walls=limits")
-        if self.walls == "full" and (reason := missing_support()) is not None:
-            raise UserError(
-                f"Code: {reason}, so code cannot be confined: run in a container of your own "
-                "and type walls=limits"
-            )
+        check_positive(self, "timeout_s", "memory_mb", "output_bytes", "batch_timeout_s", "workers")
+        check_walls(self, self.walls, "code")
 
     def check_prompt(self, prompt: Prompt) -> None:
         """Check that the unit tests of `prompt` can be read, and that code which does nothing fails
@@ -98,109 +90,106 @@ class Code:
         Raises:
             ValueError: unit tests of unknown form, or that test nothing.
         """
-        if (tests := prompt.meta.get(self.tests)) is None:
+        if prompt.meta.get(self.tests) is None:
             return
-        entry_point, setup = prompt.meta.get(self.entry_point), prompt.meta.get(self.setup)
-        if (
-            entry_point is None
-            and isinstance(tests, str)
-            and "def check(candidate" in tests
-            and "candidate =" not in tests
-        ):
-            raise ValueError(
-                "the tests define check(candidate), but no column names the function that "
-                "they call: "
-                f"add the column {self.entry_point}, or type reward.entry_point=COLUMN"
-            )
-        unit_tests = read_tests(_to_plain(tests), entry_point, setup)
+        tests, entry_point, setup = self._unit_tests(prompt)
+        if entry_point is None and isinstance(tests, str):
+            if "def check(candidate" in tests and "candidate =" not in tests:
+                raise ValueError(
+                    "the tests define check(candidate), but no column names the function that "
+                    f"they call: add the column {self.entry_point}, or type "
+                    "reward.entry_point=COLUMN"
+                )
+        unit_tests = read_tests(tests, entry_point, setup)
         for package in sorted(packages_used(unit_tests)):
-            if not self.packages:
-                raise ValueError(
-                    f"the unit tests use the package {package}: type reward.packages=true, or "
-                    "remove the prompt"
-                )
-            if find_spec(package) is None:
-                raise ValueError(
-                    f"the unit tests use the package {package}, which is not installed: type "
-                    f"pip install {package}"
-                )
+            self._check_package(package)
         if unit_tests.asserts and not surely_calls_code(unit_tests):
-            [outcome] = self._grade(
-                [("untested", _to_plain(tests), entry_point, setup, self._limits)], len(unit_tests)
-            )
+            call = ("untested", tests, entry_point, setup, self._limits)
+            [outcome] = self._grade([call], len(unit_tests))
             if outcome.status == "ok" and outcome.value:
                 raise ValueError(
                     "the unit tests pass without calling the code, or when it only raises errors"
                 )
 
+    def _check_package(self, package: str) -> None:
+        """Raise ValueError for a package that the tests use and do not get."""
+        if not self.packages:
+            raise ValueError(
+                f"the unit tests use the package {package}: type reward.packages=true, or "
+                "remove the prompt"
+            )
+        if find_spec(package) is None:
+            raise ValueError(
+                f"the unit tests use the package {package}, which is not installed: type "
+                f"pip install {package}"
+            )
+
+    def _unit_tests(self, prompt: Prompt) -> tuple[Any, str | None, str | None]:
+        """Return the unit tests, the entry point and the setup of a prompt."""
+        meta = prompt.meta
+        return _to_plain(meta[self.tests]), meta.get(self.entry_point), meta.get(self.setup)
+
     @property
-    def _limits(self) -> dict[str, Any]:
-        limits = {
-            name: getattr(self, name)
-            for name in ("timeout_s", "memory_mb", "output_bytes", "packages")
-        }
-        return limits | {"confined": self.walls == "full"}
+    def _limits(self) -> Limits:
+        return Limits(
+            timeout_s=self.timeout_s,
+            memory_mb=self.memory_mb,
+            output_bytes=self.output_bytes,
+            packages=self.packages,
+            confined=self.walls == "full",
+        )
 
     def _grade(self, calls: list[tuple[Any, ...]], max_tests: int) -> list[Outcome]:
         """Return the outcomes of `sandbox.tests.grade`. Raises WorkerError if the workers cannot
         confine code."""
-        pool = shared_pool(
-            TARGET, self.workers, os.getpid(), warmup=("start", tuple(self._limits.items()))
-        )
-        timeout_s = SLACK_S + max_tests * (self.timeout_s + 1.0)
-        return (
-            pool.map(
-                [(call,) for call in calls],
-                timeout_s=timeout_s,
-                batch_timeout_s=self.batch_timeout_s,
-            )
-            if calls
-            else []
+        pool = shared_pool(TARGET, self.workers, os.getpid(), warmup=("start", self._limits))
+        return pool.map(
+            [(call,) for call in calls],
+            timeout_s=SLACK_S + max_tests * (self.timeout_s + 1.0),
+            batch_timeout_s=self.batch_timeout_s,
         )
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         sources = [extract_code(response.text) for response in responses]
-        metas = [response.prompt.meta for response in responses]
-        rows = [row for row, meta in enumerate(metas) if meta.get(self.tests) is not None]
-        rows_with_code = [row for row in rows if sources[row] is not None]
-        tests = {
-            row: (_to_plain(metas[row][self.tests]), metas[row].get(self.entry_point))
-            for row in rows_with_code
-        }
-        setups = [metas[row].get(self.setup) for row in rows_with_code]
-        calls = [
-            ("grade", sources[row], *tests[row], self._limits, not self.partial, setup)
-            for row, setup in zip(rows_with_code, setups, strict=True)
-        ]
-        max_tests = max((len(read_tests(*row_tests)) for row_tests in tests.values()), default=1)
-        outcomes = self._grade(calls, max_tests)
         fractions: list[float | None] = [None] * len(responses)
         passed: list[str | None] = [None] * len(responses)
-        for row in rows:
+        calls: dict[int, tuple[Any, ...]] = {}
+        max_tests = 1
+        num_without_code = 0
+        for row, response in enumerate(responses):
+            if response.prompt.meta.get(self.tests) is None:
+                continue
             fractions[row] = 0.0
-        for row, outcome in zip(rows_with_code, outcomes, strict=True):
+            if sources[row] is None:
+                num_without_code += 1
+                continue
+            tests, entry_point, setup = self._unit_tests(response.prompt)
+            max_tests = max(max_tests, len(read_tests(tests, entry_point)))
+            stop_early = not self.partial
+            job = (sources[row], tests, entry_point, self._limits, stop_early, setup)
+            calls[row] = ("grade", *job)
+        outcomes = self._grade(list(calls.values()), max_tests)
+        num_late = 0
+        for row, outcome in zip(calls, outcomes, strict=True):
             if outcome.status == "ok":
-                fractions[row] = outcome.value["passed"] / outcome.value["total"]
-                passed[row] = f"{outcome.value['passed']}/{outcome.value['total']}"
+                result = outcome.value
+                fractions[row] = result["passed"] / result["total"]
+                passed[row] = f"{result['passed']}/{result['total']}"
+                num_late += result["late"] > 0
             elif outcome == NOT_STARTED:
                 fractions[row] = None
+        begun = [outcome for outcome in outcomes if outcome != NOT_STARTED]
+        failures = failure_counts(begun)
         correct = [None if fraction is None else fraction == 1.0 for fraction in fractions]
-        num_not_started = outcomes.count(NOT_STARTED)
-        num_timeouts = sum(
-            (outcome.status == "timeout" and outcome != NOT_STARTED)
-            or (outcome.status == "ok" and outcome.value["late"] > 0)
-            for outcome in outcomes
-        )
+        all_or_nothing = [None if ok is None else float(ok) for ok in correct]
         return Scores(
-            values=fractions
-            if self.partial
-            else [None if ok is None else float(ok) for ok in correct],
+            values=fractions if self.partial else all_or_nothing,
             correct=correct,
-            counts=failure_counts(outcomes)
-            | {
-                "timeouts": num_timeouts,
-                "not_started": num_not_started,
-                "without_code": len(rows) - len(rows_with_code),
+            counts={
+                "timeouts": failures["timeouts"] + num_late,
+                "errors": failures["errors"],
+                "not_started": len(outcomes) - len(begun),
+                "without_code": num_without_code,
             },
             columns={"passed": passed, "extracted": sources},
         )
@@ -213,16 +202,15 @@ def extract_code(text: str) -> str | None:
     A block of Python has the name of the language behind the fence, or none and is valid Python
     that does something: code wins over the block with its output that follows it. If there is no
     such block, it is the last one without the name of another language."""
-    found = _FENCED.findall(after_thoughts(text).replace("\r\n", "\n"))
-    blocks = [
-        (language.lower(), code)
-        for _, language, code in found
-        if language.lower() in (*_PYTHON, "")
-    ]
-    best = [code for language, code in blocks if language or _is_code(code)] or [
-        code for _, code in blocks
-    ]
-    return best[-1] if best and best[-1].strip() else None
+    unnamed: list[str] = []
+    code_blocks: list[str] = []
+    for _, language, code in _FENCED.findall(after_thoughts(text).replace("\r\n", "\n")):
+        if language.lower() in _PYTHON or (not language and _is_code(code)):
+            code_blocks.append(code)
+        elif not language:
+            unnamed.append(code)
+    last = (code_blocks or unnamed or [""])[-1]
+    return last if last.strip() else None
 
 
 def _is_code(text: str) -> bool:
@@ -241,4 +229,6 @@ def _to_plain(tests: Any) -> Any:
     """Convert to lists and dicts, which a worker can unpickle without our packages."""
     if isinstance(tests, dict):
         return {str(key): _to_plain(value) for key, value in tests.items()}
-    return [_to_plain(test) for test in tests] if isinstance(tests, list | tuple) else tests
+    if isinstance(tests, list | tuple):
+        return [_to_plain(test) for test in tests]
+    return tests

@@ -15,9 +15,9 @@ from rlmods.grading.grader.extract import boxes, extract
 from rlmods.grading.grader.style import MAX_CHARS
 from rlmods.grading.pool import NOT_STARTED, Outcome, failure_counts, shared_pool
 from rlmods.grading.reasoning_gym_scorer import PACKAGES, TARGET
-from rlmods.grading.sandbox.confinement import missing_support
 from rlmods.grading.sandbox.run import START_TIMEOUT_S
 from rlmods.grading.turns import without_thoughts
+from rlmods.reward.checks import check_positive, check_walls
 from rlmods.types import Response, Scores
 
 _FENCED = re.compile(r"```[^\n`]*\n([^`]*)```")
@@ -71,17 +71,8 @@ class TaskScore:
                 "TaskScore needs the reasoning-gym package: type pip install "
                 "'rlmods[reasoning_gym]'"
             )
-        for name in ("timeout_s", "batch_timeout_s", "workers", "memory_mb"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"TaskScore: {name}={getattr(self, name)} is not positive")
-        if self.walls not in ("full", "limits"):
-            raise UserError(f"TaskScore: walls={self.walls!r}: type walls=full or walls=limits")
-        if self.walls == "full" and (reason := missing_support()) is not None:
-            raise UserError(
-                f"TaskScore: {reason}, so scorers, which evaluate answers as code, cannot be "
-                "confined: run in a container of your own and "
-                "type reward.walls=limits"
-            )
+        check_positive(self, "timeout_s", "batch_timeout_s", "workers", "memory_mb")
+        check_walls(self, self.walls, "scorers, which evaluate answers as code,")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         answers = [_answer(response.text) for response in responses]

@@ -450,7 +450,11 @@ def row(limits: Mapping[str, Any]) -> dict[str, Any]:
     refused = []
     for name, style in STYLES.items():
         result = grade(
-            style.source, style.tests, style.entry_point, {"timeout_s": 5.0, **limits}, False
+            style.source,
+            style.tests,
+            style.entry_point,
+            Limits(**{"timeout_s": 5.0, **limits}),
+            False,
         )
         refused += [name] if result["passed"] != result["total"] else []
     return {

@@ -377,7 +377,7 @@ class TestCheating:
 @pytest.mark.parametrize("name", STYLES)
 def test_honest_code_passes(name: str) -> None:
     style = STYLES[name]
-    result = grade(style.source, style.tests, style.entry_point, {"timeout_s": 20.0}, False)
+    result = grade(style.source, style.tests, style.entry_point, Limits(timeout_s=20.0), False)
     assert result["passed"] == result["total"]
 
 
@@ -467,7 +467,7 @@ class TestGrade:
     RIGHT = "n = int(input())\nprint(2 * n)\n"
 
     def grade(self, source: str, stop_early: bool = False) -> tuple[int, int, int]:
-        limits = {"timeout_s": LIMITS.timeout_s, "memory_mb": LIMITS.memory_mb}
+        limits = Limits(timeout_s=LIMITS.timeout_s, memory_mb=LIMITS.memory_mb)
         result = grade(source, list(self.CASES), None, limits, stop_early)
         return result["passed"], result["total"], result["late"]
 

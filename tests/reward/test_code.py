@@ -208,7 +208,7 @@ class TestCode:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(
-            "rlmods.reward.code.missing_support", lambda: "this kernel has no Landlock"
+            "rlmods.reward.checks.missing_support", lambda: "this kernel has no Landlock"
         )
         with pytest.raises(
             UserError,

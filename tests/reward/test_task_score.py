@@ -153,10 +153,10 @@ def test_refused_forms_are_not_scored() -> None:
 
 def test_refused_without_walls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "rlmods.reward.task_score.missing_support", lambda: "this kernel has no Landlock"
+        "rlmods.reward.checks.missing_support", lambda: "this kernel has no Landlock"
     )
     with pytest.raises(
-        UserError, match=r"this kernel has no Landlock, so scorers, .* type reward.walls=limits"
+        UserError, match=r"this kernel has no Landlock, so scorers, .* type walls=limits"
     ):
         TaskScore()
 

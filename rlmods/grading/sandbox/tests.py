@@ -6,7 +6,7 @@ import ast
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -216,15 +216,13 @@ def packages_used(unit_tests: Tests) -> set[str]:
     return found & names.PACKAGES
 
 
-def untested(
-    tests: Any, entry_point: str | None, setup: str | None, limits: Mapping[str, Any]
-) -> bool:
+def untested(tests: Any, entry_point: str | None, setup: str | None, limits: Limits) -> bool:
     """Return True if code that only raises errors passes one of the tests, or one never calls the
     code."""
     unit_tests = read_tests(tests, entry_point, setup)
     tested = [name for name in unit_tests.names_under_test() if name.isidentifier()]
     stub = "".join(f"def {name}(*_, **__): raise RuntimeError\n" for name in sorted(tested))
-    results, _ = test_results(stub, unit_tests.asserts, Limits(**limits), unit_tests.entry_point)
+    results, _ = test_results(stub, unit_tests.asserts, limits, unit_tests.entry_point)
     return any(result != "0" for result in results)
 
 
@@ -284,20 +282,17 @@ def work(job: Sequence[Any]) -> Any:
     """Do one job of `reward.code` in a worker of `reward.pool`: ("start", limits), ("untested",
     ...) or ("grade", ...)."""
     action, *args = job
-    return {"start": _start, "untested": untested, "grade": grade}[action](*args)
-
-
-def _start(limits: Iterable[tuple[str, Any]]) -> None:
-    """Start the server of confined processes. Raises RuntimeError if this machine cannot confine
-    code."""
-    check("child", Limits(**dict(limits)))
+    if action == "start":
+        check("child", *args)
+        return None
+    return untested(*args) if action == "untested" else grade(*args)
 
 
 def grade(
     source: str,
     tests: Any,
     entry_point: str | None,
-    limits: Mapping[str, Any],
+    limits: Limits,
     stop_early: bool,
     setup: str | None = None,
 ) -> dict[str, Any]:
@@ -311,18 +306,17 @@ def grade(
         RuntimeError: this machine cannot confine code.
     """
     unit_tests = read_tests(tests, entry_point, setup)
-    run_limits = Limits(**limits)
     passed = 0
     late = 0
     for stdin, expected in unit_tests.cases:
-        run = run_program(source, stdin, run_limits)
+        run = run_program(source, stdin, limits)
         ok = run.status == "ok" and same_output(run.stdout, expected)
         passed += ok
         late += run.status == "timeout"
         if stop_early and not ok:
             break
     if unit_tests.asserts:
-        results, status = run_tests(source, unit_tests.asserts, run_limits, unit_tests.entry_point)
+        results, status = run_tests(source, unit_tests.asserts, limits, unit_tests.entry_point)
         passed = sum(results)
         late = int(status == "timeout")
     return {"passed": passed, "total": len(unit_tests), "late": late}

@@ -1,0 +1,36 @@
+"""Checks of settings that several rewards have."""
+
+from __future__ import annotations
+
+from rlmods.errors import UserError
+from rlmods.grading.sandbox.confinement import missing_support
+
+
+def check_positive(reward: object, *names: str) -> None:
+    """Raise UserError for a field that is not above 0."""
+    for name in names:
+        value = getattr(reward, name)
+        if not value > 0:
+            raise UserError(
+                f"{type(reward).__name__}: {name}={value} is not positive: type a positive one"
+            )
+
+
+def check_choice(reward: object, name: str, choices: tuple[str | None, ...]) -> None:
+    """Raise UserError for a field that is not one of the choices."""
+    value = getattr(reward, name)
+    if value not in choices:
+        listed = ", ".join("null" if choice is None else choice for choice in choices)
+        raise UserError(f"{type(reward).__name__}: {name}={value!r} must be one of {listed}")
+
+
+def check_walls(reward: object, walls: str, confined: str) -> None:
+    """Raise UserError for unknown `walls`, and if this machine cannot confine what is named
+    `confined`."""
+    check_choice(reward, "walls", ("full", "limits"))
+    reason = missing_support() if walls == "full" else None
+    if reason is not None:
+        raise UserError(
+            f"{type(reward).__name__}: {reason}, so {confined} cannot be confined: run in a "
+            "container of your own and type walls=limits"
+        )
