@@ -57,7 +57,7 @@ def _value(node: ast.expr) -> Number:
     elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
         left = _value(node.left)
         right = _value(node.right)
-        if isinstance(node.op, ast.Pow) and _bits(left) * abs(right) > MAX_BITS:
+        if isinstance(node.op, ast.Pow) and abs(right) > MAX_BITS / _bits(left):
             raise RefusedError("too large a number")
         result = OPERATORS[type(node.op)](left, right)
     else:
@@ -71,4 +71,4 @@ def _value(node: ast.expr) -> Number:
 def _bits(number: Number) -> int:
     if isinstance(number, float):
         return 64
-    return max(number.numerator.bit_length(), number.denominator.bit_length())
+    return max(1, number.numerator.bit_length(), number.denominator.bit_length())

@@ -32,22 +32,21 @@ def answer(message: bytes | dict[str, Any]) -> dict[str, Any] | None:
         return None
     response = SimpleNamespace(**message | {"prompt": SimpleNamespace(**message["prompt"])})
     result = _REWARD[0]([response])
-    values = list(getattr(result, "values", result))
+    scores: dict[str, Any] = {"correct": None, "counts": {}, "columns": {}, "monitored": False}
+    values = result
+    if hasattr(result, "monitored"):  # `Scores`
+        values = result.values
+        scores["counts"] = {name: int(count) for name, count in result.counts.items()}
+        scores["columns"] = {name: column[0] for name, column in result.columns.items()}
+        scores["monitored"] = result.monitored
+        if result.correct is not None and result.correct[0] is not None:
+            scores["correct"] = bool(result.correct[0])
     if len(values) != 1:
         raise ValueError(f"{len(values)} scores for 1 response")
-    correct, counts = getattr(result, "correct", None), getattr(result, "counts", None)
     value = None if values[0] is None else float(values[0])
     if value is not None and not math.isfinite(value):
         raise ValueError(f"the score is {value}: return a finite number, or None to abstain")
-    correctness = None if correct is None or correct[0] is None else bool(correct[0])
-    columns = {name: column[0] for name, column in getattr(result, "columns", {}).items()}
-    scores = {
-        "value": value,
-        "correct": correctness,
-        "counts": {str(name): int(count) for name, count in (counts or {}).items()},
-        "columns": columns,
-    }
-    return scores | {"monitored": bool(getattr(result, "monitored", False))}
+    return scores | {"value": value}
 
 
 _REWARD: list[Any] = []

@@ -105,8 +105,16 @@ class BySource:
             values=column(lambda part: part.scores.values),
             correct=column(lambda part: None if part.scores.monitored else part.scores.correct),
             terms=self._terms(parts, num_rows),
-            weights=self._all_weights(),
-            counts=_counts(parts),
+            weights={
+                f"{name}/{term}": weight
+                for name in self.rewards
+                for term, weight in self._weights(name).items()
+            },
+            counts={
+                f"{name}/{count}": value
+                for name, part in parts.items()
+                for count, value in part.scores.counts.items()
+            },
             columns=_columns(parts, num_rows),
         )
         by_token = any(part.scores.tokens is not None for part in parts.values())
@@ -138,12 +146,6 @@ class BySource:
             terms["gold"] = _merge(gold, num_rows)
         return terms
 
-    def _all_weights(self) -> dict[str, float]:
-        weights = {}
-        for name in self.rewards:
-            weights |= {f"{name}/{term}": weight for term, weight in self._weights(name).items()}
-        return weights
-
 
 @dataclass(frozen=True)
 class _Part:
@@ -164,20 +166,10 @@ def _merge(parts: Iterable[tuple[Sequence[int], Sequence[Any] | None]], num_rows
     return merged
 
 
-def _counts(parts: Mapping[str, _Part]) -> dict[str, int]:
-    counts = {}
-    for name, part in parts.items():
-        counts |= {f"{name}/{count}": value for count, value in part.scores.counts.items()}
-    return counts
-
-
 def _columns(parts: Mapping[str, _Part], num_rows: int) -> dict[str, list[Any]]:
     """Return the columns; those of the same name are one."""
-    names: set[str] = set()
-    for part in parts.values():
-        names |= set(part.scores.columns)
     columns = {}
-    for name in sorted(names):
+    for name in sorted({name for part in parts.values() for name in part.scores.columns}):
         values = [(part.rows, part.scores.columns.get(name)) for part in parts.values()]
         columns[name] = _merge(values, num_rows)
     return columns

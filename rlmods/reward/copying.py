@@ -34,19 +34,25 @@ class Copying:
         check_bounds(self, "reward", {"allowed": (0 <= self.allowed < 1, "at least 0 and below 1")})
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        values, num_short, source = list[float](), 0, set[tuple[str, ...]]()
-        previous: Prompt | None = None
+        values = []
+        num_short = 0
+        sources: dict[int, set[tuple[str, ...]]] = {}
         for response in responses:
-            if response.prompt is not previous:
-                previous = response.prompt
-                texts = (
-                    [previous.text or ""]
-                    if previous.messages is None
-                    else [str(m.get("content", "")) for m in previous.messages]
-                )
-                source = {gram for text in texts for gram in ngrams(text, self.size)}
+            prompt = response.prompt
+            if id(prompt) not in sources:
+                sources[id(prompt)] = self._ngrams_of(prompt)
             grams = ngrams(response.text, self.size)
-            copied = sum(gram in source for gram in grams) / max(1, len(grams))
+            copied = sum(gram in sources[id(prompt)] for gram in grams) / max(1, len(grams))
             values.append(-max(0.0, copied - self.allowed) / (1 - self.allowed))
             num_short += not grams
         return Scores(values, counts={"short": num_short})
+
+    def _ngrams_of(self, prompt: Prompt) -> set[tuple[str, ...]]:
+        """Return the n-grams of all messages of a prompt."""
+        texts = [prompt.text or ""]
+        if prompt.messages is not None:
+            texts = [str(message.get("content", "")) for message in prompt.messages]
+        found: set[tuple[str, ...]] = set()
+        for text in texts:
+            found.update(ngrams(text, self.size))
+        return found

@@ -36,7 +36,8 @@ class Diversity:
         for response, own in zip(responses, grams, strict=True):
             for gram in own:
                 prompts.setdefault(gram, set()).add(response.prompt.id)
-        shared = [sum(len(prompts[gram]) > 1 for gram in own) / max(1, len(own)) for own in grams]
-        return Scores(
-            [-x if x else 0.0 for x in shared], counts={"short": sum(not own for own in grams)}
-        )
+        values = []
+        for own in grams:
+            num_shared = sum(len(prompts[gram]) > 1 for gram in own)
+            values.append(-num_shared / len(own) if num_shared else 0.0)
+        return Scores(values, counts={"short": grams.count(set())})

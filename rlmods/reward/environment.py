@@ -39,26 +39,25 @@ class EnvironmentReward:
                 "reward=environment grades responses of an environment of several turns: "
                 "type environment=OPTION"
             )
-        given = [
-            [turn.reward for turn in response.turns if turn.reward is not None]
-            for response in responses
-        ]
-        crashed = [
-            any(call.error == "crash" for turn in response.turns for call in turn.calls)
-            for response in responses
-        ]
-        values = [
-            None if x or not rewards else sum(rewards)
-            for x, rewards in zip(crashed, given, strict=True)
-        ]
-        correct = None
-        if (success := self.success) is not None:
-            correct = [
-                False if x else rewards[-1] >= success if rewards else None
-                for x, rewards in zip(crashed, given, strict=True)
-            ]
-        tokens = [_by_token(response) for response in responses]
-        return Scores(values, correct=correct, tokens=tokens if self.by_turn else None)
+        values: list[float | None] = []
+        correct: list[bool | None] = []
+        for response in responses:
+            rewards = [turn.reward for turn in response.turns if turn.reward is not None]
+            crashed = any(call.error == "crash" for turn in response.turns for call in turn.calls)
+            values.append(sum(rewards) if rewards and not crashed else None)
+            correct.append(self._is_correct(rewards, crashed))
+        return Scores(
+            values,
+            correct=None if self.success is None else correct,
+            tokens=list(map(_by_token, responses)) if self.by_turn else None,
+        )
+
+    def _is_correct(self, rewards: Sequence[float], crashed: bool) -> bool | None:
+        if crashed:
+            return False
+        if not rewards or self.success is None:
+            return None
+        return rewards[-1] >= self.success
 
 
 def _by_token(response: Response) -> list[float | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,6 @@ from rlmods.errors import UserError
 from rlmods.grading.isolation import to_message
 from rlmods.grading.pool import failure_counts, shared_pool
 from rlmods.needs import RewardNeeds, needs_of
-from rlmods.reward.scores import as_scores
 from rlmods.types import Response, Scores
 
 UNSUPPORTED = {
@@ -73,33 +73,29 @@ class Isolated:
         pool = shared_pool(
             "rlmods.grading.isolation:answer", self.workers, os.getpid(), self._pickled
         )
-        calls = [(to_message(response),) for response in responses]
-        outcomes = (
-            pool.map(calls, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s)
-            if calls
-            else []
+        outcomes = pool.map(
+            [(to_message(response),) for response in responses],
+            timeout_s=self.timeout_s,
+            batch_timeout_s=self.batch_timeout_s,
         )
-        unscored: dict[str, Any] = {
-            "value": None,
-            "correct": None,
-            "counts": {},
-            "columns": {},
-            "monitored": False,
-        }
-        results = [outcome.value if outcome.status == "ok" else unscored for outcome in outcomes]
-        counts = failure_counts(outcomes)
-        for result in results:
-            for name, count in result["counts"].items():
-                counts[name] = counts.get(name, 0) + count
-        has_correctness = any(result["correct"] is not None for result in results)
-        values = as_scores(
-            [result["value"] for result in results], len(responses), "isolated"
-        ).values
-        names = sorted({name for result in results for name in result["columns"]})
+        values: list[float | None] = [None] * len(responses)
+        correct: list[bool | None] = [None] * len(responses)
+        counts = Counter(failure_counts(outcomes))
+        columns: dict[str, list[Any]] = {}
+        monitored = False
+        for row, outcome in enumerate(outcomes):
+            if outcome.status != "ok":
+                continue
+            values[row] = outcome.value["value"]
+            correct[row] = outcome.value["correct"]
+            counts.update(outcome.value["counts"])
+            for name, cell in outcome.value["columns"].items():
+                columns.setdefault(name, [None] * len(responses))[row] = cell
+            monitored |= outcome.value["monitored"]
         return Scores(
             values,
-            correct=[result["correct"] for result in results] if has_correctness else None,
-            monitored=any(result["monitored"] for result in results),
+            correct=None if correct.count(None) == len(correct) else correct,
+            monitored=monitored,
             counts=counts,
-            columns={name: [result["columns"].get(name) for result in results] for name in names},
+            columns=dict(sorted(columns.items())),
         )

@@ -16,6 +16,7 @@ from rlmods.errors import UserError
 from rlmods.grading.pool import Outcome, failure_counts, shared_pool
 from rlmods.grading.strict_json import TARGET, parse, validator
 from rlmods.grading.turns import after_thoughts
+from rlmods.reward.checks import check_positive
 from rlmods.types import Prompt, Response, Scores
 
 _FENCED = re.compile(
@@ -59,11 +60,7 @@ class JSON:
     """Worker processes, started at the first schema and kept."""
 
     def __post_init__(self) -> None:
-        for name in ("max_characters", "timeout_s", "batch_timeout_s", "workers"):
-            if not getattr(self, name) > 0:
-                raise UserError(
-                    f"JSON: {name}={getattr(self, name)} is not positive: type a positive one"
-                )
+        check_positive(self, "max_characters", "timeout_s", "batch_timeout_s", "workers")
         _ = self.default  # an invalid schema file is reported now
 
     @cached_property
@@ -74,7 +71,7 @@ class JSON:
         try:
             text = Path(self.schema).expanduser().read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not UTF-8 text"
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise UserError(
                 f"JSON: schema={self.schema} cannot be read ({reason}): type "
                 "reward.schema=FILE.json"
@@ -82,24 +79,24 @@ class JSON:
         return schema_text(text, f"JSON: schema={self.schema}", "type reward.schema=FILE.json")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        texts = [extract_json(response.text) for response in responses]
-        valid = [self._valid(text) for text in texts]
-        schemas = [self._schema(response.prompt) for response in responses]
-        pairs = {
-            row: (texts[row], schema)
-            for row, schema in enumerate(schemas)
-            if schema is not None and valid[row]
-        }
-        outcomes = match_schemas(
-            [([pair],) for pair in pairs.values()],
-            self.workers,
-            self.timeout_s,
-            self.batch_timeout_s,
-        )
-        values = [float(ok is True) for ok in valid]
+        values: list[float | None] = [0.0] * len(responses)
+        num_unread = 0
+        pairs: dict[int, tuple[str, str]] = {}
+        for row, response in enumerate(responses):
+            text = extract_json(response.text)
+            schema = self._schema(response.prompt)
+            is_valid = self._valid(text)
+            if is_valid is None:
+                num_unread += 1
+            elif is_valid and schema is None:
+                values[row] = 1.0
+            elif is_valid and schema is not None:
+                pairs[row] = (text, schema)
+        calls = [([pair],) for pair in pairs.values()]
+        outcomes = match_schemas(calls, self.workers, self.timeout_s, self.batch_timeout_s)
         for row, outcome in zip(pairs, outcomes, strict=True):
             values[row] = float(outcome.status == "ok" and outcome.value == 1)
-        return Scores(values, counts={"unread": valid.count(None), **failure_counts(outcomes)})
+        return Scores(values, counts={"unread": num_unread, **failure_counts(outcomes)})
 
     def _valid(self, text: str) -> bool | None:
         """Return None if the text is too long or nested too deeply."""
@@ -150,7 +147,7 @@ def schema_text(schema: Any, source: str, advice: str) -> str:
             raise ValueError("it is neither an object nor true nor false")
         validator(text)
     except Exception as error:  # jsonschema raises several types
-        reason = " ".join(str(getattr(error, "message", error)).split())[:200]
+        reason = " ".join(str(error).splitlines()[0].split())[:200]
         raise UserError(f"{source} is not a JSON schema ({reason}): {advice}") from None
     return text
 
@@ -159,7 +156,5 @@ def match_schemas(
     calls: list[tuple[Any, ...]], workers: int, timeout_s: float, batch_timeout_s: float
 ) -> list[Outcome]:
     """Run `strict_json.count_matches` on each call's arguments in worker processes."""
-    if not calls:
-        return []
     pool = shared_pool(TARGET, workers, os.getpid(), (("1", "true"),))
     return pool.map(calls, timeout_s=timeout_s, batch_timeout_s=batch_timeout_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from statistics import fmean, pstdev
 from typing import Any, Literal, get_args
@@ -13,6 +13,7 @@ import torch
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.policy.scalar import ScalarModel, find, pool
+from rlmods.reward.checks import check_choice
 from rlmods.types import Response, Scores
 
 Aggregate = Literal["mean", "min", "mean_minus_std"]
@@ -40,11 +41,8 @@ class RewardModelBase:
     @property
     def sources(self) -> list[str]:
         """Runs, directories or hub names of the models."""
-        names = (
-            self.model
-            if isinstance(self.model, Sequence) and not isinstance(self.model, str)
-            else [self.model]
-        )
+        is_list = isinstance(self.model, Sequence) and not isinstance(self.model, str)
+        names = self.model if is_list else [self.model]
         return [str(name) for name in names if name]
 
     @cached_property
@@ -126,10 +124,8 @@ class Neural(RewardModelBase):
 
     def __post_init__(self) -> None:
         self.check("neural")
-        if self.spread not in get_args(Spread):
-            raise UserError(
-                f"Neural: spread={self.spread!r} must be one of {', '.join(get_args(Spread))}"
-            )
+        check_choice(self, "spread", get_args(Spread))
+        check_choice(self, "aggregate", get_args(Aggregate))
         if self.spread == "differences" and (
             len(self.sources) > 1 or find(self.sources[0])[1].get("pooling", "last") != "last"
         ):
@@ -137,11 +133,6 @@ class Neural(RewardModelBase):
                 "Neural: spread=differences needs one reward model that was trained with "
                 "algo.pooling=last: type "
                 "reward.terms.neural.reward.spread=uniform"
-            )
-        if self.aggregate not in get_args(Aggregate):
-            raise UserError(
-                f"Neural: aggregate={self.aggregate!r} must be one of "
-                f"{', '.join(get_args(Aggregate))}"
             )
         if self.k < 0:
             raise UserError(f"Neural: k={self.k}: must be 0 or more")
@@ -154,42 +145,33 @@ class Neural(RewardModelBase):
         if self.spread == "differences":
             return self._differences(responses)
         members = [self._score(network, responses) for network in self.networks]
-        rows = [[score for score in row if score is not None] for row in zip(*members, strict=True)]
-        values = [ensemble(row, self.aggregate, self.k) if row else None for row in rows]
-        tokens = None
+        values: list[float | None] = []
+        deviations: list[float | None] = []
+        for scores in zip(*members, strict=True):
+            known = [score for score in scores if score is not None]
+            values.append(ensemble(known, self.aggregate, self.k) if known else None)
+            deviations.append(pstdev(known) if known else None)
+        result = Scores(values)
+        if len(members) > 1:
+            terms = {f"member_{i}": scores for i, scores in enumerate(members)}
+            result = replace(result, terms=terms, columns={"std": deviations})
         if self.spread == "uniform":
-            lengths = [len(response.tokens) for response in responses]
-            tokens = [
-                [value and value / max(1, length)] * length
-                for value, length in zip(values, lengths, strict=True)
-            ]
-        if len(members) == 1:
-            return Scores(values, tokens=tokens)
-        return Scores(
-            values,
-            terms={f"member_{i}": scores for i, scores in enumerate(members)},
-            columns={"std": [pstdev(row) if row else None for row in rows]},
-            tokens=tokens,
-        )
+            rows = zip(values, responses, strict=True)
+            result = replace(result, tokens=[_spread(value, len(r.tokens)) for value, r in rows])
+        return result
 
     def _score(self, network: ScalarModel, responses: Sequence[Response]) -> list[float | None]:
-        rows = [
-            (
-                network.encode(r.prompt),
-                network.encode_response(r.text, r.prompt, finished=r.finish == "stop"),
-            )
-            for r in responses
-        ]
+        rows = []
+        for response in responses:
+            finished = response.finish == "stop"
+            text = network.encode_response(response.text, response.prompt, finished=finished)
+            rows.append((network.encode(response.prompt), text))
         token_scores = network.grade(rows, self.token_budget)
-        lengths = torch.tensor([len(response) for _, response in rows])
-        mask = torch.arange(token_scores.shape[1]) < lengths[:, None]
-        scores = pool(
-            token_scores, mask, network.metadata.get("pooling", "last")
-        ) - network.metadata.get("offset", 0.0)
-        return [
-            score if length else None
-            for score, length in zip(scores.tolist(), lengths.tolist(), strict=True)
-        ]
+        lengths = [len(text) for _, text in rows]
+        mask = torch.arange(token_scores.shape[1]) < torch.tensor(lengths)[:, None]
+        pooled = pool(token_scores, mask, network.metadata.get("pooling", "last"))
+        scores = (pooled - network.metadata.get("offset", 0.0)).tolist()
+        return [score if length else None for score, length in zip(scores, lengths, strict=True)]
 
     def _differences(self, responses: Sequence[Response]) -> Scores:
         """Return the differences of the scores at successive sampled tokens; their sum is the score
@@ -206,13 +188,13 @@ class Neural(RewardModelBase):
                     "policy's tokens: type reward.terms.neural.reward.spread=uniform"
                 )
             rows.append((prompt, sampled))
-        scores, offset = (
-            network.grade(rows, self.token_budget).double(),
-            network.metadata.get("offset", 0.0),
-        )
-        differences = scores.diff(dim=1, prepend=scores.new_full((len(rows), 1), offset))
-        tokens = [
-            row[: len(sampled)].tolist()
-            for row, (_, sampled) in zip(differences, rows, strict=True)
-        ]
+        scores = network.grade(rows, self.token_budget).double()
+        offset = network.metadata.get("offset", 0.0)
+        differences = scores.diff(dim=1, prepend=scores.new_full((len(rows), 1), offset)).tolist()
+        tokens = [row[: len(own)] for row, (_, own) in zip(differences, rows, strict=True)]
         return Scores([float(sum(row)) if row else None for row in tokens], tokens=tokens)
+
+
+def _spread(value: float | None, length: int) -> list[float | None]:
+    """Return an equal part of a score for each token."""
+    return [value and value / length] * length if length else []

@@ -68,15 +68,10 @@ class Preference:
                 if verdict is not None:
                     points[i].append(verdict)
                     points[j].append(1 - verdict)
-        counts = {
-            event: count - counts_before[event] for event, count in counts_of(self.judge).items()
-        }
-        values = [sum(p) / len(p) if p else None for p in points]
-        return Scores(
-            values,
-            counts=counts
-            | {"without_verdict": sum(verdict is None for verdict in verdicts.values())},
-        )
+        counts = counts_of(self.judge)
+        counts.subtract(counts_before)
+        counts["without_verdict"] = list(verdicts.values()).count(None)
+        return Scores([sum(p) / len(p) if p else None for p in points], counts=counts)
 
 
 def _look_up(

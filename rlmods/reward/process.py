@@ -6,12 +6,13 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.policy.scalar import ScalarModel
+from rlmods.reward.checks import check_choice
 from rlmods.reward.neural import RewardModelBase
 from rlmods.types import Response, Scores
 
@@ -22,9 +23,8 @@ def weighted_mean(steps: Sequence[float], decay: float) -> float:
     """Return sum_k w_k s_k / sum_k w_k with w_k = decay^(K - k), relative to the last of the K
     steps."""
     weights = [decay ** (len(steps) - 1 - k) for k in range(len(steps))]
-    return math.fsum(
-        weight * score for weight, score in zip(weights, steps, strict=True)
-    ) / math.fsum(weights)
+    weighted = [weight * score for weight, score in zip(weights, steps, strict=True)]
+    return math.fsum(weighted) / math.fsum(weights)
 
 
 AGGREGATES: dict[str, Callable[[Sequence[float], float], float]] = {
@@ -44,7 +44,8 @@ def step_ends(
 
     A step contains more than whitespace; whitespace alone belongs to the step before, so that
     consecutive separators count as one."""
-    text, pattern = decode(tokens), re.escape(separator)
+    text = decode(tokens)
+    pattern = re.escape(separator)
     runs = [run.span() for run in re.finditer(rf"{pattern}(?:\s*{pattern})*", text)]
     ends = [end for start, end in runs if text[:start].strip() and text[end:].strip()]
     indices = set(tokens_at(decode, tokens, ends))
@@ -96,11 +97,7 @@ class Process(RewardModelBase):
             raise UserError(
                 'Process: separator is empty: type reward.terms.process.reward.separator="\\n"'
             )
-        if self.aggregate not in (None, *get_args(Aggregate)):
-            raise UserError(
-                f"Process: aggregate={self.aggregate!r} must be one of null, "
-                f"{', '.join(get_args(Aggregate))}"
-            )
+        check_choice(self, "aggregate", (None, *get_args(Aggregate)))
         if not 0 < self.decay < math.inf:
             raise UserError(f"Process: decay={self.decay} must be above 0")
         if self.decay != 1 and self.aggregate != "mean":
@@ -116,26 +113,26 @@ class Process(RewardModelBase):
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         (network,) = self.networks
-        prompts = [network.encode(response.prompt) for response in responses]
-        rows = [
-            (prompt, self._tokens(network, response, prompt))
-            for prompt, response in zip(prompts, responses, strict=True)
-        ]
-        ends = [step_ends(network.decode, tokens, self.separator) for _, tokens in rows]
+        rows = []
+        ends = []
+        for response in responses:
+            prompt = network.encode(response.prompt)
+            tokens = self._tokens(network, response, prompt)
+            rows.append((prompt, tokens))
+            ends.append(step_ends(network.decode, tokens, self.separator))
         probabilities = network.grade(rows, self.token_budget).sigmoid()
         steps = [probabilities[i, indices].tolist() for i, indices in enumerate(ends)]
         values = [self._total(scores) if scores else None for scores in steps]
+        scores = Scores(values, columns={"steps": steps})
         if self.aggregate is not None:
-            return Scores(values, columns={"steps": steps})
-        step_rewards = [
-            dict(zip(indices, scores, strict=True))
-            for indices, scores in zip(ends, steps, strict=True)
-        ]
-        tokens = [
-            [scores.get(t) for t in range(len(response.tokens))]
-            for scores, response in zip(step_rewards, responses, strict=True)
-        ]
-        return Scores(values, columns={"steps": steps}, tokens=tokens)
+            return scores
+        token_rewards = []
+        for response, indices, row_steps in zip(responses, ends, steps, strict=True):
+            rewards: list[float | None] = [None] * len(response.tokens)
+            for index, step in zip(indices, row_steps, strict=True):
+                rewards[index] = step
+            token_rewards.append(rewards)
+        return replace(scores, tokens=token_rewards)
 
     def _total(self, scores: Sequence[float]) -> float:
         return float(

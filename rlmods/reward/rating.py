@@ -34,31 +34,18 @@ class Rating:
     def __post_init__(self) -> None:
         if not hasattr(self.judge, "rate"):
             raise UserError("reward=rating needs a language model: type +judge@reward.judge=llm")
-        self._fields()
+        self.needs  # noqa: B018 - fail now for a template without the response
 
     @property
     def needs(self) -> RewardNeeds:
-        return RewardNeeds(answer="answer" in self._fields())
-
-    def _fields(self) -> set[str]:
-        fields: set[str] = self.judge.rating_fields(self.template)
-        return fields
+        return RewardNeeds(answer="answer" in self.judge.rating_fields(self.template))
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         counts_before = Counter(self.judge.counts)
-        rows = list(
-            zip(
-                (response.prompt for response in responses),
-                as_accepted(self.judge, responses),
-                strict=True,
-            )
-        )
-        values = (
-            self.judge.rate(rows) if self.template is None else self.judge.rate(rows, self.template)
-        )
-        return Scores(
-            values,
-            counts={
-                event: count - counts_before[event] for event, count in self.judge.counts.items()
-            },
-        )
+        prompts = [response.prompt for response in responses]
+        rows = list(zip(prompts, as_accepted(self.judge, responses), strict=True))
+        template = () if self.template is None else (self.template,)
+        values = self.judge.rate(rows, *template)
+        counts = Counter(self.judge.counts)
+        counts.subtract(counts_before)
+        return Scores(values, counts=counts)

@@ -11,6 +11,7 @@ import regex
 
 from rlmods.errors import UserError
 from rlmods.grading.turns import first_turn
+from rlmods.reward.checks import check_positive
 from rlmods.types import Response, Scores
 
 
@@ -41,11 +42,7 @@ class Regex:
             raise UserError(
                 "reward=regex needs a pattern: type 'reward.pattern=\"TEXT\"', with both quotes"
             )
-        for name in ("timeout_s", "batch_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise UserError(
-                    f"Regex: {name}={getattr(self, name)} is not positive: type reward.{name}=1"
-                )
+        check_positive(self, "timeout_s", "batch_timeout_s")
         try:
             _ = self.compiled
         except regex.error as error:
@@ -60,15 +57,12 @@ class Regex:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         deadline = time.monotonic() + self.batch_timeout_s
-        matches = [
-            self._matches(
-                first_turn(response.text), min(self.timeout_s, deadline - time.monotonic())
-            )
-            for response in responses
-        ]
-        return Scores(
-            [float(bool(match)) for match in matches], counts={"timeouts": matches.count(None)}
-        )
+        matches = []
+        for response in responses:
+            timeout_s = min(self.timeout_s, deadline - time.monotonic())
+            matches.append(self._matches(first_turn(response.text), timeout_s))
+        values = [float(match is True) for match in matches]
+        return Scores(values, counts={"timeouts": matches.count(None)})
 
     def _matches(self, text: str, timeout_s: float) -> bool | None:
         """Return None on a timeout."""

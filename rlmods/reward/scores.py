@@ -23,31 +23,30 @@ def as_scores(result: Any, num_responses: int, name: str) -> Scores:
 
     Raises ScoreError, naming the reward `name`, for a length other than `num_responses` and for a
     value that is not a finite number."""
-    raw = result.values if isinstance(result, Scores) else _to_sequence(result, name)
-    values = [_to_float(value, row, name) for row, value in enumerate(raw)]
-    scores = replace(result, values=values) if isinstance(result, Scores) else Scores(values)
+    if isinstance(result, Scores):
+        scores = replace(result, values=_to_floats(result.values, name))
+    else:
+        scores = Scores(_to_floats(_to_sequence(result, name), name))
     if scores.tokens is not None:
-        scores = replace(
-            scores,
-            tokens=[
-                [_to_float(x, row, name) for x in rewards]
-                for row, rewards in enumerate(scores.tokens)
-            ],
-        )
-    lengths = {
-        "values": len(values),
-        "correct": num_responses if scores.correct is None else len(scores.correct),
+        scores = replace(scores, tokens=[_to_floats([*row], name) for row in scores.tokens])
+    columns: dict[str, Sequence[Any] | None] = {
+        "values": scores.values,
+        "correct": scores.correct,
+        "tokens": scores.tokens,
     }
-    lengths |= {f"column {column}": len(cells) for column, cells in scores.columns.items()}
-    lengths |= {f"term {term}": len(cells) for term, cells in scores.terms.items()}
-    lengths |= {} if scores.tokens is None else {"tokens": len(scores.tokens)}
-    for field, length in lengths.items():
-        if length != num_responses:
+    columns |= {f"column {column}": cells for column, cells in scores.columns.items()}
+    columns |= {f"term {term}": cells for term, cells in scores.terms.items()}
+    for field, cells in columns.items():
+        if cells is not None and len(cells) != num_responses:
             raise ScoreError(
-                f"reward {name}: {length} {field} for {num_responses} responses; return one "
+                f"reward {name}: {len(cells)} {field} for {num_responses} responses; return one "
                 "for each, or None to abstain"
             )
     return scores
+
+
+def _to_floats(values: Sequence[Any], name: str) -> list[float | None]:
+    return [_to_float(value, row, name) for row, value in enumerate(values)]
 
 
 def _to_sequence(result: Any, name: str) -> Sequence[Any]:

@@ -11,10 +11,12 @@ from rlmods.errors import UserError
 from rlmods.grading.pool import failure_counts
 from rlmods.grading.strict_json import parse
 from rlmods.grading.turns import after_thoughts
+from rlmods.reward.checks import check_positive
 from rlmods.reward.json_schema import match_schemas, schema_text
 from rlmods.types import Prompt, Response, Scores
 
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_OPEN = "<tool_call>"
+_CLOSE = "</tool_call>"
 _TAG = re.compile(f"({_OPEN}|{_CLOSE})")
 
 
@@ -51,49 +53,40 @@ class ToolCall:
     """Worker processes, started at the first tool with parameters and kept."""
 
     def __post_init__(self) -> None:
-        for name in ("timeout_s", "batch_timeout_s", "workers"):
-            if not getattr(self, name) > 0:
-                raise UserError(
-                    f"ToolCall: {name}={getattr(self, name)} is not positive: type a positive one"
-                )
+        check_positive(self, "timeout_s", "batch_timeout_s", "workers")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         num_valid: dict[int, int] = {}
         num_calls: dict[int, int] = {}
         pairs: dict[int, list[tuple[str, str]]] = {}
         for row, response in enumerate(responses):
-            if (tools := read_tools(response.prompt, self.column)) is None:
+            tools = read_tools(response.prompt, self.column)
+            if tools is None:
                 continue
             bodies, num_unmatched = split_calls(response.text)
-            schemas = [(body, tools[name]) for body in bodies if (name := tool_name(body)) in tools]
             num_calls[row] = len(bodies) + num_unmatched
-            num_valid[row] = sum(schema is None for _, schema in schemas)
-            if to_check := [(body, schema) for body, schema in schemas if schema is not None]:
-                pairs[row] = to_check
-        outcomes = match_schemas(
-            [(to_check, "arguments") for to_check in pairs.values()],
-            self.workers,
-            self.timeout_s,
-            self.batch_timeout_s,
-        )
+            num_valid[row] = 0
+            for body in bodies:
+                name = tool_name(body)
+                schema = tools.get(name) if name is not None else None
+                if schema is not None:
+                    pairs.setdefault(row, []).append((body, schema))
+                elif name in tools:
+                    num_valid[row] += 1
+        calls = [(row_pairs, "arguments") for row_pairs in pairs.values()]
+        outcomes = match_schemas(calls, self.workers, self.timeout_s, self.batch_timeout_s)
         for row, outcome in zip(pairs, outcomes, strict=True):
             num_valid[row] += outcome.value if outcome.status == "ok" else 0
-        scores = {
-            row: num_valid[row] / calls if calls else self.without
-            for row, calls in num_calls.items()
-        }
+        values: list[float | None] = [None] * len(responses)
+        shown: list[str | None] = [None] * len(responses)
+        for row, total in num_calls.items():
+            values[row] = num_valid[row] / total if total else self.without
+            shown[row] = f"{num_valid[row]}/{total}"
+        without_call = list(num_calls.values()).count(0)
         return Scores(
-            values=[scores.get(row) for row in range(len(responses))],
-            counts={
-                **failure_counts(outcomes),
-                "without_call": sum(not calls for calls in num_calls.values()),
-            },
-            columns={
-                "calls": [
-                    f"{num_valid[row]}/{num_calls[row]}" if row in num_calls else None
-                    for row in range(len(responses))
-                ]
-            },
+            values,
+            counts={**failure_counts(outcomes), "without_call": without_call},
+            columns={"calls": shown},
         )
 
 
@@ -101,12 +94,12 @@ def split_calls(text: str) -> tuple[list[str], int]:
     """Return the text of each pair of tags after the last `</think>` of the first turn, and the
     number of unmatched tags."""
     pieces = _TAG.split(after_thoughts(text))
-    tags, following = pieces[1::2], pieces[2::2]
-    bodies = [
-        body
-        for tag, body, after in zip(tags, following, tags[1:], strict=False)
-        if (tag, after) == (_OPEN, _CLOSE)
-    ]
+    tags = pieces[1::2]
+    following = pieces[2::2]
+    bodies = []
+    for tag, body, next_tag in zip(tags, following, tags[1:], strict=False):
+        if (tag, next_tag) == (_OPEN, _CLOSE):
+            bodies.append(body)
     return bodies, len(tags) - 2 * len(bodies)
 
 
@@ -116,13 +109,10 @@ def tool_name(body: str) -> str | None:
         call = parse(body)
     except (ValueError, RecursionError):
         return None
-    if (
-        not isinstance(call, dict)
-        or call.keys() != {"name", "arguments"}
-        or not isinstance(call["arguments"], dict)
-    ):
+    if not isinstance(call, dict) or call.keys() != {"name", "arguments"}:
         return None
-    return call["name"] if isinstance(call["name"], str) else None
+    is_call = isinstance(call["name"], str) and isinstance(call["arguments"], dict)
+    return call["name"] if is_call else None
 
 
 def read_tools(prompt: Prompt, column: str) -> dict[str, str | None] | None:
