@@ -50,14 +50,14 @@ def evaluate(text: str) -> Number:
 def _value(node: ast.expr) -> Number:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return Fraction(node.value)
-    if isinstance(node, ast.Constant) and type(node.value) is float:
+    if isinstance(node, ast.Constant) and isinstance(node.value, float):
         return node.value
     if isinstance(node, ast.UnaryOp) and type(node.op) in OPERATORS:
         result = OPERATORS[type(node.op)](_value(node.operand))
     elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
         left = _value(node.left)
         right = _value(node.right)
-        if isinstance(node.op, ast.Pow) and abs(right) > MAX_BITS / _bits(left):
+        if isinstance(node.op, ast.Pow) and abs(float(right)) * _bits(left) > MAX_BITS:
             raise RefusedError("too large a number")
         result = OPERATORS[type(node.op)](left, right)
     else:

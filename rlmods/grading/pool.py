@@ -8,34 +8,38 @@ does, even in the middle of a call."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import pickle
-import selectors
 import signal
 import subprocess
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from rlmods.grading.processes import InvalidReplyError, Worker, terminate
 from rlmods.grading.worker import HEADER
 
 START_TIMEOUT_S = 120.0
 """Time for a worker to start. Exceeding it is an error of the installation, not a slow call."""
-MAX_CALLS_PER_WORKER = 20_000
-"""Calls after which a worker is replaced, so that its leaks do not add up."""
-MAX_CONSECUTIVE_EXITS = 50
-"""Workers in a row that exited in the middle of a call, after which no more are started."""
+CHECK_S = 0.02
+"""Seconds between two looks for calls past their deadline."""
+
+Call = tuple[Any, ...]
 
 
 class WorkerError(RuntimeError):
-    """Worker processes do not start, or exit during every call."""
+    """Worker processes do not start."""
+
+
+class InvalidReplyError(Exception):
+    """A worker has sent something that is not a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,113 @@ NOT_STARTED = Outcome("timeout", "not started")
 
 def failure_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
     """Return the numbers of `timeouts` and `errors`, by their names in `Scores.counts`."""
-    return {
-        f"{status}s": sum(outcome.status == status for outcome in outcomes)
-        for status in ("timeout", "error")
-    }
+    statuses = [outcome.status for outcome in outcomes]
+    return {"timeouts": statuses.count("timeout"), "errors": statuses.count("error")}
+
+
+class Worker:
+    """A worker process. One thread calls it; another may kill it past the deadline of a call."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.lock = threading.Lock()
+        self.deadline = math.inf
+        self.is_late = False
+        path = os.pathsep.join(path for path in sys.path if path)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rlmods.grading.worker", *target.split(":")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # sets have the same order after a resume
+            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
+            # a process group, so that child processes of a call are killed too
+            start_new_session=True,
+        )
+
+    def wait_until_ready(self, warmup: Any) -> None:
+        """Wait for the start and the first call `target(warmup)`, if any. Raises WorkerError."""
+        timer = threading.Timer(START_TIMEOUT_S, self.kill)
+        timer.start()
+        try:
+            self.receive()
+            if warmup is not None:
+                self.send((warmup,))
+                reply = self.receive()
+                if "error" in reply:
+                    raise WorkerError(
+                        f"the worker process for {self.target} cannot start: {reply['error']}"
+                    )
+        except (OSError, EOFError, InvalidReplyError) as error:
+            self.kill()
+            raise WorkerError(
+                f"the worker process for {self.target} ended with code "
+                f"{self.process.returncode} before its first call"
+            ) from error
+        finally:
+            timer.cancel()
+
+    def call(self, call: Call, timeout_s: float) -> Outcome:
+        """Return the outcome of a call. The process does not survive a timeout."""
+        self.deadline = time.monotonic() + timeout_s
+        try:
+            self.send(call)
+            reply = self.receive()
+        except (OSError, EOFError):
+            self.close()
+            late = Outcome("timeout")
+            return late if self.is_late else Outcome("error", "the worker process ended")
+        except InvalidReplyError as error:
+            self.kill()
+            return Outcome("error", f"the worker process sent {error}")
+        with self.lock:
+            self.deadline = math.inf
+        if "error" in reply:
+            return Outcome("error", reply["error"])
+        return Outcome("ok", reply["ok"])
+
+    def send(self, call: Call) -> None:
+        payload = pickle.dumps(call)
+        assert self.process.stdin is not None
+        self.process.stdin.write(HEADER.pack(len(payload)) + payload)
+        self.process.stdin.flush()
+
+    def receive(self) -> dict[str, Any]:
+        """Return the next reply. Raises EOFError if the process has ended, or InvalidReplyError."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError
+        try:
+            reply = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InvalidReplyError("a reply that is not JSON") from error
+        if not isinstance(reply, dict) or not reply.keys() & {"ok", "error"}:
+            raise InvalidReplyError("a reply of unknown form")
+        return reply
+
+    def kill_if_late(self) -> None:
+        with self.lock:
+            if time.monotonic() >= self.deadline:
+                self.is_late = True
+                self.kill()
+
+    def kill(self) -> None:
+        """Kill the process with its child processes."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        """Kill the process and close its pipes."""
+        self.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with suppress(BrokenPipeError):  # buffered data that can no longer be written
+                stream.close()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
 
 
 class Pool:
@@ -71,58 +178,101 @@ class Pool:
         self.workers = workers
         self.warmup = warmup
         self._lock = threading.Lock()
-        self._idle: list[Worker] = []
-        self.consecutive_exits = 0
-        """Workers in a row that exited in the middle of a call."""
+        self._workers: dict[int, Worker] = {}
+        weakref.finalize(self, _end, self._workers, os.getpid())
 
     def map(
-        self, calls: Sequence[tuple[Any, ...]], *, timeout_s: float, batch_timeout_s: float
+        self, calls: Sequence[Call], *, timeout_s: float, batch_timeout_s: float
     ) -> list[Outcome]:
         """Return the outcome of `target(*call)` for each call, in order.
 
         A call that takes longer than `timeout_s`, or has no result after `batch_timeout_s`, is a
         "timeout". One that raises or ends its process is an "error". A worker that was killed or
-        has exited is replaced. Raises WorkerError if no worker can be started or warmed up, or if
-        `MAX_CONSECUTIVE_EXITS` workers in a row exited in the middle of a call."""
+        has exited is replaced. Raises WorkerError if a worker cannot be started or warmed up."""
         with self._lock:
-            return _Batch(self, calls, timeout_s, time.monotonic() + batch_timeout_s).run()
+            slots = range(min(self.workers, len(calls)))
+            self._start(slots)
+            batch = _Batch(calls, timeout_s, time.monotonic() + batch_timeout_s)
+            threads = [
+                threading.Thread(target=self._work, args=(slot, batch), daemon=True)
+                for slot in slots
+            ]
+            try:
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    while thread.is_alive():
+                        thread.join(CHECK_S)
+                        for slot in slots:
+                            self._workers[slot].kill_if_late()
+            except BaseException:  # such as Ctrl-C: nobody waits for the calls in progress
+                batch.deadline = 0.0
+                self.close()
+                for thread in threads:
+                    thread.join()
+                raise
+            if batch.failure is not None:
+                raise batch.failure
+            return batch.outcomes
+
+    def _start(self, slots: range) -> None:
+        """Start the workers that do not run, all at a time."""
+        running = {slot for slot, worker in self._workers.items() if worker.is_running}
+        new = [self._replace(slot) for slot in slots if slot not in running]
+        for worker in new:
+            worker.wait_until_ready(self.warmup)
+
+    def _replace(self, slot: int) -> Worker:
+        if slot in self._workers:
+            self._workers[slot].close()
+        worker = Worker(self.target)
+        self._workers[slot] = worker
+        return worker
+
+    def _work(self, slot: int, batch: _Batch) -> None:
+        """Make the calls of a batch with one worker, until there are none."""
+        for index in batch.pending:
+            if batch.is_over():
+                return
+            worker = self._workers[slot]
+            if not worker.is_running:
+                try:
+                    worker = self._replace(slot)
+                    worker.wait_until_ready(self.warmup)
+                except WorkerError as error:
+                    batch.failure = error
+                    return
+            if batch.is_over():
+                return
+            timeout_s = min(batch.timeout_s, batch.deadline - time.monotonic())
+            batch.outcomes[index] = worker.call(batch.calls[index], timeout_s)
 
     def close(self) -> None:
         """End the workers. The next call starts new ones."""
-        with self._lock:
-            while self._idle:
-                self._idle.pop().kill()
+        _end(self._workers, os.getpid())
 
-    def acquire(self) -> Worker:
-        """Return an idle worker that still runs, or a new one."""
-        while self._idle:
-            if (worker := self._idle.pop()).is_usable():
-                return worker
-            worker.kill()
-        return self._start()
 
-    def release(self, worker: Worker) -> None:
-        self._idle.append(worker)
+class _Batch:
+    """The calls of one `Pool.map`."""
 
-    def _start(self) -> Worker:
-        module, _, function = self.target.partition(":")
-        path = os.pathsep.join(path for path in sys.path if path)
-        # sets have the same order after a resume
-        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rlmods.grading.worker", module, function],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            # a process group, so that child processes of a call are killed too
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        os.set_blocking(process.stdin.fileno(), False)
-        worker = Worker(process, process.stdin.fileno(), process.stdout.fileno())
-        worker.finalizer = weakref.finalize(self, terminate, process, os.getpid())
-        return worker
+    def __init__(self, calls: Sequence[Call], timeout_s: float, deadline: float) -> None:
+        self.calls = calls
+        self.timeout_s = timeout_s
+        self.deadline = deadline
+        self.outcomes = [NOT_STARTED] * len(calls)
+        self.pending: Iterator[int] = iter(range(len(calls)))
+        """Calls that no worker has begun; threads share it."""
+        self.failure: WorkerError | None = None
+
+    def is_over(self) -> bool:
+        return self.failure is not None or time.monotonic() >= self.deadline
+
+
+def _end(workers: dict[int, Worker], owner_pid: int) -> None:
+    """Kill the workers. Does nothing in a fork of their owner."""
+    if os.getpid() == owner_pid:
+        for worker in list(workers.values()):
+            worker.close()
 
 
 @cache
@@ -130,193 +280,3 @@ def shared_pool(target: str, workers: int, _process_id: int = 0, warmup: Any = N
     """Return this process's pool of a function and size. Pass `os.getpid()`: a forked child must
     not use its parent's pipes."""
     return Pool(target, workers=workers, warmup=warmup)
-
-
-class _Batch:
-    """One `Pool.map`: assigns calls to workers, collects replies, and kills workers past their
-    deadline."""
-
-    def __init__(
-        self, pool: Pool, calls: Sequence[tuple[Any, ...]], timeout_s: float, deadline: float
-    ) -> None:
-        self.pool = pool
-        self.calls = calls
-        self.timeout_s = timeout_s
-        self.deadline = deadline
-        self.outcomes: list[Outcome | None] = [None] * len(calls)
-        self.next_call = 0
-        self.active: dict[int, Worker] = {}
-        self.selector = selectors.DefaultSelector()
-
-    def run(self) -> list[Outcome]:
-        try:
-            while self.num_pending() and time.monotonic() < self.deadline:
-                while len(self.active) < min(self.pool.workers, self.num_pending()):
-                    self.add(self.pool.acquire())
-                for key, _ in self.selector.select(self.seconds_to_deadline()):
-                    worker = key.data
-                    if worker.process.pid in self.active:
-                        self.read(worker) if key.fd == worker.output_fd else self.write(worker)
-                self.kill_late()
-        finally:
-            for worker in list(self.active.values()):
-                if worker.call_index is None:
-                    self.release(worker)
-                else:
-                    self.kill(worker)
-            self.selector.close()
-        return [
-            outcome or (Outcome("timeout") if i < self.next_call else NOT_STARTED)
-            for i, outcome in enumerate(self.outcomes)
-        ]
-
-    def num_pending(self) -> int:
-        """Return the number of calls without an outcome: not yet assigned, or in progress."""
-        return (
-            len(self.calls)
-            - self.next_call
-            + sum(worker.call_index is not None for worker in self.active.values())
-        )
-
-    def add(self, worker: Worker) -> None:
-        self.active[worker.process.pid] = worker
-        self.selector.register(worker.output_fd, selectors.EVENT_READ, worker)
-        if worker.ready:
-            self.assign(worker)
-        else:
-            worker.deadline = time.monotonic() + START_TIMEOUT_S
-
-    def assign(self, worker: Worker) -> None:
-        """Assign the next call to `worker`, or return it to the pool if there is none."""
-        if self.next_call == len(self.calls):
-            worker.call_index = None
-            self.release(worker)
-            return
-        worker.call_index, self.next_call, worker.num_calls = (
-            self.next_call,
-            self.next_call + 1,
-            worker.num_calls + 1,
-        )
-        worker.deadline = time.monotonic() + self.timeout_s
-        self.send(worker, self.calls[worker.call_index])
-
-    def send(self, worker: Worker, call: tuple[Any, ...]) -> None:
-        """Send a call with a number, which its reply must repeat."""
-        payload = pickle.dumps((worker.num_calls, call))
-        worker.outgoing = bytearray(HEADER.pack(len(payload)) + payload)
-        self.selector.register(worker.input_fd, selectors.EVENT_WRITE, worker)
-        self.write(worker)
-
-    def write(self, worker: Worker) -> None:
-        try:
-            worker.flush()
-        except BrokenPipeError:
-            self.handle_exit(worker)
-        else:
-            if not worker.outgoing:
-                self.selector.unregister(worker.input_fd)
-
-    def read(self, worker: Worker) -> None:
-        try:
-            replies = worker.receive()
-        except InvalidReplyError as error:
-            if not worker.ready:
-                raise WorkerError(
-                    f"the worker process for {self.pool.target} sent {error} before its first call"
-                ) from error
-            self.fail(worker, Outcome("error", f"the worker process sent {error}"))
-            return
-        if replies is None:
-            if not worker.ready:
-                code = worker.process.wait()
-                raise WorkerError(
-                    f"the worker process for {self.pool.target} ended with code {code} before "
-                    "its first call"
-                )
-            self.handle_exit(worker)
-            return
-        for reply in replies:
-            if "ready" in reply and self.pool.warmup is not None:
-                worker.deadline = time.monotonic() + START_TIMEOUT_S
-                self.send(worker, (self.pool.warmup,))
-                continue
-            # from a thread or fork that an earlier call left behind
-            if "ready" not in reply and reply["number"] != worker.num_calls:
-                self.fail(
-                    worker,
-                    Outcome("error", "the worker process sent a reply that belongs to no call"),
-                )
-                return
-            if not worker.ready:
-                if "error" in reply:
-                    raise WorkerError(
-                        f"the worker process for {self.pool.target} cannot start: {reply['error']}"
-                    )
-                worker.ready = True
-            elif worker.call_index is not None:
-                self.pool.consecutive_exits = 0
-                self.outcomes[worker.call_index] = (
-                    Outcome("error", reply["error"])
-                    if "error" in reply
-                    else Outcome("ok", reply["ok"])
-                )
-            self.assign(worker)
-            if worker.process.pid not in self.active:
-                return
-
-    def kill_late(self) -> None:
-        for worker in [
-            worker for worker in self.active.values() if time.monotonic() >= worker.deadline
-        ]:
-            if not worker.ready:
-                raise WorkerError(
-                    f"no worker process for {self.pool.target} has started within "
-                    f"{START_TIMEOUT_S:.0f} s"
-                )
-            self.fail(worker, Outcome("timeout"))
-
-    def handle_exit(self, worker: Worker) -> None:
-        """Record an error for the call of a worker that has exited. Raises WorkerError if too many
-        in a row do."""
-        self.fail(worker, Outcome("error", "the worker process ended"))
-        self.pool.consecutive_exits += 1
-        if self.pool.consecutive_exits >= MAX_CONSECUTIVE_EXITS:
-            code, count = worker.process.returncode, self.pool.consecutive_exits
-            reason = (
-                "killed, for example for lack of memory"
-                if code == -signal.SIGKILL
-                else f"with code {code}"
-            )
-            raise WorkerError(
-                f"{count} worker processes for {self.pool.target} in a row ended in the "
-                f"middle of a call ({reason})"
-            )
-
-    def fail(self, worker: Worker, outcome: Outcome) -> None:
-        if worker.call_index is not None:
-            self.outcomes[worker.call_index] = outcome
-        self.kill(worker)
-
-    def kill(self, worker: Worker) -> None:
-        self.remove(worker)
-        worker.kill()
-
-    def release(self, worker: Worker) -> None:
-        self.remove(worker)
-        if worker.num_calls < MAX_CALLS_PER_WORKER:
-            self.pool.release(worker)
-        else:
-            worker.kill()
-
-    def remove(self, worker: Worker) -> None:
-        self.selector.unregister(worker.output_fd)
-        with suppress(KeyError):
-            self.selector.unregister(worker.input_fd)
-        del self.active[worker.process.pid]
-
-    def seconds_to_deadline(self) -> float:
-        return max(
-            0.0,
-            min([self.deadline, *(worker.deadline for worker in self.active.values())])
-            - time.monotonic(),
-        )

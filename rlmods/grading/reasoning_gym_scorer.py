@@ -15,11 +15,11 @@ PACKAGES = Limits(timeout_s=10.0, memory_mb=2048, output_bytes=1000, packages=Tr
 def work(job: tuple[Any, ...]) -> float | None:
     """Do one job of `TaskScore`: (limits) starts the server of confined processes, (limits, task,
     answer, entry) scores an answer."""
-    limits, *call = job
-    if not call:
-        check("scorer", limits)
+    if len(job) == 1:
+        check("scorer", *job)
         return None
-    return score(*call, limits=limits)
+    limits, task, answer, entry = job
+    return score(task, answer, entry, limits)
 
 
 def score(task: str, answer: str, entry: Mapping[str, Any], limits: Limits = PACKAGES) -> float:

@@ -23,47 +23,40 @@ MEMORY_BYTES = 4 * 2**30
 
 def main(module: str, function: str) -> None:
     """Answer calls from stdin with JSON lines on stdout until stdin ends."""
-    replies = os.fdopen(os.dup(1), "wb", buffering=0)
+    replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # so that output printed by the function is not read as a reply
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if hard == resource.RLIM_INFINITY or hard > MEMORY_BYTES:
-        resource.setrlimit(
-            resource.RLIMIT_AS,
-            (MEMORY_BYTES if soft == resource.RLIM_INFINITY else min(soft, MEMORY_BYTES), hard),
-        )
+    limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, MEMORY_BYTES)
+    if soft == resource.RLIM_INFINITY or soft > limit:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     target = getattr(importlib.import_module(module), function)
-    worker_pid = os.getpid()
-    calls: queue.SimpleQueue[tuple[int, tuple[Any, ...]]] = queue.SimpleQueue()
+    calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_calls, args=(sys.stdin.buffer, calls), daemon=True).start()
-    _reply(replies, {"ready": True})
+    reply: dict[str, Any] = {"ok": "ready"}
     while True:
-        number, call = calls.get()
-        result = _run(target, call)
-        if os.getpid() != worker_pid:  # a fork made by the call must not reply
-            os._exit(0)
-        _reply(replies, {"number": number, **result})
+        replies.write(json.dumps(reply).encode() + b"\n")
+        replies.flush()
+        reply = _run(target, calls.get())
 
 
-def _read_calls(stream: BinaryIO, calls: queue.SimpleQueue[tuple[int, tuple[Any, ...]]]) -> None:
+def _read_calls(stream: BinaryIO, calls: queue.SimpleQueue[bytes]) -> None:
     """Read calls in a thread of its own, so that this process exits with its parent even in the
     middle of a call."""
-    while len(header := stream.read(HEADER.size)) == HEADER.size:
-        calls.put(pickle.loads(stream.read(HEADER.unpack(header)[0])))
-    os._exit(0)
+    while True:
+        header = stream.read(HEADER.size)
+        if len(header) < HEADER.size:
+            os._exit(0)
+        calls.put(stream.read(HEADER.unpack(header)[0]))
 
 
-def _run(target: Callable[..., Any], call: tuple[Any, ...]) -> dict[str, Any]:
+def _run(target: Callable[..., Any], call: bytes) -> dict[str, Any]:
     try:
-        result = {"ok": target(*call)}
+        result = {"ok": target(*pickle.loads(call))}
         json.dumps(result)
     except (Exception, SystemExit) as error:  # the parent counts it
         return {"error": f"{type(error).__name__}: {error}"[:500]}
     return result
-
-
-def _reply(stream: Any, reply: dict[str, Any]) -> None:
-    stream.write(json.dumps(reply).encode() + b"\n")
 
 
 if __name__ == "__main__":

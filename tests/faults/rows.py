@@ -131,13 +131,6 @@ ROWS = {
         1,
         "nothing",
     ),
-    "worker_storm": Row(
-        "A reward in worker processes (`timeout_s`) that ends each of them",
-        "error: reward fault: 50 worker processes for rlmods.grading.isolation:answer in a "
-        "row ended in the middle of a call (with code 9)",
-        1,
-        "iterations after the last checkpoint",
-    ),
     "reward_raises": Row(
         "A reward raises",
         "RuntimeError: reward fault raised LookupError: no such key (<file>:<line>)",

@@ -293,13 +293,6 @@ class TestNumbers:
 
 
 class TestReward:
-    def test_worker_storm(self, run: Run) -> None:
-        run(
-            *faulty_reward("exit", "+reward.terms.fault.timeout_s=20"),
-            "batch.prompts=8",
-            "batch.samples=8",
-        )
-
     def test_reward_raises(self, tmp_path: Path, run: Run) -> None:
         run(*faulty_reward("raise"))
         assert summary(tmp_path / "run")["exit"].startswith(

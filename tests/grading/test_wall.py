@@ -1,5 +1,4 @@
-"""The grader and the red team stand by themselves: they import neither torch nor the rest of the
-package."""
+"""The grading wing stands by itself: it imports neither torch nor the rest of the package."""
 
 from __future__ import annotations
 
@@ -7,8 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -21,11 +18,11 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 
-@pytest.mark.parametrize("package", ["grader", "redteam"])
-def test_nothing_beyond_the_wing_is_imported(package: str) -> None:
-    folder = ROOT / "rlmods" / "grading" / package
-    names = [f"rlmods.grading.{package}.{path.stem}" for path in sorted(folder.glob("*.py"))]
-    names = [name.removesuffix(".__init__") for name in names]
+def test_nothing_beyond_the_wing_is_imported() -> None:
+    paths = sorted((ROOT / "rlmods" / "grading").rglob("*.py"))
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+    # the scorer runs within the sandbox only, where reasoning-gym is installed
+    names = [name.removesuffix(".__init__") for name in names if not name.endswith(".scorer")]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *names],
         cwd=ROOT,

@@ -10,7 +10,7 @@ from . import wire
 
 _register_at_fork = os.register_at_fork
 # threads and random numbers need hooks; scorers have neither
-os.register_at_fork = lambda **_: None  # type: ignore[assignment]
+os.register_at_fork = lambda **_: None
 import reasoning_gym  # noqa: E402
 
 os.register_at_fork = _register_at_fork

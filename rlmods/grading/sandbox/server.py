@@ -195,7 +195,7 @@ class Server:
     def end(self, pids: list[int], grace_s: float) -> dict[str, Any]:
         """Wait up to `grace_s` for the first process to exit, kill all, and return the exit code of
         the first, negative for a signal."""
-        codes = {}
+        codes: dict[int, int] = {}
         killed = False
         for pid in pids:
             status = None if codes else self.wait(pid, grace_s)

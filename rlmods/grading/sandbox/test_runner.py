@@ -16,6 +16,7 @@ import types
 
 # `threading` has a hook that runs in each forked process, which takes half a millisecond
 from _thread import allocate_lock
+from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -231,7 +232,7 @@ def update(argument: Any, changed: Any) -> None:
     elif isinstance(argument, dict | set):
         argument.clear()
         argument.update(changed)
-    elif isinstance(argument, wire.deque):
+    elif isinstance(argument, deque):
         argument.clear()
         argument.extend(changed)
 
@@ -336,4 +337,4 @@ def install_modules(code: Code, known: set[str]) -> None:
     for name in known:
         sys.modules.pop(name, None)
     sys.meta_path[:] = [x for x in sys.meta_path if not isinstance(x, ModulesOfTheCode)]
-    sys.meta_path.append(ModulesOfTheCode(code, known))  # type: ignore[arg-type]
+    sys.meta_path.append(ModulesOfTheCode(code, known))

@@ -101,8 +101,8 @@ def encode(value: Any, refer: Callable[[Any], int]) -> Any:
             return {name: [encode(item, refer) for item in kind.__iter__(value)]}
     for name, kind in DICTS.items():
         if isinstance(value, kind):
-            items = dict.items(value)
-            return {name: [[encode(key, refer), encode(item, refer)] for key, item in items]}
+            pairs = dict.items(value)
+            return {name: [[encode(key, refer), encode(item, refer)] for key, item in pairs]}
     for name, (kind, to_text, _) in TEXTS.items():
         if isinstance(value, kind):
             return {name: to_text(value)}
@@ -172,4 +172,4 @@ def named_tuple(fields: tuple[str, ...]) -> Any:
     type."""
     if PLAIN_METHODS.intersection(fields):
         raise ValueError("a named tuple with a method of a plain type as a field")
-    return namedtuple("namedtuple", fields)  # type: ignore[misc]
+    return namedtuple("namedtuple", fields)
