@@ -50,23 +50,20 @@ class Accuracy:
     def __call__(self, responses: Sequence[Response]) -> Scores:
         answers = [extract(response.text) for response in responses]
         golds = [_gold(response.prompt) for response in responses]
-        verdicts = [
-            self._plain_verdict(answer, gold) for answer, gold in zip(answers, golds, strict=True)
-        ]
+        verdicts = list(map(self._plain_verdict, answers, golds))
         pending = [
-            row for row, gold in enumerate(golds) if verdicts[row] is None and gold is not None
+            (row, answer, gold)
+            for row, (answer, gold) in enumerate(zip(answers, golds, strict=True))
+            if answer is not None and gold is not None and verdicts[row] is None
         ]
-        outcomes = self._grade([(answers[row], golds[row]) for row in pending])
-        for row, outcome in zip(pending, outcomes, strict=True):
+        outcomes = self._grade([(answer, gold) for _, answer, gold in pending])
+        for (row, _, _), outcome in zip(pending, outcomes, strict=True):
             verdicts[row] = outcome.status == "ok" and outcome.value is True
-        for row, (response, answer, gold) in enumerate(zip(responses, answers, golds, strict=True)):
-            if (
-                verdicts[row]
-                and answer is not None
-                and gold is not None
-                and repeats(answer, gold, _question(response.prompt))
-            ):
-                verdicts[row] = False
+        for row, response in enumerate(responses):
+            answer = answers[row]
+            gold = golds[row]
+            if verdicts[row] and answer is not None and gold is not None:
+                verdicts[row] = not repeats(answer, gold, _question(response.prompt))
         return Scores(
             values=[
                 None if verdict is None else float(self.correct if verdict else self.wrong)
@@ -83,23 +80,20 @@ class Accuracy:
             return None
         return False if answer is None else same_plain(answer, gold, self.rules)
 
-    def _grade(self, pairs: list[tuple[str | None, str | None]]) -> list[Outcome]:
+    def _grade(self, pairs: Sequence[tuple[str, str]]) -> list[Outcome]:
         """Grade each distinct pair once. Verdicts are cached; timeouts and errors are not."""
         calls = [(*pair, self.rules) for pair in pairs]
-        distinct = list(dict.fromkeys(calls))
-        graded = {
-            call: outcome for call in distinct if (outcome := _VERDICTS.get(call)) is not None
-        }
-        if missing := [call for call in distinct if call not in graded]:
+        graded = {call: _VERDICTS[call] for call in calls if call in _VERDICTS}
+        missing = [call for call in dict.fromkeys(calls) if call not in graded]
+        if missing:
             pool = shared_pool("rlmods.grading.grader:same_answer", self.workers, os.getpid())
             outcomes = pool.map(
                 missing, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s
             )
-            new = dict(zip(missing, outcomes, strict=True))
-            graded |= new
-            _VERDICTS.update(
-                {call: outcome for call, outcome in new.items() if outcome.status == "ok"}
-            )
+            for call, outcome in zip(missing, outcomes, strict=True):
+                graded[call] = outcome
+                if outcome.status == "ok":
+                    _VERDICTS[call] = outcome
             for call in list(_VERDICTS)[: max(0, len(_VERDICTS) - MAX_VERDICTS)]:
                 _VERDICTS.pop(call, None)
         return [graded[call] for call in calls]

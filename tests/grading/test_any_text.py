@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.reward.accuracy import verify
+from rlmods.grading.grader import verify
 from tests.grading.gold_cases import any_text, boxed
 
 MAX_SECONDS = 1.0
@@ -124,6 +124,7 @@ def timed_verify(answer: str, gold: str) -> object:
     return verdict
 
 
+@pytest.mark.slow
 class TestAnyText:
     @any_text
     @given(texts, st.sampled_from(GOLDS))
@@ -151,7 +152,7 @@ class TestAnyText:
 
 WATCHED = r"""
 import json, os, sys
-from rlmods.reward.accuracy import verify
+from rlmods.grading.grader import verify
 
 texts, golds = json.load(sys.stdin)
 for gold in golds:

@@ -28,6 +28,7 @@ class TestRows:
             }  # type: ignore[attr-defined]
             assert min(sizes.values()) >= 20, sizes
 
+    @pytest.mark.slow
     def test_are_determined_by_the_seed(self) -> None:
         assert hostile.rows() == HOSTILE
         assert honest.rows() == HONEST

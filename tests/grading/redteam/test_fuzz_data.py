@@ -17,6 +17,8 @@ from rlmods.errors import UserError
 from rlmods.types import Prompt
 from tests.grading.redteam.fuzz import fuzz
 
+pytestmark = pytest.mark.nightly
+
 scalars = (
     st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=8)
 )

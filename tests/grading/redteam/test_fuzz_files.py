@@ -29,7 +29,10 @@ from rlmods.run.resume import find_resume, read_iteration
 from rlmods.training.evaluation import Validation
 from tests.grading.redteam.fuzz import fuzz
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.distributed is (unavailable|disabled).*")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.filterwarnings("ignore:.*torch.distributed is (unavailable|disabled).*"),
+]
 CONTENT: dict[str, Any] = {
     "iteration": 7,
     "loops": {"fit_loop": {"state": {}}},

@@ -28,6 +28,8 @@ from rlmods.reward import (
 )
 from rlmods.types import Prompt, Response
 
+pytestmark = pytest.mark.slow
+
 SIZE = 100_000
 TIMEOUT_S = 1.0
 SECONDS = 20.0

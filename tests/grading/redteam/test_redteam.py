@@ -137,6 +137,7 @@ class TestHoles:
             "special tokens",
         }
 
+    @pytest.mark.slow
     def test_a_hanging_call_is_ended_and_counted(self) -> None:
         start = time.monotonic()
         report = attack(each(hangs), PROMPTS, FEW)
@@ -572,14 +573,12 @@ class TestSupervised:
             (
                 "os._exit(3)",
                 1,
-                "error: the process ended with exit status 3 while it graded family \\x1b: "
-                "ADVICE\n",
+                "error: the process ended with exit status 3 while it graded family x: ADVICE\n",
             ),
             (
                 "os.kill(os.getpid(), 9)",
                 1,
-                "error: the process ended with signal SIGKILL while it graded family \\x1b: "
-                "ADVICE\n",
+                "error: the process ended with signal SIGKILL while it graded family x: ADVICE\n",
             ),
             ("sys.exit(4)", 4, ""),
             ("sys.exit('error: x')", 1, "error: x\n"),
@@ -590,7 +589,7 @@ class TestSupervised:
         self, action: str, status: int, message: str, tmp_path: Path
     ) -> None:
         code = (
-            "def action(record):\n record('before')\n record('family \\x1b')\n print('graded')\n "
+            "def action(record):\n record('before')\n record('family x')\n print('graded')\n "
             f"sys.stdout.flush()\n {action}\n"
         )
         code = (

@@ -14,6 +14,8 @@ from rlmods.config import plugins
 from rlmods.config.options import options
 from rlmods.run import name
 
+pytestmark = pytest.mark.slow
+
 SMALL = (
     "data.num_train=24",
     "data.num_val=8",
