@@ -16,7 +16,6 @@ from rlmods.lab.report.curves import curves
 from rlmods.lab.report.samples import Limits, samples
 from rlmods.lab.report.table import comparable
 from rlmods.lab.statistics import Interval, mean_interval
-from rlmods.run.jsonl import read_rows
 from rlmods.run.saved import SavedRun
 
 NUM_POINTS = 200
@@ -27,6 +26,8 @@ SAMPLE_CHARACTERS = 6_000_000
 """Size of the samples of all runs."""
 MAX_ALARMS = 20
 """Alarms of a run that are shown."""
+ALERT_PREFIX = "alert/"
+"""Beginning of the metrics that the monitor logs."""
 
 
 def contents(
@@ -131,7 +132,7 @@ def _run(run: SavedRun, group: int) -> dict[str, Any]:
     command = versions.pop("command", None)
     if command is None and run.overrides is not None:
         command = shlex.join(["python", "train.py", *run.overrides])
-    alarms = read_rows(run.path / "hacking.jsonl")
+    alarms = _alarms(run)
     return {
         "group": group,
         "path": str(run.path),
@@ -142,11 +143,16 @@ def _run(run: SavedRun, group: int) -> dict[str, Any]:
         "wall_s": run.metrics[-1].get("wall_s") if run.metrics else None,
         "command": command,
         "versions": list(versions.items()),
-        "alarms": [_alarm(row) for row in alarms[:MAX_ALARMS]],
+        "alarms": alarms[:MAX_ALARMS],
         "num_alarms": len(alarms),
     }
 
 
-def _alarm(row: Mapping[str, Any]) -> list[Any]:
-    words = [str(row.get(key, ""))[:300] for key in ("kind", "words", "figure")]
-    return [row.get("iteration"), *words]
+def _alarms(run: SavedRun) -> list[list[Any]]:
+    """Return iteration, name and value of every alert of the monitor."""
+    alarms = []
+    for row in run.metrics:
+        for name, value in row.items():
+            if name.startswith(ALERT_PREFIX):
+                alarms.append([row.get("iteration"), name.removeprefix(ALERT_PREFIX), value])
+    return alarms

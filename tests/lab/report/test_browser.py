@@ -78,7 +78,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("runs")
     for ratio, last in (("clip_higher", 0.5), ("symmetric", 0.9), (HOSTILE, 0.1)):
         for seed in (1, 2):
-            metrics = {f"train/{HOSTILE}": 1.0, "time/update_s": 2.0}
+            metrics = {f"train/{HOSTILE}": 1.0, "time/update_s": 2.0, f"alert/{HOSTILE}": 0.7}
             run = write_run(
                 folder / f"{last}_{seed}",
                 [0.1, 0.2, last + seed / 100],
@@ -92,10 +92,6 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
             if seed == 1:
                 (run / "export").mkdir()
                 WORDS.save(str(run / "export/tokenizer.json"))
-            (run / "hacking.jsonl").write_text(
-                json.dumps({"iteration": 2, "kind": "length", "words": HOSTILE, "figure": 0.7})
-                + "\n"
-            )
             (run / "versions.txt").write_text(f"command python train.py {HOSTILE}\ntorch 2.0\n")
     return page(contents(group_runs(find_runs([folder])), "val/accuracy", 1, None))
 

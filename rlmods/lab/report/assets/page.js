@@ -178,7 +178,7 @@ const GROUPS = [
   ["Curves", (m) => m === data.metric || /^val\/(accuracy|reward|gold_reward|mean@|pass@|maj@)[^/]*$/.test(m) || /^train\/(accuracy|reward)$/.test(m)],
   ["Entropy and KL", (m) => /entropy|\/kl|grad_norm|\/lr$|ratio_max|clip_fraction|loss/.test(m)],
   ["Groups", (m) => /flat_group|all_correct|all_wrong|kept_fraction|unique|reward_std|unscored/.test(m)],
-  ["Reward terms", (m) => /(^reward\/)|\/reward\/|hacking\//.test(m)],
+  ["Reward terms", (m) => /(^reward\/)|\/reward\/|alert\//.test(m)],
   ["Lengths", (m) => /token|truncated|turn|call|branch/.test(m) && !/_s$|_per_s/.test(m)],
   ["Staleness", (m) => /gap|correction|ahead|policy_age|stale/.test(m)],
   ["Time and memory", (m) => /^(time|perf)\//.test(m)],
@@ -343,8 +343,8 @@ function alarms() {
   }));
   const ended = data.runs.filter((run) => run.exit !== "finished").map((run) => el("li", {}, `${run.path}: ${run.exit}`));
   section("alarms", "Alarms", ended.length ? el("ul", {}, ended) : null,
-    rows.length ? table(["member", "seed", "iteration", "kind", "alarm", "value"], rows, "alarms-table")
-      : el("p", { className: "note" }, "No alarm of reward hacking."));
+    rows.length ? table(["member", "seed", "iteration", "alarm", "value"], rows, "alarms-table")
+      : el("p", { className: "note" }, "No alarm of the monitor."));
 }
 
 function runs() {
