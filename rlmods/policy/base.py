@@ -95,6 +95,7 @@ class Policy(TokenizerMixin, nn.Module):
 
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
+        disable_cudnn_attention()
         self.model = model
         self.tokenizer = tokenizer
         self.dropout = disable_dropout(model)
@@ -384,6 +385,13 @@ class Policy(TokenizerMixin, nn.Module):
         with original_dropout(self.model, self.dropout):
             self.model.save_pretrained(folder, state_dict=state)
         self.tokenizer.save_pretrained(folder)
+
+
+def disable_cudnn_attention() -> None:
+    """Switch cuDNN's attention off in this process, which has no effect without a GPU. It builds a
+    plan for each new shape, 0.1 to 0.4 s, and sampling has a new shape with every token. PyTorch's
+    own kernels build none."""
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def checkpoint_activations(model: Any, context_fn: ContextFn | None = None) -> None:

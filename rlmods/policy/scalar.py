@@ -23,7 +23,7 @@ from rlmods.distributed.deferred import (
 from rlmods.distributed.sharding import device_of, full_state
 from rlmods.errors import UserError
 from rlmods.ops import masked_mean, masked_sum, pack
-from rlmods.policy.base import Policy, checkpoint_activations
+from rlmods.policy.base import Policy, checkpoint_activations, disable_cudnn_attention
 from rlmods.policy.cpu_linear import use_cpu_linear
 from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain, read_config
@@ -124,6 +124,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
+        disable_cudnn_attention()
         self.model, self.tokenizer = model, tokenizer
         self.dropout = disable_dropout(model)
         self.eos_ids = eos_ids(model, tokenizer)
