@@ -325,8 +325,11 @@ class Experience(Rows):
     rewards: TokenFloats
     """Reward of each token. An outcome reward is on the last sampled token."""
     old_logprobs: TokenFloats
-    """log pi_old, computed by the trainer with the parameters of iteration `policy_version`; NaN if
-    not computed yet."""
+    """log pi_old, computed by the trainer with the parameters of iteration `policy_version`; not
+    read where `on_policy` is True."""
+    on_policy: RowMask
+    """True on rows whose pi_old is the current policy: the loss takes the new log-probabilities as
+    the old ones, so that the ratio is exactly 1."""
     behavior_logprobs: TokenFloats
     """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged as
     `train/sampler_logprob_gap`, and `correction` weights the objective by the ratio of the

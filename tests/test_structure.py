@@ -19,7 +19,7 @@ from hydra.utils import get_class
 from lightning import LightningModule
 from omegaconf import OmegaConf
 
-from rlmods.algo import IterativeGRPO, Learner, PolicyGradient
+from rlmods.algo import Learner, PolicyGradient
 from rlmods.config.recipe import recipe
 from rlmods.config.schema import SETTINGS, defaults
 from tests.support.saved_runs import write_run
@@ -196,7 +196,7 @@ class TestAlgorithm:
     def test_depth_below_lightning_module(self, path: Path) -> None:
         kind = get_class(read(path)["algo"]["_target_"])
         depth = kind.__mro__.index(LightningModule)
-        assert depth <= (4 if kind is IterativeGRPO else 3)
+        assert depth <= 3
 
 
 def _included(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rlmods.algo.iterative_grpo import IterativeGRPO
 from rlmods.algo.learner import Learner
 from rlmods.algo.online_dpo import OnlineDPO
 from rlmods.algo.opo import OPO
-from rlmods.algo.policy_gradient import PolicyGradient, PolicyGradientSettings
+from rlmods.algo.policy_gradient import PolicyGradient
 from rlmods.algo.ppo import PPO, PPOKL
 from rlmods.algo.process_reward_model import ProcessRewardModel
 from rlmods.algo.reinforce import REINFORCE
@@ -26,6 +26,7 @@ from rlmods.algo.rloo import RLOO
 from rlmods.algo.sapo import SAPO
 from rlmods.algo.sft import SFT
 from rlmods.training.batch import Batch
+from rlmods.training.settings import PolicyGradientSettings
 
 __all__ = [
     "ARPO",

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rlmods.algo.policy_gradient import PolicyGradient, PolicyGradientSettings
+from rlmods.algo.policy_gradient import PolicyGradient
 from rlmods.errors import check_bounds
 from rlmods.training.reference import Reference
+from rlmods.training.settings import PolicyGradientSettings
 from rlmods.training.teacher import Teacher
 from rlmods.types import Experience, Prompt, Response, Scores, objective
 
@@ -25,9 +26,8 @@ class DistillSettings(PolicyGradientSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_bounds(
-            self, "algo", {"teacher_coefficient": (self.teacher_coefficient > 0, "above 0")}
-        )
+        rules = {"teacher_coefficient": (self.teacher_coefficient > 0, "above 0")}
+        check_bounds(self, "algo", rules)
 
 
 class Distill(PolicyGradient):
@@ -47,6 +47,7 @@ class Distill(PolicyGradient):
     trains_on_turns: ClassVar[bool] = False
     groups: ClassVar[tuple[str, ...]] = (*PolicyGradient.groups, "teacher")
     settings_type: ClassVar[type[Any]] = DistillSettings
+    settings: DistillSettings
 
     def __init__(self, *, teacher: Any, **loop: Any) -> None:
         """
@@ -71,14 +72,13 @@ class Distill(PolicyGradient):
         """Collate responses and score them with the teacher."""
         batch = super().collate(prompts, responses, scores)
         with self.timer("teacher"):
-            return replace(
-                batch, teacher_logprobs=self.teacher.logprobs(responses, batch, self.scorer)
-            )
+            logprobs = self.teacher.logprobs(responses, batch, self.scorer)
+            return replace(batch, teacher_logprobs=logprobs)
 
     def estimate_advantages(self, batch: Experience, scores: Scores) -> Experience:
         """Estimate the advantages of the reward, and log the teacher's."""
         batch = super().estimate_advantages(batch, scores)
-        batch = self.scorer.add_old_logprobs(batch, torch.ones_like(batch.mask[:, 0]))
+        batch = self.scorer.add_old_logprobs(batch, torch.ones_like(batch.on_policy))
         gap = teacher_gap(batch)
         self.meter.mean("train/kl_teacher", -gap, batch.mask)
         self.meter.mean("train/teacher_above_fraction", (gap > 0).double(), batch.mask)
@@ -93,10 +93,8 @@ class Distill(PolicyGradient):
         """Normalise the advantages of the reward, if the estimator does so, and add the
         teacher's."""
         batch = super().normalize_advantages(batch)
-        return replace(
-            batch,
-            advantages=batch.advantages + self.settings.teacher_coefficient * teacher_gap(batch),
-        )
+        of_teacher = self.settings.teacher_coefficient * teacher_gap(batch)
+        return replace(batch, advantages=batch.advantages + of_teacher)
 
 
 def teacher_gap(batch: Experience) -> Tensor:

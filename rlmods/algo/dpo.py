@@ -19,7 +19,7 @@ from rlmods.policy.base import Other, Policy, eval_mode
 from rlmods.policy.dropout import set_dropout
 from rlmods.preference.terms import best_token_mean, sft_loss
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
-from rlmods.training.metrics import Meter
+from rlmods.training.meter import Meter
 from rlmods.training.preference_batch import collate_preferences, shift_responses
 from rlmods.training.reference import Reference
 from rlmods.training.train_step import Loss
@@ -46,15 +46,12 @@ class DPOSettings:
     reverse: KL(pi || pi_ref)."""
 
     def __post_init__(self) -> None:
-        check_bounds(
-            self,
-            "algo",
-            {
-                name: (getattr(self, name) >= 0, "0 or more")
-                for name in ("sft_coefficient", "kl_coefficient")
-            },
-        )
-        check_bounds(self, "algo", {"dropout": (0 <= self.dropout < 1, "0 or more and below 1")})
+        rules = {
+            "sft_coefficient": (self.sft_coefficient >= 0, "0 or more"),
+            "kl_coefficient": (self.kl_coefficient >= 0, "0 or more"),
+            "dropout": (0 <= self.dropout < 1, "0 or more and below 1"),
+        }
+        check_bounds(self, "algo", rules)
 
 
 class DPO(Learner):
@@ -89,7 +86,8 @@ class DPO(Learner):
             reference.
         """
         super().__init__(**learner)
-        self.preference, self.precompute = preference, self.settings.reference == "precomputed"
+        self.preference = preference
+        self.precompute = self.settings.reference == "precomputed"
         needs = needs_of(preference, PreferenceNeeds)
         self.needs_kl = needs.kl
         if self.needs_kl and self.precompute:
@@ -115,10 +113,8 @@ class DPO(Learner):
             )
         if self.reference is not None and self.precompute:
             data = self.trainer.datamodule.splits  # type: ignore[attr-defined]
+            prompts = [p for p in (*data.train, *self.splits.val) if "candidates" in p.meta]
             with self.trainer.precision_plugin.forward_context():
-                prompts = [
-                    p for p in (*data.train, *self.splits.val) if self.validation_column in p.meta
-                ]
                 self.precomputed = self.precompute_ref_logprobs(prompts)
             self.reference.release()
 
@@ -128,9 +124,8 @@ class DPO(Learner):
         rows = collate_preferences(prompts, self.policy).to(self.device)
         if not self.precomputed:
             return self.add_ref_logprobs(rows)
-        ref_logprobs = pad_sequence(
-            [self.precomputed[prompt.id] for prompt in prompts], batch_first=True
-        )
+        known = [self.precomputed[prompt.id] for prompt in prompts]
+        ref_logprobs = pad_sequence(known, batch_first=True)
         return replace(rows, ref_logprobs=ref_logprobs.to(self.device))
 
     def add_ref_logprobs(self, rows: PreferenceBatch) -> PreferenceBatch:
@@ -149,11 +144,12 @@ class DPO(Learner):
             own_prompts = batch[self.ranks.rank :: self.ranks.world_size]
             rows = collate_preferences(own_prompts or batch[:1], self.policy).to(self.device)
             scores = self.score(rows, self.reference.policy).cpu()
-            logprobs |= {
-                prompt.id: row[: len(prompt.meta["candidates"])]
-                for prompt, row in zip(own_prompts, scores, strict=False)
-            }
-        return {name: row for rank in all_gather(logprobs) for name, row in rank.items()}
+            for prompt, row in zip(own_prompts, scores, strict=False):
+                logprobs[prompt.id] = row[: len(prompt.meta["candidates"])]
+        gathered: dict[str, Tensor] = {}
+        for of_rank in all_gather(logprobs):
+            gathered |= of_rank
+        return gathered
 
     @torch.no_grad()
     def score(self, rows: PreferenceBatch, policy: Policy) -> Tensor:
@@ -178,10 +174,8 @@ class DPO(Learner):
         prompts, over all ranks (KTO)."""
         assert self.reference is not None
         pairs = shift_responses(batch, self.policy.context_length).to(self.device)
-        log_ratio, present = (
-            self.score(pairs, self.policy) - self.score(pairs, self.reference.policy),
-            pairs.mask.any(2),
-        )
+        log_ratio = self.score(pairs, self.policy) - self.score(pairs, self.reference.policy)
+        present = pairs.mask.any(2)
         total, count = self.ranks.reduce(torch.stack([log_ratio[present].sum(), present.sum()]))
         mean: Tensor = total / count.clamp(min=1)
         return mean.clamp(min=0).float()
@@ -190,25 +184,24 @@ class DPO(Learner):
         logprobs, kl = self.forward_responses(micro)
         num_tokens = micro.mask.sum(2)
         options = {"kl": self.kl} if self.needs_kl else {}
-        losses: Tensor = self.preference(
-            logprobs, micro.ref_logprobs, num_tokens, micro.rank, **options
-        )
+        ref_logprobs, rank = micro.ref_logprobs, micro.rank
+        losses: Tensor = self.preference(logprobs, ref_logprobs, num_tokens, rank, **options)
         if self.settings.sft_coefficient:
-            losses = losses + self.settings.sft_coefficient * sft_loss(
-                logprobs, num_tokens, micro.rank
-            )
+            sft = sft_loss(logprobs, num_tokens, rank)
+            losses = losses + self.settings.sft_coefficient * sft
         if kl is not None:
-            kl = best_token_mean(kl, num_tokens, micro.rank)
+            kl = best_token_mean(kl, num_tokens, rank)
             losses = losses + self.settings.kl_coefficient * kl
             self.meter.mean("train/kl_chosen", kl, micro.mask.any(2).any(1))
         present = num_tokens > 0
-        rewards = self.preference.reward(logprobs, micro.ref_logprobs, num_tokens)
-        pairs, margins = is_better(micro.rank, present), pairwise_differences(rewards, present)
+        rewards = self.preference.reward(logprobs, ref_logprobs, num_tokens)
+        pairs = is_better(rank, present)
+        margins = pairwise_differences(rewards, present)
         self.meter.mean("train/loss", losses, present.any(1))
         self.meter.mean("train/reward_margin", margins, pairs)
         self.meter.mean("train/pair_accuracy", pair_correctness(margins), pairs)
-        self.meter.mean("train/chosen_logprob", logprobs, present & (micro.rank == 0))
-        self.meter.mean("train/rejected_logprob", logprobs, present & (micro.rank > 0))
+        self.meter.mean("train/chosen_logprob", logprobs, present & (rank == 0))
+        self.meter.mean("train/rejected_logprob", logprobs, present & (rank > 0))
         return losses.sum() / totals.sequences
 
     def forward_responses(self, micro: PreferenceBatch) -> tuple[Tensor, Tensor | None]:
@@ -217,35 +210,30 @@ class DPO(Learner):
         if not self.settings.kl_coefficient:
             return sequence_logprobs(self.policy, micro), None
         assert self.reference is not None
-        tokens, mask = micro.tokens.flatten(0, 1), micro.mask.flatten(0, 1)
+        tokens = micro.tokens.flatten(0, 1)
+        mask = micro.mask.flatten(0, 1)
+        reference = self.reference.policy
         # under an adapter it shares the policy's network, and its dropout
-        with torch.no_grad(), eval_mode(self.reference.policy):
-            states = self.reference.policy(tokens, mask, states=True).states
-        output = self.policy(
-            tokens, mask, other=Other(states, self.reference.policy.output_layer(), self.divergence)
-        )
-        return output.logprobs.sum(1).view(micro.rank.shape), output.divergence.sum(1).view(
-            micro.rank.shape
-        )
+        with torch.no_grad(), eval_mode(reference):
+            states = reference(tokens, mask, states=True).states
+        other = Other(states, reference.output_layer(), self.divergence)
+        output = self.policy(tokens, mask, other=other)
+        shape = micro.rank.shape
+        return output.logprobs.sum(1).view(shape), output.divergence.sum(1).view(shape)
 
     def divergence(self, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
         """Return the KL of `kl_direction` between distributions [n, V]."""
-        return (
-            kl_divergence(ref_logprobs, logprobs)
-            if self.settings.kl_direction == "forward"
-            else kl_divergence(logprobs, ref_logprobs)
-        )
+        if self.settings.kl_direction == "forward":
+            return kl_divergence(ref_logprobs, logprobs)
+        return kl_divergence(logprobs, ref_logprobs)
 
     def measure(self, rows: PreferenceBatch) -> dict[str, float]:
-        meter, present = Meter(self.device), rows.mask.any(2)
-        reward = self.preference.reward(
-            self.score(rows, self.policy), rows.ref_logprobs, rows.mask.sum(2)
-        )
-        meter.mean(
-            "val/pair_accuracy",
-            pair_correctness(pairwise_differences(reward, present)),
-            is_better(rows.rank, present),
-        )
+        meter = Meter(self.device)
+        logprobs = self.score(rows, self.policy)
+        reward = self.preference.reward(logprobs, rows.ref_logprobs, rows.mask.sum(2))
+        present = rows.mask.any(2)
+        correct = pair_correctness(pairwise_differences(reward, present))
+        meter.mean("val/pair_accuracy", correct, is_better(rows.rank, present))
         return meter.compute()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -15,14 +15,12 @@ from rlmods.algo.learner import Learner
 from rlmods.errors import check_bounds
 from rlmods.ops import jensen_shannon, keyed_uniforms
 from rlmods.training.batch import Batch
-from rlmods.training.collate import generate
+from rlmods.training.collate import collate_unscored, generate
 from rlmods.training.distill_batch import DistillBatch
-from rlmods.training.metrics import sample_row
-from rlmods.training.preflight import synthetic_responses
 from rlmods.training.reference import Reference
-from rlmods.training.row_shape import RowShape
 from rlmods.training.scorer import LogprobScorer
-from rlmods.training.teacher import Teacher, collate_responses
+from rlmods.training.sft_batch import data_response
+from rlmods.training.teacher import Teacher
 from rlmods.types import Prompt, Response, Scores, Totals, objective
 
 
@@ -38,11 +36,11 @@ class GKDSettings:
     take the response of the data."""
 
     def __post_init__(self) -> None:
-        bounds = {
-            name: (0 <= getattr(self, name) <= 1, "from 0 to 1")
-            for name in ("beta", "on_policy_fraction")
+        rules = {
+            "beta": (0 <= self.beta <= 1, "from 0 to 1"),
+            "on_policy_fraction": (0 <= self.on_policy_fraction <= 1, "from 0 to 1"),
         }
-        check_bounds(self, "algo", bounds)
+        check_bounds(self, "algo", rules)
 
 
 class GKD(Learner):
@@ -98,69 +96,49 @@ class GKD(Learner):
     def on_fit_start(self) -> None:
         super().on_fit_start()
         prompts = self.trainer.datamodule.splits.train  # type: ignore[attr-defined]
-        rows = prompts if self.settings.on_policy_fraction < 1 else []
-        self.teacher.check_context(
-            prompts,
-            max(
-                [
-                    self.rollout.max_tokens,
-                    *(len(self.policy.encode_response(p.meta["response"], p)) for p in rows),
-                ]
-            ),
-        )
+        longest = self.rollout.max_tokens
+        for prompt in prompts if self.settings.on_policy_fraction < 1 else ():
+            response = self.policy.encode_response(prompt.meta["response"], prompt)
+            longest = max(longest, len(response))
+        self.teacher.check_context(prompts, longest)
 
     # Rows
 
-    def row_shapes(self) -> list[RowShape]:
-        """Return the shapes with the longer of the policy's and the teacher's prompt."""
-        seen = [
-            len(self.policy.encode(self.teacher.part.prompt(prompt)))
-            for prompt in self.splits.train
-        ]
-        return [
-            shape._replace(prompt=max(shape.prompt, n))
-            for shape, n in zip(super().row_shapes(), seen, strict=True)
-        ]
+    def prompt_length(self, prompt: Prompt) -> int:
+        """Return the length of the longer of the policy's and the teacher's prompt."""
+        seen = self.policy.encode(self.teacher.part.prompt(prompt))
+        return max(super().prompt_length(prompt), len(seen))
 
-    def largest_rows(self) -> Iterator[DistillBatch]:
-        for responses in synthetic_responses(self, self.rows_per_step(), 1, 1):
-            yield self.collate(responses)
+    def example_rows(self, responses: Sequence[Response], group: Tensor) -> DistillBatch:
+        return self.collate(responses)
 
     def collate(self, responses: Sequence[Response]) -> DistillBatch:
         """Collate responses after the policy's prompts and after the teacher's."""
-        return DistillBatch(
-            collate_responses(responses, self.policy.pad_id), self.teacher.rows(responses)
-        ).to(self.device)
+        student = collate_unscored(responses, self.policy.pad_id)
+        return DistillBatch(student, self.teacher.rows(responses)).to(self.device)
 
     @torch.no_grad()
     def rows(self, prompts: Sequence[Prompt]) -> DistillBatch:
         responses = self.responses(prompts)
-        self.meter.mean(
-            "train/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses])
-        )
+        num_tokens = torch.tensor([float(len(r.tokens)) for r in responses])
+        self.meter.mean("train/response_tokens", num_tokens)
         return self.collate(responses)
 
     def responses(self, prompts: Sequence[Prompt]) -> list[Response]:
         """Return one response to each prompt, sampled or of the data."""
-        samples = [self.is_sampled(prompt) for prompt in prompts]
+        is_sampled = [self.is_sampled(prompt) for prompt in prompts]
+        chosen = [prompt for prompt, sampled in zip(prompts, is_sampled, strict=True) if sampled]
         with self.timer("rollout"):
-            chosen = [prompt for prompt, sampled in zip(prompts, samples, strict=True) if sampled]
-            sampled_responses = generate(self.rollout, chosen, samples=1, iteration=self.iteration)
-        self.meter.mean("train/on_policy_fraction", torch.tensor(samples, dtype=torch.float64))
-        self.meter.mean(
-            "train/truncated_fraction",
-            torch.tensor([float(r.finish == "length") for r in sampled_responses]),
-        )
-        unscored = Scores([None] * len(sampled_responses))
-        self.samples += [
-            sample_row(r, unscored, i) | {"iteration": self.iteration + 1}
-            for i, r in enumerate(sampled_responses)
-        ]
-        remaining = iter(sampled_responses)
-        return [
-            next(remaining) if sampled else self.data_response(prompt)
-            for prompt, sampled in zip(prompts, samples, strict=True)
-        ]
+            samples = generate(self.rollout, chosen, samples=1, iteration=self.iteration)
+        truncated = torch.tensor([float(r.finish == "length") for r in samples])
+        self.meter.mean("train/on_policy_fraction", torch.tensor(is_sampled, dtype=torch.float64))
+        self.meter.mean("train/truncated_fraction", truncated)
+        self.sample_log.add(samples, Scores([None] * len(samples)), self.iteration + 1)
+        responses: list[Response] = []
+        remaining = iter(samples)
+        for prompt, sampled in zip(prompts, is_sampled, strict=True):
+            responses.append(next(remaining) if sampled else data_response(prompt, self.policy))
+        return responses
 
     def is_sampled(self, prompt: Prompt) -> bool:
         """Return True if the policy samples the response to this prompt; depends on seed, prompt,
@@ -168,21 +146,13 @@ class GKD(Learner):
         draw = keyed_uniforms(1, "gkd", self.seed, prompt.id, prompt.time, self.iteration)
         return bool(draw[0] < self.settings.on_policy_fraction)
 
-    def data_response(self, prompt: Prompt) -> Response:
-        """Return the response of the data, which ends with the end-of-text token."""
-        text = prompt.meta["response"]
-        tokens = self.policy.encode_response(text, prompt)
-        return Response(prompt, self.policy.encode(prompt), tokens, [0.0] * len(tokens), text)
-
     # Optimizer steps
 
     def loss(self, micro: DistillBatch, totals: Totals) -> Tensor:
-        rows, divergence = micro.student, partial(jensen_shannon, beta=self.settings.beta)
-        output = self.scorer.forward(
-            rows,
-            self.policy,
-            other=self.scorer.other(micro.teacher, self.teacher.network, divergence),
-        )
+        rows = micro.student
+        divergence = partial(jensen_shannon, beta=self.settings.beta)
+        other = self.scorer.other(micro.teacher, self.teacher.network, divergence)
+        output = self.scorer.forward(rows, self.policy, other=other)
         assert output.divergence is not None
         self.meter.mean("train/entropy", output.entropy, rows.mask)
         self.meter.mean("train/loss", output.divergence, rows.mask)

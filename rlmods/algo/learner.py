@@ -1,4 +1,4 @@
-"""Base class of all algorithms: iterations, logging and checkpoints."""
+"""Base class of all algorithms: iterations, their events, and Lightning's hooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -16,27 +15,32 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from rlmods.critic.separate import ValueNetwork
 from rlmods.data import Splits
-from rlmods.distributed.collectives import Ranks, all_gather
+from rlmods.distributed.collectives import Ranks
 from rlmods.distributed.deferred import read
 from rlmods.distributed.sharding import is_sharded
-from rlmods.errors import UserError
+from rlmods.distributed.strategy import FSDP2
 from rlmods.policy.base import Policy
-from rlmods.protocols import ChecksPolicy
-from rlmods.rollout.turns import num_added_tokens
+from rlmods.policy.scalar import ScalarModel
+from rlmods.protocols import ChecksPolicy, Controller
 from rlmods.schedule import Schedule
 from rlmods.training.batch import Batch
+from rlmods.training.checkpoint import LearnerCheckpoint
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
-from rlmods.training.metrics import Meter, PhaseTimer, peak_memory_mb
-from rlmods.training.out_of_memory import advise
+from rlmods.training.meter import Meter
 from rlmods.training.parameter_groups import parameter_groups
-from rlmods.training.preflight import largest_microbatches, preflight
+from rlmods.training.preflight import Preflight
 from rlmods.training.reference import Reference
-from rlmods.training.row_shape import RowShape, row_shape
+from rlmods.training.sample_log import SampleLog
+from rlmods.training.timer import PhaseTimer, peak_memory_mb
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
-from rlmods.types import Prompt, Totals
+from rlmods.training.views import LoopView
+from rlmods.types import Prompt, Response, Totals
 
+Trunk = Policy | ScalarModel | ValueNetwork
+"""Networks that have layers of a model, and not only a head on another network."""
 DROPOUT = 1_000_002
 """Purpose of the random numbers of dropout; epochs are below."""
 
@@ -56,8 +60,8 @@ def set_engine_dtype(rollout: Any, precision: str) -> None:
 
 
 class Learner(L.LightningModule):
-    """Base LightningModule, in which one `training_step` takes one batch of prompts, and one or
-    more of them are an iteration.
+    """Base class of all algorithms. Each `training_step` consumes one batch of prompts; an
+    iteration consists of one or more training steps.
 
     The default iteration trains on rows of data (SFT, reward models, DPO): a subclass defines
     `rows` and `loss`. `PolicyGradient` samples the responses that it trains on. `iteration` counts
@@ -99,21 +103,26 @@ class Learner(L.LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.policy, self.rollout, self.reward = policy, rollout, reward
+        self.policy = policy
+        self.rollout = rollout
+        self.reward = reward
         if isinstance(rollout, ChecksPolicy):
             rollout.check_policy(policy)
-        self.optimizer, self.schedule, self.batch, self.seed = (
-            optimizer,
-            schedule or Schedule(),
-            batch,
-            seed,
-        )
-        self.validation, self.splits = validation or Validation(), splits
+        self.optimizer = optimizer
+        self.schedule = schedule or Schedule()
+        self.batch = batch
+        self.validation = validation or Validation()
+        self.splits = splits
         self.settings = self.settings_type() if settings is None else settings
+        self.seed = seed
         self.reference: Reference | None = None
         self.extensions: list[Extension] = []
-        self.ranks, self.meter = Ranks(self), Meter()
-        self.timer = PhaseTimer(self.notify, lambda stage: advise(stage, self))
+        self.ranks = Ranks(self)
+        self.meter = Meter()
+        self.sample_log = SampleLog()
+        self.preflight = Preflight(self)
+        self.checkpoint = LearnerCheckpoint(self)
+        self.timer = PhaseTimer(self.notify, self.preflight.advise)
         self.microbatches = Microbatches(
             self.ranks, self.timer, batch.token_budget, by_group=policy.packs
         )
@@ -122,8 +131,6 @@ class Learner(L.LightningModule):
         """Completed iterations."""
         self.response_tokens = 0
         """Response tokens since the run began, over all ranks."""
-        self.samples: list[dict[str, Any]] = []
-        """Rows of the sample log of this iteration on this rank."""
         self.ended: dict[str, float] | None = None
         """Metrics of an iteration that has ended and is not announced yet."""
         self.stopped_by: str | None = None
@@ -165,50 +172,18 @@ class Learner(L.LightningModule):
         """Return the number of rows per prompt that an iteration splits into minibatches."""
         return batch.samples if cls.samples_responses else 1
 
-    def row_shapes(self) -> list[RowShape]:
-        """Return the shape of each training prompt's row. A sampled response has as many tokens as
-        the rollout allows."""
-        encoder: Any = next(iter(self.networks.values()))
-        shapes = [
-            row_shape(prompt, encoder, self.columns(self.settings)) for prompt in self.splits.train
-        ]
-        if not self.samples_responses:
-            return shapes
-        limit, candidates = (
-            getattr(self.rollout, "max_tokens", 1),
-            self.batch.samples // self.rows_per_prompt(self.batch),
-        )
-        return [
-            RowShape(shape.prompt + self.num_added_tokens, max(shape.response, limit), candidates)
-            for shape in shapes
-        ]
+    def prompt_length(self, prompt: Prompt) -> int:
+        """Return the largest number of tokens that a prompt has in any forward."""
+        encoder = cast(Policy, next(iter(self.networks.values())))
+        return len(encoder.encode(prompt))
 
-    @cached_property
-    def num_added_tokens(self) -> int:
-        """Number of tokens that an environment adds to prompts."""
-        return num_added_tokens(self.policy, self.rollout, self.splits.train)
-
-    @cached_property
-    def shapes(self) -> list[RowShape]:
-        """`row_shapes()`, for which all prompts are encoded: computed once."""
-        return self.row_shapes()
-
-    def rows_per_step(self) -> int:
-        """Return the largest number of rows of an optimizer step on one rank."""
-        rows = self.batch.prompts // self.ranks.world_size * self.rows_per_prompt(self.batch)
-        return -(-rows // self.batch.minibatches)
-
-    def largest_rows(self) -> Iterator[Any]:
-        """Yield rows of the largest microbatches that the settings and the data allow
-        (`preflight`), the same on every rank."""
-        shapes, prompts = self.shapes, self.splits.train
-        order = sorted(range(len(prompts)), key=lambda i: -shapes[i].tokens)
-        sizes = [shapes[i].tokens for i in order]
-        for rows in largest_microbatches(sizes, self.batch.token_budget, self.rows_per_step()):
-            yield self.rows([prompts[i] for i in order[rows]])
+    def example_rows(self, responses: Sequence[Response], group: Tensor) -> Any:
+        """Return rows of these responses for `Preflight`, on the device, if the algorithm samples
+        responses. `group` [N]: group of each response."""
+        raise NotImplementedError(f"{type(self).__name__} does not define example_rows")
 
     def optimizer_settings(self, network: str) -> dict[str, Any]:
-        """Return the settings of a network that differ from those of the optimizer, such as
+        """Return settings of a network's optimizer that differ from the common ones, such as
         `lr`."""
         return {}
 
@@ -220,7 +195,7 @@ class Learner(L.LightningModule):
     def add_extension(self, extension: Extension) -> None:
         """Add an extension of the loop. Hooks run in the order in which extensions are added."""
         self.extensions.append(extension)
-        extension.attach(self)
+        extension.attach(cast(LoopView, self))
 
     # The iteration
 
@@ -243,48 +218,38 @@ class Learner(L.LightningModule):
 
     def minibatches(self, num_rows: int) -> list[Tensor]:
         """Return the row indices of each optimizer step, shuffled by (seed, iteration, epoch)."""
-        orders = (
-            torch.randperm(num_rows, generator=self.generator(epoch))
-            for epoch in range(self.batch.epochs)
-        )
-        return [rows for order in orders for rows in order.tensor_split(self.batch.minibatches)]
+        minibatches: list[Tensor] = []
+        for epoch in range(self.batch.epochs):
+            order = torch.randperm(num_rows, generator=self.generator(epoch))
+            minibatches += order.tensor_split(self.batch.minibatches)
+        return minibatches
 
     @contextmanager
     def update_mode(self) -> Iterator[None]:
-        """Put the networks that need it in train mode inside the block, with `seeded_dropout`."""
-        with self.seeded_dropout():
+        """Put the networks that need it in train mode inside the block, and draw what is random in
+        them from (seed, iteration, rank), so that resuming needs no generator state."""
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(hash((self.seed, self.iteration, DROPOUT, self.ranks.rank)))
             for network in self.networks.values():
-                network.train(getattr(network, "needs_train_mode", False))
+                network.train(isinstance(network, Trunk) and network.needs_train_mode)
             yield
             for network in self.networks.values():
                 network.eval()
 
-    @contextmanager
-    def seeded_dropout(self) -> Iterator[None]:
-        """Draw what is random in the networks from (seed, iteration, rank) inside the block, so
-        that resuming needs no generator state."""
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(hash((self.seed, self.iteration, DROPOUT, self.ranks.rank)))
-            yield
-
     def generator(self, purpose: int) -> torch.Generator:
         """Return a random generator that depends on seed, iteration and `purpose` alone."""
         return torch.Generator().manual_seed(hash((self.seed, self.iteration, purpose)))
+
+    # The end of an iteration
 
     def end_iteration(self) -> None:
         """Pass the weights to the rollout, log the iteration, and validate if due.
         `on_train_batch_end` then announces the end of the iteration."""
         for extension in self.extensions:
             extension.before_iteration_end()
-        for extension in self.extensions:
-            extension.before_sync()
-        if self.rollout is not None:
-            with self.timer("rollout"), self.timer.within("sync"):
-                self.rollout.sync(self.policy, iteration=self.iteration + 1)
-        lr = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
+        self.sync_rollout()
         self.iteration += 1
-        times = {f"time/{phase}_s": seconds for phase, seconds in self.timer.seconds.items()}
-        self.ended = self.meter.compute() | {"train/lr": lr} | times | self.performance()
+        self.ended = self.iteration_metrics()
         self.log_row(self.ended)
         self.meter.reset()
         self.timer.seconds.clear()
@@ -300,21 +265,41 @@ class Learner(L.LightningModule):
         where checkpoints come last. An iteration may take several batches of prompts."""
         if self.ended is None:
             return
-        metrics, self.ended = self.ended, None
+        metrics = self.ended
+        self.ended = None
         # an adaptive coefficient would stay NaN
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        for part in (*self.controllers.values(), *self.extensions):
+        for part in self.controllers.values():
             part.on_iteration_end(finite)
+        for extension in self.extensions:
+            extension.on_iteration_end(finite)
         with warnings.catch_warnings():
             # an iteration may have no optimizer step
             warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)`")
             self.lr_schedulers().step()  # type: ignore[union-attr]
         self.notify("on_iteration_end", metrics)
-        self.samples = []
+        self.sample_log.clear()
+
+    def sync_rollout(self) -> None:
+        """Pass the weights of the next iteration to the rollout."""
+        if self.rollout is not None:
+            with self.timer("rollout"), self.timer.within("sync"):
+                self.rollout.sync(self.policy, iteration=self.iteration + 1)
+
+    def iteration_metrics(self) -> dict[str, float]:
+        """Return the metrics, times and memory of the iteration, over all ranks."""
+        optimizer: Any = self.optimizers()
+        metrics = self.meter.compute()
+        metrics["train/lr"] = optimizer.param_groups[0]["lr"]
+        metrics |= {f"time/{phase}_s": seconds for phase, seconds in self.timer.seconds.items()}
+        metrics["perf/peak_memory_mb"] = peak_memory_mb(self.device)
+        metrics["time/iteration_s"] = time.perf_counter() - self.iteration_start
+        return metrics
 
     def validate(self) -> None:
         """Evaluate the held-out prompts, without an effect on training."""
-        metrics, rows = dict[str, float](), list[dict[str, Any]]()
+        metrics: dict[str, float] = {}
+        rows: list[dict[str, Any]] = []
         # Before the first training step Lightning has not entered the precision context.
         with self.timer.within("validation"), self.trainer.precision_plugin.forward_context():
             if self.rollout is not None:
@@ -340,48 +325,46 @@ class Learner(L.LightningModule):
     def held_out_metrics(self) -> dict[str, float]:
         """Return `measure` of the held-out prompts that have the `validation_column`. A rank
         without any contributes an empty mask."""
-        if self.validation_column is None:
+        column = self.validation_column
+        if column is None:
             return {}
-        prompts = [
-            p
-            for p in self.splits.val[: self.validation.max_prompts]
-            if self.validation_column in p.meta
-        ]
+        prompts = self.splits.val[: self.validation.max_prompts]
+        prompts = [prompt for prompt in prompts if column in prompt.meta]
         if not prompts:
             return {}
         own = prompts[self.ranks.rank :: self.ranks.world_size]
         return self.measure(self.rows(own) if own else self.rows(prompts[:1]).without_loss())
 
-    def performance(self) -> dict[str, float]:
-        """Return memory and time of the iteration."""
-        return {
-            "perf/peak_memory_mb": peak_memory_mb(self.device),
-            "time/iteration_s": time.perf_counter() - self.iteration_start,
-        }
+    # Log
 
-    def log_row(self, metrics: dict[str, float]) -> None:
+    @property
+    def samples(self) -> list[dict[str, Any]]:
+        """Rows of the sample log of this iteration on this rank."""
+        return self.sample_log.rows
+
+    def log_row(self, metrics: Mapping[str, float]) -> None:
         """Log metrics of the current iteration, also for Lightning's callbacks that monitor one
         (`trainer.callback_metrics`)."""
-        self.trainer.callback_metrics.update(
-            {name: torch.tensor(value, device=self.device) for name, value in metrics.items()}
-        )
+        tensors = {name: torch.tensor(x, device=self.device) for name, x in metrics.items()}
+        self.trainer.callback_metrics.update(tensors)
+        row = {"optimizer_step": self.optimizer_steps, **metrics}
         for logger in self.loggers:
-            logger.log_metrics(
-                {"optimizer_step": self.optimizer_steps, **metrics}, step=self.iteration
-            )
+            logger.log_metrics(row, step=self.iteration)
 
     def notify(self, hook: str, *args: Any) -> None:
         """Call a hook on every callback that has it (`rlmods.callbacks.hooks`), and record which of
         them ends the run."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-            if method := getattr(callback, hook, None):
-                stopped_before = self.trainer.should_stop
-                method(self.trainer, self, *args)
-                if self.trainer.should_stop and not stopped_before:
-                    reason = getattr(callback, "stopping_reason_message", None)
-                    self.stopped_by = type(callback).__name__ + (
-                        f": {' '.join(reason.split())}" if reason else ""
-                    )
+            method = getattr(callback, hook, None)
+            if method is None:
+                continue
+            stopped_before = self.trainer.should_stop
+            method(self.trainer, self, *args)
+            if self.trainer.should_stop and not stopped_before:
+                self.stopped_by = type(callback).__name__
+                reason = getattr(callback, "stopping_reason_message", None)
+                if reason:
+                    self.stopped_by += f": {' '.join(reason.split())}"
 
     @property
     def optimizer_steps(self) -> int:
@@ -394,13 +377,13 @@ class Learner(L.LightningModule):
         """Length of the run."""
         return int(self.trainer.max_iterations)  # type: ignore[attr-defined]
 
-    # Lightning hooks
+    # Lightning's hooks
 
     def configure_model(self) -> None:
         """Shard the networks and the frozen models, if the strategy shards. Lightning calls this
         before it creates the optimizer."""
-        strategy: Any = self.trainer.strategy
-        if hasattr(strategy, "shard"):
+        strategy = self.trainer.strategy
+        if isinstance(strategy, FSDP2):
             for network in self._shardable_networks():
                 if not is_sharded(network):
                     strategy.shard(network)
@@ -409,34 +392,28 @@ class Learner(L.LightningModule):
         read(self)
 
     def _shardable_networks(self) -> list[nn.Module]:
-        return [
-            *self.networks.values(),
-            *(network for model in self.frozen.values() for network in model.networks),
-        ]
+        networks = list(self.networks.values())
+        for model in self.frozen.values():
+            networks += model.networks
+        return networks
 
     def _check_networks(self) -> None:
         """Check the networks whose weights were read after they were built (`defer_loading`).
         Lightning has converted them by now."""
-        unchecked = [
-            network
-            for network in self._shardable_networks()
-            if not getattr(network, "is_checked", True)
-        ]
-        for network in unchecked:
-            cast(Policy, network).check()
         policy = self.networks.get("policy")
-        if policy in unchecked:
-            self.microbatches.by_group = self.policy.packs
-            if isinstance(self.rollout, ChecksPolicy):
-                self.rollout.check_policy(policy)
+        for network in self._shardable_networks():
+            if not isinstance(network, Policy | ValueNetwork) or network.is_checked:
+                continue
+            network.check()
+            if network is policy and isinstance(network, Policy):
+                self.microbatches.by_group = network.packs
+                if isinstance(self.rollout, ChecksPolicy):
+                    self.rollout.check_policy(network)
 
     def configure_optimizers(self) -> Any:
-        networks = self.networks.items()
-        groups = [
-            group
-            for name, network in networks
-            for group in parameter_groups(name, network, **self.optimizer_settings(name))
-        ]
+        groups: list[dict[str, Any]] = []
+        for name, network in self.networks.items():
+            groups += parameter_groups(name, network, **self.optimizer_settings(name))
         optimizer = self.optimizer(groups)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda i: self.schedule(i, self.max_iterations)
@@ -460,15 +437,11 @@ class Learner(L.LightningModule):
             with self.timer.within("sync"):
                 self.rollout.sync(self.policy, iteration=self.iteration)
         if self.batch.runs_preflight(self.device):
-            self.notify("on_preflight", preflight(self))
+            self.notify("on_preflight", self.preflight())
         if self.iteration == 0:
             self.validate()
         self.iteration_start = time.perf_counter()
         self.trainer.should_stop = self.iteration >= self.max_iterations
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        for extension in self.extensions:
-            extension.on_train_batch_start()
 
     def on_after_backward(self) -> None:
         for extension in self.extensions:
@@ -477,117 +450,33 @@ class Learner(L.LightningModule):
     # Checkpoint
 
     @property
-    def controllers(self) -> dict[str, Any]:
-        """Parts that change while training (`rlmods.protocols.Controller`), by group."""
+    def controllers(self) -> dict[str, Controller]:
+        """Parts that change while training, by group."""
         parts = {group: getattr(self, group, None) for group in (*self.groups, "schedule")}
-        return {group: part for group, part in parts.items() if hasattr(part, "on_iteration_end")}
+        return {group: part for group, part in parts.items() if isinstance(part, Controller)}
 
     @property
     def stateful(self) -> dict[str, Any]:
-        """Parts and extensions whose state is saved, by name.
+        """Parts and extensions whose state is saved, by name (`LearnerCheckpoint`)."""
+        extensions = {type(extension).__name__: extension for extension in self.extensions}
+        return self.controllers | extensions
 
-        Raises:
-            ValueError: two of them have the same name.
-        """
-        names = [*self.controllers, *(type(extension).__name__ for extension in self.extensions)]
-        if len(set(names)) < len(names):
-            raise ValueError(
-                f"parts and extensions need different names to be saved: {', '.join(names)}"
-            )
-        return self.controllers | {
-            type(extension).__name__: extension for extension in self.extensions
-        }
-
-    def state(self) -> dict[str, Any]:
-        """Return the state that Lightning does not save: plain values and tensors that are equal on
-        all ranks."""
+    def counters(self) -> dict[str, Any]:
+        """Return the plain values that a checkpoint holds."""
         return {
             "iteration": self.iteration,
             "optimizer_steps": self.step.num_steps,
             "response_tokens": self.response_tokens,
-            "adapter_bases": self.adapter_bases,
-            "frozen": {name: model.state_dict() for name, model in self.frozen.items()},
-            "parts": {
-                name: part.state_dict()
-                for name, part in self.stateful.items()
-                if hasattr(part, "state_dict")
-            },
         }
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `state` returned.
-
-        Raises:
-            UserError: the run began with other weights under the adapter, with another frozen
-            model, or without a part that has state.
-        """
-        self.iteration, self.step.num_steps, self.response_tokens = (
-            state[k] for k in ("iteration", "optimizer_steps", "response_tokens")
-        )
-        if state["adapter_bases"] != self.adapter_bases:
-            raise UserError(
-                "the weights under the adapter differ from those that the run began with: "
-                "type the original policy="
-            )
-        for name, model in self.frozen.items():
-            model.load_state_dict(state["frozen"].get(name, {}))
-        for name, part in self.stateful.items():
-            if hasattr(part, "load_state_dict"):
-                if name not in state["parts"]:
-                    raise UserError(
-                        f"the checkpoint holds no state of {name}: a run can only go on from "
-                        f"it with the {name} that it began with"
-                    )
-                part.load_state_dict(state["parts"][name])
-
-    @property
-    def rank_stateful(self) -> dict[str, Any]:
-        """Objects with state of their own on each rank, by name: `rank_state()` and
-        `load_rank_states(states, rank, world_size)`."""
-        return {name: part for name, part in self.stateful.items() if hasattr(part, "rank_state")}
-
-    @property
-    def adapter_bases(self) -> dict[str, str]:
-        """Fingerprints of the frozen weights under adapters, by network."""
-        fingerprints = {
-            name: getattr(network, "base_fingerprint", None)
-            for name, network in self.networks.items()
-        }
-        return {name: x for name, x in fingerprints.items() if x is not None}
-
-    def frozen_state(self) -> dict[str, Tensor]:
-        """Return the frozen weights under adapters, which a checkpoint omits because loading the
-        policy restores them."""
-        frozen = {
-            id(x)
-            for name in self.adapter_bases
-            for x in self.networks[name].parameters()
-            if not x.requires_grad
-        }
-        prefixes = tuple(
-            f"{name}."
-            for name, x in self.named_parameters(remove_duplicate=False)
-            if id(x) in frozen
-        )
-        return {name: x for name, x in self.state_dict().items() if f"{name}.".startswith(prefixes)}
+    def load_counters(self, state: Mapping[str, Any]) -> None:
+        """Load what `counters` returned."""
+        self.iteration = state["iteration"]
+        self.step.num_steps = state["optimizer_steps"]
+        self.response_tokens = state["response_tokens"]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        rank_states = {name: part.rank_state() for name, part in self.rank_stateful.items()}
-        checkpoint["rlmods"] = self.state() | {"ranks": all_gather(rank_states)}
-        # a sharded checkpoint holds all weights
-        if not getattr(self.trainer.strategy, "_save_distributed_checkpoint", False):
-            frozen = self.frozen_state()
-            checkpoint["state_dict"] = {
-                name: x for name, x in checkpoint["state_dict"].items() if name not in frozen
-            }
+        self.checkpoint.save(checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.load_state(checkpoint["rlmods"])
-        if "state_dict" in checkpoint:
-            checkpoint["state_dict"] |= self.frozen_state()
-        ranks = checkpoint["rlmods"]["ranks"]
-        for name, part in self.rank_stateful.items():
-            if name in ranks[0] or not getattr(part, "has_optional_state", False):
-                part.load_rank_states(
-                    [rank[name] for rank in ranks], self.ranks.rank, self.ranks.world_size
-                )
+        self.checkpoint.load(checkpoint)

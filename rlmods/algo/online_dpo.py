@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from rlmods.algo.dpo import DPO, DPOSettings
 from rlmods.errors import check_bounds
@@ -14,9 +15,8 @@ from rlmods.protocols import Judge
 from rlmods.training.batch import Batch
 from rlmods.training.collate import generate
 from rlmods.training.extensions import MovingReference
-from rlmods.training.metrics import sample_row
+from rlmods.training.metrics import log_lengths
 from rlmods.training.preference_batch import pad_preferences
-from rlmods.training.preflight import synthetic_responses
 from rlmods.training.response_ranking import RankedResponses, group_by_prompt, rank_responses
 from rlmods.types import PreferenceBatch, Prompt, Response, Scores, objective
 
@@ -31,16 +31,8 @@ class OnlineDPOSettings(DPOSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_bounds(
-            self,
-            "algo",
-            {
-                "reference_every": (
-                    self.reference_every is None or self.reference_every >= 1,
-                    "at least 1",
-                )
-            },
-        )
+        is_valid = self.reference_every is None or self.reference_every >= 1
+        check_bounds(self, "algo", {"reference_every": (is_valid, "at least 1")})
 
 
 class OnlineDPO(DPO):
@@ -69,18 +61,14 @@ class OnlineDPO(DPO):
         """Return 1: a row holds all responses to a prompt."""
         return 1
 
-    def largest_rows(self) -> Iterator[PreferenceBatch]:
+    def example_rows(self, responses: Sequence[Response], group: Tensor) -> PreferenceBatch:
         samples = self.batch.samples
-        for responses in synthetic_responses(self, self.rows_per_step(), samples, samples):
-            prompts, groups = (
-                [list(r.prompt_tokens) for r in responses[::samples]],
-                group_by_prompt(responses, samples),
-            )
-            tokens = [[list(r.tokens) for r in group] for group in groups]
-            rows = pad_preferences(
-                prompts, tokens, [list(range(samples))] * len(groups), self.policy.pad_id
-            )
-            yield self.add_ref_logprobs(rows.to(self.device))
+        ranked = [
+            [(response, rank) for rank, response in enumerate(responses[i : i + samples])]
+            for i in range(0, len(responses), samples)
+        ]
+        prompts = [list(r.prompt_tokens) for r in responses[::samples]]
+        return self.add_ref_logprobs(self.pad(prompts, ranked))
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
         """Sample and rank responses to one batch of prompts, and train on them."""
@@ -91,49 +79,42 @@ class OnlineDPO(DPO):
     def sample(self, prompts: Sequence[Prompt]) -> PreferenceBatch:
         """Sample and rank responses; a prompt without a preference between its responses gets an
         empty row."""
+        samples = self.batch.samples
         with self.timer("rollout"):
-            responses = generate(
-                self.rollout, prompts, samples=self.batch.samples, iteration=self.iteration
-            )
+            responses = generate(self.rollout, prompts, samples=samples, iteration=self.iteration)
         with self.timer("reward"):
-            ranked = rank_responses(
-                self.judge, group_by_prompt(responses, self.batch.samples), self.meter
-            )
+            ranked = rank_responses(self.judge, group_by_prompt(responses, samples), self.meter)
         self.log_responses(responses, ranked)
-        preferences = [group.preferences for group in ranked]
-        rows = pad_preferences(
-            [list(first.prompt_tokens) for first in responses[:: self.batch.samples]],
-            [[list(r.tokens) for r, _ in group] or [[]] for group in preferences],
-            [[rank for _, rank in group] or [0] for group in preferences],
-            self.policy.pad_id,
-        )
+        firsts = [list(first.prompt_tokens) for first in responses[::samples]]
+        rows = self.pad(firsts, [group.preferences for group in ranked])
         with self.timer("score"):
-            return self.add_ref_logprobs(rows.to(self.device))
+            return self.add_ref_logprobs(rows)
+
+    def pad(
+        self, prompts: list[list[int]], ranked: Sequence[Sequence[tuple[Response, int]]]
+    ) -> PreferenceBatch:
+        """Return the tokens of ranked responses to each prompt as a batch on the device; a prompt
+        without any gets one empty response."""
+        tokens: list[list[list[int]]] = []
+        ranks: list[list[int]] = []
+        for group in ranked:
+            tokens.append([list(response.tokens) for response, _ in group] or [[]])
+            ranks.append([rank for _, rank in group] or [0])
+        return pad_preferences(prompts, tokens, ranks, self.policy.pad_id).to(self.device)
 
     def log_responses(self, responses: list[Response], groups: list[RankedResponses]) -> None:
         """Log the sampled responses and their ranks."""
-        distinct, ranks = (
-            [r for group in groups for r in group.responses],
-            [rank for group in groups for rank in group.ranks],
-        )
+        distinct: list[Response] = []
+        ranks: list[int | None] = []
+        for group in groups:
+            distinct += group.responses
+            ranks += group.ranks
+        flat = torch.tensor([float(not group.preferences) for group in groups])
         self.meter.sum("train/responses", len(responses))
-        self.meter.mean(
-            "train/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses])
-        )
-        self.meter.mean(
-            "train/truncated_fraction",
-            torch.tensor([float(r.finish == "length") for r in responses]),
-        )
+        log_lengths(self.meter, "train", responses)
         self.meter.mean("train/unique_fraction", len(distinct) / len(responses))
-        self.meter.mean(
-            "train/flat_group_fraction",
-            torch.tensor([float(not group.preferences) for group in groups]),
-        )
+        self.meter.mean("train/flat_group_fraction", flat)
         scores = Scores([None] * len(ranks), columns={"rank": ranks})
-        self.samples += [
-            sample_row(response, scores, i) | {"iteration": self.iteration + 1}
-            for i, response in enumerate(distinct)
-        ]
-        self.response_tokens += int(
-            self.ranks.reduce(torch.tensor(sum(len(r.tokens) for r in responses)))
-        )
+        self.sample_log.add(distinct, scores, self.iteration + 1)
+        num_tokens = sum(len(r.tokens) for r in responses)
+        self.response_tokens += int(self.ranks.reduce(torch.tensor(num_tokens)))

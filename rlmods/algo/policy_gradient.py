@@ -3,9 +3,9 @@ optimizer steps on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -16,121 +16,33 @@ from rlmods.algo.learner import Learner
 from rlmods.correction import NoCorrection
 from rlmods.critic import NoCritic
 from rlmods.critic.loss import clip_range, value_loss
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.needs import KLNeeds, RatioNeeds, needs_of
-from rlmods.protocols import KL, Advantage, Aggregation, Correction, Ratio, Sampling
+from rlmods.policy.base import PolicyOutput
+from rlmods.protocols import KL, Advantage, Aggregation, Controller, Correction, Ratio, Sampling
 from rlmods.reference import StartPolicy
 from rlmods.reward.scores import as_scores
 from rlmods.router import Routing
 from rlmods.training.buffer import SampleBuffer
 from rlmods.training.collate import collate, generate
 from rlmods.training.credit import CreditAssignment
+from rlmods.training.entropy_bonus import EntropyBonus
 from rlmods.training.evaluation import with_settings
-from rlmods.training.extensions import (
-    PTX,
-    EarlyStopping,
-    EntropyControl,
-    ExpertRouting,
-    MovingReference,
-    PromptRetirement,
-    Replay,
-    SampleAhead,
-    UpdateKL,
-)
+from rlmods.training.extensions import SampleAhead, create_extensions
 from rlmods.training.metrics import (
     correctness,
     lacks_correctness,
-    log_advantages,
     log_correction,
     log_critic,
     log_responses,
     log_update,
-    sample_rows,
     values_and_mask,
 )
-from rlmods.training.preflight import synthetic_responses
 from rlmods.training.reference import Reference
 from rlmods.training.reward_scale import RewardScale
 from rlmods.training.scorer import LogprobScorer
-from rlmods.types import Experience, Prompt, Response, Scores, Totals, objective
-
-
-@dataclass(frozen=True)
-class PolicyGradientSettings:
-    """Settings of the loop, `algo.*` in the configuration. With the defaults no extension is
-    added."""
-
-    entropy_coefficient: float = objective(0.0)
-    """Weight of the entropy bonus (nats per token, aggregated like the objective)."""
-    target_entropy: float | None = objective(None)
-    """Target entropy, nats per token, to which the weight of the entropy bonus is adapted; null:
-    the weight is fixed."""
-    entropy_rate: float = 0.01
-    """Change of the weight per iteration and nat of distance from `target_entropy`."""
-    target_kl: float | None = objective(None)
-    """Target KL from the old policy, nats per token. Above 1.5 times this, the iteration makes no
-    further steps; null: no early stop."""
-    overlong_filter: bool = objective(False)
-    """Leave truncated responses out of the loss and of its denominators."""
-    max_draws: int = 10
-    """Batches of prompts that one iteration may sample until `sampling` has kept enough groups."""
-    fallback: Literal["train", "skip", "error"] = "train"
-    """Action if too few groups are kept after `max_draws` batches: train on them, skip the
-    optimizer steps, or stop with an error."""
-    surplus: Literal["keep", "drop"] = "keep"
-    """Kept groups that an iteration does not need: keep them for the next one, or drop (and count)
-    them."""
-    retire_solved: int | None = objective(None)
-    """Occurrences in a row with only correct responses after which later passes over the data leave
-    a prompt out; null: never."""
-    retire_unsolved: int | None = objective(None)
-    """The same for only wrong responses."""
-    bring_back: float = objective(0.1)
-    """Fraction of the prompts left out that each pass brings back, rounded up."""
-    normalize_reward: bool = objective(False)
-    """Normalise rewards by their running mean and standard deviation."""
-    clip_reward: float | None = objective(None)
-    """Bound on the absolute reward, after normalisation; null: none."""
-    replay_fraction: float = objective(0.0)
-    """Number of replayed rows of earlier iterations relative to the number of fresh rows; 0: no
-    replay."""
-    replay_staleness: int = 4
-    """Iterations for which a row can be replayed."""
-    reference_every: int | None = objective(None)
-    """Iterations after which the reference is set to the policy (iterative GRPO); null: never."""
-    ptx_coefficient: float = objective(0.0)
-    """Weight of the supervised loss on the rows of `data@ptx` (InstructGPT's gamma, token mean); 0:
-    none."""
-    ptx_rows: int = 32
-    """Rows of the supervised loss in one optimizer step, at least one per rank."""
-
-    def __post_init__(self) -> None:
-        check_bounds(
-            self, "algo", {name: (getattr(self, name) >= 0, "0 or more") for name in NON_NEGATIVE}
-        )
-        check_bounds(
-            self,
-            "algo",
-            {name: ((x := getattr(self, name)) is None or x > 0, "above 0") for name in POSITIVE},
-        )
-        check_bounds(
-            self,
-            "algo",
-            {name: ((x := getattr(self, name)) is None or x >= 1, "at least 1") for name in COUNTS},
-        )
-        check_bounds(self, "algo", {"bring_back": (0 <= self.bring_back <= 1, "from 0 to 1")})
-
-
-NON_NEGATIVE = ("entropy_coefficient", "replay_fraction", "ptx_coefficient")
-POSITIVE = ("target_entropy", "entropy_rate", "target_kl", "clip_reward")
-COUNTS = (
-    "max_draws",
-    "replay_staleness",
-    "reference_every",
-    "ptx_rows",
-    "retire_solved",
-    "retire_unsolved",
-)
+from rlmods.training.settings import PolicyGradientSettings
+from rlmods.types import Experience, Prompt, Response, Scores, Totals
 
 
 class PolicyGradient(Learner):
@@ -163,6 +75,7 @@ class PolicyGradient(Learner):
     samples_responses: ClassVar[bool] = True
     samples_ahead: ClassVar[bool] = True
     trains_on_turns: ClassVar[bool] = True
+    settings: PolicyGradientSettings
 
     def __init__(
         self,
@@ -188,38 +101,37 @@ class PolicyGradient(Learner):
             learner: arguments of `Learner`.
         """
         super().__init__(**learner)
-        self.sampling, self.advantage, self.kl, self.ratio, self.aggregation = (
-            sampling,
-            advantage,
-            kl,
-            ratio,
-            aggregation,
-        )
-        self.correction = NoCorrection() if correction is None else correction
+        self.sampling = sampling
+        self.advantage = advantage
+        self.kl = kl
+        self.ratio = ratio
+        self.correction = correction or NoCorrection()
+        self.aggregation = aggregation
         self.credit = CreditAssignment(advantage)
-        critic, reference, router = (
-            critic or NoCritic(),
-            reference or StartPolicy(),
-            router or Routing(),
-        )
-        self.critic_config, self.critic = critic, critic(self.policy)
-        kl_needs = needs_of(kl, KLNeeds)
-        self.full_kl = kl_needs.distributions
-        if kl_needs.reference:
-            self.reference = Reference(reference(self.policy))
-        temperature = needs_of(ratio, RatioNeeds).temperature
+        self.critic_config: Any = critic or NoCritic()
+        self.critic: nn.Module | None = self.critic_config(self.policy)
+        self.full_kl = needs_of(kl, KLNeeds).distributions
+        if needs_of(kl, KLNeeds).reference:
+            self.reference = Reference((reference or StartPolicy())(self.policy))
+        self.router = router or Routing()
+        self.router(self.policy)
+        settings = self.settings
         self.scorer = LogprobScorer(
-            self.policy, self.critic, self.rollout, self.microbatches, self.ranks, temperature
+            self.policy,
+            self.critic,
+            self.rollout,
+            self.microbatches,
+            self.ranks,
+            needs_of(ratio, RatioNeeds).temperature,
+            replay_experts=self.policy.is_mixture and self.router.replay,
         )
         self.buffer = SampleBuffer(self.ranks)
-        settings: PolicyGradientSettings = self.settings
-        self.entropy_coefficient = settings.entropy_coefficient
-        scales = settings.normalize_reward or settings.clip_reward is not None
-        self.reward_scale = (
-            RewardScale(settings.normalize_reward, settings.clip_reward) if scales else None
+        self.entropy_bonus = EntropyBonus(
+            settings.entropy_coefficient, settings.target_entropy, settings.entropy_rate
         )
-        self.loss_outputs: dict[str, bool] = {}
-        """Optional outputs of the policy's forward that the loss needs."""
+        self.reward_scale: RewardScale | None = None
+        if settings.normalize_reward or settings.clip_reward is not None:
+            self.reward_scale = RewardScale(settings.normalize_reward, settings.clip_reward)
         self.kl_stats = torch.zeros(2, dtype=torch.float64)
         """KL estimate of the latest optimizer step summed over the tokens of this rank, and the
         number of tokens."""
@@ -232,83 +144,27 @@ class PolicyGradient(Learner):
         self.filters_by_reward = False
         """True if `sampling` has dropped a group by its total reward, because the reward did not
         report correctness."""
-        self.sampled_rows: dict[int, list[dict[str, Any]]] = {}
-        """Rows of the sample log of this iteration on this rank, by group."""
-        self.router = router
-        router(self.policy)
-        self._add_extensions()
-
-    def _add_extensions(self) -> None:
-        settings: PolicyGradientSettings = self.settings
-        self.ahead = SampleAhead() if getattr(self.rollout, "ahead", 0) else None
-        if self.ahead is not None:
-            self.add_extension(self.ahead)
-        if settings.replay_fraction:
-            self.add_extension(Replay(settings.replay_fraction, settings.replay_staleness))
-        if settings.retire_solved is not None or settings.retire_unsolved is not None:
-            self.add_extension(
-                PromptRetirement(
-                    settings.retire_solved, settings.retire_unsolved, settings.bring_back
-                )
-            )
-        if settings.ptx_coefficient:
-            self.add_extension(
-                PTX(
-                    settings.ptx_coefficient,
-                    self.splits.ptx,
-                    settings.ptx_rows,
-                    self.splits.ptx_weights,
-                )
-            )
-        if self.policy.is_mixture:
-            self.add_extension(ExpertRouting(self.router))
-        if settings.target_entropy is not None:
-            self.add_extension(EntropyControl(settings.target_entropy, settings.entropy_rate))
-        if settings.target_kl is not None:
-            self.add_extension(EarlyStopping(settings.target_kl))
-        if hasattr(self.ratio, "on_iteration_end"):
-            self.add_extension(UpdateKL())
-        if settings.reference_every is not None:  # after Replay, whose rows it scores
-            self.add_extension(MovingReference(settings.reference_every))
+        self.ahead: SampleAhead | None = None
+        for extension in create_extensions(self, settings):
+            self.add_extension(extension)
+            if isinstance(extension, SampleAhead):
+                self.ahead = extension
 
     @property
     def networks(self) -> dict[str, nn.Module]:
-        return {"policy": self.policy} | ({} if self.critic is None else {"critic": self.critic})
+        networks: dict[str, nn.Module] = {"policy": self.policy}
+        if self.critic is not None:
+            networks["critic"] = self.critic
+        return networks
 
     def optimizer_settings(self, network: str) -> dict[str, Any]:
-        return (
-            {"lr": self.critic_config.lr}
-            if network == "critic" and self.critic_config.lr is not None
-            else {}
-        )
+        if network == "critic" and self.critic_config.lr is not None:
+            return {"lr": self.critic_config.lr}
+        return {}
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
         self.kl_stats = self.kl_stats.to(self.device)
-
-    def rows_per_step(self) -> int:
-        settings: PolicyGradientSettings = self.settings
-        return round(super().rows_per_step() * (1 + settings.replay_fraction))
-
-    def largest_rows(self) -> Iterator[Experience]:
-        """Yield rows with old and reference log-probabilities and values. The rows of a group share
-        the forward of their prompt, unless an optimizer step takes rows of groups at random."""
-        whole_groups = self.batch.minibatches == 1 and not self.settings.replay_fraction
-        group_size = self.batch.samples if whole_groups else 1
-        for responses in synthetic_responses(self, self.rows_per_step(), 1, group_size):
-            group = torch.arange(len(responses)) // group_size
-            scores = Scores([1.0] * len(responses))
-            batch = collate(
-                responses, scores, group, policy_version=self.iteration, pad_id=self.policy.pad_id
-            )
-            if self.policy.is_mixture:
-                batch = replace(
-                    batch, routed_experts=self.policy.routers.unrecorded_experts(batch.tokens)
-                )
-            batch = self.scorer.add_values(batch.to(self.device))
-            if self.reference is not None and not self.full_kl:
-                batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
-            yield replace(batch, advantages=batch.mask.float(), returns=batch.values)
 
     # The loop
 
@@ -317,26 +173,23 @@ class PolicyGradient(Learner):
         iteration."""
         batch, keep = self.sample(prompts)
         self.buffer.push(batch, keep)
-        num_groups, num_ready = (
-            self.batch.prompts // self.ranks.world_size,
-            self.buffer.min_groups(),
-        )
-        if num_ready < num_groups and self.buffer.num_pushed < self.settings.max_draws:
+        num_groups = self.batch.prompts // self.ranks.world_size
+        is_short = self.buffer.min_groups() < num_groups
+        if is_short and self.buffer.num_pushed < self.settings.max_draws:
             return
-        if num_ready < num_groups and self.settings.fallback == "error":
+        if is_short and self.settings.fallback == "error":
             raise UserError(
                 f"iteration {self.iteration + 1}: after {self.buffer.num_pushed} draws only "
-                f"{num_ready} of {num_groups} groups are "
-                "kept; try another data level, sampling=fixed, algo.max_draws=N or "
-                "algo.fallback=train"
+                f"{self.buffer.min_groups()} of {num_groups} groups are kept; try another data "
+                "level, sampling=fixed, algo.max_draws=N or algo.fallback=train"
             )
         self.meter.mean("train/draws", self.buffer.num_pushed)
-        self.meter.mean("train/short_of_groups", float(num_ready < num_groups))
-        if num_ready >= num_groups or self.settings.fallback == "train":
+        self.meter.mean("train/short_of_groups", float(is_short))
+        if not is_short or self.settings.fallback == "train":
             self.update(self.buffer.pop(num_groups))
         self.buffer.end_iteration()
         self.end_iteration()
-        self.sampled_tokens, self.sampled_rows = 0, {}
+        self.sampled_tokens = 0
 
     @torch.no_grad()
     def sample(self, prompts: Sequence[Prompt]) -> tuple[Experience, Tensor]:
@@ -344,12 +197,9 @@ class PolicyGradient(Learner):
 
         Returns the rows, and a mask [N] that is True on the rows of groups to keep."""
         responses = self.responses(prompts)
+        scores = self.grade(responses)
         for extension in self.extensions:
-            extension.on_responses(responses)
-        with self.timer("reward"):
-            scores = as_scores(self.reward(responses), len(responses), "reward")
-        for extension in self.extensions:
-            extension.on_scores(responses, scores)
+            extension.on_responses(responses, scores)
         batch = self.collate(prompts, responses, scores)
         if self.credit.needs_greedy:
             batch = self.add_greedy_baseline(batch, prompts)
@@ -357,60 +207,61 @@ class PolicyGradient(Learner):
             batch = self.estimate_advantages(batch, scores)
         batch, keep, selected = self.filter(batch, responses, scores)
         log_responses(self.meter, responses, scores, batch.group, selected)
-        self.samples += (
-            rows := sample_rows(responses, scores, selected, self.iteration + 1, batch.group)
-        )
-        for group, row in zip(batch.group.tolist(), rows, strict=True):
-            self.sampled_rows.setdefault(group, []).append(row)
+        self.sample_log.add_groups(responses, scores, self.iteration + 1, batch.group, selected)
         if not self.normalizes_advantages:
-            log_advantages(self.sampled_rows, batch.select(keep))
-        self.response_tokens += int(
-            self.ranks.reduce(torch.tensor(sum(r.num_new for r in responses)))
-        )
+            self.sample_log.set_advantages(batch.select(keep))
         return batch, keep
 
     def responses(self, prompts: Sequence[Prompt]) -> list[Response]:
         """Return responses to these prompts, sampled now or, with `rollout.ahead`, during the batch
         before."""
         if self.ahead is not None:
-            return self.ahead(prompts)
-        with self.timer("rollout"):
-            return self.sample_responses(self.rollout, prompts)
+            responses = self.ahead(prompts)
+        else:
+            with self.timer("rollout"):
+                responses = self.sample_responses(self.rollout, prompts)
+        num_tokens = sum(response.num_new for response in responses)
+        self.response_tokens += int(self.ranks.reduce(torch.tensor(num_tokens)))
+        return responses
 
     def sample_responses(self, rollout: Any, prompts: Sequence[Prompt]) -> list[Response]:
         """Sample responses to these prompts with the current weights of the rollout, and count
         their tokens."""
         responses = generate(rollout, prompts, samples=self.batch.samples, iteration=self.iteration)
-        self.sampled_tokens += sum(r.num_new for r in responses)
+        self.sampled_tokens += sum(response.num_new for response in responses)
         return responses
+
+    def grade(self, responses: Sequence[Response]) -> Scores:
+        """Return the rewards of the responses."""
+        with self.timer("reward"):
+            return as_scores(self.reward(responses), len(responses), "reward")
 
     def collate(
         self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores
     ) -> Experience:
         """Collate responses with the rewards that the advantage estimator reads."""
-        group = torch.arange(len(prompts)).repeat_interleave(
-            self.batch.samples
-        ) + self.total_batches * len(prompts)
+        first = self.total_batches * len(prompts)
+        group = first + torch.arange(len(prompts)).repeat_interleave(self.batch.samples)
         self.total_batches += 1
         if self.reward_scale is not None:
             self.reward_scale.update(scores.values, self.ranks)
         rewards = self.credit.rewards(scores, self.scale(scores.values))
-        batch = collate(
-            responses, rewards, group, policy_version=self.iteration, pad_id=self.policy.pad_id
-        )
+        return self.as_rows(responses, rewards, group)
+
+    def as_rows(self, responses: Sequence[Response], rewards: Scores, group: Tensor) -> Experience:
+        """Return the responses as tensors on the device."""
+        version, pad_id = self.iteration, self.policy.pad_id
+        batch = collate(responses, rewards, group, policy_version=version, pad_id=pad_id)
         if self.policy.is_mixture:
-            batch = replace(
-                batch, routed_experts=self.policy.routers.unrecorded_experts(batch.tokens)
-            )
+            experts = self.policy.routers.unrecorded_experts(batch.tokens)
+            batch = replace(batch, routed_experts=experts)
         return batch.to(self.device)
 
     def scale(self, values: Sequence[float | None]) -> list[float | None]:
         """Normalise and clip rewards, if the settings say so."""
-        return (
-            list(values)
-            if self.reward_scale is None
-            else [self.reward_scale(value) for value in values]
-        )
+        if self.reward_scale is None:
+            return list(values)
+        return [self.reward_scale(value) for value in values]
 
     def add_greedy_baseline(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
         """Set `values` to the reward of the greedy response to each prompt, on every token of the
@@ -422,19 +273,18 @@ class PolicyGradient(Learner):
             with self.timer.within("sync"):
                 greedy.sync(self.policy, iteration=self.iteration)
             responses = generate(greedy, prompts, samples=1, iteration=self.iteration)
-        with self.timer("reward"):
-            scores = as_scores(self.reward(responses), len(responses), "reward")
+        scores = self.grade(responses)
         values, scored = values_and_mask(self.scale(scores.values))
         self.meter.mean("train/greedy_reward", values, scored)
         self.meter.mean("train/greedy_unscored_fraction", (~scored).double())
         for name, count in scores.counts.items():
             self.meter.sum(f"reward/{name}", count)
-        baseline, usable = (
-            x.to(self.device).repeat_interleave(self.batch.samples)[:, None]
-            for x in (values.float(), scored)
-        )
-        mask = batch.mask & usable
-        return replace(batch, mask=mask, values=torch.where(mask, baseline, 0.0))
+
+        def by_row(x: Tensor) -> Tensor:
+            return x.to(self.device).repeat_interleave(self.batch.samples)[:, None]
+
+        mask = batch.mask & by_row(scored)
+        return replace(batch, mask=mask, values=torch.where(mask, by_row(values.float()), 0.0))
 
     def estimate_advantages(self, batch: Experience, scores: Scores) -> Experience:
         """Add values, reference log-probabilities and advantages, which `normalize_advantages`
@@ -482,14 +332,7 @@ class PolicyGradient(Learner):
             batch = replace(batch, mask=batch.mask & complete[:, None])
         selected = self.select(correctness(scores).to(self.device), batch)
         keep = torch.isin(batch.group, batch.group[selected & batch.mask.any(1)])
-        if not self.filters_by_reward and self.ranks.reduce(
-            torch.tensor(float(lacks_correctness(scores) and not keep.all())), "max"
-        ):
-            self.filters_by_reward = True
-            rank_zero_warn(
-                "sampling drops groups by their total reward, because the reward does not "
-                "report correctness for all responses"
-            )
+        self._warn_of_missing_correctness(scores, keep)
         return replace(batch, mask=batch.mask & (selected | ~keep)[:, None]), keep, selected
 
     def select(self, scores: Tensor, batch: Experience) -> Tensor:
@@ -499,29 +342,38 @@ class PolicyGradient(Learner):
         selected[scored] = self.sampling(scores[scored].float(), batch.group[scored])
         return selected
 
+    def _warn_of_missing_correctness(self, scores: Scores, keep: Tensor) -> None:
+        """Warn once if a group is dropped by its total reward, on all ranks."""
+        if self.filters_by_reward:
+            return
+        drops = lacks_correctness(scores) and not keep.all()
+        if self.ranks.reduce(torch.tensor(float(drops)), "max"):
+            self.filters_by_reward = True
+            rank_zero_warn(
+                "sampling drops groups by their total reward, because the reward does not "
+                "report correctness for all responses"
+            )
+
+    # Optimizer steps
+
     def update(self, fresh: Experience) -> None:
         """Make epochs x minibatches optimizer steps on the rows of one iteration."""
-        batch = fresh = self.normalize_advantages(fresh)
+        fresh = self.normalize_advantages(fresh)
         self.credit.check(fresh, self.ratio, self.ranks)
-        log_advantages(self.sampled_rows, fresh)
-        self.meter.mean(
-            "train/zero_advantage_fraction",
-            torch.where(fresh.mask, fresh.advantages, 0.0).eq(0).all(1),
-            fresh.mask.any(1),
-        )
+        self.sample_log.set_advantages(fresh)
+        no_advantage = torch.where(fresh.mask, fresh.advantages, 0.0).eq(0).all(1)
+        self.meter.mean("train/zero_advantage_fraction", no_advantage, fresh.mask.any(1))
+        batch = fresh
         for extension in self.extensions:
             batch = extension.before_update(batch)
         if self.critic is not None and batch.returns is not None:
             self.value_clip = clip_range(batch.returns, batch.mask, self.critic_config.clip)
-        self.meter.mean("train/replayed_fraction", (len(batch) - len(fresh)) / len(batch))
         plan = self.minibatches(len(batch))
         batch = self.add_old_logprobs(batch, plan[0])
-        self.meter.mean("train/stale_fraction", (batch.sampler_version < self.iteration).double())
-        self.meter.maximum(
-            "train/staleness_max",
-            (self.iteration - batch.sampler_version).double(),
-            batch.mask.any(1),
-        )
+        age = (self.iteration - batch.sampler_version).double()
+        self.meter.mean("train/replayed_fraction", (len(batch) - len(fresh)) / len(batch))
+        self.meter.mean("train/stale_fraction", (age > 0).double())
+        self.meter.maximum("train/staleness_max", age, batch.mask.any(1))
         with self.timer("update"), self.update_mode():
             num_steps, stopped = self.optimize(batch, plan)
         self.meter.mean("train/early_stop", float(stopped))
@@ -536,28 +388,25 @@ class PolicyGradient(Learner):
         On-policy rows of the first minibatch, by index `first`, need none: their old
         log-probabilities equal the new ones of that step. Groups that stay in the buffer need
         theirs before the policy changes."""
-        waiting = self.carry_over()
-        needed = torch.ones(len(batch), dtype=torch.bool, device=self.device)
-        needed[first] = self.batch.epochs > 1 or any(
-            extension.needs_old_logprobs for extension in self.extensions
-        )
+        extensions_need = any(extension.needs_old_logprobs for extension in self.extensions)
         with self.timer("score"):
-            rows = Experience.concat([batch, waiting])
-            rows = self.scorer.add_old_logprobs(
-                rows, torch.cat([needed, torch.ones_like(waiting.group, dtype=torch.bool)])
-            )
+            rows = Experience.concat([batch, self.carry_over()])
+            needed = torch.ones_like(rows.on_policy)
+            needed[first] = self.batch.epochs > 1 or extensions_need
+            rows = self.scorer.add_old_logprobs(rows, needed)
         self.buffer.kept = rows.select(torch.arange(len(batch), len(rows)))
         return rows.select(torch.arange(len(batch)))
 
     def carry_over(self) -> Experience:
         """Return the surplus groups that stay for the next iteration: the newest, at most as many
-        as an iteration trains on. More would only become stale, on ranks that have them while
-        another has too few."""
-        num_groups = (
-            0 if self.settings.surplus == "drop" else self.batch.prompts // self.ranks.world_size
-        )
-        self.meter.mean("train/surplus_groups", self.buffer.num_groups)
-        self.meter.sum("train/dropped_groups", max(0, self.buffer.num_groups - num_groups))
+        as an iteration trains on. Keeping more would only train on stale groups: a rank with a
+        surplus waits for the rank with the fewest."""
+        num_groups = self.batch.prompts // self.ranks.world_size
+        if self.settings.surplus == "drop":
+            num_groups = 0
+        surplus = self.buffer.num_groups
+        self.meter.mean("train/surplus_groups", surplus)
+        self.meter.sum("train/dropped_groups", max(0, surplus - num_groups))
         return self.buffer.keep_newest(num_groups)
 
     def optimize(self, batch: Experience, plan: Sequence[Tensor]) -> tuple[int, bool]:
@@ -565,101 +414,130 @@ class PolicyGradient(Learner):
         them early."""
         for i, rows in enumerate(plan):
             minibatch = batch.select(rows)
-            # on-policy rows: the loss takes the new log-probabilities as the old ones, so that the
-            # ratio is exactly 1
-            if i == 0:
-                on_policy = minibatch.policy_version == self.iteration
-                minibatch = replace(
-                    minibatch,
-                    old_logprobs=minibatch.old_logprobs.masked_fill(on_policy[:, None], torch.nan),
-                )
-            more = [
-                rows for extension in self.extensions for rows in extension.before_step(minibatch)
-            ]
+            on_policy = (minibatch.policy_version == self.iteration) & (i == 0)
+            minibatch = replace(minibatch, on_policy=on_policy)
+            more = []
+            for extension in self.extensions:
+                more += extension.before_step(minibatch)
             self.kl_stats.zero_()
             self.train_step(minibatch, *more)
             if any(extension.should_stop() for extension in self.extensions):
                 return i + 1, True
         return len(plan), False
 
+    # Loss
+
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
         """Return `-aggregate(w objective + c H - beta KL)` of a microbatch, plus the value loss and
         the terms of extensions."""
-        c = self.entropy_coefficient
-        other = (
-            self.scorer.other(micro, self.reference.policy, self.kl)
-            if self.reference is not None and self.full_kl
-            else None
-        )
-        output = self.scorer.forward(
-            micro, self.policy, entropy=c != 0, other=other, **self.loss_outputs
-        )
-        logprobs, entropy, values = output.logprobs, output.entropy, output.values
+        output = self.forward_policy(micro)
         old_logprobs = torch.where(
-            micro.old_logprobs.isnan(), logprobs.detach(), micro.old_logprobs
+            micro.on_policy[:, None], output.logprobs.detach(), micro.old_logprobs
         )
-        log_ratio = torch.where(micro.mask, logprobs - old_logprobs, 0.0)
-        needs_old = needs_of(self.ratio, RatioNeeds).old_logprobs
-        options = {"old_logprobs": old_logprobs} if needs_old else {}
-        surrogate = self.ratio(log_ratio, micro.advantages, micro.mask, **options)
-        objective = surrogate.objective
-        if (
-            correction := self.correction(old_logprobs, micro.behavior_logprobs, micro.mask)
-        ) is not None:
-            objective = correction.weights * objective
-            log_correction(self.meter, correction, micro.mask)
+        objective = self.objective(micro, output, old_logprobs)
+        c = self.entropy_bonus.coefficient
         if c:
-            objective = objective + c * entropy
+            objective = objective + c * output.entropy
         kl = output.divergence
         if micro.ref_logprobs is not None and self.kl.where == "loss":
-            kl = self.kl(logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
+            kl = self.kl(output.logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
         if kl is not None:
             objective = objective - self.kl.coefficient * kl
             self.meter.mean("train/kl_ref", kl, micro.mask)
-        updates = (log_ratio, old_logprobs, entropy, surrogate.clipped)
+        loss = -self.aggregation(objective, micro.mask, totals)
+        for extension in self.extensions:
+            term = extension.loss_term(micro, output, totals)
+            if term is not None:
+                loss = loss + term
+        if output.values is not None and micro.returns is not None:
+            loss = loss + self.value_loss(micro, output.values, totals)
+        return loss
+
+    def forward_policy(self, micro: Experience) -> PolicyOutput:
+        """Forward the policy, and the critic if there is one, with the outputs that the loss
+        needs."""
+        other = None
+        if self.reference is not None and self.full_kl:
+            other = self.scorer.other(micro, self.reference.policy, self.kl)
+        return self.scorer.forward(
+            micro,
+            self.policy,
+            entropy=self.entropy_bonus.coefficient != 0,
+            other=other,
+            router_logits=any(extension.needs_router_logits for extension in self.extensions),
+        )
+
+    def objective(self, micro: Experience, output: PolicyOutput, old_logprobs: Tensor) -> Tensor:
+        """Return the objective [N, T] of the ratio, weighted by the correction, and log it."""
+        log_ratio = torch.where(micro.mask, output.logprobs - old_logprobs, 0.0)
+        needs_old = needs_of(self.ratio, RatioNeeds).old_logprobs
+        options = {"old_logprobs": old_logprobs} if needs_old else {}
+        surrogate = self.ratio(log_ratio, micro.advantages, micro.mask, **options)
         self.kl_stats += log_update(
             self.meter,
             micro,
-            *updates,
+            log_ratio,
+            old_logprobs,
+            output.entropy,
+            surrogate.clipped,
             self.iteration,
             compare_sampler=self.scorer.is_at_sampling_temperature,
         )
-        loss = -self.aggregation(objective, micro.mask, totals)
-        for extension in self.extensions:
-            if (term := extension.loss_term(micro, output, totals)) is not None:
-                loss = loss + term
-        if values is not None and micro.returns is not None and micro.values is not None:
-            regression, clipped = value_loss(
-                values, micro.values, micro.returns, micro.mask, self.value_clip
-            )
-            self.meter.mean("train/value_loss", regression, micro.mask)
-            self.meter.mean("train/value_clip_fraction", clipped.double(), micro.mask)
-            loss = loss + self.critic_config.coefficient * TokenMean()(
-                regression, micro.mask, totals
-            )
-        return loss
+        correction = self.correction(old_logprobs, micro.behavior_logprobs, micro.mask)
+        if correction is None:
+            return surrogate.objective
+        log_correction(self.meter, correction, micro.mask)
+        return correction.weights * surrogate.objective
 
-    def performance(self) -> dict[str, float]:
-        num_tokens, seconds = (
-            int(self.ranks.reduce(torch.tensor(self.sampled_tokens))),
-            self.timer.seconds,
+    def value_loss(self, micro: Experience, values: Tensor, totals: Totals) -> Tensor:
+        """Return the weighted regression of the critic on the returns."""
+        assert micro.values is not None
+        assert micro.returns is not None
+        regression, clipped = value_loss(
+            values, micro.values, micro.returns, micro.mask, self.value_clip
         )
-        rate = num_tokens / max(seconds["rollout"] + seconds["rollout_ahead"], 1e-9)
-        # The responses of the last iteration may all have been sampled ahead, in the one before.
-        return super().performance() | ({"perf/response_tokens_per_s": rate} if num_tokens else {})
+        self.meter.mean("train/value_loss", regression, micro.mask)
+        self.meter.mean("train/value_clip_fraction", clipped.double(), micro.mask)
+        coefficient: float = self.critic_config.coefficient
+        return coefficient * TokenMean()(regression, micro.mask, totals)
 
-    # Checkpoint
+    # The end of an iteration, preflight and checkpoint
+
+    def sync_rollout(self) -> None:
+        if self.ahead is not None:
+            with self.timer("rollout"):
+                self.ahead.wait()
+        super().sync_rollout()
+
+    def iteration_metrics(self) -> dict[str, float]:
+        seconds = self.timer.seconds["rollout"] + self.timer.seconds["rollout_ahead"]
+        num_tokens = int(self.ranks.reduce(torch.tensor(self.sampled_tokens)))
+        metrics = super().iteration_metrics()
+        if num_tokens:  # all responses of the last iteration may have been sampled ahead
+            metrics["perf/response_tokens_per_s"] = num_tokens / max(seconds, 1e-9)
+        return metrics
+
+    def example_rows(self, responses: Sequence[Response], group: Tensor) -> Experience:
+        batch = self.as_rows(responses, Scores([1.0] * len(responses)), group)
+        batch = self.scorer.add_values(batch)
+        if self.reference is not None and not self.full_kl:
+            batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
+        return replace(batch, advantages=batch.mask.float(), returns=batch.values)
+
+    @property
+    def controllers(self) -> dict[str, Controller]:
+        return {**super().controllers, "entropy_bonus": self.entropy_bonus}
 
     @property
     def stateful(self) -> dict[str, Any]:
-        parts = {"buffer": self.buffer} | (
-            {} if self.reward_scale is None else {"reward_scale": self.reward_scale}
-        )
-        return super().stateful | parts
+        parts = {**super().stateful, "buffer": self.buffer}
+        if self.reward_scale is not None:
+            parts["reward_scale"] = self.reward_scale
+        return parts
 
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"total_batches": self.total_batches}
+    def counters(self) -> dict[str, Any]:
+        return super().counters() | {"total_batches": self.total_batches}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
+    def load_counters(self, state: Mapping[str, Any]) -> None:
+        super().load_counters(state)
         self.total_batches = state["total_batches"]

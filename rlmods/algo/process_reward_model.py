@@ -14,15 +14,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
-from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError, check_bounds
 from rlmods.policy.dropout import set_dropout
 from rlmods.policy.scalar import ScalarModel
 from rlmods.reward.process import tokens_at
-from rlmods.training.collate import collate
-from rlmods.training.metrics import Meter
-from rlmods.training.ranking_metrics import auc
-from rlmods.types import Experience, Prompt, Response, Scores, Totals, objective
+from rlmods.training.collate import collate_unscored
+from rlmods.training.meter import Meter
+from rlmods.training.ranking_metrics import auc, concat_ranks
+from rlmods.types import Experience, Prompt, Response, Totals, objective
 
 
 @dataclass(frozen=True)
@@ -72,17 +71,18 @@ class ProcessRewardModel(Learner):
     def rows(self, prompts: Sequence[Prompt]) -> Experience:
         """Return rows whose `mask` and `steps` are True on the last token of each step, where
         `rewards` are the labels."""
-        responses, ends = zip(*(self.response(prompt) for prompt in prompts), strict=True)
-        scores, group = Scores([0.0] * len(responses)), torch.arange(len(responses))
-        rows = collate(
-            responses, scores, group, policy_version=self.iteration, pad_id=self.scalar.pad_id
-        )
-        steps, labels = torch.zeros_like(rows.mask), torch.zeros_like(rows.rewards)
-        for i, (prompt, columns) in enumerate(zip(prompts, ends, strict=True)):
-            steps[i, columns] = True
-            labels[i, columns] = torch.tensor(
-                [float(label) for label in prompt.meta["step_labels"]]
-            )
+        responses: list[Response] = []
+        ends: list[list[int]] = []
+        for prompt in prompts:
+            response, columns = self.response(prompt)
+            responses.append(response)
+            ends.append(columns)
+        rows = collate_unscored(responses, self.scalar.pad_id, self.iteration)
+        steps = torch.zeros_like(rows.mask)
+        labels = torch.zeros_like(rows.rewards)
+        for i, prompt in enumerate(prompts):
+            steps[i, ends[i]] = True
+            labels[i, ends[i]] = torch.tensor([float(x) for x in prompt.meta["step_labels"]])
         return replace(rows, mask=steps, steps=steps, rewards=labels).to(self.device)
 
     def response(self, prompt: Prompt) -> tuple[Response, list[int]]:
@@ -93,23 +93,18 @@ class ProcessRewardModel(Learner):
             UserError: a step that is empty or shares its last token with another step.
         """
         steps = prompt.meta["steps"]
-        prompt_tokens, tokens = (
-            self.scalar.encode(prompt),
-            self.scalar.encode_response("".join(steps), prompt),
-        )
+        prompt_tokens = self.scalar.encode(prompt)
+        tokens = self.scalar.encode_response("".join(steps), prompt)
         lengths = [len(step) for step in steps]
-        ends = [
-            *tokens_at(self.scalar.decode, tokens, list(accumulate(lengths))[:-1]),
-            len(tokens) - 1,
-        ]
+        ends = tokens_at(self.scalar.decode, tokens, list(accumulate(lengths))[:-1])
+        ends = [*ends, len(tokens) - 1]
         if not all(lengths) or len(set(ends)) < len(steps):
             raise UserError(
                 f"prompt {prompt.id}: a step is empty, or ends within a token; join it with "
                 "its neighbour"
             )
-        return Response(prompt, prompt_tokens, tokens, [0.0] * len(tokens)), [
-            len(prompt_tokens) + end for end in ends
-        ]
+        columns = [len(prompt_tokens) + end for end in ends]
+        return Response(prompt, prompt_tokens, tokens, [0.0] * len(tokens)), columns
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
         logits = self.scalar(micro.tokens)
@@ -119,20 +114,20 @@ class ProcessRewardModel(Learner):
         return TokenMean()(losses, micro.mask, totals)
 
     def measure(self, rows: Experience) -> dict[str, float]:
-        meter, parts = Meter(self.device), []
+        meter = Meter(self.device)
+        parts: dict[str, list[Tensor]] = {"logits": [], "labels": []}
         for micro, _ in self.microbatches(rows):
-            logits, steps = self.scalar(micro.tokens), micro.mask
+            logits = self.scalar(micro.tokens)
+            steps = micro.mask
             meter.mean("val/loss", cross_entropy(logits, micro), steps)
             meter.mean("val/step_accuracy", is_correct(logits, micro.rewards), steps)
-            predicted, labelled = (
-                first_true(steps & (logits < 0)),
-                first_true(steps & (micro.rewards < 0.5)),
-            )
+            predicted = first_true(steps & (logits < 0))
+            labelled = first_true(steps & (micro.rewards < 0.5))
             meter.mean("val/first_error_accuracy", (predicted == labelled).double(), steps.any(1))
-            parts.append((logits[steps], (micro.rewards >= 0.5)[steps]))
-        columns = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
-        logits, labels = (torch.cat(ranks) for ranks in zip(*all_gather(columns), strict=True))
-        return meter.compute() | {"val/auc": auc(logits, labels)}
+            parts["logits"].append(logits[steps])
+            parts["labels"].append((micro.rewards >= 0.5)[steps])
+        x = concat_ranks(parts)
+        return meter.compute() | {"val/auc": auc(x["logits"], x["labels"])}
 
 
 def cross_entropy(logits: Tensor, rows: Experience) -> Tensor:

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from rlmods.algo.learner import Learner
-from rlmods.distributed.collectives import all_gather
 from rlmods.errors import check_bounds
 from rlmods.policy.dropout import set_dropout
 from rlmods.policy.scalar import ScalarModel
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
-from rlmods.training.metrics import Meter
+from rlmods.training.meter import Meter
 from rlmods.training.preference_batch import candidate_scores, collate_preferences
-from rlmods.training.ranking_metrics import auc, calibration_error, correlation
+from rlmods.training.ranking_metrics import auc, calibration_error, concat_ranks, correlation
 from rlmods.types import PreferenceBatch, Prompt, Totals, objective
 
 
@@ -40,8 +39,11 @@ class RewardModelSettings:
     """Probability of the model's dropout in training; validation has none."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "algo", {"centre": (self.centre >= 0, "0 or more")})
-        check_bounds(self, "algo", {"dropout": (0 <= self.dropout < 1, "0 or more and below 1")})
+        rules = {
+            "centre": (self.centre >= 0, "0 or more"),
+            "dropout": (0 <= self.dropout < 1, "0 or more and below 1"),
+        }
+        check_bounds(self, "algo", rules)
 
 
 class RewardModel(Learner):
@@ -90,61 +92,54 @@ class RewardModel(Learner):
 
     def losses(self, scores: Tensor, rows: PreferenceBatch) -> Tensor:
         """Return the loss of each prompt [P]."""
-        loss: Tensor = self.ranking(scores, rows.rank, rows.mask.any(2), rows.margin)
-        return (
-            loss + self.settings.centre * scores.sum(1).square() if self.settings.centre else loss
-        )
+        losses: Tensor = self.ranking(scores, rows.rank, rows.mask.any(2), rows.margin)
+        if self.settings.centre:
+            losses = losses + self.settings.centre * scores.sum(1).square()
+        return losses
 
     def loss(self, micro: PreferenceBatch, totals: Totals) -> Tensor:
-        scores, present = self.scores(micro), micro.mask.any(2)
+        scores = self.scores(micro)
+        present = micro.mask.any(2)
         losses = self.losses(scores, micro)
+        correct = pair_correctness(pairwise_differences(scores, present))
         self.meter.mean("train/loss", losses, present.any(1))
-        self.meter.mean(
-            "train/pair_accuracy",
-            pair_correctness(pairwise_differences(scores, present)),
-            is_better(micro.rank, present),
-        )
+        self.meter.mean("train/pair_accuracy", correct, is_better(micro.rank, present))
         self.meter.mean("train/score", scores, present)
         return losses.sum() / totals.sequences
 
     def measure(self, rows: PreferenceBatch) -> dict[str, float]:
-        meter, parts = Meter(self.device), []
+        meter = Meter(self.device)
+        parts: dict[str, list[Tensor]] = {}
         for micro, _ in self.microbatches(rows):
-            scores, num_tokens, present = self.scores(micro), micro.mask.sum(2), micro.mask.any(2)
-            pairs, differences = (
-                is_better(micro.rank, present),
-                pairwise_differences(scores, present),
-            )
+            scores = self.scores(micro)
+            present = micro.mask.any(2)
+            pairs = is_better(micro.rank, present)
+            differences = pairwise_differences(scores, present)
+            compared = present & pairs.flatten(1).any(1)[:, None]
             meter.mean("val/loss", self.losses(scores, micro), present.any(1))
             meter.mean("val/pair_accuracy", pair_correctness(differences), pairs)
-            compared = present & pairs.flatten(1).any(1)[:, None]
-            parts.append(
-                (
-                    differences[pairs],
-                    scores[present],
-                    num_tokens[present].float(),
-                    scores[compared],
-                    (micro.rank == 0)[compared],
-                )
-            )
-        columns = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
-        differences, score, num_tokens, compared_score, is_best = (
-            torch.cat(x) for x in zip(*all_gather(columns), strict=True)
-        )
+            for name, x in {
+                "difference": differences[pairs],
+                "score": scores[present],
+                "num_tokens": micro.mask.sum(2)[present].float(),
+                "compared_score": scores[compared],
+                "is_best": (micro.rank == 0)[compared],
+            }.items():
+                parts.setdefault(name, []).append(x)
+        columns = concat_ranks(parts)
         if self.settings.zero_mean:
-            self.scalar.metadata["offset"] = float(score.double().mean())
-        both_orders = torch.cat([differences, -differences])
+            self.scalar.metadata["offset"] = float(columns["score"].double().mean())
+        both_orders = torch.cat([columns["difference"], -columns["difference"]])
+        is_first = torch.arange(len(both_orders)) < len(columns["difference"])
         return meter.compute() | {
-            "val/auc": auc(compared_score, is_best),
-            "val/calibration": calibration_error(
-                both_orders.sigmoid(), torch.arange(len(both_orders)) < len(differences)
-            ),
-            "val/length_correlation": correlation(score, num_tokens),
+            "val/auc": auc(columns["compared_score"], columns["is_best"]),
+            "val/calibration": calibration_error(both_orders.sigmoid(), is_first),
+            "val/length_correlation": correlation(columns["score"], columns["num_tokens"]),
         }
 
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"offset": self.scalar.metadata["offset"]}
+    def counters(self) -> dict[str, Any]:
+        return super().counters() | {"offset": self.scalar.metadata["offset"]}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
+    def load_counters(self, state: Mapping[str, Any]) -> None:
+        super().load_counters(state)
         self.scalar.metadata["offset"] = state["offset"]

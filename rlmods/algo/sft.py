@@ -10,7 +10,7 @@ from torch import Tensor
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.policy.base import Policy
-from rlmods.training.metrics import Meter
+from rlmods.training.meter import Meter
 from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Experience, Prompt, Totals
 

@@ -22,7 +22,7 @@ from rlmods.run import wrap_write_errors, write_summary
 from rlmods.run.card import model_card
 from rlmods.run.directory import RunDir
 from rlmods.run.saved import SavedRun
-from rlmods.training.metrics import peak_memory_mb
+from rlmods.training.timer import peak_memory_mb
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner

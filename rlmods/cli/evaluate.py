@@ -39,10 +39,10 @@ from rlmods.protocols import ChecksPolicy
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.reward import Neural
 from rlmods.rollout.turns import find_prompt_without_episode, over_turns
-from rlmods.training.collate import collate, generate
+from rlmods.training.collate import collate_unscored, generate
 from rlmods.training.evaluation import values_by_prompt
 from rlmods.training.segments import forward
-from rlmods.types import Prompt, Response, Scores
+from rlmods.types import Prompt, Response
 
 RUN_KEYS = ("data", "reward", "rollout", "environment", "validation", "seed")
 """Groups and settings taken from the run's configuration unless they are overridden."""
@@ -250,10 +250,7 @@ def kl_from(
         )
     rollout.sync(policy, iteration=0)
     responses = generate(rollout, prompts, samples=samples, iteration=0)
-    scores, group = Scores([0.0] * len(responses)), torch.arange(len(responses))
-    rows = collate(responses, scores, group, policy_version=0, pad_id=policy.pad_id).to(
-        policy.device
-    )
+    rows = collate_unscored(responses, policy.pad_id).to(policy.device)
     total = 0.0
     for indices in pack(rows.forward_tokens, token_budget):
         micro = rows.select(indices).trim()

@@ -31,7 +31,6 @@ from rlmods.run.saved_form import saved_form
 from rlmods.run.secrets import clean_urls
 from rlmods.training.allocator import keep_freed_memory
 from rlmods.training.out_of_memory import (
-    advise,
     explain_out_of_memory,
     is_out_of_memory,
     out_of_memory,
@@ -164,9 +163,8 @@ def train(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> 
             raise
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
-            raise out_of_memory(
-                learner.timer.phase, error, lambda stage: advise(stage, learner)
-            ) from error
+            advise = learner.preflight.advise
+            raise out_of_memory(learner.timer.phase, error, advise) from error
         if not is_lost_connection(error):
             raise
         if not graceful_stop(trainer).interrupted_with_other_ranks():

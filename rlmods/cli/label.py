@@ -23,14 +23,7 @@ all rows of `out`.
     python -m rlmods.label --kappa FILE_A FILE_B
 
 prints the agreement of two judges of the same candidates: Cohen's kappa over the pairs with a
-verdict of both, dropped rows included.
-
-    python -m rlmods.label --offenders RUN [out=offenders.jsonl]
-
-writes preferences from the alerts of a run's hacking monitor (`hacking.jsonl`): each response of an
-alert below a response to the same prompt in the same iteration (`samples/`) with a higher gold
-score, by the reward term `gold`, or by correctness without such a term. A reward model that is
-trained on them too (`data=preferences data.train=offenders.jsonl`) scores such responses lower."""
+verdict of both, dropped rows included."""
 
 from __future__ import annotations
 
@@ -61,9 +54,7 @@ from rlmods.judge.chat import NoReplyError
 from rlmods.needs import JudgeNeeds, needs_of
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.protocols import counts_of
-from rlmods.run import atomic_write, dumps
 from rlmods.run.jsonl import read_rows
-from rlmods.training.offenders import offender_pairs
 from rlmods.types import Prompt, Response
 
 ROWS_PER_CALL = 64
@@ -195,59 +186,6 @@ def kappa(first: str, second: str) -> dict[str, Any]:
         "agreement": agreement,
         "kappa": cohens_kappa(*verdicts),
     }
-
-
-def offenders(source: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """Write preferences from the alerts of a run and return the summary to print.
-
-    Raises:
-        UserError: an unknown setting, the output exists, the run has no alerts, or none of its
-        offenders has a better response.
-    """
-    settings = dict(override.partition("=")[::2] for override in overrides)
-    if unknown := sorted(settings.keys() - {"out"}):
-        raise UserError(f"{unknown[0]}: no such setting of --offenders: type out=FILE")
-    run, path = Path(source).expanduser(), Path(settings.get("out", "offenders.jsonl")).expanduser()
-    if path.exists():
-        raise UserError(f"{path} exists: type another out=FILE")
-    alerts = read_rows(run / "hacking.jsonl")
-    if not alerts:
-        raise UserError(
-            f"{run}/hacking.jsonl: no such file, or no alerts in it; callbacks.hacking writes "
-            "it in online runs"
-        )
-    pairs, seen, num_offenders = list[dict[str, Any]](), set[tuple[Any, ...]](), 0
-    for alert in alerts:
-        keyed = {(alert["iteration"], row["id"], row["response"]): row for row in alert["rows"]}
-        # an earlier alert may have pointed to it
-        rows = [row for key, row in keyed.items() if key not in seen]
-        seen.update(keyed)
-        num_offenders += len(rows)
-        responses = read_rows(run / "samples" / f"iteration_{alert['iteration']:06d}.jsonl")
-        made = offender_pairs(rows, [*responses, *alert["rows"]])
-        pairs += [
-            pair
-            | {
-                "id": f"{pair['id']}-{alert['kind']}",
-                "kind": alert["kind"],
-                "iteration": alert["iteration"],
-            }
-            for pair in made
-        ]
-    if not pairs:
-        advice = "log all responses with callbacks.samples.every=1, and correctness or a term gold"
-        raise UserError(
-            f"{run}: none of {num_offenders} offenders has a response to the same prompt with "
-            f"a higher gold score: {advice}"
-        )
-    atomic_write(path, "".join(dumps(pair) + "\n" for pair in pairs))
-    counts = {
-        "alerts": len(alerts),
-        "offenders": num_offenders,
-        "pairs": len(pairs),
-        "without_better": num_offenders - len(pairs),
-    }
-    return {"out": str(path), **counts}
 
 
 def _candidates(path: Path, *more: Path) -> list[dict[str, Any]]:
@@ -383,13 +321,6 @@ def _summary(output: Output) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     def action() -> dict[str, Any]:
-        if arguments[0] == "--offenders":
-            if len(arguments) < 2:
-                raise UserError(
-                    "--offenders reads the alerts of a run: python -m rlmods.label "
-                    "--offenders RUN out=FILE"
-                )
-            return offenders(arguments[1], arguments[2:])
         if arguments[0] != "--kappa":
             return label(arguments[0], arguments[1:])
         if len(arguments) != 3:

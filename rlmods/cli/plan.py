@@ -33,7 +33,7 @@ from rlmods.policy import Policy
 from rlmods.policy.linear_logprobs import logits_per_chunk
 from rlmods.rollout import Local
 from rlmods.rollout.turns import MultiTurn, num_added_tokens
-from rlmods.training.row_shape import row_shape
+from rlmods.training.preflight import row_shape
 
 USABLE = 0.9
 """Fraction of GPU memory for tensors."""

@@ -54,7 +54,8 @@ from rlmods.run.saved import SavedRun
 from rlmods.training.collate import collate
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension
-from rlmods.training.metrics import Meter, equal_runs
+from rlmods.training.meter import Meter
+from rlmods.training.sample_log import equal_runs
 from rlmods.training.train_step import Loss, TrainStep
 from rlmods.types import Experience, Response, Scores
 
@@ -186,7 +187,7 @@ class Comparison(Extension):
         )
         loop.step.observer = self.on_step
 
-    def on_scores(self, responses: Sequence[Response], scores: Scores) -> None:
+    def on_responses(self, responses: Sequence[Response], scores: Scores) -> None:
         self.responses.append(responses)
 
     def before_update(self, batch: Experience) -> Experience:

@@ -36,14 +36,9 @@ class Batch:
 
     def __post_init__(self) -> None:
         counts = ("prompts", "samples", "epochs", "minibatches", "token_budget", "max_nonfinite")
-        check_bounds(
-            self, "batch", {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
-        )
-        check_bounds(
-            self,
-            "batch",
-            {"max_norm": (self.max_norm > 0, "positive; batch.max_norm=inf switches clipping off")},
-        )
+        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
+        off = "positive; batch.max_norm=inf switches clipping off"
+        check_bounds(self, "batch", {**rules, "max_norm": (self.max_norm > 0, off)})
 
     def runs_preflight(self, device: torch.device) -> bool:
         """Return True if the largest microbatches run before the first iteration on this device."""

@@ -26,8 +26,8 @@ class SampleBuffer:
 
     def push(self, batch: Experience, keep: Tensor) -> None:
         """Add one generation batch. `keep` [N] is True on the rows of kept groups."""
-        self.kept = _append(self.kept, batch.select(keep))
-        self.rejected = _append(self.rejected, batch.select(~keep))
+        self.kept = append(self.kept, batch.select(keep))
+        self.rejected = append(self.rejected, batch.select(~keep))
         self.num_pushed += 1
 
     @property
@@ -47,25 +47,23 @@ class SampleBuffer:
         oldest = torch.unique(self.kept.group)[:num_groups]
         spare = torch.unique(self.rejected.group)[: num_groups - len(oldest)]
         popped = torch.isin(self.kept.group, oldest)
-        rows = [
-            self.kept.select(popped),
-            self.rejected.select(torch.isin(self.rejected.group, spare)).without_loss(),
-        ]
+        rows = self.kept.select(popped)
+        filling = self.rejected.select(torch.isin(self.rejected.group, spare)).without_loss()
         self.kept = self.kept.select(~popped)
-        return Experience.concat(rows)
+        return Experience.concat([rows, filling])
 
     def keep_newest(self, num_groups: int) -> Experience:
         """Drop all kept groups except the `num_groups` newest, and return these."""
         assert self.kept is not None
         groups = torch.unique(self.kept.group)
-        self.kept = self.kept.select(
-            torch.isin(self.kept.group, groups[max(0, len(groups) - num_groups) :])
-        )
+        newest = groups[max(0, len(groups) - num_groups) :]
+        self.kept = self.kept.select(torch.isin(self.kept.group, newest))
         return self.kept
 
     def end_iteration(self) -> None:
         """Drop rejected groups and reset the number of generation batches."""
-        self.rejected, self.num_pushed = None, 0
+        self.rejected = None
+        self.num_pushed = 0
 
     def rank_state(self) -> dict[str, Any]:
         """Return the kept groups of this rank, for the checkpoint."""
@@ -78,6 +76,6 @@ class SampleBuffer:
         self.kept = reshard_rows(states, rank, world_size)
 
 
-def _append(rows: Experience | None, more: Experience) -> Experience:
+def append(rows: Experience | None, more: Experience) -> Experience:
     """Concatenate rows on the device of `more`; those of a checkpoint were loaded on the CPU."""
     return more if rows is None else Experience.concat([rows.to(more.tokens.device), more])

@@ -46,11 +46,8 @@ class CreditAssignment:
         """Return the scores with the rewards that the estimator reads: correctness, or the `scaled`
         values and the rewards by step."""
         if self.needs.correctness:
-            rewards = replace(
-                scores,
-                values=[None if math.isnan(x) else x for x in correctness(scores).tolist()],
-                tokens=None,
-            )
+            values = [None if math.isnan(x) else x for x in correctness(scores).tolist()]
+            rewards = replace(scores, values=values, tokens=None)
         else:
             rewards = replace(scores, values=scaled)
         if self.needs.outcomes and scores.step_tokens is not None:
@@ -91,12 +88,11 @@ class CreditAssignment:
         if needs_of(ratio, RatioNeeds).level != "sequence":
             return
         if ranks.reduce(differs_by_token(batch.advantages, batch.mask).any(), "max"):
-            estimator = type(self.advantage).__name__
-            problem = (
+            raise UserError(
                 f"{type(ratio).__name__} has one ratio per response and would average advantages "
-                f"of {estimator} that differ by token"
+                f"of {type(self.advantage).__name__} that differ by token: type "
+                "ratio=sequence_token"
             )
-            raise UserError(f"{problem}: type ratio=sequence_token")
 
     def _options(self, batch: Experience, scores: Scores) -> dict[str, Tensor]:
         """Return the further arguments that the estimator declares.

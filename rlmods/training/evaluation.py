@@ -16,9 +16,12 @@ from rlmods.grading.grader.style import MAX_CHARS
 from rlmods.grading.grader.values import plain_number
 from rlmods.policy.base import Policy
 from rlmods.reward.scores import as_scores
+from rlmods.rollout.turns import MultiTurn
 from rlmods.training.collate import generate
-from rlmods.training.metrics import Meter, log_by_source, log_turns, sample_row, values_and_mask
-from rlmods.types import Prompt, Response
+from rlmods.training.meter import Meter
+from rlmods.training.metrics import log_by_source, log_lengths, log_turns, values_and_mask
+from rlmods.training.sample_log import sample_row
+from rlmods.types import Prompt, Response, Scores
 
 X = TypeVar("X")
 
@@ -60,28 +63,25 @@ def majority_correct(answers: Sequence[str | None], correct: Sequence[bool | Non
     """
     votes: dict[str | Fraction, list[bool]] = {}
     for answer, is_correct in zip(answers, correct, strict=True):
-        if answer is not None and is_correct is not None:
-            text = answer.strip()
-            number = plain_number(text) if len(text) <= MAX_CHARS else None
-            votes.setdefault(text if number is None else number, []).append(is_correct)
+        if answer is None or is_correct is None:
+            continue
+        text = answer.strip()
+        number = plain_number(text) if len(text) <= MAX_CHARS else None
+        votes.setdefault(text if number is None else number, []).append(is_correct)
     if not votes:
         return None if all(x is None for x in correct) else 0.0
-    most = max(map(len, votes.values()))
-    winners = [sum(x) / most for x in votes.values() if len(x) == most]
+    most = max(len(group) for group in votes.values())
+    winners = [sum(group) / most for group in votes.values() if len(group) == most]
     return sum(winners) / len(winners)
 
 
 def extracted_answers(columns: Mapping[str, Sequence[Any]]) -> Sequence[Any] | None:
     """Return the column of the answers that a reward, or the first term of a sum that has one,
     extracts from the responses."""
-    return next(
-        (
-            column
-            for name, column in columns.items()
-            if name == "extracted" or name.endswith("/extracted")
-        ),
-        None,
-    )
+    for name, column in columns.items():
+        if name == "extracted" or name.endswith("/extracted"):
+            return column
+    return None
 
 
 def values_by_prompt(
@@ -110,28 +110,43 @@ def _of_set(name: str, metrics: Mapping[str, X]) -> dict[str, X]:
 def _values_by_prompt(
     rows: Sequence[Mapping[str, Any]], samples: int, pass_at: Sequence[int]
 ) -> dict[str, list[float]]:
-    greedy = [row for row in rows if row["temperature"] == 0]
-    sampled = [row for row in rows if row["temperature"] != 0]
-    found: dict[str, list[float | None]] = {"val/accuracy": [row["correct"] for row in greedy]}
+    found: dict[str, list[float]] = {}
+
+    def add(name: str, value: float | None) -> None:
+        if value is not None:
+            found.setdefault(name, []).append(float(value))
+
+    sampled = []
+    for row in rows:
+        if row["temperature"] == 0:
+            add("val/accuracy", row["correct"])
+        else:
+            sampled.append(row)
     for start in range(0, len(sampled), max(1, samples)):
         group = sampled[start : start + samples]
         correct = [row["correct"] for row in group]
         graded = [float(x) for x in correct if x is not None]
+        if graded:
+            add(f"val/mean@{samples}", sum(graded) / len(graded))
         answers = extracted_answers({name: [row[name] for row in group] for name in group[0]})
-        values = {
-            f"val/mean@{samples}": sum(graded) / len(graded) if graded else None,
-            **{
-                f"val/pass@{k}": pass_at_k(len(graded), sum(x > 0 for x in graded), k)
-                if graded
-                else None
-                for k in (*pass_at, samples)
-            },
-            f"val/maj@{samples}": None if answers is None else majority_correct(answers, correct),
-        }
-        for name, value in values.items():
-            found.setdefault(name, []).append(value)
-    known = {name: [float(x) for x in column if x is not None] for name, column in found.items()}
-    return {name: column for name, column in known.items() if column}
+        for name, value in _sampled_values(correct, answers, (*pass_at, samples)).items():
+            add(f"val/{name}", value)
+    return found
+
+
+def _sampled_values(
+    correct: Sequence[bool | None], answers: Sequence[Any] | None, ks: Sequence[int]
+) -> dict[str, float | None]:
+    """Return pass@k for each k and, given the extracted answers, maj@k for the last one, of the
+    responses to one prompt; None if no response is graded."""
+    graded = [x for x in correct if x is not None]
+    num_correct = sum(x > 0 for x in graded)
+    values: dict[str, float | None] = {}
+    for k in ks:
+        values[f"pass@{k}"] = pass_at_k(len(graded), num_correct, k) if graded else None
+    if answers is not None:
+        values[f"maj@{ks[-1]}"] = majority_correct(answers, correct)
+    return values
 
 
 @dataclass(frozen=True)
@@ -172,24 +187,18 @@ class Validation:
     null: none."""
 
     def __post_init__(self) -> None:
+        at_least_one = "null or at least 1"
+        pass_at = all(isinstance(k, int) and 1 <= k <= self.samples for k in self.pass_at)
+        above = "above 0; the greedy answers are in val/accuracy"
         rules = {
-            "every": (self.every is None or self.every >= 1, "null or at least 1"),
+            "every": (self.every is None or self.every >= 1, at_least_one),
             "samples": (self.samples >= 0, "0 or more"),
-            "temperature": (
-                self.temperature > 0,
-                "above 0; the greedy answers are in val/accuracy",
-            ),
+            "temperature": (self.temperature > 0, above),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
             "top_k": (self.top_k >= 0, "0 or more"),
-            "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "null or at least 1"),
-            "pass_at": (
-                all(isinstance(k, int) and 1 <= k <= self.samples for k in self.pass_at),
-                "from 1 to validation.samples",
-            ),
-            "max_prompts": (
-                self.max_prompts is None or self.max_prompts >= 1,
-                "null or at least 1",
-            ),
+            "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, at_least_one),
+            "pass_at": (pass_at, "from 1 to validation.samples"),
+            "max_prompts": (self.max_prompts is None or self.max_prompts >= 1, at_least_one),
         }
         check_bounds(self, "validation", rules)
 
@@ -264,67 +273,60 @@ class Validation:
         samples: int,
         iteration: int,
     ) -> list[dict[str, Any]]:
+        """Log the metrics of responses to these prompts, and return the rows of the sample log."""
         rollout.sync(policy, iteration=iteration)
         responses = generate(rollout, prompts, samples=samples, iteration=0)
         scores = as_scores(reward(responses), len(responses), "reward")
         for name, count in scores.counts.items():
             meter.sum(f"val/reward/{name}", count)
         if rollout.temperature == 0:
-            log_by_source(meter, "val", responses, scores)
-            for name, values in scores.terms.items():
-                meter.mean(f"val/reward/{name}", *values_and_mask(values))
-            if "gold" in scores.terms:
-                meter.mean("val/gold_reward", *values_and_mask(scores.terms["gold"]))
-            meter.mean(
-                "val/response_tokens", torch.tensor([float(r.num_sampled) for r in responses])
-            )
-            meter.mean(
-                "val/truncated_fraction",
-                torch.tensor([float(r.finish == "length") for r in responses]),
-            )
-            log_turns(meter, "val", responses)
+            _log_greedy(meter, responses, scores)
         elif scores.correct is not None:
-            correct, graded = values_and_mask(scores.correct)
-            meter.mean(f"val/mean@{samples}", correct, graded)
-            num_correct = (correct > 0).view(len(prompts), samples).sum(1).tolist()
-            num_graded = graded.view(len(prompts), samples).sum(1).tolist()
-            any_graded = graded.view(len(prompts), samples).any(1)
-            ks = (*self.pass_at, samples)
-            by_prompt = {
-                f"val/pass@{k}": torch.tensor(
-                    [pass_at_k(n, c, k) for n, c in zip(num_graded, num_correct, strict=True)]
-                )
-                for k in ks
-            }
-            if (answers := extracted_answers(scores.columns)) is not None:
-                starts = range(0, len(responses), samples)
-                votes = [
-                    majority_correct(answers[i : i + samples], scores.correct[i : i + samples])
-                    for i in starts
-                ]
-                by_prompt[f"val/maj@{samples}"] = values_and_mask(votes)[0]
-            for name, x in by_prompt.items():
-                meter.mean(name, x, any_graded)
-            for source in sorted(
-                {prompt.source for prompt in prompts if prompt.source is not None}
-            ):
-                own = torch.tensor([prompt.source == source for prompt in prompts])
-                meter.mean(
-                    f"val/mean@{samples}/{source}", correct, graded & own.repeat_interleave(samples)
-                )
-                for name, x in by_prompt.items():
-                    meter.mean(f"{name}/{source}", x, any_graded & own)
-        return [
-            sample_row(r, scores, i) | {"temperature": rollout.temperature}
-            for i, r in enumerate(responses)
-        ]
+            self._log_samples(meter, prompts, scores)
+        rows = []
+        for i, response in enumerate(responses):
+            rows.append(sample_row(response, scores, i) | {"temperature": rollout.temperature})
+        return rows
+
+    def _log_samples(self, meter: Meter, prompts: Sequence[Prompt], scores: Scores) -> None:
+        """Log mean@k, pass@k and maj@k, over all prompts and by their source."""
+        assert scores.correct is not None
+        k = self.samples
+        answers = extracted_answers(scores.columns)
+        columns: dict[str, list[float | None]] = {}
+        for start in range(0, len(scores), k):
+            group = slice(start, start + k)
+            own_answers = None if answers is None else answers[group]
+            values = _sampled_values(scores.correct[group], own_answers, (*self.pass_at, k))
+            for name, value in values.items():
+                columns.setdefault(name, []).append(value)
+        correct, graded = values_and_mask(scores.correct)
+        meter.mean(f"val/mean@{k}", correct, graded)
+        for name, column in columns.items():
+            meter.mean(f"val/{name}", *values_and_mask(column))
+        for source in sorted({x.source for x in prompts if x.source is not None}):
+            own = torch.tensor([prompt.source == source for prompt in prompts])
+            meter.mean(f"val/mean@{k}/{source}", correct, graded & own.repeat_interleave(k))
+            for name, column in columns.items():
+                of_prompt, known = values_and_mask(column)
+                meter.mean(f"val/{name}/{source}", of_prompt, known & own)
+
+
+def _log_greedy(meter: Meter, responses: Sequence[Response], scores: Scores) -> None:
+    """Log the metrics of greedy responses."""
+    log_by_source(meter, "val", responses, scores)
+    for name, values in scores.terms.items():
+        meter.mean(f"val/reward/{name}", *values_and_mask(values))
+    if "gold" in scores.terms:
+        meter.mean("val/gold_reward", *values_and_mask(scores.terms["gold"]))
+    log_lengths(meter, "val", responses)
+    log_turns(meter, "val", responses)
 
 
 def with_settings(rollout: Any, **settings: Any) -> Any:
     """Return a copy of the rollout with other sampling settings; settings that it does not have are
     ignored."""
-    if hasattr(rollout, "with_settings"):  # a rollout that samples with another one
+    if isinstance(rollout, MultiTurn):
         return rollout.with_settings(**settings)
-    return replace(
-        rollout, **{name: value for name, value in settings.items() if hasattr(rollout, name)}
-    )
+    known = {name: value for name, value in settings.items() if hasattr(rollout, name)}
+    return replace(rollout, **known)

@@ -25,13 +25,14 @@ def parameter_groups(name: str, network: nn.Module, **settings: Any) -> list[dic
     for x in trained:
         if torch.finfo(x.dtype).bits < 32:
             dtype = str(x.dtype).removeprefix("torch.")
-            advice = "train float32 weights with trainer.precision=bf16-mixed, or type adapter=lora"
             raise UserError(
-                f"the weights of {name} are {dtype}, and rounding loses most updates at the "
-                f"usual learning rates: {advice}"
+                f"the weights of {name} are {dtype}, and rounding loses most updates at the usual "
+                "learning rates: train float32 weights with trainer.precision=bf16-mixed, or type "
+                "adapter=lora"
             )
-    groups = [
-        {"params": [x for x in trained if x.ndim > 1], **settings},
-        {"params": [x for x in trained if x.ndim <= 1], "weight_decay": 0.0, **settings},
-    ]
-    return [group for group in groups if group["params"]]
+    matrices = [x for x in trained if x.ndim > 1]
+    vectors = [x for x in trained if x.ndim <= 1]
+    groups = [{"params": matrices, **settings}] if matrices else []
+    if vectors:
+        groups.append({"params": vectors, "weight_decay": 0.0, **settings})
+    return groups

@@ -18,26 +18,23 @@ def collate_preferences(prompts: Sequence[Prompt], tokenizer: TokenizerMixin) ->
 
     A prompt without a margin among others with one gets 0. A prompt with fewer candidates than
     another is filled up with padding."""
-    responses = []
+    responses: list[list[list[int]]] = []
+    margins: list[float] = []
     for prompt in prompts:
         candidates = prompt.meta["candidates"]
         finished = prompt.meta.get("finished") or [True] * len(candidates)
-        pairs = zip(candidates, finished, strict=True)
-        responses.append(
-            [
-                tokenizer.encode_response(text, prompt, finished=is_finished)
-                for text, is_finished in pairs
-            ]
-        )
-    ranks = [list(prompt.meta["ranks"]) for prompt in prompts]
-    margins = [prompt.meta.get("margin") for prompt in prompts]
-    margin = (
-        None
-        if all(m is None for m in margins)
-        else torch.tensor([float(m or 0.0) for m in margins])
-    )
+        encoded = []
+        for text, is_finished in zip(candidates, finished, strict=True):
+            encoded.append(tokenizer.encode_response(text, prompt, finished=is_finished))
+        responses.append(encoded)
+        margins.append(float(prompt.meta.get("margin") or 0.0))
+    has_margins = any(prompt.meta.get("margin") is not None for prompt in prompts)
     return pad_preferences(
-        [tokenizer.encode(prompt) for prompt in prompts], responses, ranks, tokenizer.pad_id, margin
+        [tokenizer.encode(prompt) for prompt in prompts],
+        responses,
+        [list(prompt.meta["ranks"]) for prompt in prompts],
+        tokenizer.pad_id,
+        torch.tensor(margins) if has_margins else None,
     )
 
 
@@ -60,7 +57,8 @@ def pad_preferences(
         for k, response in enumerate(group):
             lengths[p, k] = len(prompts[p]) + len(response)
     tokens = torch.full((*lengths.shape, int(lengths.max())), pad_id)
-    mask, rank = torch.zeros(tokens.shape, dtype=torch.bool), torch.zeros_like(lengths)
+    mask = torch.zeros(tokens.shape, dtype=torch.bool)
+    rank = torch.zeros_like(lengths)
     for p, group in enumerate(responses):
         for k, response in enumerate(group):
             tokens[p, k, : lengths[p, k]] = torch.tensor([*prompts[p], *response])
@@ -72,23 +70,22 @@ def pad_preferences(
 def candidate_scores(network: ScalarModel, rows: PreferenceBatch) -> Tensor:
     """Return the pooled score of each response [P, K], without the model's offset; 0 for missing
     candidates."""
-    scores, mask = network(rows.tokens.flatten(0, 1)), rows.mask.flatten(0, 1)
-    return pool(scores, mask, network.metadata.get("pooling", "last")).view(rows.rank.shape)
+    scores = network(rows.tokens.flatten(0, 1))
+    pooling = network.metadata.get("pooling", "last")
+    return pool(scores, rows.mask.flatten(0, 1), pooling).view(rows.rank.shape)
 
 
 def shift_responses(rows: PreferenceBatch, context_length: int) -> PreferenceBatch:
-    """Pair every prompt with the responses to the next one (the last with those to the first),
-    truncated to `context_length` tokens."""
-    start = rows.lengths - rows.mask.sum(2)
-    first = start.argmax(1)  # missing candidates have no prompt tokens
-    prompts = [rows.tokens[p, k, : start[p, k]].tolist() for p, k in enumerate(first.tolist())]
-    responses = [
-        [row[mask].tolist() for row, mask in zip(*group, strict=True)]
-        for group in zip(rows.tokens, rows.mask, strict=True)
-    ]
-    shifted = responses[1:] + responses[:1]
-    truncated = [
-        [ids[: context_length - len(prompt)] for ids in group]
-        for prompt, group in zip(prompts, shifted, strict=True)
-    ]
-    return pad_preferences(prompts, truncated, rows.rank.tolist(), 0)
+    """Pair every prompt with the responses to the next one (the last with the responses to the
+    first), truncated to `context_length` tokens."""
+    starts = rows.lengths - rows.mask.sum(2)
+    prompts: list[list[int]] = []
+    for p, first in enumerate(starts.argmax(1).tolist()):  # missing candidates have no prompt
+        prompts.append(rows.tokens[p, first, : starts[p, first]].tolist())
+    responses: list[list[list[int]]] = []
+    for p, prompt in enumerate(prompts):
+        other = (p + 1) % len(prompts)
+        limit = context_length - len(prompt)
+        masked = zip(rows.tokens[other], rows.mask[other], strict=True)
+        responses.append([row[mask].tolist()[:limit] for row, mask in masked])
+    return pad_preferences(prompts, responses, rows.rank.tolist(), 0)

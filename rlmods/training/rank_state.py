@@ -4,7 +4,8 @@ number of ranks."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,32 +29,24 @@ def reshard_rows(states: Sequence[Columns], rank: int, world_size: int) -> Exper
     With an unchanged number of ranks each gets its own rows. Otherwise whole groups are distributed
     round-robin in the order in which they were sampled, with ids below those of all later
     groups."""
-    # Checkpoints written before rows were sampled ahead have no `sampler_version`.
-    held = [
-        None if not part else Experience(**{"sampler_version": part["policy_version"], **part})
-        for part in states
-    ]  # type: ignore[arg-type]
+    held = [Experience(**part) if part else None for part in states]  # type: ignore[arg-type]
     if len(held) == world_size:
         return held[rank]
-    indices = [
-        _enumerate(part.group) if part is not None else torch.zeros(0, dtype=torch.long)
-        for part in held
-    ]
     # The k-th groups of all ranks were sampled at about the same time: interleave the ranks.
-    order = [index * len(held) + i for i, index in enumerate(indices)]
-    parts = [part for part in held if part is not None]
+    parts: list[Experience] = []
+    order: list[Tensor] = []
+    for i, part in enumerate(held):
+        if part is not None:
+            parts.append(part)
+            order.append(_enumerate(part.group) * len(held) + i)
     if not parts:
         return None
     groups = _enumerate(torch.cat(order))
     num_groups = int(groups.max()) + 1
-    rows = Experience.concat(parts)
-    rows = rows.select(groups % world_size == rank)
-    own_groups = groups[groups % world_size == rank]
-    return (
-        None
-        if not len(rows)
-        else Experience(**dict(rows.tensors()) | {"group": own_groups - num_groups})
-    )  # type: ignore[arg-type]
+    own = groups % world_size == rank
+    if not own.any():
+        return None
+    return replace(Experience.concat(parts).select(own), group=groups[own] - num_groups)
 
 
 def reshard(items: Sequence[Sequence[T]], rank: int, world_size: int) -> list[T]:
@@ -66,5 +59,5 @@ def reshard(items: Sequence[Sequence[T]], rank: int, world_size: int) -> list[T]
 
 def _enumerate(x: Tensor) -> Tensor:
     """Replace each value by its index among the sorted distinct values."""
-    _, index = torch.unique(x, return_inverse=True)
-    return cast(Tensor, index)
+    index: Tensor = torch.unique(x, return_inverse=True)[1]
+    return index

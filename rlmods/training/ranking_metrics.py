@@ -6,9 +6,20 @@ which 20 and 25 are a tie, and its Pearson correlation of a constant is NaN with
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from rlmods.distributed.collectives import all_gather
+
+
+def concat_ranks(parts: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
+    """Return each list of tensors as one, over all ranks, on the CPU."""
+    own = {name: torch.cat(list(tensors)).cpu() for name, tensors in parts.items()}
+    ranks = all_gather(own)
+    return {name: torch.cat([of_rank[name] for of_rank in ranks]) for name in own}
 
 
 def auc(scores: Float[Tensor, " N"], positive: Bool[Tensor, " N"]) -> float:

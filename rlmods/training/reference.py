@@ -68,11 +68,11 @@ class Reference:
             UserError: the model and the policy have different weights, so that one cannot be copied
             to the other.
         """
-        own, others = (
-            {name: x.shape for name, x in p.trainable_tensors().items()}
-            for p in (self.policy, policy)
-        )
-        if own != others:
+
+        def shapes(model: Policy) -> dict[str, torch.Size]:
+            return {name: x.shape for name, x in model.trainable_tensors().items()}
+
+        if shapes(self.policy) != shapes(policy):
             raise UserError(
                 "algo.reference_every copies the policy to the reference, which is another "
                 "kind of model: type reference=policy"
@@ -85,12 +85,11 @@ class Reference:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the fingerprint of the model as it was loaded and, if it moves, its weights."""
-        weights = (
-            {name: x.detach() for name, x in self.policy.trainable_tensors().items()}
-            if self.moves
-            else {}
-        )
-        return {"origin": self.fingerprint} | ({"weights": to_full(weights)} if self.moves else {})
+        state: dict[str, Any] = {"origin": self.fingerprint}
+        if self.moves:
+            weights = self.policy.trainable_tensors()
+            state["weights"] = to_full({name: x.detach() for name, x in weights.items()})
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the weights of a moving reference, or verify that the model is the one that the run

@@ -10,8 +10,8 @@ import torch
 
 from rlmods.judge import rankings
 from rlmods.protocols import Judge, counts_of
-from rlmods.training.metrics import Meter
-from rlmods.types import Response
+from rlmods.training.meter import Meter
+from rlmods.types import Prompt, Response
 
 T = TypeVar("T")
 
@@ -28,11 +28,8 @@ class RankedResponses:
     def preferences(self) -> list[tuple[Response, int]]:
         """Ranked responses if one is better than another; otherwise empty, because equal ranks
         carry no preference."""
-        ranked = [
-            (r, rank)
-            for r, rank in zip(self.responses, self.ranks, strict=True)
-            if rank is not None
-        ]
+        pairs = zip(self.responses, self.ranks, strict=True)
+        ranked = [(response, rank) for response, rank in pairs if rank is not None]
         return ranked if len({rank for _, rank in ranked}) > 1 else []
 
 
@@ -50,23 +47,25 @@ def rank_responses(
     Logs `judge/unjudged_fraction` of the responses, `judge/flat_group_fraction` of the prompts, and
     the judge's own counts."""
     counts_before = counts_of(judge)
-    distinct = [
-        list({(r.text, r.finish): r for r in group if r.tokens}.values()) for group in groups
-    ]
-    to_rank = [group for group in distinct if len(group) > 1]
-    results = iter(rankings(judge, [(group[0].prompt, group) for group in to_rank]))
-    ranked = [
-        RankedResponses(group, next(results)[0] if len(group) > 1 else [0] * len(group))
-        for group in distinct
-    ]
-    meter.mean(
-        "judge/unjudged_fraction",
-        torch.tensor([float(rank is None) for group in ranked for rank in group.ranks]),
-    )
-    meter.mean(
-        "judge/flat_group_fraction",
-        torch.tensor([float(not group.preferences) for group in ranked]),
-    )
+    distinct: list[list[Response]] = []
+    to_rank: list[tuple[Prompt, list[Response]]] = []
+    for group in groups:
+        by_text = {(r.text, r.finish): r for r in group if r.tokens}
+        distinct.append(list(by_text.values()))
+        if len(by_text) > 1:
+            to_rank.append((group[0].prompt, distinct[-1]))
+    results = iter(rankings(judge, to_rank))
+    ranked: list[RankedResponses] = []
+    unjudged: list[float] = []
+    for responses in distinct:
+        ranks: list[int | None] = [0] * len(responses)
+        if len(responses) > 1:
+            ranks = next(results)[0]
+        ranked.append(RankedResponses(responses, ranks))
+        unjudged += [float(rank is None) for rank in ranks]
+    flat = [float(not group.preferences) for group in ranked]
+    meter.mean("judge/unjudged_fraction", torch.tensor(unjudged))
+    meter.mean("judge/flat_group_fraction", torch.tensor(flat))
     for event, count in counts_of(judge).items():
         meter.sum(f"judge/{event}", count - counts_before[event])
     return ranked

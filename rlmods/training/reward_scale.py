@@ -49,7 +49,8 @@ class RewardScale:
             return
         mean = float(ranks.reduce(scored.sum())) / count
         squares = float(ranks.reduce((scored - mean).square().sum()))
-        total, delta = self.count + count, mean - self.mean
+        total = self.count + count
+        delta = mean - self.mean
         self.squares += squares + delta**2 * self.count * count / total
         self.mean += delta * count / total
         self.count = total
@@ -58,4 +59,6 @@ class RewardScale:
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.count, self.mean, self.squares = state["count"], state["mean"], state["squares"]
+        self.count = state["count"]
+        self.mean = state["mean"]
+        self.squares = state["squares"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlmods.critic.shared import ValueHead
 from rlmods.distributed.collectives import Ranks
@@ -24,38 +24,36 @@ class LogprobScorer:
     def __init__(
         self,
         policy: Policy,
-        critic: Any,
+        critic: nn.Module | None,
         rollout: Any,
         microbatches: Microbatches,
         ranks: Ranks,
         temperature: float | None = None,
+        *,
+        replay_experts: bool = False,
     ) -> None:
         """
         Args:
             critic: value network, value head on the policy's trunk, or None.
-            rollout: its temperature is that of the log-probabilities, unless `temperature` is
-            given.
-            temperature: log-probabilities are those of `logits / temperature`; None: the
-            temperature of the rollout.
+            rollout: log-probabilities are at its temperature, unless `temperature` is given.
+            temperature: log-probabilities are of `logits / temperature`.
+            replay_experts: route tokens to the recorded experts in forwards of the policy.
         """
-        self.policy, self.critic, self.rollout, self.microbatches, self.ranks = (
-            policy,
-            critic,
-            rollout,
-            microbatches,
-            ranks,
-        )
+        self.policy = policy
+        self.critic = critic
+        self.rollout = rollout
+        self.microbatches = microbatches
+        self.ranks = ranks
         self.fixed_temperature = temperature
-        self.replay_experts = False
-        """Route tokens to the recorded experts in forwards of the policy (`ExpertRouting`)."""
+        self.replay_experts = replay_experts
 
     @property
     def temperature(self) -> float:
-        """Temperature of the log-probabilities: the current one of the rollout, which may change
-        during training, or a fixed one."""
-        return (
-            self.sampling_temperature if self.fixed_temperature is None else self.fixed_temperature
-        )
+        """Temperature of the log-probabilities: the rollout's current one, which may change during
+        training, or a fixed one."""
+        if self.fixed_temperature is None:
+            return self.sampling_temperature
+        return self.fixed_temperature
 
     @property
     def sampling_temperature(self) -> float:
@@ -78,18 +76,21 @@ class LogprobScorer:
             outputs: optional outputs of `Policy.forward`: `entropy=True` for its gradient,
             `router_logits=True`, `other=...`.
         """
-        head = self.critic if critic and isinstance(self.critic, ValueHead) else None
-        experts = micro.routed_experts if self.replay_experts and policy is self.policy else None
-        output = segments.forward(
-            policy,
-            micro,
-            temperature=self.temperature,
-            value_head=head,
-            routed_experts=experts,
-            **outputs,
-        )
-        separate = critic and self.critic is not None and head is None
-        return output._replace(values=segments.values(self.critic, micro)) if separate else output
+        network = self.critic if critic else None
+        outputs["temperature"] = self.temperature
+        if isinstance(network, ValueHead):
+            outputs["value_head"] = network
+        if self.replay_experts and policy is self.policy:
+            outputs["routed_experts"] = micro.routed_experts
+        if micro.cuts is not None:
+            output = segments.forward(policy, micro, **outputs)
+        else:
+            output = policy(micro.tokens, micro.mask, **outputs)
+        if network is None or isinstance(network, ValueHead):
+            return output
+        if micro.cuts is not None:
+            return output._replace(values=segments.values(network, micro))
+        return output._replace(values=network(micro.tokens, micro.mask))
 
     @torch.no_grad()
     def other(
@@ -105,45 +106,56 @@ class LogprobScorer:
     def score(self, batch: Experience, policy: Policy, *, critic: bool = False) -> PolicyOutput:
         """Return log-probabilities, entropies and, with `critic`, values [N, T] of all rows, and
         the routed experts."""
-        out = {
-            name: torch.zeros_like(batch.advantages) for name in ("logprobs", "entropy", "values")
-        }
-        if batch.routed_experts is not None:
-            out["routed_experts"] = torch.full_like(batch.routed_experts, -1)
+        logprobs = torch.zeros_like(batch.advantages)
+        entropy = torch.zeros_like(logprobs)
+        values = torch.zeros_like(logprobs)
+        experts = batch.routed_experts
+        if experts is not None:
+            experts = torch.full_like(experts, -1)
         for micro, rows in self.microbatches(batch):
-            output = self.forward(micro, policy, critic=critic)._asdict()
-            for name in out:
-                if (x := output[name]) is not None:
-                    out[name][rows, : x.shape[1]] = x[: len(rows)]
-        return PolicyOutput(
-            out["logprobs"], out["entropy"], out["values"], out.get("routed_experts")
-        )
+            output = self.forward(micro, policy, critic=critic)
+            for column, x in (
+                (logprobs, output.logprobs),
+                (entropy, output.entropy),
+                (values, output.values),
+                (experts, output.routed_experts),
+            ):
+                if column is not None and x is not None:
+                    column[rows, : x.shape[1]] = x[: len(rows)]
+        return PolicyOutput(logprobs, entropy, values, experts)
 
     def add_old_logprobs(self, batch: Experience, needed: Tensor) -> Experience:
         """Compute `old_logprobs`, and the experts chosen for them, in the rows `needed` [N] that do
-        not have them yet (NaN)."""
-        rows = (needed & batch.old_logprobs.isnan().any(1) & batch.mask.any(1)).nonzero().squeeze(1)
-        old_logprobs, experts = batch.old_logprobs.clone(), batch.routed_experts
+        not have them yet (`on_policy`)."""
+        missing = needed & batch.on_policy & batch.mask.any(1)
+        rows = missing.nonzero().squeeze(1)
         # Ranks may need different numbers of rows, but every rank must take part in the forwards.
-        if self.ranks.reduce(torch.tensor(len(rows))) > 0:
-            part = (
-                batch.select(rows)
-                if len(rows)
-                else batch.select(torch.tensor([0], device=self.ranks.device)).without_loss()
-            )
-            output = self.score(part, self.policy)
-            old_logprobs[rows] = output.logprobs[: len(rows)]
-            if experts is not None and output.routed_experts is not None:
-                experts = experts.index_copy(0, rows, output.routed_experts[: len(rows)])
-        return replace(batch, old_logprobs=old_logprobs, routed_experts=experts)
+        if not self.ranks.reduce(torch.tensor(len(rows))):
+            return batch
+        some_row = torch.tensor([0], device=self.ranks.device)
+        part = batch.select(rows) if len(rows) else batch.select(some_row).without_loss()
+        output = self.score(part, self.policy)
+        old_logprobs = batch.old_logprobs.index_copy(0, rows, output.logprobs[: len(rows)])
+        experts = batch.routed_experts
+        if experts is not None and output.routed_experts is not None:
+            experts = experts.index_copy(0, rows, output.routed_experts[: len(rows)])
+        return replace(
+            batch,
+            old_logprobs=old_logprobs,
+            on_policy=batch.on_policy & ~missing,
+            routed_experts=experts,
+        )
 
     def add_values(self, batch: Experience) -> Experience:
         """Compute `old_logprobs`, the experts chosen for them and, if there is a critic, `values`
         of all rows."""
         output = self.score(batch, self.policy, critic=True)
-        values = batch.values if self.critic is None else output.values
         return replace(
-            batch, old_logprobs=output.logprobs, values=values, routed_experts=output.routed_experts
+            batch,
+            old_logprobs=output.logprobs,
+            on_policy=torch.zeros_like(batch.on_policy),
+            values=batch.values if self.critic is None else output.values,
+            routed_experts=output.routed_experts,
         )
 
     def add_ref_logprobs(self, batch: Experience, reference: Policy) -> Experience:

@@ -40,7 +40,8 @@ class Segments:
         used = columns < lengths[:, None]
         begins = used & (cuts | (columns == 0))
         first = torch.where(begins, columns, 0).cummax(1).values
-        row, column = begins.flatten().cumsum(0).view_as(columns)[used] - 1, (columns - first)[used]
+        row = begins.flatten().cumsum(0).view_as(columns)[used] - 1
+        column = (columns - first)[used]
         return Segments(used, row, column, (int(begins.sum()), int(column.max()) + 1))
 
     def split(self, x: Tensor, fill: float = 0) -> Tensor:
@@ -62,36 +63,42 @@ def forward(
     routed_experts: Tensor | None = None,
     **outputs: Any,
 ) -> PolicyOutput:
-    """Forward rows with a policy, in which the tokens of each segment see those of the same segment
-    before them.
+    """Run the policy on each row. Attention is causal and restricted to the token's own segment.
 
     Args:
         outputs: further arguments of `Policy.forward`. `PolicyOutput.states` are in the same order
         with and without cuts.
     """
-    if (segments := _segments(rows)) is None:
+    segments = _segments(rows)
+    if segments is None:
         return policy(rows.tokens, rows.mask, routed_experts=routed_experts, **outputs)
     experts = None if routed_experts is None else segments.split(routed_experts, -1)
     output = policy(
         segments.split(rows.tokens), segments.split(rows.mask), routed_experts=experts, **outputs
     )
     joined: dict[str, Any] = {
-        name: segments.join(x)
-        for name in ("logprobs", "entropy", "values", "divergence")
-        if (x := getattr(output, name)) is not None
+        "logprobs": segments.join(output.logprobs),
+        "entropy": segments.join(output.entropy),
     }
+    if output.values is not None:
+        joined["values"] = segments.join(output.values)
+    if output.divergence is not None:
+        joined["divergence"] = segments.join(output.divergence)
     if output.routed_experts is not None:
         joined["routed_experts"] = segments.join(output.routed_experts, -1)
     if output.router_logits is not None:
-        by_segment = (x.view(*segments.shape, -1) for x in output.router_logits)
-        joined["router_logits"] = tuple(segments.join(x).flatten(0, 1) for x in by_segment)
+        logits = []
+        for x in output.router_logits:
+            by_segment = x.view(*segments.shape, -1)
+            logits.append(segments.join(by_segment).flatten(0, 1))
+        joined["router_logits"] = tuple(logits)
     return output._replace(**joined)
 
 
 def values(critic: Callable[[Tensor, Tensor], TokenFloats], rows: Experience) -> TokenFloats:
-    """Return the values of a critic with a network of its own, in which tokens see those of their
-    segment."""
-    if (segments := _segments(rows)) is None:
+    """Return the values of a critic with a network of its own, also restricted to segments."""
+    segments = _segments(rows)
+    if segments is None:
         return critic(rows.tokens, rows.mask)
     return segments.join(critic(segments.split(rows.tokens), segments.split(rows.mask)))
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
-from rlmods.training.collate import collate
+from rlmods.training.collate import collate_unscored
 from rlmods.training.reference import Reference
 from rlmods.training.scorer import LogprobScorer
-from rlmods.types import Experience, Prompt, Response, Scores
+from rlmods.types import Experience, Prompt, Response
 
 
 class Teacher:
@@ -26,7 +26,8 @@ class Teacher:
             part: part of the group `teacher`.
             policy: the student.
         """
-        self.part, self.student = part, policy
+        self.part = part
+        self.student = policy
         network = part(policy)
         self.model = None if network is None or network is policy else Reference(network, "teacher")
         """The frozen model; None if the teacher is the current policy or on a server."""
@@ -51,12 +52,12 @@ class Teacher:
         """
         limit = self.student.context_length if self.is_server else self.network.context_length
         for prompt in prompts:
-            if (length := len(self.student.encode(self.part.prompt(prompt)))) + max_tokens > limit:
+            length = len(self.student.encode(self.part.prompt(prompt)))
+            if length + max_tokens > limit:
                 raise UserError(
                     f"prompt {prompt.id} has {length} tokens as the teacher sees it; with "
-                    f"{max_tokens} tokens of a response that exceeds "
-                    f"its context of {limit}: shorten the demonstration, or type a smaller "
-                    "rollout.max_tokens"
+                    f"{max_tokens} tokens of a response that exceeds its context of {limit}: "
+                    "shorten the demonstration, or type a smaller rollout.max_tokens"
                 )
 
     def seen(self, responses: Sequence[Response]) -> Sequence[Response]:
@@ -71,7 +72,7 @@ class Teacher:
     def rows(self, responses: Sequence[Response]) -> Experience:
         """Collate the responses after the teacher's prompts. The mask is True on all of their
         tokens."""
-        return collate_responses(self.seen(responses), self.student.pad_id)
+        return collate_unscored(self.seen(responses), self.student.pad_id)
 
     @torch.no_grad()
     def logprobs(
@@ -82,23 +83,19 @@ class Teacher:
 
         A response has loss on all of its tokens, or on none.
         """
-        out, has_loss = torch.zeros_like(batch.rewards), batch.mask.any(1)
-        if self.is_server:
-            texts = [
-                (r.prompt_tokens, r.tokens)
-                for r, used in zip(self.seen(responses), has_loss.tolist(), strict=True)
-                if used
-            ]
-            values = [x for logprobs in self.part.logprobs(texts) for x in logprobs]
+        out = torch.zeros_like(batch.rewards)
+        has_loss = batch.mask.any(1)
+        if not self.is_server:
+            rows = self.rows(responses).to(batch.mask.device)
+            rows = replace(rows, mask=rows.mask & has_loss[:, None])
             return out.masked_scatter(
-                batch.mask, torch.tensor(values, dtype=out.dtype, device=out.device)
+                batch.mask, scorer.score(rows, self.network).logprobs[rows.mask]
             )
-        rows = self.rows(responses).to(batch.mask.device)
-        rows = replace(rows, mask=rows.mask & has_loss[:, None])
-        return out.masked_scatter(batch.mask, scorer.score(rows, self.network).logprobs[rows.mask])
-
-
-def collate_responses(responses: Sequence[Response], pad_id: int) -> Experience:
-    """Collate responses without scores. The mask is True on all of their tokens."""
-    group, scores = torch.arange(len(responses)), Scores([0.0] * len(responses))
-    return collate(responses, scores, group, policy_version=0, pad_id=pad_id)
+        texts: list[tuple[Sequence[int], Sequence[int]]] = []
+        for response, is_used in zip(self.seen(responses), has_loss.tolist(), strict=True):
+            if is_used:
+                texts.append((response.prompt_tokens, response.tokens))
+        values = [x for logprobs in self.part.logprobs(texts) for x in logprobs]
+        return out.masked_scatter(
+            batch.mask, torch.tensor(values, dtype=out.dtype, device=out.device)
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -17,7 +18,8 @@ from rlmods.errors import UserError
 from rlmods.ops import pack
 from rlmods.training.batch import Batch
 from rlmods.training.distill_batch import DistillBatch
-from rlmods.training.metrics import Meter, PhaseTimer
+from rlmods.training.meter import Meter
+from rlmods.training.timer import PhaseTimer
 from rlmods.types import Experience, PreferenceBatch, Totals
 
 Rows = TypeVar("Rows", Experience, PreferenceBatch, DistillBatch)
@@ -52,26 +54,42 @@ class Microbatches:
     def __init__(
         self, ranks: Ranks, timer: PhaseTimer, token_budget: int, by_group: bool = False
     ) -> None:
-        self.ranks, self.timer, self.token_budget, self.by_group = (
-            ranks,
-            timer,
-            token_budget,
-            by_group,
-        )
+        self.ranks = ranks
+        self.timer = timer
+        self.token_budget = token_budget
+        self.by_group = by_group
 
     def __call__(self, rows: Rows) -> Iterator[tuple[Rows, Tensor]]:
         """Yield microbatches and the indices of their rows; an added microbatch has no indices."""
-        chunks = pack(
-            rows.forward_tokens,
-            self.token_budget,
-            getattr(rows, "group", None) if self.by_group else None,
-        )
-        for i in range(int(self.ranks.reduce(torch.tensor(len(chunks)), "max"))):
+        group = rows.group if self.by_group and isinstance(rows, Experience) else None
+        chunks = pack(rows.forward_tokens, self.token_budget, group)
+        num_chunks = int(self.ranks.reduce(torch.tensor(len(chunks)), "max"))
+        for i in range(num_chunks):
             self.timer.advance()
             if i < len(chunks):
                 yield rows.select(chunks[i]).trim(), chunks[i]
             else:
                 yield rows.select(chunks[-1]).trim().without_loss(), chunks[-1][:0]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows of this rank in an optimizer step, with their loss."""
+
+    rows: Any
+    loss: Loss
+    totals: Totals
+
+
+@dataclass(frozen=True)
+class MicroLoss:
+    """Loss of a microbatch."""
+
+    source: int
+    """Index of its `Source`."""
+    indices: Tensor
+    """Indices of its rows in the source."""
+    value: Tensor
 
 
 class TrainStep:
@@ -90,14 +108,13 @@ class TrainStep:
         timer: PhaseTimer,
         batch: Batch,
     ) -> None:
-        self.module, self.ranks, self.microbatches, self.meter, self.timer = (
-            module,
-            ranks,
-            microbatches,
-            meter,
-            timer,
-        )
-        self.max_norm, self.max_nonfinite = batch.max_norm, batch.max_nonfinite
+        self.module = module
+        self.ranks = ranks
+        self.microbatches = microbatches
+        self.meter = meter
+        self.timer = timer
+        self.max_norm = batch.max_norm
+        self.max_nonfinite = batch.max_nonfinite
         self.num_steps = 0
         """Optimizer steps since the run began."""
         self.num_nonfinite = 0
@@ -110,45 +127,24 @@ class TrainStep:
         Raises:
             UserError: too many non-finite steps in a row.
         """
-        sources: list[tuple[Any, Loss]] = [(rows, loss), *more]
-        counts = [self.ranks.reduce(source.loss_counts) for source, _ in sources]
-        empty = not any(count[0] for count in counts)
-        self.meter.mean("train/skipped_steps", float(empty))
-        if empty:
+        is_empty = True
+        sources: list[Source] = []
+        for source_rows, source_loss in ((rows, loss), *more):
+            tokens, sequences = self.ranks.reduce(source_rows.loss_counts)
+            totals = Totals(tokens.clamp(min=1), sequences.clamp(min=1))
+            sources.append(Source(source_rows, source_loss, totals))
+            is_empty = is_empty and not tokens
+        self.meter.mean("train/skipped_steps", float(is_empty))
+        if is_empty:
             return
         optimizer = self.module.optimizers()
         optimizer.zero_grad()
-        work = [
-            (
-                source,
-                micro,
-                indices,
-                source_loss,
-                Totals(tokens.clamp(min=1), sequences.clamp(min=1)),
-            )
-            for source, ((source_rows, source_loss), (tokens, sequences)) in enumerate(
-                zip(sources, counts, strict=True)
-            )
-            for micro, indices in self.microbatches(source_rows)
-        ]
-        losses: list[tuple[int, Tensor, Tensor]] = []
-        for i, (source, micro, indices, source_loss, totals) in enumerate(work):
-            self.timer.on_safe_point()
-            with self.gradient_sync(is_last=i == len(work) - 1):
-                value = source_loss(micro, totals)
-                losses.append((source, indices, value.detach()))
-                # DDP and FSDP average gradients over ranks; the totals are global already.
-                self.module.manual_backward(value * self.ranks.world_size)
-        norms = {
-            name: full_tensor(clip_grad_norm_(x.parameters(), self.max_norm))
-            for name, x in self.module.networks.items()
-        }
-        for i, (name, norm) in enumerate(norms.items()):
-            self.meter.mean(
-                "train/grad_norm" if i == 0 else f"train/{name}_grad_norm", norm, norm.isfinite()
-            )
-        if self._is_nonfinite(losses, norms, [source_rows for source_rows, _ in sources]):
+        losses = self.accumulate(sources)
+        norms = self.clip()
+        if self._is_nonfinite(losses, norms):
             optimizer.zero_grad()
+            if self.num_nonfinite >= self.max_nonfinite:
+                self._end_run(sources, losses, norms)
             return
         # before the step: an unchanged count says that the weights are unchanged, also after an
         # exception in it
@@ -156,50 +152,75 @@ class TrainStep:
         optimizer.step()
         optimizer.zero_grad()  # gradients take no memory while responses are sampled
 
+    def accumulate(self, sources: Sequence[Source]) -> list[MicroLoss]:
+        """Add the gradients of all microbatches, and return their losses."""
+        work = [
+            (i, micro, indices)
+            for i, source in enumerate(sources)
+            for micro, indices in self.microbatches(source.rows)
+        ]
+        losses: list[MicroLoss] = []
+        for i, micro, indices in work:
+            self.timer.on_safe_point()
+            with self.gradient_sync(is_last=len(losses) == len(work) - 1):
+                value = sources[i].loss(micro, sources[i].totals)
+                losses.append(MicroLoss(i, indices, value.detach()))
+                # DDP and FSDP average gradients over ranks; the totals are global already.
+                self.module.manual_backward(value * self.ranks.world_size)
+        return losses
+
     def gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
         """Delay the gradient reduction of DDP to the last microbatch. FSDP, which holds no full
         gradients, reduces with each."""
         block = getattr(self.module.trainer.strategy, "block_backward_sync", None)
         return nullcontext() if is_last or block is None else block()
 
-    def _is_nonfinite(
-        self,
-        losses: Sequence[tuple[int, Tensor, Tensor]],
-        norms: Mapping[str, Tensor],
-        sources: Sequence[Any],
-    ) -> bool:
-        """Return True on all ranks if a loss or a gradient norm of any rank is NaN or infinite."""
-        values = torch.stack(
-            [
-                x.to(self.ranks.device, torch.float64)
-                for x in (*(loss for _, _, loss in losses), *norms.values())
-            ]
-        )
+    def clip(self) -> dict[str, Tensor]:
+        """Clip the gradients of each network, and return their norms before."""
+        norms: dict[str, Tensor] = {}
+        for i, (name, network) in enumerate(self.module.networks.items()):
+            norm = full_tensor(clip_grad_norm_(network.parameters(), self.max_norm))
+            label = "train/grad_norm" if i == 0 else f"train/{name}_grad_norm"
+            self.meter.mean(label, norm, norm.isfinite())
+            norms[name] = norm
+        return norms
+
+    def _is_nonfinite(self, losses: Sequence[MicroLoss], norms: Mapping[str, Tensor]) -> bool:
+        """Return True on all ranks if a loss or a gradient norm of any rank is NaN or infinite, and
+        count such steps."""
+        numbers = [*(loss.value for loss in losses), *norms.values()]
+        values = torch.stack([x.to(self.ranks.device, torch.float64) for x in numbers])
         nonfinite = bool(self.ranks.reduce(~values.isfinite().all(), "max"))
         self.meter.sum("train/nonfinite_steps", int(nonfinite and self.ranks.rank == 0))
         self.num_nonfinite = self.num_nonfinite + 1 if nonfinite else 0
-        if nonfinite and self.num_nonfinite >= self.max_nonfinite:
-            iteration = self.module.iteration + 1
-            advice = (
-                f"iteration {iteration} ends the run, try a smaller optimizer.lr=... or "
-                "batch.max_nonfinite=N"
-            )
-            reason = f"{self.num_nonfinite} optimizer steps in a row were not finite: {advice}"
-            report = {
-                "why": reason,
-                "iteration": iteration,
-                "optimizer_steps": self.num_steps,
-                "rank": self.ranks.rank,
-                "norms": {name: float(norm) for name, norm in norms.items()},
-                "losses": [
-                    {"share": source, "rows": rows.cpu(), "loss": float(loss)}
-                    for source, rows, loss in losses
-                ],
-                "shares": [
-                    {name: None if x is None else x.cpu() for name, x in source.tensors().items()}
-                    for source in sources
-                ],
-            }
-            self.module.notify("on_nonfinite_batch", report)
-            raise UserError(reason)
         return nonfinite
+
+    def _end_run(
+        self,
+        sources: Sequence[Source],
+        losses: Sequence[MicroLoss],
+        norms: Mapping[str, Tensor],
+    ) -> None:
+        """Pass the last step to the callbacks, and end the run."""
+        iteration = self.module.iteration + 1
+        reason = (
+            f"{self.num_nonfinite} optimizer steps in a row were not finite: iteration {iteration} "
+            "ends the run, try a smaller optimizer.lr=... or batch.max_nonfinite=N"
+        )
+        rows = []
+        for source in sources:
+            tensors = source.rows.tensors().items()
+            rows.append({name: None if x is None else x.cpu() for name, x in tensors})
+        report = {
+            "why": reason,
+            "iteration": iteration,
+            "optimizer_steps": self.num_steps,
+            "rank": self.ranks.rank,
+            "norms": {name: float(norm) for name, norm in norms.items()},
+            "losses": [
+                {"share": x.source, "rows": x.indices.cpu(), "loss": float(x.value)} for x in losses
+            ],
+            "shares": rows,
+        }
+        self.module.notify("on_nonfinite_batch", report)
+        raise UserError(reason)

@@ -231,14 +231,14 @@ class TestGradient:
         made = distill()
         assert not any("teacher" in name for name in made.state_dict())
         assert made.frozen["teacher"].networks == [made.teacher.network]
-        saved = made.state()
-        distill().load_state(saved)
+        saved = made.checkpoint.state()
+        distill().checkpoint.load_state(saved)
         with pytest.raises(
             UserError,
             match="the teacher is not the model that the run began with: restore policy= and "
             "teacher=",
         ):
-            distill(Local(policy=partial(policy, seed=4))).load_state(saved)
+            distill(Local(policy=partial(policy, seed=4))).checkpoint.load_state(saved)
 
 
 def test_a_prompt_too_long_for_the_teacher() -> None:

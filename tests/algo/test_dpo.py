@@ -342,11 +342,11 @@ def test_a_run_does_not_go_on_from_another_reference() -> None:
     for parameter in other.reference.policy.parameters():
         parameter.data += 0.1
     other = dpo(Sigmoid(), policy=other.reference.policy)
-    same.load_state(made.state())
+    same.checkpoint.load_state(made.checkpoint.state())
     with pytest.raises(
         UserError, match="not the model that the run began with: restore policy= and reference="
     ):
-        other.load_state(made.state())
+        other.checkpoint.load_state(made.checkpoint.state())
 
 
 class TestTraining:

@@ -16,8 +16,8 @@ from rlmods.ops import jensen_shannon
 from rlmods.policy import base
 from rlmods.rollout import Local as LocalRollout
 from rlmods.teacher import Local, SelfTeacher
+from rlmods.training.collate import collate_unscored
 from rlmods.training.distill_batch import DistillBatch
-from rlmods.training.teacher import collate_responses
 from rlmods.types import Totals
 from tests.support.batches import gradient
 from tests.support.tiny_setup import SPLITS, attached, close, fit, learner, policy
@@ -119,7 +119,7 @@ class TestLoss:
         prompts = SPLITS.train[:6]
         responses = made.responses(prompts)
         rows = DistillBatch(
-            collate_responses(responses, made.policy.pad_id), made.teacher.rows(responses)
+            collate_unscored(responses, made.policy.pad_id), made.teacher.rows(responses)
         )
         found = flat(made, rows)
         made.zero_grad()

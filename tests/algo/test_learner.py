@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -13,14 +14,16 @@ import pytest
 import torch
 from lightning.pytorch.strategies import Strategy
 
+from rlmods.advantage import GAE
 from rlmods.algo import SFT, Batch
 from rlmods.callbacks import IterationCheckpoint
+from rlmods.critic import Separate
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.schedule import Schedule
 from rlmods.training.evaluation import Validation
 from rlmods.training.train_step import Microbatches
-from tests.support.tiny_setup import SPLITS, attached, collected, fit, half_flat, learner
+from tests.support.tiny_setup import SPLITS, attached, collected, fit, half_flat, learner, policy
 
 
 class TestMinibatches:
@@ -103,6 +106,21 @@ def test_the_rollout_gets_the_weights_of_the_checkpoint(
     assert row["train/sampler_logprob_gap"] < 1e-4
 
 
+def test_every_network_with_layers_is_in_train_mode_if_it_needs_it() -> None:
+    made = learner(policy=policy(gradient_checkpointing=True), critic=Separate(), advantage=GAE())
+    with made.update_mode():
+        assert [network.training for network in made.networks.values()] == [True, True]
+    assert not any(network.training for network in made.networks.values())
+
+
+def test_every_network_whose_weights_are_read_later_is_checked() -> None:
+    made = learner(critic=Separate(), advantage=GAE())
+    for network in made.networks.values():
+        network.is_checked = False
+    made._check_networks()
+    assert all(network.is_checked for network in made.networks.values())
+
+
 class Events(L.Callback):
     """Keeps the events of a run as (name, iteration)."""
 
@@ -152,9 +170,11 @@ def test_response_tokens_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch)
     made.sample(SPLITS.train[:4])
     num_tokens = sum(len(row["tokens"]) for row in made.samples)
     assert made.response_tokens == 2 * num_tokens > 0
+    optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
+    monkeypatch.setattr(made, "optimizers", lambda: optimizer)
     made.iteration_start, made.timer.seconds["rollout"] = 0.0, 0.5
     made.timer.seconds["rollout_ahead"] = 1.5
-    assert made.performance()["perf/response_tokens_per_s"] == num_tokens
+    assert made.iteration_metrics()["perf/response_tokens_per_s"] == num_tokens
 
 
 def test_settings_of_the_copy_are_its_own() -> None:

@@ -45,7 +45,6 @@ from rlmods.reward.scores import as_scores
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.evaluation import Validation
-from rlmods.training.extensions import Replay
 from rlmods.types import Credit, Experience, Scores
 from tests.support import batches
 from tests.support.tiny_setup import (
@@ -188,12 +187,13 @@ class TestFirstMinibatch:
         assert row["train/ratio_max"] > 1.01
         assert row["train/kl_old"] > 0
         first, *later = seen
-        assert first.old_logprobs[first.mask].isnan().all()
+        assert first.on_policy.all()
         for micro in later:
             want = start(micro.tokens, micro.mask).logprobs
             torch.testing.assert_close(
                 micro.old_logprobs[micro.mask], want[micro.mask], rtol=0, atol=1e-5
             )
+            assert not micro.on_policy.any()
         assert len(later) == 2
 
     def test_rows_keep_their_own_old_logprobs(self):
@@ -201,19 +201,17 @@ class TestFirstMinibatch:
         seen = []
         original = made.loss
         made.loss = lambda micro, totals: (
-            seen.append((micro.tokens, micro.old_logprobs, micro.mask)),
+            seen.append(micro),
             original(micro, totals),
         )[1]
         start = policy()
         fit(made, 1)
         assert len(seen) >= 4
-        for tokens, old, mask in seen[1:]:
-            want = start(tokens, mask).logprobs
-            known = mask & ~old.isnan()
-            torch.testing.assert_close(old[known], want[known], rtol=0, atol=1e-5)
-        assert sum(int((mask & old.isnan()).sum()) for _, old, mask in seen) == int(
-            seen[0][2].sum()
-        )
+        assert seen[0].on_policy.all()
+        for micro in seen[1:]:
+            assert not micro.on_policy.any()
+            want = start(micro.tokens, micro.mask).logprobs[micro.mask]
+            torch.testing.assert_close(micro.old_logprobs[micro.mask], want, rtol=0, atol=1e-5)
 
     def test_old_logprobs_reach_a_ratio_that_reads_them(self):
         made, batch = off_policy()
@@ -230,7 +228,7 @@ class TestFirstMinibatch:
         gradients(made, batch)
         assert sorted(seen) == sorted(batch.old_logprobs[batch.mask].tolist())
         seen.clear()
-        on_policy = replace(batch, old_logprobs=torch.full_like(batch.old_logprobs, math.nan))
+        on_policy = replace(batch, on_policy=torch.ones_like(batch.on_policy))
         gradients(made, on_policy)  # as on the first minibatch: those of the loss's own forward
         logprobs = made.policy(batch.tokens, batch.mask).logprobs[batch.mask]
         assert sorted(seen) == pytest.approx(sorted(logprobs.tolist()), abs=1e-5)
@@ -624,7 +622,7 @@ class TestKL:
         )
         assert not any(p.requires_grad for p in made.reference.policy.parameters())
         assert set(made.state_dict()) == {f"policy.{name}" for name in made.policy.state_dict()}
-        assert made.state()["frozen"]["reference"].keys() == {"origin"}
+        assert made.checkpoint.state()["frozen"]["reference"].keys() == {"origin"}
         assert rows[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
         assert rows[-1]["train/kl_ref"] > 1e-5
 
@@ -810,13 +808,6 @@ def test_logprobs_follow_a_temperature_that_the_rollout_changes():
     torch.testing.assert_close(
         rows.old_logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4
     )
-
-
-def test_extensions_of_the_same_name_are_not_saved_over_each_other():
-    made = learner(replay_fraction=0.5)
-    made.extensions.append(Replay(0.5))
-    with pytest.raises(ValueError, match=r"need different names to be saved: .*Replay, Replay"):
-        made.state()
 
 
 def test_an_empty_column_name_is_no_reason_to_measure_held_out_rows():

@@ -370,7 +370,7 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
         assert min(row["train/turns"] for row in rows) > 1.2
         assert max(row["train/staleness_max"] for row in rows) > 0
     if variant == "retired prompts":
-        assert stopped.state()["parts"]["PromptRetirement"]["pools"]["retired"]
+        assert stopped.checkpoint.state()["parts"]["PromptRetirement"]["pools"]["retired"]
         assert sum(row["train/num_brought_back"] for row in before) > 0
         assert sum(row["train/num_brought_back"] for row in after) > 0
     assert first.prompts + second.prompts == whole.prompts
@@ -380,8 +380,10 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
     assert not identical(dict(resumed.state_dict()), dict(stopped.state_dict()))
     assert identical(resumed.optimizers().state_dict(), straight.optimizers().state_dict())
     assert identical(resumed.lr_schedulers().state_dict(), straight.lr_schedulers().state_dict())
-    assert identical(resumed.state(), straight.state())
-    assert straight.state()["parts"].get("RewardModelRefresh", {"trained": True})["trained"]
+    assert identical(resumed.checkpoint.state(), straight.checkpoint.state())
+    assert straight.checkpoint.state()["parts"].get("RewardModelRefresh", {"trained": True})[
+        "trained"
+    ]
 
 
 def test_reference_is_where_training_began(tmp_path):

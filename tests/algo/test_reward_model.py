@@ -246,7 +246,7 @@ class TestExport:
         """A resumed run may end before it validates again."""
         made, resumed = model(), model()
         made.scalar.metadata["offset"] = 1.5
-        resumed.load_state(made.state())
+        resumed.checkpoint.load_state(made.checkpoint.state())
         assert resumed.scalar.metadata["offset"] == 1.5
 
     @pytest.mark.parametrize("zero_mean", [True, False])

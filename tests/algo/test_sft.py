@@ -17,7 +17,7 @@ from rlmods.algo.sft import sft_loss
 from rlmods.policy import Policy
 from rlmods.rollout import Local
 from rlmods.training.evaluation import Validation
-from rlmods.training.metrics import Meter
+from rlmods.training.meter import Meter
 from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Experience, Prompt, Totals
 from tests.policy.test_base import MODELS, llama

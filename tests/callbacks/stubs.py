@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import Logger
 
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.data.loader import PromptLoader
-from rlmods.training.metrics import PhaseTimer
+from rlmods.training.timer import PhaseTimer
 from rlmods.types import Prompt
 
 LIGHTNING_WARNINGS = (

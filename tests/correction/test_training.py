@@ -124,9 +124,7 @@ class TestGradient:
         made = learner(correction=kind, rollout=replace(SHIFTED))
         rows = collected(made)
         close(
-            gradients(
-                made, replace(rows, old_logprobs=torch.full_like(rows.old_logprobs, math.nan))
-            ),
+            gradients(made, replace(rows, on_policy=torch.ones_like(rows.on_policy))),
             gradients(made, rows),
         )
 

@@ -11,7 +11,7 @@ from rlmods.policy import Tiny
 from rlmods.policy.scalar import ScalarModel
 from rlmods.reward import Neural as Reward
 from rlmods.reward import Preference
-from rlmods.training.metrics import Meter
+from rlmods.training.meter import Meter
 from rlmods.training.response_ranking import rank_responses
 from rlmods.types import Prompt, Response
 

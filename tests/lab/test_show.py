@@ -16,7 +16,7 @@ from rlmods.lab import show
 from rlmods.lab.show import groups, tree_lines
 from rlmods.training.collate import collate
 from rlmods.training.credit import CreditAssignment
-from rlmods.training.metrics import log_advantages, sample_rows
+from rlmods.training.sample_log import SampleLog
 from rlmods.types import Branch, Prompt, Response, Scores
 
 PROMPT = Prompt(id="p1", text="17 * 23 = ?")
@@ -52,12 +52,11 @@ def rows(part: Any = None) -> list[dict[str, Any]]:
     group, scores = torch.tensor([3] * 5), Scores(REWARDS)
     batch = collate(RESPONSES, scores, group, policy_version=0, pad_id=0)
     batch.mask[:3, 4] = False  # token 3 is observed
-    logged = sample_rows(RESPONSES, scores, torch.ones(5, dtype=torch.bool), 7, group)
-    log_advantages(
-        {3: logged},
-        CreditAssignment(part or Tree()).estimate(batch, scores, torch.zeros_like(batch.rewards)),
-    )
-    return logged
+    log = SampleLog()
+    log.add_groups(RESPONSES, scores, 7, group, torch.ones(5, dtype=torch.bool))
+    credit = CreditAssignment(part or Tree())
+    log.set_advantages(credit.estimate(batch, scores, torch.zeros_like(batch.rewards)))
+    return log.rows
 
 
 TREE = """\
@@ -104,12 +103,10 @@ class TestRows:
 
     def test_without_branches_have_no_column_for_them(self) -> None:
         roots = [replace(RESPONSES[0], meta={}), RESPONSES[3]]
-        assert all(
-            "branch" not in row
-            for row in sample_rows(
-                roots, Scores([0.0, 1.0]), torch.tensor([True] * 2), 7, torch.tensor([3, 3])
-            )
-        )
+        log = SampleLog()
+        group, selected = torch.tensor([3, 3]), torch.tensor([True] * 2)
+        log.add_groups(roots, Scores([0.0, 1.0]), 7, group, selected)
+        assert all("branch" not in row for row in log.rows)
 
 
 class TestTree:

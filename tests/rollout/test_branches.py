@@ -15,7 +15,9 @@ from rlmods.branching import Entropy, NoBranching
 from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.turns import over_turns
 from rlmods.training.collate import collate
-from rlmods.training.metrics import Meter, log_turns, sample_rows
+from rlmods.training.meter import Meter
+from rlmods.training.metrics import log_turns
+from rlmods.training.sample_log import SampleLog
 from rlmods.types import Branch, Prompt, Reply, Response, Scores, ToolCall, Turn
 from tests.support.environments import Echo, Lines, Script
 from tests.support.tiny_setup import policy
@@ -255,18 +257,14 @@ def test_metrics_count_prompts_to_which_no_response_branches() -> None:
 
 def test_decisions_are_logged_if_no_response_branches() -> None:
     responses = sample(TWO, NEVER, max_tokens=40)
-    rows = sample_rows(
-        responses,
-        Scores([0.0] * 12),
-        torch.ones(12, dtype=torch.bool),
-        1,
-        torch.arange(3).repeat_interleave(4),
-    )
-    assert all(row["branch"]["parent"] is None for row in rows)
-    assert [len(row["branch"]["decisions"]) for row in rows] == [
+    log = SampleLog()
+    group = torch.arange(3).repeat_interleave(4)
+    log.add_groups(responses, Scores([0.0] * 12), 1, group, torch.ones(12, dtype=torch.bool))
+    assert all(row["branch"]["parent"] is None for row in log.rows)
+    assert [len(row["branch"]["decisions"]) for row in log.rows] == [
         len(r.turns) - 1 for r in responses
     ]
-    assert any(row["branch"]["decisions"] for row in rows)
+    assert any(row["branch"]["decisions"] for row in log.rows)
 
 
 def test_calls_before_the_branch_are_shared() -> None:

@@ -24,7 +24,8 @@ from rlmods.rollout.encoding import Continuation
 from rlmods.rollout.turns import num_added_tokens, over_turns
 from rlmods.training.collate import collate
 from rlmods.training.evaluation import with_settings
-from rlmods.training.metrics import Meter, log_turns
+from rlmods.training.meter import Meter
+from rlmods.training.metrics import log_turns
 from rlmods.types import Prompt, Reply, Response, Scores, ToolCall, Turn
 from tests.support.environments import Echo, Lines, Script, Talk
 from tests.support.tiny_setup import SPLITS, policy

@@ -44,7 +44,7 @@ def test_rows_are_prompt_response_and_padding(rows: Experience) -> None:
     ]
     assert rows.lengths.tolist() == [5, 5, 4, 1]
     assert rows.behavior_logprobs[0].tolist() == [0, 0, -0.5, -1.0, -1.5]
-    assert rows.old_logprobs.isnan().all()
+    assert rows.on_policy.all()
     assert (rows.policy_version == 3).all()
     assert torch.equal(rows.group, GROUP)
 
@@ -184,7 +184,7 @@ class TestBranches:
         [
             (
                 Branch(4, 1),
-                "response 2 to prompt 'p' branches off from response 4, which is no other response",
+                "response 2 to prompt 'p' branches off from response 4, which is not another response",
             ),
             (Branch(-1, 1), "branches off from response -1"),
             (Branch(2, 1), "branches off from response 2"),

@@ -41,6 +41,7 @@ def rows(b: Batch, **columns: Tensor) -> Experience:
     }
     return Experience(
         tokens=b.mask.long(),
+        on_policy=torch.zeros(len(b.mask), dtype=torch.bool),
         lengths=length,
         behavior_logprobs=none,
         policy_version=length,

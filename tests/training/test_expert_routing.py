@@ -272,7 +272,7 @@ class TestRouters:
 class TestBalance:
     def test_none_adds_nothing(self) -> None:
         run = attached(made())
-        assert run.loss_outputs == {"router_logits": False}
+        assert not extension(run, ExpertRouting).needs_router_logits
         assert gradients(run, collected(run)).norm() > 0
         assert "train/router_aux_loss" not in fit(made(), 1)[0]
 
@@ -440,4 +440,4 @@ def test_frozen_routers_are_in_the_checkpoint() -> None:
     """Nobody vouches for those that a resumed run would load."""
     made = learner(policy=mixture("qwen3"), router=Routing(every=None))
     assert any(not x.requires_grad for x in made.policy.parameters())
-    assert made.frozen_state() == {}
+    assert made.checkpoint.frozen_state() == {}

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from rlmods.training.metrics import Meter, log_advantages, log_responses, log_update, sample_rows
+from rlmods.training.meter import Meter
+from rlmods.training.metrics import log_responses, log_update
+from rlmods.training.sample_log import SampleLog
 from rlmods.types import Experience, Prompt, Response, Scores
 
 PROMPT = Prompt(id="p", text="?")
@@ -110,6 +112,7 @@ def experience(seed: int) -> tuple[Experience, dict[str, torch.Tensor]]:
         lengths=torch.full((6,), 5),
         rewards=torch.zeros(shape),
         old_logprobs=old,
+        on_policy=torch.zeros(6, dtype=torch.bool),
         behavior_logprobs=behavior,
         advantages=advantages,
         policy_version=torch.tensor([7, 6, 7, 7, 5, 7]),
@@ -193,10 +196,9 @@ def test_sample_rows_hold_what_was_said_and_scored() -> None:
         terms={"format": [1.0] * 6},
     )
     scores = replace(scores, columns={"extracted": list("abcdef")})
-    logged = sample_rows(
-        responses, scores, torch.tensor([True, False] * 3), 8, torch.arange(6) // 2
-    )
-    for i, row in enumerate(logged):
+    log = SampleLog()
+    log.add_groups(responses, scores, 8, torch.arange(6) // 2, torch.tensor([True, False] * 3))
+    for i, row in enumerate(log.rows):
         assert row == {
             "id": "p",
             "prompt": "?",
@@ -219,18 +221,13 @@ def test_advantages_are_means_over_the_tokens_with_loss() -> None:
     that is not trained on."""
     batch = replace(experience(0)[0], group=torch.tensor([3, 3, 7, 7, 7, -1]))
     batch.mask[3] = False
-    logged: dict[int, list[dict[str, Any]]] = {
-        group: [{"advantage": None} for _ in range(n)] for group, n in ((3, 2), (7, 3), (8, 1))
-    }
-    log_advantages(logged, batch)
-    for i, row in enumerate([*logged[3], *logged[7]]):
+    log = SampleLog()
+    responses = [Response(PROMPT, tokens=[1], text="x")] * 6
+    group = torch.tensor([3, 3, 7, 7, 7, 8])
+    log.add_groups(responses, Scores([1.0] * 6), 8, group, torch.ones(6, dtype=torch.bool))
+    log.set_advantages(batch)
+    for i, row in enumerate(log.rows[:5]):
         credit = [float(a) for a, m in zip(batch.advantages[i], batch.mask[i], strict=True) if m]
         assert row["advantage"] == (pytest.approx(sum(credit) / len(credit)) if credit else None)
-    assert [row["advantage"] is None for row in (*logged[3], *logged[7], *logged[8])] == [
-        False,
-        False,
-        False,
-        True,
-        False,
-        True,
-    ]
+    is_open = [row["advantage"] is None for row in log.rows]
+    assert is_open == [False, False, False, True, False, True]

@@ -13,7 +13,8 @@ from rlmods.ratio import Clipped
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.teacher import SelfTeacher
-from rlmods.training.metrics import Meter, log_update
+from rlmods.training.meter import Meter
+from rlmods.training.metrics import log_update
 from rlmods.types import Experience, Prompt, Scores
 from tests.support.tiny_setup import collected, fit, half_flat, learner
 

@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from rlmods.training import metrics
-from rlmods.training.metrics import Meter, log_responses
+from rlmods.training import meter as meters
+from rlmods.training.meter import Meter
+from rlmods.training.metrics import log_responses
 from rlmods.types import Finish, Prompt, Response, Scores
 
 
@@ -170,7 +171,7 @@ class TestRanks:
         kinds = [
             {name: type(metric) for name, metric in one.metrics.items()} for one in (meter, other)
         ]
-        monkeypatch.setattr(metrics, "all_gather", lambda mine: kinds)
+        monkeypatch.setattr(meters, "all_gather", lambda mine: kinds)
         assert meter.compute() == {"a/retries": 0.0, "b/retries": 2.0}
         assert set(meter.metrics) == {"a/retries", "b/retries", "c"}
         assert other.compute() == {"a/retries": 1.0, "b/retries": 0.0, "c": 1.0}

@@ -36,8 +36,7 @@ from rlmods.rollout import MultiTurn
 from rlmods.router import Routing
 from rlmods.teacher import Local
 from rlmods.training.extensions import PTX
-from rlmods.training.preflight import largest_microbatches, largest_shapes, synthetic_responses
-from rlmods.training.row_shape import RowShape, row_shape
+from rlmods.training.preflight import RowShape, largest_microbatches, largest_shapes, row_shape
 from rlmods.types import Prompt
 from tests.policy.mixtures import mixture
 from tests.support import ranks
@@ -186,7 +185,7 @@ class TestMemory:
         (during, weights, micro), (after, _, gradients), *_ = seen
         assert (during, after) == (num_parameters, 0)
         assert torch.equal(weights, before)
-        longest = max(trained.row_shapes())
+        longest = max(trained.preflight.shapes)
         assert micro.tokens.shape == (16, longest.tokens)
         assert int(micro.mask.sum()) == 16 * 8
         # no response begins like another
@@ -221,7 +220,7 @@ class TestMemory:
         trained.loss = trained.rollout.generate = fail
         with pytest.raises(
             UserError,
-            match=r"^preflight: out of memory on cuda:0 \(1.00 GiB more were needed\): type "
+            match=r"^preflight: out of memory on cuda:0: type "
             r"batch.token_budget=",
         ) as raised:
             fit(trained, 1)
@@ -305,9 +304,9 @@ def test_rows_have_what_an_environment_adds_to_prompts() -> None:
             return super().start(replace(prompt, text=f"1234{prompt.text}"), key=key)
 
     model = learner(rollout=MultiTurn(LocalRollout(max_tokens=8), Described()))
-    [responses] = islice(synthetic_responses(model, 4, 1, 1), 1)
+    [responses] = islice(model.preflight.synthetic_responses(), 1)
     longest = max(len(model.policy.encode(prompt)) for prompt in model.splits.train)
-    assert max(shape.prompt for shape in model.shapes) == longest + 4
+    assert max(shape.prompt for shape in model.preflight.shapes) == longest + 4
     assert {(len(r.prompt_tokens), len(r.tokens)) for r in responses} >= {(longest + 4, 60)}
 
 
@@ -320,8 +319,8 @@ def test_rows_share_a_prompt_where_a_step_has_whole_groups(
     """Minibatches and replay take rows of groups at random."""
     batch = Batch(prompts=4, samples=4, minibatches=minibatches)
     made = attached(learner(batch=batch, replay_fraction=replay_fraction))
-    [rows] = islice(made.largest_rows(), 1)
-    assert len(rows) == made.rows_per_step()
+    [rows] = islice(made.preflight.largest_rows(), 1)
+    assert len(rows) == made.preflight.rows_per_step
     lengths = rows.mask.int().argmax(1).tolist()
     assert (
         len(

@@ -25,7 +25,7 @@ def retired(
 ) -> list[str]:
     extension = PromptRetirement(solved_after=1, unsolved_after=1, bring_back=0.0)
     extension.loop = SimpleNamespace(batch=SimpleNamespace(samples=2))
-    extension.on_scores(RESPONSES, Scores(values, correct=correct, **fields))
+    extension.on_responses(RESPONSES, Scores(values, correct=correct, **fields))
     return list(extension.pools.retired)
 
 
@@ -55,12 +55,12 @@ def test_a_draw_without_correctness_is_no_error_after_one_with_it() -> None:
     """A draw of a mixture may hold no prompt of the source whose reward reports correctness."""
     extension = PromptRetirement(solved_after=1, unsolved_after=1, bring_back=0.0)
     extension.loop = SimpleNamespace(batch=SimpleNamespace(samples=2))
-    extension.on_scores(RESPONSES, Scores([1.0] * 4, correct=[True, True, None, None]))
+    extension.on_responses(RESPONSES, Scores([1.0] * 4, correct=[True, True, None, None]))
     resumed = PromptRetirement(solved_after=1, unsolved_after=1, bring_back=0.0)
     resumed.loop = extension.loop
     resumed.load_state_dict(extension.state_dict())
     for part in (extension, resumed):
-        part.on_scores(RESPONSES[2:], Scores([1.0] * 2, correct=[None, None]))
+        part.on_responses(RESPONSES[2:], Scores([1.0] * 2, correct=[None, None]))
         assert list(part.pools.retired) == ["sum"]
 
 

@@ -3,8 +3,6 @@ which they were drawn."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -26,6 +24,7 @@ def rows(*groups: int, mark: int = 0) -> Experience:
     }
     return Experience(
         tokens=tokens,
+        on_policy=torch.zeros(len(group), dtype=torch.bool),
         mask=ones,
         lengths=lengths,
         policy_version=lengths,
@@ -75,14 +74,6 @@ def test_the_oldest_stay_first() -> None:
     assert part is not None
     order = [int(part.tokens[part.group == group, 0][0]) for group in part.group.unique()]
     assert order == [4, 203, 7, 209, 212]
-
-
-def test_rows_without_the_version_of_their_sampler_are_of_the_policy_version() -> None:
-    state = rank_state(replace(rows(4, 7), policy_version=torch.arange(4)))
-    del state["sampler_version"]
-    found = reshard_rows([state], 0, 1)
-    assert found is not None
-    assert found.sampler_version.tolist() == [0, 1, 2, 3]
 
 
 def test_nothing_stays_nothing() -> None:

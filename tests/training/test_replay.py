@@ -47,4 +47,4 @@ def test_replayed_rows_are_weighed_against_the_policy_that_sampled_them():
     assert rows[1]["train/replayed_fraction"] == 1 / 3
     assert rows[1]["train/ratio_max"] > 1.0
     old = [micro.select(micro.policy_version < 2) for micro in seen[-1:]]
-    assert all(len(o) and not o.old_logprobs[o.mask].isnan().any() for o in old)
+    assert all(len(o) and not o.on_policy.any() for o in old)

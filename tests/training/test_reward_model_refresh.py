@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from rlmods.policy.tiny import character_tokenizer
 from rlmods.ranking import BradleyTerry
 from rlmods.reward import Neural, WeightedSum
 from rlmods.training.extensions import RewardModelRefresh, reward_model_refresh
-from rlmods.training.metrics import Meter
+from rlmods.training.meter import Meter
 from rlmods.types import Finish, Prompt, Response
 from tests.reward.models import reader, said, save
 from tests.support.tiny_setup import fit, learner
@@ -142,69 +141,6 @@ class TestRefresh:
             kept.collect(groups(*QUESTIONS[:4]), Meter())
             assert run(kept)["replayed_fraction"] == 0
 
-    @pytest.mark.parametrize(("fraction", "num_offenders"), [(0.0, 0), (0.25, 7), (0.6, 30)])
-    def test_offenders_are_a_fraction_of_the_rows(
-        self, fraction: float, num_offenders: int
-    ) -> None:
-        """18 fresh rankings, a tenth of older ones, and offenders as far as there are any (30)."""
-        kept = refresh(scalar(), epochs=1, offenders=fraction)
-        kept.collect(groups(*QUESTIONS), Meter())
-        run(kept)
-        kept.loop = SimpleNamespace(
-            samples=[row(q, "72", False) for q in QUESTIONS]
-            + [row(q, "71", True) for q in QUESTIONS]
-        )
-        kept.on_alert(
-            [row(q, "74", False) for q in QUESTIONS]
-            + [row(QUESTIONS[0], "73", False)]
-            + [row("9+9=", "7", False)]
-        )
-        assert len(kept.offenders) == (29 if fraction else 0), "one has no better response"
-        kept.collect(groups(*QUESTIONS[:18]), Meter())
-        metrics = run(kept)
-        assert ("offender_fraction" in metrics) == bool(fraction)
-        total = 18 / (0.9 - fraction)
-        expected = min(29, num_offenders) / (18 + round(0.1 * total) + min(29, num_offenders))
-        assert metrics.get("offender_fraction", 0.0) == pytest.approx(expected)
-
-    def test_an_offender_of_several_alerts_counts_once(self) -> None:
-        """Whatever its place in each alert, and also if it was sampled twice."""
-        kept = refresh(scalar(), offenders=0.5)
-        first, second, other = (
-            row("1+1=", "73", False),
-            row("1+1=", "74", False),
-            row("2+2=", "73", False),
-        )
-        kept.loop = SimpleNamespace(
-            samples=[first, second, other, row("1+1=", "71", True), row("2+2=", "71", True)]
-        )
-        kept.on_alert([first, second, first])
-        kept.on_alert([other, second])
-        kept.on_alert([second, first, other])
-        assert [(pair.text, pair.meta["candidates"]) for pair in kept.offenders] == [
-            ("1+1=", ("71", "73")),
-            ("1+1=", ("71", "74")),
-            ("2+2=", ("71", "73")),
-        ]
-
-    def test_offenders_end_below_their_better_responses(self) -> None:
-        """The judge prefers larger digits, gold the 1: only the offenders tell the reward model."""
-        accuracies = []
-        for fraction in (0.0, 0.7):
-            network = scalar()
-            kept = refresh(network, offenders=fraction, replay=0.0)
-            kept.loop = SimpleNamespace(samples=[row(q, "71", True) for q in QUESTIONS])
-            kept.on_alert([row(q, "7x", False) for q in QUESTIONS])
-            kept.collect(groups(*QUESTIONS[:12]), Meter())
-            run(kept)
-            pairs = [
-                Prompt(id=q, text=q, meta={"candidates": ("71", "7x"), "ranks": (0, 1)})
-                for q in QUESTIONS
-            ]
-            num_correct, num_pairs, _ = kept.evaluate(network, pairs, 512)
-            accuracies.append(num_correct / num_pairs)
-        assert accuracies[0] < 0.9 < accuracies[1]
-
     def test_microbatches_do_not_matter(self) -> None:
         networks = []
         for budget in (32, 4096):
@@ -256,15 +192,8 @@ class TestRefresh:
         run(kept)
         kept.collect(groups(*QUESTIONS[6:9]), Meter())
         other.load_state_dict(kept.state_dict())
-        kept.offenders.append(
-            Prompt(id="o", text="1+1=", meta={"candidates": ("2", "3"), "ranks": (0, 1)})
-        )
         other.load_rank_states([kept.rank_state()], rank=0, world_size=1)
-        assert (other.fresh, other.history, other.offenders) == (
-            kept.fresh,
-            kept.history,
-            kept.offenders,
-        )
+        assert (other.fresh, other.history) == (kept.fresh, kept.history)
         assert networks[0].metadata["offset"] == networks[1].metadata["offset"] != 0
         assert run(kept, seed=3) == run(other, seed=3)
         assert all(

@@ -1,6 +1,4 @@
-"""Normalisation and clipping of rewards, and the controller of the entropy bonus."""
-
-from types import SimpleNamespace
+"""Normalisation and clipping of rewards."""
 
 import pytest
 import torch
@@ -8,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.advantage import GroupMean
-from rlmods.algo import Batch
 from rlmods.distributed.collectives import Ranks
-from rlmods.training.extensions import EntropyControl
 from rlmods.training.reward_scale import RewardScale
 from tests.support.batches import few
 from tests.support.tiny_setup import collected, fit, learner
@@ -24,37 +20,6 @@ class SingleRank(Ranks):
 
     def reduce(self, x: torch.Tensor, op: str = "sum") -> torch.Tensor:
         return x
-
-
-class TestEntropyControl:
-    def test_moves_towards_the_target_and_never_below_zero(self):
-        control, loop = (
-            EntropyControl(target=1.0, rate=0.1),
-            SimpleNamespace(entropy_coefficient=0.1),
-        )
-        control.attach(loop)
-        control.on_iteration_end({"train/entropy": 0.5})
-        assert loop.entropy_coefficient == pytest.approx(0.15)
-        control.on_iteration_end({"train/entropy": 9.0})
-        assert loop.entropy_coefficient == 0.0
-        control.on_iteration_end({})
-        assert loop.entropy_coefficient == 0.0
-
-    def test_without_a_target_the_coefficient_is_fixed(self):
-        made = learner(entropy_coefficient=0.1)
-        fit(made, 1)
-        assert made.entropy_coefficient == 0.1
-
-    def test_keeps_the_entropy_up(self):
-        entropy = {}
-        for target in (None, 3.0):
-            made = learner(
-                target_entropy=target,
-                entropy_rate=0.2,
-                batch=Batch(prompts=8, samples=8, minibatches=2),
-            )
-            entropy[target] = fit(made, 25)[-1]["train/entropy"]
-        assert entropy[3.0] > entropy[None] + 0.1
 
 
 class TestRewardScale:

@@ -23,9 +23,9 @@ from rlmods.ratio import Clipped, Unclipped
 from rlmods.reward import EnvironmentReward
 from rlmods.rollout import Local, MultiTurn
 from rlmods.training.collate import collate
-from rlmods.training.extensions.sample_ahead import SampleAhead, _response
-from rlmods.training.metrics import sample_row
+from rlmods.training.extensions.sample_ahead import SampleAhead, _loaded
 from rlmods.training.rank_state import rank_state, reshard_rows
+from rlmods.training.sample_log import sample_row
 from rlmods.training.segments import Segments, forward
 from rlmods.types import Branch, Experience, Prompt, Response, Scores
 from tests.support.environments import Chat, forgetful
@@ -364,7 +364,7 @@ class TestRecords:
         assert torch.equal(loaded.cuts, rows.cuts)  # type: ignore[arg-type]
         ahead = SampleAhead()
         ahead._responses = [CUT, replace(CUT, cuts=()), replace(CUT, branch=Branch(0, 1))]
-        again = [_response(row) for row in ahead.rank_state()["responses"]]
+        again = [_loaded(row) for row in ahead.rank_state()["responses"]]
         assert [list(r.cuts) for r in again] == [[1], [], [1]]
         assert [r.branch for r in again] == [None, None, Branch(0, 1)]
 

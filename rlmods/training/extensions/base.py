@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from rlmods.policy.base import PolicyOutput
+from rlmods.training.train_step import Loss
+from rlmods.training.views import LoopView
 from rlmods.types import Experience, Response, Scores, Totals
-
-if TYPE_CHECKING:
-    from rlmods.policy.base import PolicyOutput
-    from rlmods.training.train_step import Loss
 
 
 class Extension:
-    """Hooks of the RL loop, in the order in which they are called. Every hook does nothing by
-    default.
+    """Hooks of the RL loop, in the order of their calls. Every hook does nothing by default.
 
     An extension with state also has `state_dict` and `load_state_dict` (equal on all ranks), or
     `rank_state` and `load_rank_states` (different on each rank)."""
 
+    loop: LoopView
     needs_old_logprobs: bool = False
     """True if `old_logprobs` are needed on all rows, also on those of the first minibatch, which
     otherwise are not computed."""
+    needs_router_logits: bool = False
+    """True if `loss_term` reads `PolicyOutput.router_logits`."""
+    added_fraction: float = 0.0
+    """Largest number of rows that `before_update` adds, by the number of rows of the iteration."""
 
-    has_optional_state: bool = False
-    """True if a checkpoint without the extension's `rank_state` can be loaded."""
-
-    def attach(self, loop: Any) -> None:
+    def attach(self, loop: LoopView) -> None:
         """Store the loop; called when the loop is constructed."""
         self.loop = loop
 
@@ -36,15 +35,9 @@ class Extension:
         """Called when networks are on their devices, before data is loaded. The checkpoint is
         loaded before or, if networks are sharded, afterwards."""
 
-    def on_train_batch_start(self) -> None:
-        """Called before each batch of prompts; dynamic sampling may draw several in one
-        iteration."""
-
-    def on_responses(self, responses: Sequence[Response]) -> None:
-        """Called with all sampled responses, prompt-major, before they are graded."""
-
-    def on_scores(self, responses: Sequence[Response], scores: Scores) -> None:
-        """Called with all sampled responses, prompt-major, and their scores."""
+    def on_responses(self, responses: Sequence[Response], scores: Scores) -> None:
+        """Called with all responses to one batch of prompts, prompt-major, and their scores;
+        dynamic sampling may draw several batches in one iteration."""
 
     def before_update(self, batch: Experience) -> Experience:
         """Return the rows to train on, given those of this iteration."""
@@ -78,13 +71,6 @@ class Extension:
         """Called before the metrics of the iteration are computed, also if it made no optimizer
         step."""
 
-    def before_sync(self) -> None:
-        """Called before the rollout gets new weights, after `before_iteration_end` of all
-        extensions."""
-
-    def on_alert(self, offenders: Sequence[Mapping[str, Any]]) -> None:
-        """Called on the first rank with the responses of an alert of the hacking monitor, rows of
-        the sample log; last in an iteration."""
-
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
-        """Called with the metrics of the iteration, which are equal on all ranks."""
+        """Called once after each iteration, also after its validation, with its metrics, which are
+        equal on all ranks."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
@@ -13,6 +11,9 @@ from rlmods.policy.base import PolicyOutput
 from rlmods.router import Routing
 from rlmods.router.balance import balance_loss, count_experts, router_entropy
 from rlmods.training.extensions.base import Extension
+from rlmods.training.settings import PolicyGradientSettings
+from rlmods.training.train_step import Loss
+from rlmods.training.views import LoopView
 from rlmods.types import Experience, Totals
 
 
@@ -26,6 +27,7 @@ class ExpertRouting(Extension):
     def __init__(self, router: Routing) -> None:
         self.router = router
         self.needs_old_logprobs = router.aux_coefficient > 0
+        self.needs_router_logits = router.aux_coefficient > 0 or router.entropy_coefficient > 0
         self.expert_counts: Tensor | None = None
         """[L, E]: number of tokens for which the live routers chose each expert in this
         iteration."""
@@ -37,26 +39,23 @@ class ExpertRouting(Extension):
         self.aux_losses: list[Tensor] = []
         """Load-balancing loss of each optimizer step of this iteration, on this rank."""
 
-    def attach(self, loop: Any) -> None:
+    @classmethod
+    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> ExpertRouting | None:
+        """Return an instance if the policy has routers."""
+        return cls(loop.router) if loop.policy.is_mixture else None
+
+    def attach(self, loop: LoopView) -> None:
         super().attach(loop)
         self.routers = loop.policy.routers
-        loop.scorer.replay_experts = self.router.replay
-        loop.loss_outputs["router_logits"] = (
-            self.router.aux_coefficient > 0 or self.router.entropy_coefficient > 0
-        )
 
     def on_fit_start(self) -> None:
         """Warn if a token-level ratio compares policies between which a token's experts may have
         changed."""
-        off_policy = (
-            self.loop.batch.epochs * self.loop.batch.minibatches > 1
-            or self.loop.settings.replay_fraction > 0
-        )
-        if (
-            off_policy
-            and not self.router.replay
-            and needs_of(self.loop.ratio, RatioNeeds).level == "token"
-        ):
+        batch = self.loop.batch
+        replays_rows = any(extension.added_fraction > 0 for extension in self.loop.extensions)
+        off_policy = batch.epochs * batch.minibatches > 1 or replays_rows
+        by_token = needs_of(self.loop.ratio, RatioNeeds).level == "token"
+        if off_policy and by_token and not self.router.replay:
             rank_zero_warn(
                 "the experts of a token may change between its old log-probability and a "
                 "later optimizer step, and a token-level "
@@ -64,29 +63,29 @@ class ExpertRouting(Extension):
                 "beside other options), or ratio=sequence"
             )
 
-    def before_step(self, minibatch: Experience) -> list[Any]:
+    def before_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
         """Count the tokens of the whole optimizer step, and compute the fraction of them routed to
         each expert."""
         tokens = loss_row_tokens(minibatch)
-        if self.loop.loss_outputs["router_logits"]:
+        if self.needs_router_logits:
             self.num_tokens = self.loop.ranks.reduce(tokens.sum()).clamp(min=1)
         if self.router.aux_coefficient:
             assert minibatch.routed_experts is not None
-            counts = self.loop.ranks.reduce(
-                count_experts(minibatch.routed_experts, tokens, self.routers.num_experts).sum(0)
-            )
+            own = count_experts(minibatch.routed_experts, tokens, self.routers.num_experts).sum(0)
+            counts = self.loop.ranks.reduce(own)
             self.expert_fractions = counts / (self.num_tokens * minibatch.routed_experts.shape[2])
             self.aux_losses.append(torch.zeros_like(self.num_tokens))
         return []
 
     def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
-        """Return this microbatch's part of the weighted load-balancing loss, less that of the
-        weighted entropy."""
+        """Return this microbatch's part of the weighted load-balancing loss minus the weighted
+        entropy."""
         if output.routed_experts is not None:
             self._log_choices(micro, output.routed_experts)
         if output.router_logits is None:
             return None
-        tokens, loss = loss_row_tokens(micro).flatten(), output.router_logits[0].new_zeros(())
+        tokens = loss_row_tokens(micro).flatten()
+        loss = output.router_logits[0].new_zeros(())
         if self.router.aux_coefficient:
             balance = balance_loss(
                 output.router_logits, tokens, self.expert_fractions, self.num_tokens
@@ -121,14 +120,13 @@ class ExpertRouting(Extension):
         the mean load-balancing loss."""
         if self.expert_counts is not None:
             counts = self.loop.ranks.reduce(self.expert_counts)
-            self.loop.meter.mean(
-                "train/router_load_max", (counts / counts.mean(1, keepdim=True).clamp(min=1)).max()
-            )
+            loads = counts / counts.mean(1, keepdim=True).clamp(min=1)
+            self.loop.meter.mean("train/router_load_max", loads.max())
         if self.aux_losses:
-            self.loop.meter.mean(
-                "train/router_aux_loss", self.loop.ranks.reduce(torch.stack(self.aux_losses))
-            )
-        self.expert_counts, self.aux_losses = None, []
+            losses = self.loop.ranks.reduce(torch.stack(self.aux_losses))
+            self.loop.meter.mean("train/router_aux_loss", losses)
+        self.expert_counts = None
+        self.aux_losses = []
 
 
 def loss_row_tokens(rows: Experience) -> Tensor:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rlmods.training.extensions.base import Extension
+from rlmods.training.settings import PolicyGradientSettings
+from rlmods.training.views import LoopView
 from rlmods.types import Experience
 
 
@@ -10,23 +14,24 @@ class MovingReference(Extension):
     """Set the reference to the policy after every `every` iterations (iterative GRPO,
     arXiv:2402.03300, algorithm 1; iterative DPO, arXiv:2312.16682).
 
-    This happens before the first batch of the next iteration, so the validation at the end of a
-    round still uses the round's reference."""
+    This happens after the validation at the end of a round, which still uses the round's
+    reference."""
 
     def __init__(self, every: int) -> None:
         self.every = every
 
-    def attach(self, loop: object) -> None:
+    @classmethod
+    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> MovingReference | None:
+        """Return an instance if the settings ask for it."""
+        return None if settings.reference_every is None else cls(settings.reference_every)
+
+    def attach(self, loop: LoopView) -> None:
         super().attach(loop)
         if self.loop.reference is not None:
             self.loop.reference.follow(self.loop.policy)
 
-    def on_train_batch_start(self) -> None:
-        if (
-            self.loop.reference is not None
-            and self.loop.iteration > 0
-            and self.loop.iteration % self.every == 0
-        ):
+    def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
+        if self.loop.reference is not None and self.loop.iteration % self.every == 0:
             self.loop.reference.copy_from(self.loop.policy)
 
     def before_update(self, batch: Experience) -> Experience:

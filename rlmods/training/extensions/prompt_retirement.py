@@ -9,7 +9,9 @@ from rlmods.data.pools import DifficultyPools
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
 from rlmods.training.extensions.base import Extension
-from rlmods.training.response_ranking import group_by_prompt
+from rlmods.training.metrics import reported_correctness
+from rlmods.training.settings import PolicyGradientSettings
+from rlmods.training.views import LoopView
 from rlmods.types import Response, Scores
 
 
@@ -27,10 +29,18 @@ class PromptRetirement(Extension):
         self._num_logged = 0
         self._reports_correctness = False
 
+    @classmethod
+    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> PromptRetirement | None:
+        """Return an instance if the settings ask for it."""
+        solved, unsolved = settings.retire_solved, settings.retire_unsolved
+        if solved is None and unsolved is None:
+            return None
+        return cls(solved, unsolved, settings.bring_back)
+
     def on_fit_start(self) -> None:
         self.loop.trainer.datamodule.pools = self.pools
 
-    def on_scores(self, responses: Sequence[Response], scores: Scores) -> None:
+    def on_responses(self, responses: Sequence[Response], scores: Scores) -> None:
         """Count the solved prompts of all ranks. Prompts whose reward does not report correctness
         are not retired.
 
@@ -38,39 +48,28 @@ class PromptRetirement(Extension):
             UserError: the reward scored responses, and has not reported the correctness of any
             since the run began.
         """
-        correct = (
-            [None] * len(responses)
-            if scores.correct is None or scores.monitored
-            else scores.correct
-        )
-        groups = group_by_prompt(
-            list(zip(responses, correct, strict=True)), self.loop.batch.samples
-        )
-        occurrences = [
-            (
-                group[0][0].prompt.id,
-                sum(bool(correct) for _, correct in group),
-                sum(correct is not None for _, correct in group),
-            )
-            for group in groups
-        ]
-        ranks = all_gather((occurrences, any(value is not None for value in scores)))
-        counts = [occurrence for own, _ in ranks for occurrence in own]
-        self._reports_correctness |= any(num_known for *_, num_known in counts)
-        if any(scored for _, scored in ranks) and not self._reports_correctness:
-            advice = "type reward=math, or drop algo.retire_solved and algo.retire_unsolved"
+        correct = reported_correctness(scores)
+        samples = self.loop.batch.samples
+        occurrences: list[tuple[str, int, int]] = []
+        for start in range(0, len(responses), samples):
+            known = [x for x in correct[start : start + samples] if x is not None]
+            occurrences.append((responses[start].prompt.id, sum(map(bool, known)), len(known)))
+        any_scored = False
+        for own, own_scored in all_gather((occurrences, any(x is not None for x in scores))):
+            any_scored |= own_scored
+            for prompt_id, num_solved, num_known in own:
+                self._reports_correctness |= num_known > 0
+                self.pools.update(prompt_id, num_solved, num_known)
+        if any_scored and not self._reports_correctness:
             raise UserError(
-                "prompts are retired by the correctness of responses, which this reward does "
-                f"not report: {advice}"
+                "prompts are retired by the correctness of responses, which this reward does not "
+                "report: type reward=math, or drop algo.retire_solved and algo.retire_unsolved"
             )
-        for occurrence in counts:
-            self.pools.update(*occurrence)
 
     def before_iteration_end(self) -> None:
+        num_brought_back = self.pools.num_brought_back - self._num_logged
         self.loop.meter.mean("train/num_retired", float(len(self.pools.retired)))
-        self.loop.meter.mean(
-            "train/num_brought_back", float(self.pools.num_brought_back - self._num_logged)
-        )
+        self.loop.meter.mean("train/num_brought_back", float(num_brought_back))
         self._num_logged = self.pools.num_brought_back
 
     def state_dict(self) -> dict[str, Any]:

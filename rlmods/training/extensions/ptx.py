@@ -13,10 +13,11 @@ from rlmods.data import PromptLoader
 from rlmods.distributed.sharding import is_sharded
 from rlmods.errors import UserError
 from rlmods.training.extensions.base import Extension
-from rlmods.training.preflight import largest_microbatches
-from rlmods.training.row_shape import row_shape
+from rlmods.training.preflight import largest_microbatches, row_shape
+from rlmods.training.settings import PolicyGradientSettings
 from rlmods.training.sft_batch import sft_batch
 from rlmods.training.train_step import Loss
+from rlmods.training.views import LoopView
 from rlmods.types import Experience, Prompt, Totals
 
 
@@ -39,53 +40,52 @@ class PTX(Extension):
             num_rows: rows of an optimizer step, over all ranks.
             weights: weight of each source of the rows; None: every row once in each pass.
         """
-        self.coefficient, self.prompts, self.num_rows, self.weights = (
-            coefficient,
-            prompts,
-            num_rows,
-            weights,
-        )
+        self.coefficient = coefficient
+        self.prompts = prompts
+        self.num_rows = num_rows
+        self.weights = weights
+
+    @classmethod
+    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> PTX | None:
+        """Return an instance if the settings ask for it."""
+        if not settings.ptx_coefficient:
+            return None
+        splits = loop.splits
+        return cls(settings.ptx_coefficient, splits.ptx, settings.ptx_rows, splits.ptx_weights)
 
     def on_fit_start(self) -> None:
         """
         Raises:
             UserError: fewer rows than ranks.
         """
-        if self.num_rows < self.loop.ranks.world_size:
-            advice = f"type algo.ptx_rows={self.loop.ranks.world_size}"
-            raise UserError(f"algo.ptx_rows={self.num_rows} leaves ranks without rows: {advice}")
+        num_ranks = self.loop.ranks.world_size
+        if self.num_rows < num_ranks:
+            raise UserError(
+                f"algo.ptx_rows={self.num_rows} leaves ranks without rows: type "
+                f"algo.ptx_rows={num_ranks}"
+            )
 
     def before_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
         ranks = self.loop.ranks
-        return [
-            (
-                self.rows(self.loop.optimizer_steps, ranks.rank, ranks.world_size).to(
-                    self.loop.device
-                ),
-                self.loss,
-            )
-        ]
+        rows = self.rows(self.loop.optimizer_steps, ranks.rank, ranks.world_size)
+        return [(rows.to(self.loop.device), self.loss)]
 
     def largest_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
-        shapes = [
-            row_shape(prompt, self.loop.policy, ("response",)).tokens for prompt in self.prompts
-        ]
-        order = sorted(range(len(shapes)), key=lambda i: -shapes[i])
+        policy, budget = self.loop.policy, self.loop.batch.token_budget
+        sizes = [row_shape(prompt, policy, ("response",)).tokens for prompt in self.prompts]
+        order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
         max_rows = -(-self.num_rows // self.loop.ranks.world_size)
-        slices = largest_microbatches(
-            [shapes[i] for i in order], self.loop.batch.token_budget, max_rows
-        )
-        batches = (
-            sft_batch([self.prompts[i] for i in order[rows]], self.loop.policy, policy_version=0)
-            for rows in slices
-        )
-        return [(batch.to(self.loop.device), self.loss) for batch in batches]
+        largest: list[tuple[Experience, Loss]] = []
+        for rows in largest_microbatches([sizes[i] for i in order], budget, max_rows):
+            batch = sft_batch([self.prompts[i] for i in order[rows]], policy)
+            largest.append((batch.to(self.loop.device), self.loss))
+        return largest
 
     def rows(self, step: int, rank: int = 0, world_size: int = 1) -> Experience:
         """Return the rows of this rank in one optimizer step."""
         positions = range(step * self.num_rows + rank, (step + 1) * self.num_rows, world_size)
         prompts = [self._loader.prompt_at(position) for position in positions]
-        return sft_batch(prompts, self.loop.policy, policy_version=0)
+        return sft_batch(prompts, self.loop.policy)
 
     @cached_property
     def _loader(self) -> PromptLoader:
@@ -96,9 +96,7 @@ class PTX(Extension):
         """Return the weighted loss of a microbatch."""
         logprobs = self.loop.policy(micro.tokens, micro.mask).logprobs
         self.loop.meter.mean("train/ptx_loss", -logprobs, micro.mask)
-        loss: Tensor = self.coefficient * torch.as_tensor(
-            -TokenMean()(logprobs, micro.mask, totals)
-        )
+        loss: Tensor = -self.coefficient * TokenMean()(logprobs, micro.mask, totals)
         # DDP waits for the gradient of every parameter, and this loss has none of the critic's.
         critic = self.loop.critic
         unused = () if critic is None or is_sharded(critic) else critic.parameters()

@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 
+from rlmods.training.buffer import append
 from rlmods.training.extensions.base import Extension
 from rlmods.training.rank_state import rank_state, reshard_rows
+from rlmods.training.settings import PolicyGradientSettings
+from rlmods.training.views import LoopView
 from rlmods.types import Experience
 
 GENERATOR = 1_000_000
@@ -30,26 +33,28 @@ class Replay(Extension):
             fraction: number of replayed rows by number of fresh rows.
             staleness: iterations for which a row is kept.
         """
-        self.fraction, self.staleness = fraction, staleness
+        self.fraction = fraction
+        self.added_fraction = fraction
+        self.staleness = staleness
         self.rows: Experience | None = None
+
+    @classmethod
+    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> Replay | None:
+        """Return an instance if the settings ask for it."""
+        fraction = settings.replay_fraction
+        return cls(fraction, settings.replay_staleness) if fraction else None
 
     def before_update(self, batch: Experience) -> Experience:
         loop = self.loop
         replayed = self.draw(len(batch), loop.iteration, loop.generator(GENERATOR))
-        return (
-            batch
-            if replayed is None
-            else Experience.concat([batch, replayed.to(batch.tokens.device)])
-        )
+        if replayed is None:
+            return batch
+        return Experience.concat([batch, replayed.to(batch.tokens.device)])
 
     def after_update(self, batch: Experience, num_fresh: int) -> None:
         fresh = batch.select(torch.arange(num_fresh))
         fresh = fresh.select(fresh.mask.any(1))
-        self.rows = (
-            fresh
-            if self.rows is None
-            else Experience.concat([self.rows.to(fresh.tokens.device), fresh])
-        )
+        self.rows = append(self.rows, fresh)
 
     def draw(self, num_fresh: int, iteration: int, generator: torch.Generator) -> Experience | None:
         """Return rows to train on again, without repetition; fewer if there are not enough."""
@@ -57,15 +62,10 @@ class Replay(Extension):
             return None
         self.rows = self.rows.select(iteration - self.rows.policy_version <= self.staleness)
         count = min(len(self.rows), round(self.fraction * num_fresh))
-        return (
-            self.rows.select(
-                torch.randperm(len(self.rows), generator=generator)[:count].to(
-                    self.rows.group.device
-                )
-            )
-            if count
-            else None
-        )
+        if not count:
+            return None
+        drawn = torch.randperm(len(self.rows), generator=generator)[:count]
+        return self.rows.select(drawn.to(self.rows.group.device))
 
     def rank_state(self) -> dict[str, Any]:
         return rank_state(self.rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -15,15 +15,23 @@ from rlmods.policy.scalar import ScalarModel
 from rlmods.protocols import Judge
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.extensions.base import Extension
-from rlmods.training.metrics import Meter
-from rlmods.training.offenders import offender_pairs
+from rlmods.training.meter import Meter
 from rlmods.training.preference_batch import candidate_scores, collate_preferences
 from rlmods.training.rank_state import reshard
 from rlmods.training.response_ranking import group_by_prompt, rank_responses
-from rlmods.types import PreferenceBatch, Prompt, Response
+from rlmods.types import PreferenceBatch, Prompt, Response, Scores
 
 GENERATOR = 1_000_001
 """Purpose of the random generator; epochs are below."""
+
+
+class RewardModelQuality(NamedTuple):
+    """Quality of a reward model on some rankings."""
+
+    num_correct: float
+    """Correctly ordered pairs; ties count half."""
+    num_pairs: float
+    mean_score: float
 
 
 class RewardModelRefresh(Extension):
@@ -46,7 +54,6 @@ class RewardModelRefresh(Extension):
         epochs: int,
         rows: int,
         replay: float,
-        offenders: float = 0.0,
     ) -> None:
         """
         Args:
@@ -55,105 +62,73 @@ class RewardModelRefresh(Extension):
             every: iterations of a round.
             prompts: prompts judged in a round, the same number in each of its iterations.
             rows: prompts of one optimizer step.
-            replay: fraction of older rankings among those trained on, below 1.
-            offenders: fraction of pairs with offenders of the hacking monitor among them.
+            replay: fraction of older rankings among the rankings trained on, below 1.
         """
-        self.networks, self.judge, self.ranking = networks, judge, ranking
-        self.every, self.lr, self.epochs, self.rows, self.replay, self.offender_fraction = (
-            every,
-            lr,
-            epochs,
-            rows,
-            replay,
-            offenders,
-        )
+        self.networks = networks
+        self.judge = judge
+        self.ranking = ranking
+        self.every = every
+        self.lr = lr
+        self.epochs = epochs
+        self.rows = rows
+        self.replay = replay
         self.prompts_per_iteration = -(-prompts // every)
         self.fresh: list[Prompt] = []
         """Rankings of this round on this rank, in `meta`."""
         self.history: list[Prompt] = []
         """Rankings of earlier rounds on all ranks."""
-        self.offenders: list[Prompt] = []
-        """Pairs with offenders of the hacking monitor since the run began, on this rank."""
         self.trained = False
         """True once the reward models have been trained."""
 
-    def on_responses(self, responses: Sequence[Response]) -> None:
+    def on_responses(self, responses: Sequence[Response], scores: Scores) -> None:
         loop = self.loop
+        num_prompts = -(-self.prompts_per_iteration // loop.ranks.world_size)
         with loop.timer("judge"):
             groups = group_by_prompt(responses, loop.batch.samples)
-            self.collect(
-                groups[: -(-self.prompts_per_iteration // loop.ranks.world_size)], loop.meter
-            )
-
-    def on_alert(self, offenders: Sequence[Mapping[str, Any]]) -> None:
-        for pair in offender_pairs(offenders, self.loop.samples) if self.offender_fraction else ():
-            better, worse = pair["candidates"]
-            meta = {"candidates": (better["text"], worse["text"]), "ranks": (0, 1)}
-            meta["finished"] = (better["finish"] == "stop", worse["finish"] == "stop")
-            is_text = isinstance(pair["prompt"], str)
-            question = {"text": pair["prompt"]} if is_text else {"messages": pair["prompt"]}
-            offender = Prompt(id=pair["id"], meta=meta, **question)
-            if offender not in self.offenders:  # several alerts may show the same response
-                self.offenders.append(offender)
+            self.collect(groups[:num_prompts], loop.meter)
 
     def before_iteration_end(self) -> None:
-        if (self.loop.iteration + 1) % self.every == 0:
-            with self.loop.timer("refresh"):
-                metrics = self.end_round(
-                    self.loop.generator(GENERATOR), self.loop.batch.token_budget
-                )
+        loop = self.loop
+        if (loop.iteration + 1) % self.every == 0:
+            with loop.timer("refresh"):
+                metrics = self.end_round(loop.generator(GENERATOR), loop.batch.token_budget)
             for name, value in metrics.items():
-                self.loop.meter.mean(f"train/reward_model/{name}", value)
+                loop.meter.mean(f"train/reward_model/{name}", value)
 
     def collect(self, groups: Sequence[Sequence[Response]], meter: Meter) -> None:
         """Rank the distinct responses to each prompt, and keep the rankings in which one response
         is better than another."""
         for group in rank_responses(self.judge, groups, meter):
-            if preferences := group.preferences:
-                texts, ranks = (
-                    tuple(r.text for r, _ in preferences),
-                    tuple(rank for _, rank in preferences),
-                )
-                meta = {
-                    "candidates": texts,
-                    "ranks": ranks,
-                    "finished": tuple(r.finish == "stop" for r, _ in preferences),
-                }
-                prompt = preferences[0][0].prompt
-                self.fresh.append(
-                    Prompt(id=prompt.id, text=prompt.text, messages=prompt.messages, meta=meta)
-                )
+            if not group.preferences:
+                continue
+            responses = [response for response, _ in group.preferences]
+            meta = {
+                "candidates": tuple(response.text for response in responses),
+                "ranks": tuple(rank for _, rank in group.preferences),
+                "finished": tuple(response.finish == "stop" for response in responses),
+            }
+            asked = responses[0].prompt
+            row = Prompt(id=asked.id, text=asked.text, messages=asked.messages, meta=meta)
+            self.fresh.append(row)
 
     def end_round(self, generator: torch.Generator, token_budget: int) -> dict[str, float]:
         """Train on the rankings of the round. Every rank makes the same steps on the rankings of
         all ranks.
 
-        Returns metrics: `pairs`, `pair_accuracy` before training, `replayed_fraction`,
-        `offender_fraction` if there can be any, `loss`."""
+        Returns metrics: `pairs`, `pair_accuracy` before training, `replayed_fraction`, `loss`."""
         fresh = [row for rank in all_gather(self.fresh) for row in rank]
         self.fresh = []
         if not fresh:
             return {"pairs": 0.0}
-        offenders = [row for rank in all_gather(self.offenders) for row in rank]
-        total = len(fresh) / (1 - self.replay - self.offender_fraction)
+        total = len(fresh) / (1 - self.replay)
         older = draw(self.history, round(self.replay * total), generator)
-        offenders = (
-            draw(offenders, round(self.offender_fraction * total), generator)
-            if self.offender_fraction
-            else []
-        )
         self.history += fresh
         metrics = [
-            self.fit(network, fresh, [*older, *offenders], generator, token_budget)
-            for network in self.networks()
+            self.fit(network, fresh, older, generator, token_budget) for network in self.networks()
         ]
         self.trained = True
         mean = {name: sum(x[name] for x in metrics) / len(metrics) for name in metrics[0]}
-        num_rows = len(fresh) + len(older) + len(offenders)
-        mean["replayed_fraction"] = len(older) / num_rows
-        return mean | (
-            {"offender_fraction": len(offenders) / num_rows} if self.offender_fraction else {}
-        )
+        return mean | {"replayed_fraction": len(older) / (len(fresh) + len(older))}
 
     def fit(
         self,
@@ -165,51 +140,56 @@ class RewardModelRefresh(Extension):
     ) -> dict[str, float]:
         """Train `epochs` passes over the rankings, then shift the scores so that the fresh
         responses have mean 0."""
-        num_correct, num_pairs, _ = self.evaluate(network, fresh, token_budget)
-        rows, losses = [*fresh, *older], list[float]()
+        before = self.evaluate(network, fresh, token_budget)
+        rows = [*fresh, *older]
+        losses: list[float] = []
         network.requires_grad_(True)
         optimizer = torch.optim.AdamW(network.parameters(), lr=self.lr, weight_decay=0.0)
         for _ in range(self.epochs):
             for indices in torch.split(torch.randperm(len(rows), generator=generator), self.rows):
                 optimizer.zero_grad()
-                total = 0.0
-                for batch in batches(network, [rows[i] for i in indices.tolist()], token_budget):
-                    loss = self.ranking(
-                        candidate_scores(network, batch), batch.rank, batch.present, None
-                    ).sum() / len(indices)
-                    loss.backward()
-                    total += float(loss.detach())
+                chosen = [rows[i] for i in indices.tolist()]
+                losses.append(self.accumulate(network, chosen, token_budget))
                 clip_grad_norm_(network.parameters(), 1.0)
                 optimizer.step()
-                losses.append(total)
         network.requires_grad_(False)
         for parameter in network.parameters():
             parameter.grad = None
         broadcast_parameters(network)
-        network.metadata["offset"] = self.evaluate(network, fresh, token_budget)[2]
+        network.metadata["offset"] = self.evaluate(network, fresh, token_budget).mean_score
         return {
-            "pairs": num_pairs,
-            "pair_accuracy": num_correct / max(1.0, num_pairs),
+            "pairs": before.num_pairs,
+            "pair_accuracy": before.num_correct / max(1.0, before.num_pairs),
             "loss": sum(losses) / len(losses),
         }
+
+    def accumulate(self, network: ScalarModel, rows: Sequence[Prompt], token_budget: int) -> float:
+        """Add the gradients of the mean loss of these rankings, and return it."""
+        total = 0.0
+        for batch in batches(network, rows, token_budget):
+            scores = candidate_scores(network, batch)
+            losses = self.ranking(scores, batch.rank, batch.present, None)
+            loss = losses.sum() / len(rows)
+            loss.backward()
+            total += float(loss.detach())
+        return total
 
     @torch.no_grad()
     def evaluate(
         self, network: ScalarModel, rows: Sequence[Prompt], token_budget: int
-    ) -> tuple[float, float, float]:
-        """Return the number of correctly ordered pairs (ties count half), the number of pairs, and
-        the mean score."""
-        num_correct, num_pairs, total, count = 0.0, 0.0, 0.0, 0
+    ) -> RewardModelQuality:
+        """Return how a reward model orders these rankings."""
+        num_correct = num_pairs = total = 0.0
+        count = 0
         for batch in batches(network, rows, token_budget):
-            scores, present = candidate_scores(network, batch), batch.present
-            pairs = is_better(batch.rank, present)
-            num_correct += float(
-                pair_correctness(pairwise_differences(scores, present))[pairs].sum()
-            )
+            scores = candidate_scores(network, batch)
+            pairs = is_better(batch.rank, batch.present)
+            correct = pair_correctness(pairwise_differences(scores, batch.present))
+            num_correct += float(correct[pairs].sum())
             num_pairs += float(pairs.sum())
-            total += float(scores[present].double().sum())
-            count += int(present.sum())
-        return num_correct, num_pairs, total / max(1, count)
+            total += float(scores[batch.present].double().sum())
+            count += int(batch.present.sum())
+        return RewardModelQuality(num_correct, num_pairs, total / max(1, count))
 
     # Checkpoint
 
@@ -223,32 +203,22 @@ class RewardModelRefresh(Extension):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.history, self.trained = [Prompt(**row) for row in state["history"]], state["trained"]
-        for network, weights, offset in zip(
-            self.networks() if self.trained else (),
-            state["networks"],
-            state["offsets"],
-            strict=True,
-        ):
-            network.load_state_dict(weights)
-            network.metadata["offset"] = offset
+        self.history = [Prompt(**row) for row in state["history"]]
+        self.trained = state["trained"]
+        if self.trained:
+            saved = zip(self.networks(), state["networks"], state["offsets"], strict=True)
+            for network, weights, offset in saved:
+                network.load_state_dict(weights)
+                network.metadata["offset"] = offset
 
     def rank_state(self) -> dict[str, Any]:
-        return {
-            "fresh": [asdict(row) for row in self.fresh],
-            "offenders": [asdict(row) for row in self.offenders],
-        }
+        return {"fresh": [asdict(row) for row in self.fresh]}
 
     def load_rank_states(
         self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int
     ) -> None:
-        self.fresh = [
-            Prompt(**row) for row in reshard([state["fresh"] for state in states], rank, world_size)
-        ]
-        self.offenders = [
-            Prompt(**row)
-            for row in reshard([state["offenders"] for state in states], rank, world_size)
-        ]
+        rows = reshard([state["fresh"] for state in states], rank, world_size)
+        self.fresh = [Prompt(**row) for row in rows]
 
 
 def draw(rows: Sequence[Prompt], count: int, generator: torch.Generator) -> list[Prompt]:

@@ -13,17 +13,19 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
-import torch
 
-from rlmods.training.collate import collate, generate
+from rlmods.training.collate import collate_unscored, generate
 from rlmods.training.extensions.base import Extension
-from rlmods.types import Branch, Prompt, Response, Scores, ToolCall, Turn
+from rlmods.training.settings import PolicyGradientSettings
+from rlmods.training.views import LoopView
+from rlmods.types import Branch, Prompt, Response, ToolCall, Turn
 
 POLL_S = 0.1
 """Time between two reports of progress while waiting, at which a run can also be interrupted."""
-NUM_COMPARED, MAX_COMPARED_TOKENS = 4, 8
-"""Number of responses on each rank, and of their tokens, by which sampler and policy are compared
-in an iteration."""
+NUM_COMPARED = 4
+MAX_COMPARED_TOKENS = 8
+"""Responses per rank, and tokens per response, used to compare sampler and trainer
+log-probabilities in each iteration."""
 
 
 class SampleAhead(Extension):
@@ -42,8 +44,6 @@ class SampleAhead(Extension):
     Logs `time/rollout_ahead_s`, the seconds of sampling while the main thread graded and trained;
     `time/rollout_s` is the time it waited."""
 
-    has_optional_state = True  # `rollout.ahead` may change when a run resumes
-
     def __init__(self) -> None:
         self._future: Future[tuple[list[Response], float]] | None = None
         """Responses in flight, and the time at which they were complete."""
@@ -56,6 +56,11 @@ class SampleAhead(Extension):
         """Iteration whose weights of the rollout were last compared with those of the policy; those
         of iteration 0 sample its own batch."""
 
+    @classmethod
+    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> SampleAhead | None:
+        """Return an instance if the rollout asks for it."""
+        return cls() if getattr(loop.rollout, "ahead", 0) else None
+
     def __call__(self, prompts: Sequence[Prompt]) -> list[Response]:
         """Return responses to these prompts, those sampled ahead if there are any, and start
         sampling those to the next prompts.
@@ -65,7 +70,7 @@ class SampleAhead(Extension):
         """
         loop = self.loop
         with loop.timer("rollout"):
-            self._wait()
+            self.wait()
             responses = self._take(prompts) or loop.sample_responses(loop.rollout, prompts)
         if loop.iteration > self._num_compared and loop.scorer.is_at_sampling_temperature:
             self._compare(prompts[:NUM_COMPARED])
@@ -74,47 +79,35 @@ class SampleAhead(Extension):
             self._sample(loop.trainer.datamodule.next_prompts())
         return responses
 
-    def before_sync(self) -> None:
-        """Wait for the responses in flight."""
-        with self.loop.timer("rollout"):
-            self._wait()
-
     def _compare(self, prompts: Sequence[Prompt]) -> None:
         """Log the distance between the log-probabilities of sampler and policy, on a short response
         to each of these prompts.
 
         Both have the same weights now. When responses that are sampled ahead have been graded, the
         policy has moved."""
-        loop, rollout = self.loop, copy(self.loop.rollout)
+        loop = self.loop
+        rollout = copy(loop.rollout)
         if hasattr(rollout, "max_tokens"):
             rollout.max_tokens = min(rollout.max_tokens, MAX_COMPARED_TOKENS)
         # a time of their own, so that other samples of these prompts do not change
+        own_time = [replace(prompt, time=-1) for prompt in prompts]
         with loop.timer("rollout"):
-            responses = generate(
-                rollout,
-                [replace(prompt, time=-1) for prompt in prompts],
-                samples=1,
-                iteration=loop.iteration,
-            )
-        group, scores = torch.arange(len(responses)), Scores([0.0] * len(responses))
-        rows = collate(
-            responses, scores, group, policy_version=loop.iteration, pad_id=loop.policy.pad_id
-        ).to(loop.device)
+            responses = generate(rollout, own_time, samples=1, iteration=loop.iteration)
+        rows = collate_unscored(responses, loop.policy.pad_id).to(loop.device)
         with loop.timer("score"):
             logprobs = loop.scorer.score(rows, loop.policy).logprobs
-        loop.meter.mean(
-            "train/sampler_logprob_gap", (logprobs - rows.behavior_logprobs).abs(), rows.mask
-        )
+        gap = (logprobs - rows.behavior_logprobs).abs()
+        loop.meter.mean("train/sampler_logprob_gap", gap, rows.mask)
 
     def _take(self, prompts: Sequence[Prompt]) -> list[Response]:
         """Return the responses sampled ahead, none if there are none to these prompts."""
-        responses, self._responses = self._responses, []
+        responses = self._responses
+        self._responses = []
         if not responses:
             return []
         answered = [prompt for prompt in prompts for _ in range(self.loop.batch.samples)]
-        if [(prompt.id, prompt.time) for prompt in answered] != [
-            (r.prompt.id, r.prompt.time) for r in responses
-        ]:
+        expected = [(prompt.id, prompt.time) for prompt in answered]
+        if expected != [(r.prompt.id, r.prompt.time) for r in responses]:
             warnings.warn(
                 "the responses in the checkpoint are not those to this batch of prompts: "
                 "sampling them again",
@@ -126,7 +119,9 @@ class SampleAhead(Extension):
 
     def _sample(self, prompts: Sequence[Prompt]) -> None:
         """Start the thread."""
-        loop, trainer, future = self.loop, self.loop.trainer, Future[tuple[list[Response], float]]()
+        loop = self.loop
+        trainer = loop.trainer
+        future = Future[tuple[list[Response], float]]()
         self._progress = (0, len(prompts) * loop.batch.samples, 0)
 
         def on_tokens(done: int, total: int, tokens: int) -> None:
@@ -143,59 +138,34 @@ class SampleAhead(Extension):
             except BaseException as error:  # the main thread raises it
                 future.set_exception(error)
 
-        self._start, self._future = time.perf_counter(), future
+        self._start = time.perf_counter()
+        self._future = future
         # a daemon, so that Python ends without waiting for requests
         Thread(target=sample, name="sample-ahead", daemon=True).start()
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         """Wait for the responses in flight, if there are any."""
-        if (future := self._future) is None:
+        future = self._future
+        if future is None:
             return
-        waiting_since, on_tokens = (
-            time.perf_counter(),
-            getattr(self.loop.rollout, "on_tokens", None),
-        )
-        while True:
-            done = wait([future], POLL_S).done
+        waiting_since = time.perf_counter()
+        on_tokens = getattr(self.loop.rollout, "on_tokens", None)
+        is_done = False
+        while not is_done:
+            is_done = bool(wait([future], POLL_S).done)
             if on_tokens is not None:
                 on_tokens(*self._progress)
-            if done:
-                break
         self._future = None
         self._responses, end = future.result()
-        self.loop.timer.seconds["rollout_ahead"] += min(end, waiting_since) - self._start
+        self.loop.timer.seconds["rollout_ahead"] += min(end, waiting_since) - self._start  # type: ignore[assignment]
 
     # Checkpoint
 
     def rank_state(self) -> dict[str, Any]:
-        """Return the responses to this rank's next prompts, which the loader knows, so that of a
-        prompt only its identity is needed. Of `meta` and of calls of tools, values of plain Python
-        types are saved."""
-        self._wait()
-        return {
-            "responses": [
-                {
-                    "prompt": (r.prompt.id, r.prompt.time),
-                    "prompt_tokens": [int(token) for token in r.prompt_tokens],
-                    "tokens": [int(token) for token in r.tokens],
-                    "behavior_logprobs": [float(x) for x in r.behavior_logprobs],
-                    "text": r.text,
-                    "finish": r.finish,
-                    "meta": plain_items(r.meta),
-                    **(
-                        {}
-                        if r.mask is None
-                        else {
-                            "mask": [bool(x) for x in r.mask],
-                            "turns": [_saved(turn) for turn in r.turns],
-                        }
-                    ),
-                    **({} if r.branch is None else {"branch": asdict(r.branch)}),
-                    **({"cuts": [int(cut) for cut in r.cuts]} if r.cuts else {}),
-                }
-                for r in self._responses
-            ]
-        }
+        """Return the responses to this rank's next prompts. The loader knows these, so only their
+        identity is saved; `meta` and calls of tools keep values of plain Python types."""
+        self.wait()
+        return {"responses": [_saved(response) for response in self._responses]}
 
     def load_rank_states(
         self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int
@@ -204,52 +174,62 @@ class SampleAhead(Extension):
         global batch."""
         rows = [row for state in states for row in state["responses"]]
         size = len(rows) // world_size
-        own = rows[rank * size : (rank + 1) * size]
-        self._responses = [_response(row) for row in own]
+        self._responses = [_loaded(row) for row in rows[rank * size : (rank + 1) * size]]
 
 
-def _response(row: Mapping[str, Any]) -> Response:
+def _saved(response: Response) -> dict[str, Any]:
+    """Return a response as a dictionary of plain values for a checkpoint."""
+    mask, branch = response.mask, response.branch
+    return {
+        "prompt": (response.prompt.id, response.prompt.time),
+        "prompt_tokens": [int(token) for token in response.prompt_tokens],
+        "tokens": [int(token) for token in response.tokens],
+        "behavior_logprobs": [float(x) for x in response.behavior_logprobs],
+        "text": response.text,
+        "finish": response.finish,
+        "meta": plain_items(response.meta),
+        "mask": None if mask is None else [bool(x) for x in mask],
+        "turns": [_saved_turn(turn) for turn in response.turns],
+        "branch": None if branch is None else asdict(branch),
+        "cuts": tuple(int(cut) for cut in response.cuts),
+    }
+
+
+def _saved_turn(turn: Turn) -> dict[str, Any]:
+    calls = [plain_items(asdict(call)) for call in turn.calls]
+    return asdict(turn) | {"calls": calls}
+
+
+def _loaded(row: Mapping[str, Any]) -> Response:
     """Return a response that a checkpoint holds as a dictionary."""
     prompt_id, time = row["prompt"]
-    branch = Branch(**row["branch"]) if "branch" in row else None
-    return Response(
-        **{
-            **row,
-            "prompt": Prompt(id=prompt_id, time=time),
-            "turns": _turns(row.get("turns", ())),
-            "branch": branch,
-        }
-    )
-
-
-def _saved(turn: Turn) -> dict[str, Any]:
-    """Return a turn as a dictionary for a checkpoint."""
-    return asdict(turn) | {"calls": [plain_items(asdict(call)) for call in turn.calls]}
-
-
-def _turns(rows: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
-    """Return the turns that a checkpoint holds as dictionaries."""
-    return tuple(
-        Turn(**{**row, "calls": tuple(ToolCall(**call) for call in row["calls"])}) for row in rows
-    )
+    turns: list[Turn] = []
+    for turn in row["turns"]:
+        calls = tuple(ToolCall(**call) for call in turn["calls"])
+        turns.append(Turn(**{**turn, "calls": calls}))
+    changes = {
+        "prompt": Prompt(id=prompt_id, time=time),
+        "turns": tuple(turns),
+        "branch": None if row["branch"] is None else Branch(**row["branch"]),
+    }
+    return Response(**{**row, **changes})
 
 
 def plain_items(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return the items whose values consist of plain Python types, which a checkpoint can hold.
     Numbers of NumPy become plain ones."""
-    values = {
-        str(key): value.item() if isinstance(value, np.generic) else value
-        for key, value in meta.items()
-    }
-    return {key: value for key, value in values.items() if is_plain(value)}
+    plain: dict[str, Any] = {}
+    for key, value in meta.items():
+        number = value.item() if isinstance(value, np.generic) else value
+        if is_plain(number):
+            plain[str(key)] = number
+    return plain
 
 
 def is_plain(value: Any) -> bool:
     """Return True for texts, numbers and None, and for lists, tuples and dictionaries of them."""
     if type(value) is dict:
-        return is_plain([*value.keys(), *value.values()])
-    return (
-        all(map(is_plain, value))
-        if type(value) in (list, tuple)
-        else type(value) in (str, int, float, bool, NoneType)
-    )
+        return is_plain(list(value)) and is_plain(list(value.values()))
+    if type(value) in (list, tuple):
+        return all(is_plain(x) for x in value)
+    return type(value) in (str, int, float, bool, NoneType)

@@ -1,0 +1,122 @@
+"""State of the learner in a checkpoint, beside the weights and the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from rlmods.distributed.collectives import all_gather
+from rlmods.distributed.strategy import FSDP2
+from rlmods.errors import UserError
+from rlmods.policy.base import Policy
+from rlmods.training.views import LearnerView
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """State that is equal on all ranks: plain values and tensors."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> Any: ...
+
+
+@runtime_checkable
+class RankStateful(Protocol):
+    """State of its own on each rank."""
+
+    def rank_state(self) -> dict[str, Any]: ...
+    def load_rank_states(
+        self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int
+    ) -> None: ...
+
+
+def adapter_bases(networks: Mapping[str, nn.Module]) -> dict[str, str]:
+    """Return the fingerprints of the frozen weights under adapters, by network."""
+    bases: dict[str, str] = {}
+    for name, network in networks.items():
+        if isinstance(network, Policy) and network.base_fingerprint is not None:
+            bases[name] = network.base_fingerprint
+    return bases
+
+
+class LearnerCheckpoint:
+    """Saves and loads what Lightning does not save: the learner's counters, frozen models, and
+    parts with state by name. Frozen weights under adapters are left out, because loading the policy
+    restores them."""
+
+    def __init__(self, learner: LearnerView) -> None:
+        self.learner = learner
+
+    def state(self) -> dict[str, Any]:
+        """Return the state that is equal on all ranks: plain values and tensors."""
+        learner = self.learner
+        parts = learner.stateful.items()
+        return {
+            **learner.counters(),
+            "adapter_bases": adapter_bases(learner.networks),
+            "frozen": {name: model.state_dict() for name, model in learner.frozen.items()},
+            "parts": {name: x.state_dict() for name, x in parts if isinstance(x, Stateful)},
+        }
+
+    def save(self, checkpoint: dict[str, Any]) -> None:
+        """Add the state to Lightning's checkpoint; a collective."""
+        learner = self.learner
+        parts = learner.stateful.items()
+        own = {name: x.rank_state() for name, x in parts if isinstance(x, RankStateful)}
+        checkpoint["rlmods"] = self.state() | {"ranks": all_gather(own)}
+        strategy = learner.trainer.strategy
+        if isinstance(strategy, FSDP2) and strategy._save_distributed_checkpoint:
+            return  # each rank writes its shards of all weights
+        for name in self.frozen_state():
+            checkpoint["state_dict"].pop(name, None)
+
+    def frozen_state(self) -> dict[str, Tensor]:
+        """Return the frozen weights under adapters."""
+        learner = self.learner
+        frozen: set[int] = set()
+        for name in adapter_bases(learner.networks):
+            frozen |= {id(x) for x in learner.networks[name].parameters() if not x.requires_grad}
+        names = learner.named_parameters(remove_duplicate=False)
+        prefixes = tuple(f"{name}." for name, x in names if id(x) in frozen)
+        state = learner.state_dict()
+        return {name: x for name, x in state.items() if f"{name}.".startswith(prefixes)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Load what `state` returned.
+
+        Raises:
+            UserError: the run began with other weights under the adapter, with another frozen
+            model, or without a part that has state.
+        """
+        learner = self.learner
+        learner.load_counters(state)
+        if state["adapter_bases"] != adapter_bases(learner.networks):
+            raise UserError(
+                "the weights under the adapter differ from those that the run began with: "
+                "type the original policy="
+            )
+        for name, model in learner.frozen.items():
+            model.load_state_dict(state["frozen"].get(name, {}))
+        for name, part in learner.stateful.items():
+            if isinstance(part, Stateful):
+                if name not in state["parts"]:
+                    raise UserError(
+                        f"the checkpoint has no state for {name}: resume with the {name} that "
+                        "the run was started with"
+                    )
+                part.load_state_dict(state["parts"][name])
+
+    def load(self, checkpoint: dict[str, Any]) -> None:
+        """Load what `save` has added. A part without a state of its own on each rank, such as
+        responses sampled ahead in a run that did not, begins without."""
+        learner = self.learner
+        self.load_state(checkpoint["rlmods"])
+        if "state_dict" in checkpoint:
+            checkpoint["state_dict"] |= self.frozen_state()
+        ranks: list[dict[str, Any]] = checkpoint["rlmods"]["ranks"]
+        for name, part in learner.stateful.items():
+            if isinstance(part, RankStateful) and name in ranks[0]:
+                states = [rank[name] for rank in ranks]
+                part.load_rank_states(states, learner.ranks.rank, learner.ranks.world_size)
