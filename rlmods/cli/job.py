@@ -10,6 +10,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
+from lightning import Trainer
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Learner
@@ -153,9 +154,20 @@ def train(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> 
     settings = {"label": label, **saved_form(loaded.config)}
     trackers.start(trainer.loggers, run_dir.path, settings)
     try:
-        trainer.fit(
-            learner, datamodule=loaded.data(), ckpt_path=run_dir.checkpoint, weights_only=True
-        )
+        fit(trainer, learner, loaded.data(), run_dir.checkpoint)
+    finally:
+        trackers.finish(trainer.loggers)
+    return learner
+
+
+def fit(trainer: Trainer, learner: Learner, data: Any, checkpoint: Path | None) -> None:
+    """Train until the end, the deadline or a signal.
+
+    Raises:
+        UserError: out of memory, or the connection to another rank is lost.
+    """
+    try:
+        trainer.fit(learner, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     except DeadlineError:  # GracefulStop has recorded it; run_job() reports it
         pass
     except SystemExit:  # raised by Lightning on Ctrl-C
@@ -169,9 +181,6 @@ def train(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> 
             raise
         if not graceful_stop(trainer).interrupted_with_other_ranks():
             raise lost_rank(learner) from error
-    finally:
-        trackers.finish(trainer.loggers)
-    return learner
 
 
 def lost_rank(learner: Learner) -> UserError:

@@ -165,6 +165,7 @@ PLANTED = ("rollout.temperature=0.9", "advantage.unbiased=false", "optimizer.lr=
 """Some of the changes of `tests.support.planted`, one for each stage that shows them."""
 
 
+@pytest.mark.slow
 def test_planted_changes_of_a_run_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

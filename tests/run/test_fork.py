@@ -88,6 +88,7 @@ def test_interrupted_fork_resumes_from_its_own_checkpoint(origin: Path, tmp_path
         RunDir.open(config(tmp_path / "b", resume="auto", **{**fork, "ratio": {"low": 0.3}}))
 
 
+@pytest.mark.slow
 def test_unchanged_it_is_bitwise_the_same_run(tmp_path: Path) -> None:
     def train(name: str, *overrides: str) -> dict[str, torch.Tensor]:
         process = Process(

@@ -112,6 +112,7 @@ class TestDirectCheckpointIO:
         with pytest.raises(OSError, match="No space left on device"):
             DirectCheckpointIO().save_checkpoint(CONTENT, "/dev/full")
 
+    @pytest.mark.slow
     def test_quota_raises_os_error(self, tmp_path: Path) -> None:
         """The write fails only when torch's writer closes the archive."""
         code = (
