@@ -146,7 +146,7 @@ def common_iterations(a: SavedRun, b: SavedRun) -> list[int]:
 
 def _by_iteration(run: SavedRun) -> dict[tuple[int, bool], Row]:
     """Return the rows of metrics by iteration and whether they are of a validation."""
-    rows = {}
+    rows: dict[tuple[int, bool], Row] = {}
     for row in run.metrics:
         is_validation = any(name.startswith("val/") for name in row)
         rows[row["iteration"], is_validation] = row
