@@ -41,7 +41,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True)
-class PlanSettings:
+class Settings:
     """Options of this command, described in the module's docstring."""
 
     num_gpus: int = 8
@@ -217,7 +217,7 @@ def advise(spec: RunSpec, devices: Devices, stage: Mapping[str, float]) -> list[
     return advice
 
 
-def report(spec: RunSpec, settings: PlanSettings) -> str:
+def report(spec: RunSpec, settings: Settings) -> str:
     """Return the table of parts and stages, the peak, and overrides that lower it."""
     devices = read_devices(spec.config.trainer, settings.num_gpus)
     with torch.device("meta"):
@@ -243,7 +243,7 @@ def report(spec: RunSpec, settings: PlanSettings) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    command(arguments, __doc__, lambda: report(*compose_run(arguments, PlanSettings)))
+    command(arguments, __doc__, lambda: report(*compose_run(arguments, Settings)))
 
 
 if __name__ == "__main__":
