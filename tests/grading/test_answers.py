@@ -1,50 +1,27 @@
-"""The grader with its default rules on the corpus of `tests.grading.answers`."""
+"""The grader with its default rules on responses that a person would grade without doubt
+(`answers.jsonl`): honest ones in the styles of models, hostile ones by the hole they try."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from pathlib import Path
 
 import pytest
 
-from rlmods.grading.grader import CLOSED_FORMS, Rules, extract, extract_gold, same_answer, verify
+from rlmods.grading.grader import CLOSED_FORMS, Rules, same_answer, verify
 from rlmods.grading.grader.echo import repeats
-from tests.grading.answers import Row, honest, hostile
 
-SEEDS = (1, 2)
-
-
-def is_paid(row: Row) -> bool:
-    answer, gold = extract(row.text), extract_gold(row.gold)
-    return (
-        answer is not None and same_answer(answer, gold) and not repeats(answer, gold, row.question)
-    )
+CORPUS = Path(__file__).with_name("answers.jsonl")
+ROWS = [json.loads(line) for line in CORPUS.read_text().splitlines()]
+"""Whether the response is right, family, gold, response, question."""
+FAMILIES = list(dict.fromkeys((is_right, family) for is_right, family, *_ in ROWS))
 
 
-def sample(rows: Iterator[Row]) -> list[Row]:
-    return list(dict.fromkeys(rows))
-
-
-@pytest.fixture(scope="module")
-def hostile_rows() -> list[Row]:
-    return sample(row for seed in SEEDS for row in hostile.rows(seed))
-
-
-@pytest.fixture(scope="module")
-def honest_rows() -> list[Row]:
-    return sample(row for seed in SEEDS for row in honest.rows(seed))
-
-
-def test_the_corpus_is_large(hostile_rows: list[Row], honest_rows: list[Row]) -> None:
-    assert len(hostile_rows) >= 600
-    assert len(honest_rows) >= 500
-
-
-def test_hostile_answers_are_not_paid(hostile_rows: list[Row]) -> None:
-    assert [row for row in hostile_rows if is_paid(row)] == []
-
-
-def test_honest_answers_are_paid(honest_rows: list[Row]) -> None:
-    assert [row for row in honest_rows if not is_paid(row)] == []
+@pytest.mark.parametrize(("is_right", "family"), FAMILIES)
+def test_honest_answers_are_paid_and_hostile_ones_are_not(is_right: bool, family: str) -> None:
+    rows = [row[2:] for row in ROWS if row[:2] == [is_right, family]]
+    graded = [(verify(text, gold, Rules(), question), text) for gold, text, question in rows]
+    assert [text for is_paid, text in graded if is_paid is not is_right] == []
 
 
 LENIENT = [  # rules, gold, answer
