@@ -122,14 +122,7 @@ class Reward(Protocol):
 class Rollout(Protocol):
     """Samples responses, by default with temperature 1 and without truncation of the distribution.
     A rollout is a dataclass, because validation samples with a copy that has other settings. Its
-    optional methods are `ChecksPolicy`, `ContinuesTurns` and `ReportsTokens`.
-
-    With an attribute `ahead = 1`, `generate` of a shallow copy is called in a background thread
-    while the main thread trains, but never during `sync`. It must not take part in collective
-    operations, and `meta["iteration"]` of a response is the `iteration` it was given. A checkpoint
-    keeps the items of `meta` whose values consist of plain Python types. Between `sync` and this
-    call, a shallow copy with a smaller `max_tokens` samples a few responses, whose
-    log-probabilities are compared with the policy's."""
+    optional members are `Truncates`, `ReportsTokens`, `ChecksPolicy` and `ContinuesTurns`."""
 
     temperature: float
     """Divides the logits; 0 is greedy."""
@@ -157,6 +150,16 @@ class ContinuesTurns(Protocol):
         """Return a `Continuation` of each `Context` for each of its samples
         (`rlmods.rollout.encoding`)."""
         ...
+
+
+@runtime_checkable
+class Truncates(Protocol):
+    """A rollout that can truncate the distribution."""
+
+    top_p: float
+    """Sample among the fewest tokens whose probability reaches this. 1: among all."""
+    top_k: int
+    """Sample among this many most probable tokens. 0: among all."""
 
 
 @runtime_checkable

@@ -84,6 +84,8 @@ class Learner(L.LightningModule):
     needs_columns: ClassVar[tuple[str, ...]] = ()
     """Keys of `prompt.meta` that every training row must have: `response`, `candidates` or
     `steps`."""
+    needs_distributions: ClassVar[bool] = False
+    """True if it needs the distributions of a teacher over the whole vocabulary."""
     validation_column: ClassVar[str | None] = None
     """Key of `prompt.meta` that a held-out row needs for `measure`."""
 

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from torch import nn
 
-from rlmods.needs import SamplingNeeds, needs_of
+from rlmods.needs import RolloutNeeds, SamplingNeeds, needs_of
 from rlmods.run.directory import RunDir
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _iteration(spec: RunSpec, num_ranks: int) -> str:
     filters_groups = needs_of(spec.parts.get("sampling"), SamplingNeeds).group
     if filters_groups and getattr(spec.settings, "surplus", "") == "keep":
         line += "; surplus groups are carried over to the next one"
-    if getattr(spec.parts.get("rollout"), "ahead", 0):
+    if needs_of(spec.parts.get("rollout"), RolloutNeeds).ahead:
         line += "; the next one is sampled while this one is trained on"
     if num_ranks > 1:
         line += f"; {batch.prompts // num_ranks} prompts on each of {num_ranks} ranks"

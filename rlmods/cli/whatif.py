@@ -43,7 +43,7 @@ from rlmods.cli.command import command, configuration
 from rlmods.config import build, compose
 from rlmods.config.instantiate import instantiate, one_line
 from rlmods.config.received import TO_CONFIRM
-from rlmods.config.rules import RULES, Rule
+from rlmods.config.rules import RULES, Rule, first_problem
 from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError, suggest
 from rlmods.needs import AdvantageNeeds, RatioNeeds, needs_of
@@ -406,7 +406,7 @@ def combinations(
     # The data have been checked with the run's own parts, so that a few rows are enough here.
     train, val = (split[: spec.batch.prompts] for split in (spec.splits.train, spec.splits.val))
     small = replace(spec, splits=replace(spec.splits, train=train, val=val))
-    rules = [rule for rule in RULES if not rule(small)]
+    rules = [rule for rule in RULES if first_problem(small, [rule]) is None]
     found = [Combination(())]
     for overrides in products:
         config, new = copy.deepcopy(spec.config), dict[str, Any]()
@@ -461,9 +461,9 @@ def _reason(
     candidate: RunSpec, spec: RunSpec, parts: Mapping[str, Any], rules: Sequence[Rule]
 ) -> str | None:
     """Return why these parts cannot be used on the rows of the run, None if they can."""
-    for rule in rules:
-        if message := rule(candidate):
-            return str(message)
+    problem = first_problem(candidate, rules)
+    if problem is not None:
+        return problem
     for group, part in parts.items():
         if hasattr(part, "load_state_dict"):
             return f"{group} has a state of earlier iterations, which the run did not keep"

@@ -23,7 +23,7 @@ from rlmods.config.instantiate import (
     parse_settings,
 )
 from rlmods.config.recipe import label
-from rlmods.config.rules import RULES, Rule
+from rlmods.config.rules import RULES, Rule, first_problem
 from rlmods.config.run_spec import RunSpec
 from rlmods.config.schema import SETTINGS as SETTINGS  # registers them with Hydra
 from rlmods.config.validation import load_splits, read_validation
@@ -167,10 +167,9 @@ def check(spec: RunSpec, rules: Sequence[Rule] = RULES) -> None:
     Raises:
         UserError: the first rule that is violated, with the override to type.
     """
-    for rule in rules:
-        message = rule(spec)
-        if message:
-            raise UserError(message)
+    message = first_problem(spec, rules)
+    if message is not None:
+        raise UserError(message)
 
 
 def _check_groups_are_used(

@@ -36,3 +36,7 @@ class RunSpec:
     """Settings of the algorithm."""
     batch: Batch
     validation: Validation
+
+    def option(self, group: str) -> str:
+        """Return the choice of a group as you type it, for error messages."""
+        return f"{group}={self.choices.get(group)}"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torch.nn.functional import logsigmoid
 
-from rlmods.errors import UserError
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
 from rlmods.types import CandidateFloats, CandidateInts, CandidateMask, PromptFloats
 
@@ -30,16 +29,8 @@ class BradleyTerry:
         present: CandidateMask,
         margin: PromptFloats | None,
     ) -> PromptFloats:
-        """Loss of each prompt.
-
-        Raises:
-            UserError: `margin` is set and the data has no margins.
-        """
+        """Return the loss of each prompt. `margin` is None if no prompt has one."""
         gap = pairwise_differences(scores, present)
-        if self.margin:
-            if margin is None:
-                raise UserError(
-                    "ranking.margin=true, but the data has no margins: type ranking.margin=false"
-                )
+        if self.margin and margin is not None:
             gap = gap - margin[:, None, None]
         return pair_mean(-logsigmoid(gap), is_better(rank, present))

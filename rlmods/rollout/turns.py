@@ -15,7 +15,7 @@ from rlmods.branching import Entropy, NoBranching
 from rlmods.branching.plan import BranchPlan
 from rlmods.environment import SingleTurn
 from rlmods.errors import UserError
-from rlmods.needs import EnvironmentNeeds, needs_of
+from rlmods.needs import EnvironmentNeeds, RolloutNeeds, needs_of
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
 from rlmods.protocols import (
@@ -26,6 +26,7 @@ from rlmods.protocols import (
     EndsEarly,
     Environment,
     Episode,
+    Truncates,
 )
 from rlmods.rollout.encoding import (
     Context,
@@ -119,12 +120,12 @@ class MultiTurn:
     @property
     def top_p(self) -> float:
         """Truncation of the distribution by the rollout."""
-        return float(getattr(self.rollout, "top_p", 1.0))
+        return self.rollout.top_p if isinstance(self.rollout, Truncates) else 1.0
 
     @property
     def top_k(self) -> int:
         """Truncation of the distribution by the rollout."""
-        return int(getattr(self.rollout, "top_k", 0))
+        return self.rollout.top_k if isinstance(self.rollout, Truncates) else 0
 
     @property
     def seed(self) -> int:
@@ -132,9 +133,8 @@ class MultiTurn:
         return int(getattr(self.rollout, "seed", 0))
 
     @property
-    def ahead(self) -> int:
-        """1 if the rollout samples in the background."""
-        return int(getattr(self.rollout, "ahead", 0))
+    def needs(self) -> RolloutNeeds:
+        return needs_of(self.rollout, RolloutNeeds)
 
     @property
     def batch_size(self) -> int:

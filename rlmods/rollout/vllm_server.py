@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rlmods.errors import UserError, check_bounds
+from rlmods.needs import RolloutNeeds
 from rlmods.policy.base import Policy
 from rlmods.rollout.encoding import Context, Continuation, check_settings
 from rlmods.rollout.external import check_temperature, extend, generate, shared
@@ -69,6 +70,10 @@ class VLLMServer:
     _occurrences: Counter[tuple[str, int]] = field(
         default_factory=Counter, init=False, repr=False, compare=False
     )
+
+    @property
+    def needs(self) -> RolloutNeeds:
+        return RolloutNeeds(ahead=self.ahead == 1)
 
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

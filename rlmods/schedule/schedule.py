@@ -19,7 +19,7 @@ class Schedule:
     decay: Literal["constant", "linear", "cosine"] = "constant"
     """Shape of the schedule after the warm-up."""
     final: float = 0.0
-    """Factor at the end of a decaying schedule."""
+    """Factor at the end of a decaying schedule, from 0 to 1."""
 
     def __post_init__(self) -> None:
         rules = {
@@ -27,6 +27,7 @@ class Schedule:
                 isinstance(self.warmup, int) and self.warmup >= 0,
                 "a whole number, 0 or more",
             ),
+            "final": (0 <= self.final <= 1, "from 0 to 1"),
             "decay": (self.decay in ("constant", "linear", "cosine"), "constant, linear or cosine"),
         }
         check_bounds(self, "schedule", rules)

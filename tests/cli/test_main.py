@@ -233,9 +233,7 @@ class TestRun:
         assert "torch " in (finished.path / "versions.txt").read_text()
         logged = OmegaConf.load(finished.path / "tensorboard/version_0/hparams.yaml")
         assert logged["label"] == "dapo[kl=loss]"
-        assert (
-            logged.batch.prompts == OmegaConf.load(finished.path / "config.yaml").batch.prompts
-        )
+        assert logged.batch.prompts == OmegaConf.load(finished.path / "config.yaml").batch.prompts
         assert OmegaConf.load(finished.path / "csv/version_0/hparams.yaml").label == "dapo[kl=loss]"
         assert "${" not in (finished.path / "config.yaml").read_text()
         # the choice of trainer.precision=auto

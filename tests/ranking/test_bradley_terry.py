@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given
 
-from rlmods.errors import UserError
 from rlmods.ranking import BradleyTerry
 from rlmods.ranking.pairs import pair_correctness
 from tests.support.batches import few, gradient
@@ -61,10 +60,10 @@ def test_ties_and_absent_candidates_contribute_nothing(r: Rankings) -> None:
     assert (BradleyTerry()(r.logprobs, torch.ones_like(r.rank), r.present, None) == 0).all()
 
 
-def test_margin_without_margins_in_the_data_is_refused() -> None:
+def test_prompts_without_margins_have_margin_0() -> None:
     r = ranking(2, 2, seed=0)
-    with pytest.raises(UserError, match="margin=false"):
-        BradleyTerry(margin=True)(r.logprobs, r.rank, r.present, None)
+    loss = BradleyTerry(margin=True)(r.logprobs, r.rank, r.present, None)
+    assert torch.equal(loss, BradleyTerry()(r.logprobs, r.rank, r.present, None))
 
 
 def test_rounding_errors_are_ties_in_pair_accuracy() -> None:

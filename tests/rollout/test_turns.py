@@ -386,7 +386,13 @@ class TestRollout:
             0.0,
             1.0,
         )
-        assert (greedy.max_tokens, greedy.batch_size, greedy.ahead, greedy.top_p, greedy.top_k) == (
+        assert (
+            greedy.max_tokens,
+            greedy.batch_size,
+            greedy.needs.ahead,
+            greedy.top_p,
+            greedy.top_k,
+        ) == (
             50,
             256,
             0,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from rlmods.needs import RolloutNeeds
 from rlmods.rollout.encoding import Context, Continuation
 from rlmods.types import Prompt, Response
 
@@ -53,6 +54,11 @@ class FakeEngine:
     _occurrences: Counter[tuple[str, int]] = field(
         default_factory=Counter, init=False, repr=False, compare=False
     )
+
+    @property
+    def needs(self) -> RolloutNeeds:
+        return RolloutNeeds(ahead=self.ahead == 1)
+
     calls: Calls = field(default_factory=Calls)
 
     def sync(self, policy: Any, *, iteration: int) -> None:

@@ -1,58 +1,69 @@
-"""Rules that a run must satisfy. A rule returns None, or an error message that ends with the
-override to type."""
+"""Rules that a spec must satisfy. A rule yields error messages that end with the override to
+type."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
-from rlmods.config.rules import credit, parts, rows, turns, values
+from rlmods.config.rules import data, estimator, grading, interfaces, models, rollout
 from rlmods.config.run_spec import RunSpec
 
-Rule = Callable[[RunSpec], str | None]
+Rule = Callable[[RunSpec], Iterator[str]]
 RULES: tuple[Rule, ...] = (
-    values.protocols,
-    parts.group_size,
-    parts.critic,
-    credit.steps,
-    credit.kl_in_reward,
-    credit.kl_estimator,
-    credit.token_credit,
-    credit.selected_rows,
-    credit.greedy_baseline,
-    parts.reward_scaling,
-    parts.reference,
-    parts.teacher,
-    parts.rounds,
-    rows.ptx,
-    rows.minibatches,
-    rows.prompts,
-    rows.sources,
-    rows.answers,
-    rows.columns,
-    rows.demonstrations,
-    rows.graded,
-    rows.gradable,
-    rows.validation,
-    rows.preferences,
-    parts.temperature,
-    parts.truncation,
-    parts.ahead,
-    parts.router,
-    values.precision,
-    values.schedule,
-    parts.quantization,
-    values.master_weights,
-    turns.several_turns,
-    turns.branching,
-    turns.turn_rewards,
-    turns.episodes,
+    interfaces.protocols,
+    estimator.group_size,
+    estimator.critic,
+    estimator.steps,
+    estimator.kl_in_reward,
+    estimator.kl_estimator,
+    estimator.token_credit,
+    estimator.selected_rows,
+    estimator.greedy_baseline,
+    estimator.reward_scaling,
+    models.reference,
+    models.teacher,
+    models.reward_model_rounds,
+    data.ptx,
+    data.minibatches,
+    data.prompts,
+    grading.sources,
+    grading.answers,
+    data.columns,
+    data.demonstrations,
+    grading.columns,
+    grading.prompts,
+    grading.validation,
+    models.preference_reference,
+    data.preferences,
+    data.margins,
+    rollout.temperature,
+    rollout.truncation,
+    rollout.ahead,
+    models.router,
+    models.precision,
+    rollout.kl_schedule,
+    models.quantization,
+    models.master_weights,
+    rollout.several_turns,
+    rollout.branching,
+    grading.turn_rewards,
+    rollout.episodes,
 )
 """All rules, in the order in which they are checked."""
 GRADING_RULES: tuple[Rule, ...] = (
-    values.protocols,
-    rows.sources,
-    rows.answers,
-    rows.graded,
-    rows.gradable,
+    interfaces.protocols,
+    grading.sources,
+    grading.answers,
+    grading.columns,
+    grading.prompts,
 )
-"""Those on data and reward, for commands that grade responses and train nothing."""
+"""Rules on data and reward, for commands that grade responses and train nothing."""
+
+
+def first_problem(spec: RunSpec, rules: Sequence[Rule] = RULES) -> str | None:
+    """Return the first message of a rule that the spec does not satisfy; None if it satisfies
+    all."""
+    for rule in rules:
+        for message in rule(spec):
+            return message
+    return None

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rlmods.needs import RolloutNeeds, needs_of
 from rlmods.training.collate import collate_unscored, generate
 from rlmods.training.extensions.base import Extension
 from rlmods.training.settings import PolicyGradientSettings
@@ -59,7 +60,7 @@ class SampleAhead(Extension):
     @classmethod
     def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> SampleAhead | None:
         """Return an instance if the rollout asks for it."""
-        return cls() if getattr(loop.rollout, "ahead", 0) else None
+        return cls() if needs_of(loop.rollout, RolloutNeeds).ahead else None
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[Response]:
         """Return responses to these prompts, those sampled ahead if there are any, and start

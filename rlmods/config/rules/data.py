@@ -1,0 +1,136 @@
+"""Rules on the rows of the data: their number and the columns that the algorithm reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlmods.algo.gkd import GKDSettings
+from rlmods.algo.reward_model import RewardModelSettings
+from rlmods.config.run_spec import RunSpec
+from rlmods.needs import PreferenceNeeds, needs_of
+from rlmods.ranking import BradleyTerry
+from rlmods.training.settings import PolicyGradientSettings
+from rlmods.types import Prompt
+
+COLUMNS = {
+    "response": ("trains on responses", "type data.response=COLUMN"),
+    "candidates": ("trains on preferences", "type data=preferences data.train=FILE"),
+    "steps": (
+        "trains on labelled steps",
+        "type data=preferences data.train=FILE data.steps=COLUMN data.step_labels=COLUMN",
+    ),
+}
+"""Purpose of each required column, and the override that selects it."""
+
+
+def ptx(spec: RunSpec) -> Iterator[str]:
+    settings = spec.settings
+    if not isinstance(settings, PolicyGradientSettings) or not settings.ptx_coefficient:
+        return
+    rows = spec.splits.ptx
+    weights = spec.splits.ptx_weights or {}
+    advice = "type data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN"
+    if not rows:
+        yield f"algo.ptx_coefficient: all rows are held out by data=: {advice}"
+    for prompt in rows:
+        if "response" not in prompt.meta:
+            if weights:
+                source = f"ptx.sources.{prompt.source}"
+                advice = f"type {source}.response=COLUMN, or ~{source}"
+            yield (
+                f"algo.ptx_coefficient needs responses, but prompt {prompt.id} has none: {advice}"
+            )
+    held_out = weights.keys() - {prompt.source for prompt in rows}
+    for source in sorted(held_out):
+        yield (
+            f"algo.ptx_coefficient: all rows of the source {source} are held out by data=: type "
+            f"~ptx.sources.{source}"
+        )
+
+
+def minibatches(spec: RunSpec) -> Iterator[str]:
+    rows = spec.batch.prompts * spec.algorithm.rows_per_prompt(spec.batch)
+    if rows % spec.batch.minibatches:
+        fits = ", ".join(str(n) for n in range(1, 65) if rows % n == 0)
+        yield (
+            f"batch.minibatches={spec.batch.minibatches} does not divide the {rows} rows of an "
+            f"iteration: type one of {fits}"
+        )
+
+
+def prompts(spec: RunSpec) -> Iterator[str]:
+    count = len(spec.splits.train)
+    if spec.batch.prompts > count:
+        yield (
+            f"batch.prompts={spec.batch.prompts}, but the data has {count} prompts: type "
+            f"batch.prompts={count}"
+        )
+
+
+def columns(spec: RunSpec) -> Iterator[str]:
+    for column in spec.algorithm.columns(spec.settings):
+        for prompt in spec.splits.train:
+            if not _has(prompt, column):
+                purpose, advice = COLUMNS[column]
+                if isinstance(spec.settings, GKDSettings):
+                    advice += ", or algo.on_policy_fraction=1"
+                yield (
+                    f"algo={spec.config.algo.name} {purpose}, but prompt {prompt.id} has none: "
+                    f"{advice}"
+                )
+
+
+def demonstrations(spec: RunSpec) -> Iterator[str]:
+    teacher = spec.parts.get("teacher")
+    if teacher is None or teacher.demonstration is None:
+        return
+    for prompt in spec.splits.train:
+        if teacher.shows(prompt) is None:
+            known = set(prompt.meta)
+            if prompt.answer is not None:
+                known.add("answer")
+            yield (
+                f"teacher.demonstration={teacher.demonstration}, but prompt {prompt.id} has no "
+                f"such column (it has {', '.join(sorted(known)) or 'none'}): type another"
+            )
+
+
+def margins(spec: RunSpec) -> Iterator[str]:
+    ranking = spec.parts.get("ranking")
+    reads_margins = isinstance(ranking, BradleyTerry) and ranking.margin
+    if reads_margins and all(prompt.meta.get("margin") is None for prompt in spec.splits.train):
+        yield "ranking.margin=true, but the data has no margin: type ranking.margin=false"
+
+
+def preferences(spec: RunSpec) -> Iterator[str]:
+    preference = spec.parts.get("preference")
+    needs = needs_of(preference, PreferenceNeeds)
+    if needs.kl and spec.batch.prompts // spec.batch.minibatches < 2:
+        yield (
+            "this preference loss estimates a KL from responses to other prompts of the "
+            "optimizer step: type batch.minibatches=1"
+        )
+    if "candidates" not in spec.algorithm.needs_columns:
+        return
+    rows = [prompt for prompt in spec.splits.train if "candidates" in prompt.meta]
+    if needs.pairs and not any(len(set(prompt.meta["ranks"])) > 1 for prompt in rows):
+        advice = "type data.train=FILE with pairs or rankings"
+        if preference is not None:
+            advice = "type preference=kto, which trains on labels"
+        yield (
+            f"algo={spec.config.algo.name} compares responses to one prompt, but no row of the "
+            f"data prefers one to another: {advice}"
+        )
+    settings = spec.settings
+    has_zero_mean = isinstance(settings, RewardModelSettings) and settings.zero_mean
+    if has_zero_mean and all("candidates" not in prompt.meta for prompt in spec.splits.val):
+        yield (
+            "algo.zero_mean=true subtracts the mean score of held-out responses, but there are "
+            "none: type algo.zero_mean=false"
+        )
+
+
+def _has(prompt: Prompt, column: str) -> bool:
+    if column == "candidates":
+        return "candidates" in prompt.meta and "ranks" in prompt.meta
+    return column in prompt.meta

@@ -1,0 +1,189 @@
+"""Rules on the data that the reward reads: sources, gold answers and columns, in training and
+validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rlmods.config.instantiate import at_key
+from rlmods.config.run_spec import RunSpec
+from rlmods.data import Splits
+from rlmods.errors import UserError
+from rlmods.needs import JudgeNeeds, RewardNeeds, needs_of
+from rlmods.protocols import ChecksPrompt
+from rlmods.reward import BySource, WeightedSum
+from rlmods.reward.members import HasMembers
+from rlmods.rollout.turns import MultiTurn
+from rlmods.types import Prompt
+
+
+@dataclass(frozen=True)
+class Term:
+    """A reward that calls no other reward."""
+
+    path: str
+    """Its key in the configuration."""
+    reward: Any
+    weight: float
+    """0: its score is not part of the reward."""
+    source: str | None
+    """Source of the prompts whose responses it grades; None: all."""
+
+    @property
+    def needs(self) -> RewardNeeds:
+        """The declarations of the reward."""
+        return needs_of(self.reward, RewardNeeds)
+
+
+def terms(spec: RunSpec) -> Iterator[Term]:
+    """Yield the terms of the run's reward; none without a reward."""
+    reward = spec.parts.get("reward")
+    if reward is None:
+        return
+    wrapped = isinstance(reward, WeightedSum) and "terms" not in spec.config.reward
+    if wrapped:  # a single reward, which `compose` made a sum of one term
+        (term,) = reward.terms.values()
+        reward = term["reward"]
+    yield from _terms(reward, "reward", 1.0, None)
+
+
+def _terms(reward: Any, path: str, weight: float, source: str | None) -> Iterator[Term]:
+    if not isinstance(reward, HasMembers):
+        yield Term(path, reward, weight, source)
+        return
+    for key, member in reward.members.items():
+        member_weight = weight
+        if isinstance(reward, WeightedSum):
+            member_weight *= reward.weights[key.split(".")[1]]
+        member_source = key.split(".")[1] if isinstance(reward, BySource) else source
+        yield from _terms(member, f"{path}.{key}", member_weight, member_source)
+
+
+def sources(spec: RunSpec) -> Iterator[str]:
+    reward = spec.parts.get("reward")
+    names = {prompt.source for prompt in _prompts(spec) if prompt.source is not None}
+    term_names = reward.terms.keys() if isinstance(reward, WeightedSum) else set()
+    for name in sorted(names & term_names):
+        yield (
+            f"the source {name} has the name of a term of the reward, and so have their "
+            "metrics: rename it, data.sources.NAME"
+        )
+    if not isinstance(reward, BySource):
+        return
+    for prompt in _prompts(spec):
+        try:
+            reward.for_prompt(prompt)
+        except UserError as error:
+            yield str(error)
+
+
+def answers(spec: RunSpec) -> Iterator[str]:
+    judge_reads = needs_of(spec.parts.get("judge"), JudgeNeeds).answer
+    reward_reads = needs_of(spec.parts.get("reward"), RewardNeeds).answer
+    if not judge_reads and not reward_reads:
+        return
+    for prompt in _prompts(spec):
+        if prompt.answer is not None:
+            continue
+        problem = f"needs gold answers, but prompt {prompt.id} has none: type data.answer=COLUMN"
+        if reward_reads and needs_of(_reward_of(spec, prompt), RewardNeeds).answer:
+            online = spec.algorithm.samples_responses
+            other = "" if online else ", or reward=format, as it is for validation only"
+            yield f"{spec.option('reward')} {problem}{other}"
+        if judge_reads:
+            yield f"{spec.option('judge')} {problem}"
+
+
+def columns(spec: RunSpec) -> Iterator[str]:
+    for term in terms(spec):
+        graded = [p for p in _prompts(spec) if term.source in (None, p.source)]
+        for setting in term.needs.columns:
+            column = getattr(term.reward, setting)
+            if graded and all(prompt.meta.get(column) is None for prompt in graded):
+                known = set().union(*(prompt.meta for prompt in graded))
+                yield (
+                    f"{term.path}.{setting}={column}: no row has this column, so nothing is "
+                    f"graded: type {term.path}.{setting}=COLUMN (of "
+                    f"{', '.join(sorted(known)) or 'none'})"
+                )
+
+
+def prompts(spec: RunSpec) -> Iterator[str]:
+    checks = [term for term in terms(spec) if isinstance(term.reward, ChecksPrompt)]
+    for prompt in _prompts(spec):
+        for term in checks:
+            if term.source not in (None, prompt.source):
+                continue
+            try:
+                term.reward.check_prompt(prompt)
+            except ValueError as error:
+                problem = str(error).replace("type reward.", f"type {term.path}.")
+                yield (
+                    f"{spec.option('reward')} cannot grade responses to {prompt.name}: "
+                    f"{problem}; correct the row"
+                )
+
+
+def turn_rewards(spec: RunSpec) -> Iterator[str]:
+    has_turns = isinstance(spec.parts.get("rollout"), MultiTurn)
+    for term in terms(spec):
+        by_token = term.needs.gives_steps or term.needs.gives_tokens
+        if term.needs.turns and not has_turns:
+            yield (
+                f"{term.path} reads the rewards of an environment, and environment=single_turn "
+                "gives none: type environment=guess_number"
+            )
+        if by_token and has_turns and not term.needs.turns:
+            yield (
+                f"{term.path} rewards single tokens of a response, whose observations in "
+                f"{spec.option('environment')} are not sampled: drop it, or type "
+                "environment=single_turn"
+            )
+
+
+def validation(spec: RunSpec) -> Iterator[str]:
+    """Check that the reward of validation can grade the held-out prompts, and the prompts of the
+    named sets."""
+    own = spec.validation.reward
+    sets: dict[str, Sequence[Prompt]] = {}
+    if own is not None:
+        sets["data"] = spec.splits.val
+    for name, named in (spec.validation.data or {}).items():
+        sets[f"validation.data.{name}"] = named
+    if sets and "reward" not in spec.parts:
+        yield (
+            f"algo={spec.config.algo.name} grades no responses: drop validation.reward and "
+            "validation.data"
+        )
+        return
+    if own is not None:
+        spec = _with_reward(spec, own)
+    for key, held_out in sets.items():
+        of_set = replace(spec, splits=Splits(held_out, ()))
+        for rule in (answers, columns, prompts):
+            for message in rule(of_set):
+                message = at_key(message, "data", key)
+                yield message if own is None else at_key(message, "reward", "validation.reward")
+
+
+def _with_reward(spec: RunSpec, reward: Any) -> RunSpec:
+    """Return the spec with the reward of validation as its reward."""
+    config = spec.config.copy()
+    config.reward = config.validation.reward
+    choices: Mapping[str, str] = {
+        **spec.choices,
+        "reward": str(spec.choices.get("reward@validation.reward")),
+    }
+    return replace(spec, config=config, parts={**spec.parts, "reward": reward}, choices=choices)
+
+
+def _prompts(spec: RunSpec) -> Iterator[Prompt]:
+    yield from spec.splits.train
+    yield from spec.splits.val
+
+
+def _reward_of(spec: RunSpec, prompt: Prompt) -> Any:
+    reward = spec.parts["reward"]
+    return reward.for_prompt(prompt) if isinstance(reward, BySource) else reward

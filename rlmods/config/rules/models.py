@@ -1,0 +1,179 @@
+"""Rules on the models of a run: reference, teacher, reward model, routers and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rlmods.algo.dpo import DPOSettings
+from rlmods.algo.iterative_grpo import IterativeGRPOSettings
+from rlmods.algo.online_dpo import OnlineDPOSettings
+from rlmods.config.rules.estimator import advantage_needs
+from rlmods.config.rules.grading import terms
+from rlmods.config.run_spec import RunSpec
+from rlmods.distributed.precision import PRECISIONS
+from rlmods.needs import (
+    AdapterNeeds,
+    KLNeeds,
+    PreferenceNeeds,
+    ReferenceNeeds,
+    TeacherNeeds,
+    needs_of,
+)
+from rlmods.protocols import ReturnsLogprobs
+from rlmods.reward import Neural
+from rlmods.training.settings import PolicyGradientSettings
+
+
+def reference(spec: RunSpec) -> Iterator[str]:
+    without = {
+        "kl": not needs_of(spec.parts.get("kl"), KLNeeds).reference,
+        "preference": not needs_of(spec.parts.get("preference"), PreferenceNeeds).reference,
+    }
+    is_other = not needs_of(spec.parts.get("reference"), ReferenceNeeds).copies_policy
+    for group, without_reference in without.items():
+        if "reference" in spec.parts and is_other and without_reference:
+            yield (
+                f"{spec.option('reference')} has no effect, because {spec.option(group)} needs no "
+                "reference: drop it"
+            )
+    if reference_every(spec.settings) is not None and without["kl"]:
+        yield (
+            f"algo.reference_every updates the reference, but {spec.option('kl')} has none: type "
+            "kl=loss, or drop it"
+        )
+
+
+def teacher(spec: RunSpec) -> Iterator[str]:
+    part = spec.parts.get("teacher")
+    if part is None:
+        if advantage_needs(spec).ignores_rewards:
+            yield (
+                f"{spec.option('advantage')} ignores rewards, so nothing is learned: type "
+                "advantage=group_norm"
+            )
+        return
+    algo = f"algo={spec.config.algo.name}"
+    option = spec.option("teacher")
+    if spec.algorithm.needs_distributions:
+        if isinstance(part, ReturnsLogprobs):
+            yield (
+                f"{algo} needs whole distributions, which {option} does not return: type "
+                "teacher=local"
+            )
+        if spec.batch.samples > 1:
+            yield f"{algo} takes one response to each prompt: type batch.samples=1"
+    if isinstance(part, ReturnsLogprobs) and spec.parts["rollout"].temperature != 1:
+        yield f"{option} returns log-probabilities of temperature 1: type rollout.temperature=1"
+    copies_policy = needs_of(part, TeacherNeeds).copies_policy
+    moves = reference_every(spec.settings) is not None and spec.choices.get("reference") == "policy"
+    if moves and copies_policy and freezes_policy(spec):
+        yield (
+            f"{option} and the moving reference would be one adapter: type "
+            "teacher.weights=current, or drop algo.reference_every"
+        )
+
+
+def preference_reference(spec: RunSpec) -> Iterator[str]:
+    settings = spec.settings
+    if not isinstance(settings, DPOSettings):
+        return
+    if not needs_of(spec.parts["preference"], PreferenceNeeds).reference:
+        typed = {
+            "algo.reference_every sets the reference": reference_every(settings) is not None,
+            "algo.reference sets the reference": settings.reference != "live",
+            "algo.kl_coefficient needs a reference": settings.kl_coefficient > 0,
+        }
+        for use, is_typed in typed.items():
+            if is_typed:
+                yield f"{use}, but {spec.option('preference')} has none: drop it"
+    if settings.kl_coefficient > 0 and settings.reference != "live":
+        yield (
+            "algo.kl_coefficient needs the distributions of the reference in every step: type "
+            "algo.reference=live"
+        )
+    if "judge" in spec.parts and settings.reference != "live":
+        yield (
+            f"algo.reference={settings.reference} needs responses that are in the data, but they "
+            "are sampled: type algo.reference=live"
+        )
+
+
+def reward_model_rounds(spec: RunSpec) -> Iterator[str]:
+    settings = spec.settings
+    if not isinstance(settings, IterativeGRPOSettings):
+        return
+    algo = f"algo={spec.config.algo.name}"
+    if not any(isinstance(term.reward, Neural) and term.weight for term in terms(spec)):
+        yield (
+            f"{algo} trains the reward model in rounds: type reward=neural "
+            "reward.terms.neural.reward.model=RUN"
+        )
+    every = settings.reference_every
+    if every is None:
+        yield f"{algo} needs the number of iterations per round: type algo.reference_every=20"
+        return
+    length = spec.config.trainer.max_iterations
+    if every > length:
+        yield (
+            f"algo.reference_every={every} is longer than the run, "
+            f"trainer.max_iterations={length}: type algo.reference_every={length}"
+        )
+    num_prompts = spec.batch.prompts * every
+    if settings.refresh_prompts > num_prompts:
+        yield (
+            f"algo.refresh_prompts={settings.refresh_prompts}, but a round has {num_prompts} "
+            f"prompts: type algo.refresh_prompts={num_prompts}"
+        )
+
+
+def router(spec: RunSpec) -> Iterator[str]:
+    if "router" not in spec.parts:
+        return
+    if spec.parts["router"].every != 1 and freezes_policy(spec):
+        yield (
+            "router.every has no effect, because the adapter freezes the routers: type "
+            "router.every=1 (router.replay=true can stay)"
+        )
+
+
+def precision(spec: RunSpec) -> Iterator[str]:
+    chosen = str(spec.config.trainer.get("precision", "32-true"))
+    if chosen not in ("auto", *PRECISIONS):
+        yield (
+            f"trainer.precision={chosen}: type trainer.precision=auto, "
+            "trainer.precision=32-true or trainer.precision=bf16-mixed"
+        )
+
+
+def quantization(spec: RunSpec) -> Iterator[str]:
+    kind = spec.config.policy.get("quantization", None)
+    if kind is not None and not freezes_policy(spec):
+        other = "adapter=lora, or " if "adapter" in spec.algorithm.groups else ""
+        yield (
+            f"policy.quantization={kind} needs frozen weights: type {other}policy.quantization=null"
+        )
+
+
+def master_weights(spec: RunSpec) -> Iterator[str]:
+    dtype = spec.config.policy.get("dtype", None)
+    takes_adapter = "adapter" in spec.algorithm.groups
+    if dtype in ("bfloat16", "float16") and not (takes_adapter and freezes_policy(spec)):
+        other = ", or adapter=lora" if takes_adapter else ""
+        yield (
+            f"policy.dtype={dtype} would train {dtype} weights, and rounding loses most updates "
+            "at the usual learning rates: type policy.dtype=float32 "
+            f"trainer.precision=bf16-mixed{other}"
+        )
+
+
+def reference_every(settings: Any) -> int | None:
+    """Return the number of iterations after which the reference is set to the policy; None:
+    never."""
+    moves = isinstance(settings, PolicyGradientSettings | OnlineDPOSettings)
+    return settings.reference_every if moves else None
+
+
+def freezes_policy(spec: RunSpec) -> bool:
+    """Return True if the policy's own weights do not change."""
+    return needs_of(spec.adapter, AdapterNeeds).freezes

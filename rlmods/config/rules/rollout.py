@@ -1,0 +1,129 @@
+"""Rules on the rollout: the distribution that it samples from, and environments of several turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlmods.algo.gkd import GKDSettings
+from rlmods.branching import NoBranching
+from rlmods.config.instantiate import instantiate
+from rlmods.config.rules.estimator import advantage_needs
+from rlmods.config.run_spec import RunSpec
+from rlmods.correction import NoCorrection
+from rlmods.needs import EnvironmentNeeds, RolloutNeeds, ScheduleNeeds, needs_of
+from rlmods.protocols import Truncates
+from rlmods.rollout.turns import MultiTurn, find_prompt_without_episode
+from rlmods.training.settings import PolicyGradientSettings
+
+
+def temperature(spec: RunSpec) -> Iterator[str]:
+    if spec.algorithm.samples_responses and spec.parts["rollout"].temperature == 0:
+        yield (
+            "rollout.temperature=0 samples the same response every time, so there is no learning "
+            "signal: type rollout.temperature=1"
+        )
+
+
+def truncation(spec: RunSpec) -> Iterator[str]:
+    rollout = spec.parts.get("rollout")
+    correction = spec.parts.get("correction")
+    truncates = isinstance(rollout, Truncates) and (rollout.top_p < 1 or rollout.top_k > 0)
+    corrected = correction is not None and not isinstance(correction, NoCorrection)
+    if "ratio" in spec.parts and truncates and not corrected:
+        other = "" if correction is None else ", or correction=truncated"
+        yield (
+            "rollout.top_p and rollout.top_k sample from another distribution than the one that "
+            f"is trained: type rollout.top_p=1 rollout.top_k=0{other} (validation has its own "
+            "settings)"
+        )
+
+
+def ahead(spec: RunSpec) -> Iterator[str]:
+    if not needs_of(spec.parts.get("rollout"), RolloutNeeds).ahead:
+        return
+    settings = spec.settings
+    if not isinstance(settings, PolicyGradientSettings) or not spec.algorithm.samples_ahead:
+        yield (
+            f"rollout.ahead=1 samples for the next iteration, which algo={spec.config.algo.name} "
+            "does not do: type rollout.ahead=0"
+        )
+        return
+    if isinstance(spec.parts.get("correction"), NoCorrection):
+        yield (
+            "rollout.ahead=1 trains on samples of the policy before its last update: type "
+            "correction=truncated, or rollout.ahead=0"
+        )
+    if advantage_needs(spec).greedy:
+        yield (
+            f"{spec.option('advantage')} samples again to grade a batch, while rollout.ahead=1 "
+            "samples the next one: type rollout.ahead=0, or advantage=rloo"
+        )
+    if settings.retire_solved is not None or settings.retire_unsolved is not None:
+        yield (
+            "algo.retire_solved and algo.retire_unsolved choose prompts by the results of those "
+            "before, and rollout.ahead=1 samples them before these are graded: type "
+            "rollout.ahead=0, or drop them"
+        )
+
+
+def kl_schedule(spec: RunSpec) -> Iterator[str]:
+    schedule = instantiate(spec.config.schedule, "schedule")
+    if not needs_of(schedule, ScheduleNeeds).kl:
+        return
+    has_ratio = "ratio" in spec.parts
+    if not has_ratio or spec.batch.epochs * spec.batch.minibatches == 1:
+        yield (
+            f"{spec.option('schedule')} reads the KL between the policies of the first and later "
+            "optimizer steps of an iteration: type schedule=constant"
+            f"{', or batch.minibatches=4' if has_ratio else ''}"
+        )
+
+
+def several_turns(spec: RunSpec) -> Iterator[str]:
+    samples = spec.algorithm.samples_responses or isinstance(spec.settings, GKDSettings)
+    has_turns = isinstance(spec.parts.get("rollout"), MultiTurn)
+    if samples and has_turns and not spec.algorithm.trains_on_turns:
+        yield (
+            f"algo={spec.config.algo.name} trains on responses of one turn, but "
+            f"{spec.option('environment')} has several: type environment=single_turn"
+        )
+
+
+def branching(spec: RunSpec) -> Iterator[str]:
+    rule = spec.parts.get("branching")
+    if rule is None or isinstance(rule, NoBranching):
+        return
+    option = spec.option("branching")
+    rollout = spec.parts.get("rollout")
+    if not isinstance(rollout, MultiTurn):
+        yield (
+            f"{option}: responses branch after the result of a tool, and environment=single_turn "
+            "has none: type environment=tools"
+        )
+        return
+    if not needs_of(rollout.rollout, RolloutNeeds).gives_entropies:
+        yield (
+            f"{option}: {spec.option('rollout')} does not return the entropies by which "
+            "responses branch: type rollout=local, or branching=none"
+        )
+    if not needs_of(rollout.environment, EnvironmentNeeds).copies:
+        yield (
+            f"{option}: episodes of {spec.option('environment')} cannot be copied, which branches "
+            "need: type branching=none, or another environment="
+        )
+    samples = spec.batch.samples
+    if samples <= rule.num_initial:
+        yield (
+            f"branching.num_initial={rule.num_initial} leaves none of batch.samples={samples} "
+            f"for branches: type branching.num_initial={max(1, samples // 2)}, a larger "
+            "batch.samples, or branching=none"
+        )
+
+
+def episodes(spec: RunSpec) -> Iterator[str]:
+    prompts = [*spec.splits.train, *spec.splits.val]
+    for named in (spec.validation.data or {}).values():
+        prompts += named
+    problem = find_prompt_without_episode(spec.parts.get("rollout"), prompts)
+    if problem is not None:
+        yield f"{spec.option('environment')} cannot begin with {problem}"
