@@ -98,11 +98,11 @@ def center_by_group(
 
     R_i is the sum of a row's rewards. A row without a true slot is unscored: it is left out of the
     mean and gets 0. The result is exactly 0 in groups of equal scores."""
-    score, scored = masked_sum(rewards, mask), mask.any(1)
+    score = masked_sum(rewards, mask)
+    scored = mask.any(1)
     count = group_reduce(scored.to(score.dtype), group, "sum")
-    centred = score - group_reduce(torch.where(scored, score, 0.0), group, "sum") / count.clamp(
-        min=1
-    )
+    total = group_reduce(torch.where(scored, score, 0.0), group, "sum")
+    centred = score - total / count.clamp(min=1)
     return torch.where(scored & ~constant_group(score, scored, group), centred, 0.0), count
 
 
@@ -135,15 +135,16 @@ def mean_over_branches(
     by_token = x[:, None].expand_as(mask)[mask]
     count = group_reduce(torch.ones_like(by_token), token, "sum")
     mean = group_reduce(by_token, token, "sum") / count
-    return x.new_zeros(mask.shape).masked_scatter(mask, mean), torch.zeros_like(
-        origin
-    ).masked_scatter(mask, count.long())
+    means = x.new_zeros(mask.shape).masked_scatter(mask, mean)
+    counts = torch.zeros_like(origin).masked_scatter(mask, count.long())
+    return means, counts
 
 
 def differs_by_token(x: TokenFloats, mask: TokenMask) -> RowMask:
     """Return True for rows whose true slots have different values; float32 rounding is no
     difference."""
-    high, low = torch.where(mask, x, -torch.inf).amax(1), torch.where(mask, x, torch.inf).amin(1)
+    high = torch.where(mask, x, -torch.inf).amax(1)
+    low = torch.where(mask, x, torch.inf).amin(1)
     return mask.any(1) & (high - low > 1e-5 * torch.maximum(high.abs(), low.abs()))
 
 
@@ -152,7 +153,8 @@ def rewards_to_go(
 ) -> TokenFloats:
     """Return G_t = r_t + gamma_t G_{t+1} over each row's true slots, skipping the others; 0
     elsewhere."""
-    returns, later = torch.zeros_like(rewards), rewards.new_zeros(len(rewards))
+    returns = torch.zeros_like(rewards)
+    later = rewards.new_zeros(len(rewards))
     for t in reversed(range(rewards.shape[1])):
         discount = gamma[:, t] if isinstance(gamma, Tensor) else gamma
         later = torch.where(mask[:, t], rewards[:, t] + discount * later, later)
@@ -164,8 +166,10 @@ def whiten(x: TokenFloats, mask: TokenMask, eps: float = 1e-8) -> TokenFloats:
     """Return (x - mean) / sqrt(var + eps) with the population moments of the true slots of all
     ranks; 0 elsewhere and for a single slot."""
     count = sum_over_ranks(mask.sum()).clamp(min=1)
-    centred = torch.where(mask, x - sum_over_ranks(masked_sum(x, mask).sum()) / count, 0.0)
-    return centred * (sum_over_ranks(centred.square().sum()) / count + eps).rsqrt()
+    mean = sum_over_ranks(masked_sum(x, mask).sum()) / count
+    centred = torch.where(mask, x - mean, 0.0)
+    variance = sum_over_ranks(centred.square().sum()) / count
+    return centred * (variance + eps).rsqrt()
 
 
 def sum_over_ranks(x: Tensor) -> Tensor:

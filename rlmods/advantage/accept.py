@@ -32,8 +32,5 @@ class Accept:
         group: RowInts,
         values: TokenFloats | None = None,
     ) -> Credit:
-        return Credit(
-            broadcast_to_tokens(
-                (masked_sum(rewards, mask) >= self.threshold).to(rewards.dtype), mask
-            )
-        )
+        accepted = masked_sum(rewards, mask) >= self.threshold
+        return Credit(broadcast_to_tokens(accepted.to(rewards.dtype), mask))

@@ -37,9 +37,8 @@ class EMA:
         values: TokenFloats | None = None,
     ) -> Credit:
         score = masked_sum(rewards, mask)
-        total, count = sum_over_ranks(
-            torch.stack([score.sum(), mask.any(1).sum().to(score.dtype)])
-        ).tolist()
+        num_scored = mask.any(1).sum().to(score.dtype)
+        total, count = sum_over_ranks(torch.stack([score.sum(), num_scored])).tolist()
         if count == 0:
             return Credit(torch.zeros_like(rewards))
         mean = total / count

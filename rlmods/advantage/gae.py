@@ -60,14 +60,15 @@ class GAE:
         """Return the advantages before they are normalised, and the returns."""
         if values is None:
             raise ValueError("GAE needs values: add a critic, as in critic=separate")
-        rewards, values = torch.where(mask, rewards, 0.0), torch.where(mask, values, 0.0)
+        rewards = torch.where(mask, rewards, 0.0)
+        values = torch.where(mask, values, 0.0)
         advantages = torch.zeros_like(values)
-        next_value, next_advantage = torch.zeros_like(values[:, 0]), torch.zeros_like(values[:, 0])
+        next_value = torch.zeros_like(values[:, 0])
+        next_advantage = torch.zeros_like(values[:, 0])
         for t in reversed(range(values.shape[1])):
             delta = rewards[:, t] + self.gamma * next_value - values[:, t]
-            advantages[:, t] = torch.where(
-                mask[:, t], delta + self.gamma * self.lam * next_advantage, 0.0
-            )
+            advantage = delta + self.gamma * self.lam * next_advantage
+            advantages[:, t] = torch.where(mask[:, t], advantage, 0.0)
             next_value = torch.where(mask[:, t], values[:, t], next_value)
             next_advantage = torch.where(mask[:, t], advantages[:, t], next_advantage)
         return Credit(advantages, advantages + values)

@@ -49,11 +49,8 @@ class GDPO:
         terms: Float[Tensor, "N K"] | None = None,
         weights: Float[Tensor, " K"] | None = None,
     ) -> Credit:
-        return Credit(
-            self.normalize(
-                self.estimate(rewards, mask, group, values, terms, weights).advantages, mask
-            )
-        )
+        credit = self.estimate(rewards, mask, group, values, terms, weights)
+        return Credit(self.normalize(credit.advantages, mask))
 
     def estimate(
         self,
@@ -68,16 +65,18 @@ class GDPO:
         if terms is None or weights is None:
             raise ValueError("GDPO needs terms and weights: the scores of the reward's terms")
         scored = mask.any(1, keepdim=True)
-        columns = [
-            normalize_by_group(x, scored & ~x.isnan(), group, self.eps, self.unbiased)
-            for x in torch.split(terms, 1, dim=1)
-        ]
-        return Credit(broadcast_to_tokens((torch.stack(columns, 1) * weights).sum(1), mask))
+        columns = []
+        for scores in torch.split(terms, 1, dim=1):
+            known = scored & ~scores.isnan()
+            columns.append(normalize_by_group(scores, known, group, self.eps, self.unbiased))
+        total = (torch.stack(columns, 1) * weights).sum(1)
+        return Credit(broadcast_to_tokens(total, mask))
 
     def normalize(self, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:
         """Return the advantages divided by the standard deviation of S over the rows with a true
         slot, of all ranks."""
-        total, scored = masked_mean(advantages, mask), mask.any(1)
-        moments = sum_over_ranks(torch.stack([total.square().sum(), scored.sum().to(total.dtype)]))
+        total = masked_mean(advantages, mask)
+        num_scored = mask.any(1).sum().to(total.dtype)
+        moments = sum_over_ranks(torch.stack([total.square().sum(), num_scored]))
         std = (moments[0] / (moments[1] - int(self.unbiased)).clamp(min=1)).sqrt()
         return torch.where(mask, advantages, 0.0) / (std + self.eps)

@@ -37,11 +37,8 @@ class GroupNorm:
         group: RowInts,
         values: TokenFloats | None = None,
     ) -> Credit:
-        return Credit(
-            broadcast_to_tokens(
-                normalize_by_group(rewards, mask, group, self.eps, self.unbiased), mask
-            )
-        )
+        advantages = normalize_by_group(rewards, mask, group, self.eps, self.unbiased)
+        return Credit(broadcast_to_tokens(advantages, mask))
 
 
 def normalize_by_group(

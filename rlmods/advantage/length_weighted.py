@@ -31,12 +31,11 @@ class LengthWeighted:
         group: RowInts,
         values: TokenFloats | None = None,
     ) -> Credit:
-        score, scored = masked_sum(rewards, mask), mask.any(1)
+        score = masked_sum(rewards, mask)
+        scored = mask.any(1)
         length = mask.sum(1).to(score.dtype)  # 0 for a response without a reward
-        baseline = group_reduce(length * score, group, "sum") / group_reduce(
-            length, group, "sum"
-        ).clamp(min=1)
-        advantage = torch.where(
-            scored & ~constant_group(score, scored, group), score - baseline, 0.0
-        )
+        total_length = group_reduce(length, group, "sum").clamp(min=1)
+        baseline = group_reduce(length * score, group, "sum") / total_length
+        differs = scored & ~constant_group(score, scored, group)
+        advantage = torch.where(differs, score - baseline, 0.0)
         return Credit(broadcast_to_tokens(advantage, mask))

@@ -53,8 +53,6 @@ class MaxRL:
             )
         centred, count = center_by_group(rewards, mask, group)
         mean = group_reduce(score, group, "sum") / count.clamp(min=1)
-        return Credit(
-            broadcast_to_tokens(
-                torch.where(mean > 0, centred / torch.where(mean > 0, mean, 1.0), 0.0), mask
-            )
-        )
+        divisor = torch.where(mean > 0, mean, 1.0)
+        advantage = torch.where(mean > 0, centred / divisor, 0.0)
+        return Credit(broadcast_to_tokens(advantage, mask))

@@ -71,7 +71,8 @@ class NStep:
         def compact(x: Tensor) -> Tensor:
             return torch.nn.functional.pad(torch.where(mask, x, 0.0).gather(1, order), (0, n))
 
-        r, v = compact(rewards), compact(values)
+        r = compact(rewards)
+        v = compact(values)
         returns = self.gamma**n * v[:, n:]
         for i in range(n):
             returns = returns + self.gamma**i * r[:, i : i + width]

@@ -74,14 +74,15 @@ class Process:
             raise ValueError("Process needs steps: a reward that scores each step of a response")
         step_ends = mask & steps
         # Each step is normalised as if it were a response of one token.
-        scores, step_group = rewards[step_ends][:, None], group[:, None].expand_as(mask)[step_ends]
-        normalised, all_true = torch.zeros_like(rewards), torch.ones_like(scores, dtype=torch.bool)
+        scores = rewards[step_ends][:, None]
+        step_group = group[:, None].expand_as(mask)[step_ends]
+        all_true = torch.ones_like(scores, dtype=torch.bool)
+        normalised = torch.zeros_like(rewards)
         normalised[step_ends] = normalize_by_group(
             scores, all_true, step_group, self.eps, self.unbiased
         )
-        advantages = rewards_to_go(
-            normalised, mask, torch.where(step_ends, self.gamma, 1.0).to(rewards.dtype)
-        )
+        discount = torch.where(step_ends, self.gamma, 1.0).to(rewards.dtype)
+        advantages = rewards_to_go(normalised, mask, discount)
         if self.outcome_weight is not None and outcomes is not None:
             known = (mask.any(1) & ~outcomes.isnan())[:, None]
             outcome = normalize_by_group(outcomes[:, None], known, group, self.eps, self.unbiased)

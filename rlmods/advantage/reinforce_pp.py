@@ -67,11 +67,8 @@ class ReinforcePP:
             centred, _ = center_by_group(rewards, mask, group)
             # (G_t - R) + (R - b) instead of G_t - b: despite rounding, each term is exactly 0 where
             # it should be.
-            advantages = (
-                advantages
-                - broadcast_to_tokens(masked_sum(rewards, mask), mask)
-                + broadcast_to_tokens(centred, mask)
-            )
+            total = broadcast_to_tokens(masked_sum(rewards, mask), mask)
+            advantages = advantages - total + broadcast_to_tokens(centred, mask)
         return Credit(advantages)
 
     def normalize(self, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:

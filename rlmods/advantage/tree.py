@@ -45,11 +45,9 @@ class Tree:
         advantages = torch.zeros_like(value)
         # Towards the end of a response fewer and fewer responses share its tokens, so that their
         # number identifies the segment.
-        segment, parent_value, segment_value = (
-            torch.zeros_like(group),
-            torch.zeros_like(centred),
-            torch.zeros_like(centred),
-        )
+        segment = torch.zeros_like(group)
+        parent_value = torch.zeros_like(centred)
+        segment_value = torch.zeros_like(centred)
         for t in range(mask.shape[1]):
             begins = mask[:, t] & (sharing[:, t] != segment)
             parent_value = torch.where(begins, segment_value, parent_value)

@@ -45,7 +45,9 @@ class BranchPlan:
             num_responses: M.
             key: seed, prompt and iteration, as for sampling.
         """
-        self.rule, self.num_responses, self.key = rule, num_responses, key
+        self.rule = rule
+        self.num_responses = num_responses
+        self.key = key
         self.branches: list[Branch | None] = []
         """Where each response branches off; None: from the prompt on."""
         self.decisions: list[Decision] = []
@@ -70,8 +72,10 @@ class BranchPlan:
             ValueError: H_initial of the response was not reported.
         """
         root = row
-        while (branch := self.branches[root]) is not None:
+        branch = self.branches[root]
+        while branch is not None:
             root = branch.parent
+            branch = self.branches[root]
         if root not in self._initial_entropy:
             raise ValueError(
                 f"response {row} has a tool result, but the entropy of its first tokens was "

@@ -64,8 +64,6 @@ class KTO:
     ) -> PromptFloats:
         gain = self.reward(logprobs, ref_logprobs, num_tokens) - self.beta * kl.detach()
         # 1 - sigmoid(x) = sigmoid(-x)
-        desirable, undesirable = (
-            self.desirable_weight * torch.sigmoid(-gain),
-            self.undesirable_weight * torch.sigmoid(gain),
-        )
+        desirable = self.desirable_weight * torch.sigmoid(-gain)
+        undesirable = self.undesirable_weight * torch.sigmoid(gain)
         return masked_mean(torch.where(rank == 0, desirable, undesirable), num_tokens > 0)

@@ -51,7 +51,6 @@ class Sigmoid:
         rank: CandidateInts,
     ) -> PromptFloats:
         gap = pairwise_differences(self.reward(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
-        loss = -(1 - self.label_smoothing) * logsigmoid(gap) - self.label_smoothing * logsigmoid(
-            -gap
-        )
+        s = self.label_smoothing
+        loss = -(1 - s) * logsigmoid(gap) - s * logsigmoid(-gap)
         return pair_mean(loss, is_better(rank, num_tokens > 0))

@@ -30,11 +30,8 @@ class SimPO:
     needs: ClassVar[PreferenceNeeds] = PreferenceNeeds(reference=False)
 
     def __post_init__(self) -> None:
-        check_bounds(
-            self,
-            "preference",
-            {"beta": (self.beta > 0, "above 0"), "gamma": (self.gamma >= 0, "at least 0")},
-        )
+        rules = {"beta": (self.beta > 0, "above 0"), "gamma": (self.gamma >= 0, "at least 0")}
+        check_bounds(self, "preference", rules)
 
     def reward(
         self,

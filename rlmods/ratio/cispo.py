@@ -39,16 +39,10 @@ class CISPO:
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
     ) -> Surrogate:
-        ratio, advantages = (
-            importance_ratio(log_ratio, mask).detach(),
-            torch.where(mask, advantages, 0.0),
-        )
-        lower, upper = (
-            0.0 if self.low is None else 1 - self.low,
-            torch.inf if self.high is None else 1 + self.high,
-        )
+        ratio = importance_ratio(log_ratio, mask).detach()
+        advantages = torch.where(mask, advantages, 0.0)
+        lower = 0.0 if self.low is None else 1 - self.low
+        upper = torch.inf if self.high is None else 1 + self.high
         weight = ratio.clamp(lower, upper)
-        return Surrogate(
-            weight * advantages * torch.where(mask, log_ratio, 0.0),
-            (weight != ratio) & (advantages != 0),
-        )
+        objective = weight * advantages * torch.where(mask, log_ratio, 0.0)
+        return Surrogate(objective, (weight != ratio) & (advantages != 0))

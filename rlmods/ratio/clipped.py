@@ -54,27 +54,24 @@ class Clipped:
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
     ) -> Surrogate:
-        ratio, advantages = self.ratio(log_ratio, mask), torch.where(mask, advantages, 0.0)
-        unclipped, clipped = (
-            ratio * advantages,
-            ratio.clamp(1 - self.low, 1 + self.high) * advantages,
-        )
-        objective, is_clipped = torch.minimum(unclipped, clipped), clipped < unclipped
+        ratio = self.ratio(log_ratio, mask)
+        advantages = torch.where(mask, advantages, 0.0)
+        unclipped = ratio * advantages
+        clipped = ratio.clamp(1 - self.low, 1 + self.high) * advantages
+        objective = torch.minimum(unclipped, clipped)
+        is_clipped = clipped < unclipped
         if self.dual is not None:
             is_bounded = (advantages < 0) & (objective < self.dual * advantages)
-            objective, is_clipped = (
-                torch.where(is_bounded, self.dual * advantages, objective),
-                is_clipped | is_bounded,
-            )
+            objective = torch.where(is_bounded, self.dual * advantages, objective)
+            is_clipped = is_clipped | is_bounded
         return Surrogate(objective, is_clipped)
 
     def ratio(self, log_ratio: TokenFloats, mask: TokenMask) -> TokenFloats:
-        """r at `level`; 1 in masked slots."""
+        """Return r at `level`; 1 in masked slots."""
         if self.level == "token":
             return importance_ratio(log_ratio, mask)
-        sequence = importance_ratio(
-            masked_mean(log_ratio, mask)[:, None].expand_as(log_ratio), mask
-        )
+        mean = masked_mean(log_ratio, mask)[:, None].expand_as(log_ratio)
+        sequence = importance_ratio(mean, mask)
         if self.level == "sequence":
             return sequence
         token = torch.where(mask, log_ratio, 0.0)

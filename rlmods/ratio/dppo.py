@@ -56,24 +56,23 @@ class DPPO:
         mask: TokenMask,
         old_logprobs: TokenFloats,
     ) -> Surrogate:
-        advantages, d = (
-            torch.where(mask, advantages, 0.0),
-            torch.where(mask, log_ratio.detach(), 0.0),
-        )
+        advantages = torch.where(mask, advantages, 0.0)
+        d = torch.where(mask, log_ratio.detach(), 0.0)
         divergence = self.distance(torch.where(mask, old_logprobs, 0.0), d)
-        moved_up, moved_down = (divergence > self.high) & (d > 0), (divergence > self.low) & (d < 0)
+        moved_up = (divergence > self.high) & (d > 0)
+        moved_down = (divergence > self.low) & (d < 0)
         stopped = (moved_up & (advantages > 0)) | (moved_down & (advantages < 0))
         kept = mask & ~stopped
-        return Surrogate(
-            importance_ratio(log_ratio, kept) * torch.where(kept, advantages, 0.0), stopped
-        )
+        objective = importance_ratio(log_ratio, kept) * torch.where(kept, advantages, 0.0)
+        return Surrogate(objective, stopped)
 
     def distance(self, old: TokenFloats, d: TokenFloats) -> TokenFloats:
         """Return the divergence from the log-probabilities `old` at the log-ratio `d`."""
         new = (old + d).clamp(max=0.0)  # rounding must not make a probability exceed 1
         if self.divergence == "tv":
             return (new.exp() - old.exp()).abs()
-        old, new = old.clamp(max=MAX_LOGPROB), new.clamp(max=MAX_LOGPROB)
-        return old.exp() * (old - new) - torch.expm1(old) * (
-            (-torch.expm1(old)).log() - (-torch.expm1(new)).log()
-        )
+        old = old.clamp(max=MAX_LOGPROB)
+        new = new.clamp(max=MAX_LOGPROB)
+        log_other_old = (-torch.expm1(old)).log()
+        log_other_new = (-torch.expm1(new)).log()
+        return old.exp() * (old - new) - torch.expm1(old) * (log_other_old - log_other_new)

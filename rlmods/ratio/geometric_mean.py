@@ -31,20 +31,16 @@ class GeometricMean:
     needs: ClassVar[RatioNeeds] = RatioNeeds(level="sequence")
 
     def __post_init__(self) -> None:
-        check_bounds(
-            self,
-            "ratio",
-            {"low": (self.low >= 0, "at least 0"), "high": (self.high >= 0, "at least 0")},
-        )
+        rules = {"low": (self.low >= 0, "at least 0"), "high": (self.high >= 0, "at least 0")}
+        check_bounds(self, "ratio", rules)
 
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
     ) -> Surrogate:
-        d, advantages = torch.where(mask, log_ratio, 0.0), torch.where(mask, advantages, 0.0)
-        clipped = torch.where(
-            advantages > 0,
-            d.clamp(max=self.high),
-            torch.where(advantages < 0, d.clamp(min=-self.low), d),
-        )
-        ratio = importance_ratio(masked_mean(clipped, mask)[:, None].expand_as(d), mask)
+        d = torch.where(mask, log_ratio, 0.0)
+        advantages = torch.where(mask, advantages, 0.0)
+        clipped = torch.where(advantages < 0, d.clamp(min=-self.low), d)
+        clipped = torch.where(advantages > 0, d.clamp(max=self.high), clipped)
+        mean = masked_mean(clipped, mask)[:, None].expand_as(d)
+        ratio = importance_ratio(mean, mask)
         return Surrogate(ratio * advantages, clipped != d)

@@ -54,14 +54,17 @@ class KLPenalty:
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
     ) -> Surrogate:
         d = torch.where(mask, log_ratio, 0.0).clamp(max=MAX_EXPONENT)
-        objective = d.exp() * torch.where(mask, advantages, 0.0) - self.coefficient * (
-            d.exp() - 1 - d
-        )
-        return Surrogate(objective, torch.zeros_like(mask))
+        objective = d.exp() * torch.where(mask, advantages, 0.0)
+        penalty = self.coefficient * (d.exp() - 1 - d)
+        return Surrogate(objective - penalty, torch.zeros_like(mask))
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         kl = metrics.get("train/kl_update", self.target)
-        factor = 2.0 if kl > 1.5 * self.target else 0.5 if kl < self.target / 1.5 else 1.0
+        factor = 1.0
+        if kl > 1.5 * self.target:
+            factor = 2.0
+        elif kl < self.target / 1.5:
+            factor = 0.5
         self.coefficient = min(max(self.coefficient * factor, self.minimum), self.maximum)
 
     def state_dict(self) -> dict[str, Any]:

@@ -25,7 +25,5 @@ class LogLikelihood:
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
     ) -> Surrogate:
-        return Surrogate(
-            torch.where(mask, log_ratio, 0.0) * torch.where(mask, advantages, 0.0),
-            torch.zeros_like(mask),
-        )
+        objective = torch.where(mask, log_ratio, 0.0) * torch.where(mask, advantages, 0.0)
+        return Surrogate(objective, torch.zeros_like(mask))

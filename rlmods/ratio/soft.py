@@ -35,10 +35,9 @@ class Soft:
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
     ) -> Surrogate:
-        ratio, advantages = importance_ratio(log_ratio, mask), torch.where(mask, advantages, 0.0)
-        tau = torch.where(advantages > 0, self.positive_temperature, self.negative_temperature).to(
-            ratio.dtype
-        )
-        return Surrogate(
-            torch.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages, torch.zeros_like(mask)
-        )
+        ratio = importance_ratio(log_ratio, mask)
+        advantages = torch.where(mask, advantages, 0.0)
+        tau = torch.where(advantages > 0, self.positive_temperature, self.negative_temperature)
+        tau = tau.to(ratio.dtype)
+        gate = torch.sigmoid(tau * (ratio - 1)) * 4 / tau
+        return Surrogate(gate * advantages, torch.zeros_like(mask))

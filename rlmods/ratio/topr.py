@@ -31,18 +31,16 @@ class TOPR:
         return RatioNeeds(level=self.level)
 
     def __post_init__(self) -> None:
-        check_bounds(
-            self,
-            "ratio",
-            {"level": (self.level in ("sequence_token", "token"), "sequence_token or token")},
-        )
+        known = self.level in ("sequence_token", "token")
+        check_bounds(self, "ratio", {"level": (known, "sequence_token or token")})
 
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
     ) -> Surrogate:
-        d, advantages = torch.where(mask, log_ratio, 0.0), torch.where(mask, advantages, 0.0)
-        distance = (
-            d.sum(1, keepdim=True).expand_as(d) if self.level == "sequence_token" else d
-        ).detach()
+        d = torch.where(mask, log_ratio, 0.0)
+        advantages = torch.where(mask, advantages, 0.0)
+        distance = d.detach()
+        if self.level == "sequence_token":
+            distance = distance.sum(1, keepdim=True).expand_as(d)
         weight = torch.where(advantages > 0, 1.0, distance.clamp(max=0.0).exp())
         return Surrogate(weight * advantages * d, (advantages < 0) & (distance > 0))

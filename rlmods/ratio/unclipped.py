@@ -18,7 +18,5 @@ class Unclipped:
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask
     ) -> Surrogate:
-        return Surrogate(
-            importance_ratio(log_ratio, mask) * torch.where(mask, advantages, 0.0),
-            torch.zeros_like(mask),
-        )
+        objective = importance_ratio(log_ratio, mask) * torch.where(mask, advantages, 0.0)
+        return Surrogate(objective, torch.zeros_like(mask))

@@ -37,8 +37,6 @@ class Dynamic:
         scored = ~scores.isnan()
         total = group_reduce(torch.where(scored, scores, 0.0), group, "sum")
         mean = total / group_reduce(scored.to(scores.dtype), group, "sum").clamp(min=1)
-        low, high = (
-            -torch.inf if self.low is None else self.low,
-            torch.inf if self.high is None else self.high,
-        )
+        low = -torch.inf if self.low is None else self.low
+        high = torch.inf if self.high is None else self.high
         return ~constant_group(scores, scored, group) & (mean >= low) & (mean <= high)

@@ -50,14 +50,12 @@ class KLAdaptive:
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         kl = metrics.get("train/kl_old", self.target)
-        change = (
-            1 / self.rate
-            if kl > 2 * self.target
-            else self.rate
-            if 0 < kl < self.target / 2
-            else 1.0
-        )
-        self._factor = min(max(self._factor * change, self.minimum), self.maximum)
+        factor = self._factor
+        if kl > 2 * self.target:
+            factor = factor * (1 / self.rate)
+        elif 0 < kl < self.target / 2:
+            factor = factor * self.rate
+        self._factor = min(max(factor, self.minimum), self.maximum)
 
     def state_dict(self) -> dict[str, Any]:
         return {"factor": self._factor}

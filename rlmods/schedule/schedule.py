@@ -39,7 +39,7 @@ class Schedule:
         if self.decay == "constant":
             return 1.0
         progress = min(1.0, (iteration - self.warmup) / max(1, max_iterations - 1 - self.warmup))
-        remaining = (
-            1 - progress if self.decay == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-        )
+        remaining = 1 - progress
+        if self.decay == "cosine":
+            remaining = 0.5 * (1 + math.cos(math.pi * progress))
         return self.final + (1 - self.final) * remaining

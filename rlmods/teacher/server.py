@@ -142,7 +142,8 @@ class Server(Demonstrated):
             UserError: the server did not return them, or not for these tokens.
         """
         prompt, response = row
-        start, end = len(prompt), len(prompt) + len(response)
+        start = len(prompt)
+        end = start + len(response)
         try:
             choice = reply["choices"][0]
             if self.api == "echo":

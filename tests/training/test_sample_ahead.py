@@ -20,6 +20,7 @@ from rlmods.algo import Batch
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.correction import Truncated
 from rlmods.errors import UserError
+from rlmods.needs import RolloutNeeds
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.extensions import Extension, SampleAhead, sample_ahead
@@ -235,7 +236,7 @@ class TestComparison:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(sample_ahead, "Thread", InlineThread)
-        rows = fit(pipelined(rollout=Copying(max_tokens=8, ahead=1)), 3)
+        rows = fit(pipelined(rollout=Copying(max_tokens=8)), 3)
         assert all(row["train/sampler_logprob_gap"] < 1e-4 for row in rows)
 
 
@@ -243,7 +244,7 @@ class TestComparison:
 class Copying(Local):
     """A rollout that samples from the weights it was last synced with."""
 
-    ahead: int = 0
+    needs = RolloutNeeds(ahead=True)
 
     def sync(self, policy: Any, *, iteration: int) -> None:
         super().sync(policy.frozen_copy(), iteration=iteration)
@@ -276,7 +277,7 @@ class TestCorrection:
 
         policies, made = (
             Policies(),
-            pipelined(rollout=Copying(max_tokens=8, ahead=1), correction=Recorded(high=1.05)),
+            pipelined(rollout=Copying(max_tokens=8), correction=Recorded(high=1.05)),
         )
         seen: list[Any] = []
         made.add_old_logprobs = lambda batch, first: (
