@@ -61,7 +61,7 @@ GRADING_RULES: tuple[Rule, ...] = (
 
 
 def first_problem(spec: RunSpec, rules: Sequence[Rule] = RULES) -> str | None:
-    """Return the first message of a rule that the spec does not satisfy; None if it satisfies
+    """Return the first message of a rule that the run does not satisfy; None if it satisfies
     all."""
     for rule in rules:
         for message in rule(spec):
