@@ -74,10 +74,9 @@ def read_curve(run: Path) -> Curve:
 def own(row: dict[str, Any], total: str, shared: str) -> int:
     """Return the sum over the responses of an iteration: what they have in all, without what they
     share."""
-    return round(
-        row.get("train/responses", 0)
-        * (row.get(f"train/{total}", 0.0) - row.get(f"train/{shared}", 0.0))
-    )
+    num_responses = float(row.get("train/responses", 0))
+    num_own = float(row.get(f"train/{total}", 0.0)) - float(row.get(f"train/{shared}", 0.0))
+    return round(num_responses * num_own)
 
 
 def command(algorithm: str, seed: int, folder: Path) -> list[str]:
@@ -171,12 +170,9 @@ def main(folder: Path, jobs: int) -> None:
     threads = max(1, (os.cpu_count() or 1) // jobs)
     run([WARM_START, f"run_dir={folder}/warm_start"], threads)
     with ThreadPoolExecutor(jobs) as pool:
-        list(
-            pool.map(
-                lambda job: run(command(*job, folder), threads),
-                [(name, seed) for seed in SEEDS for name in ALGORITHMS],
-            )
-        )
+        words = [command(name, seed, folder) for seed in SEEDS for name in ALGORITHMS]
+        for job in [pool.submit(run, each, threads) for each in words]:
+            job.result()
     curves = {
         name: [read_curve(folder / f"{name.lower()}-{seed}") for seed in SEEDS]
         for name in ALGORITHMS

@@ -130,12 +130,9 @@ def mean_and_std(values: list[Any]) -> str:
 def main(folder: Path, jobs: int) -> None:
     threads = max(1, (os.cpu_count() or 1) // jobs)
     with ThreadPoolExecutor(jobs) as pool:
-        list(
-            pool.map(
-                lambda job: run(*job, folder, threads),
-                [(row, seed) for row in ROWS for seed in SEEDS],
-            )
-        )
+        jobs_left = [pool.submit(run, row, s, folder, threads) for row in ROWS for s in SEEDS]
+        for job in jobs_left:
+            job.result()
     missing = [
         f"{row.name}-{seed}"
         for row in ROWS
