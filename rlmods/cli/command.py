@@ -25,7 +25,7 @@ from rlmods.config import compose, plugins
 from rlmods.config import schema as schema  # registers settings with Hydra
 from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
-from rlmods.config.received import OPTIONAL, read_received
+from rlmods.config.received import read_received
 from rlmods.config.rules import GRADING_RULES, RULES
 from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError
@@ -36,6 +36,8 @@ from rlmods.run.jsonl import JsonlWriter, read_rows
 from rlmods.run.settings import Override, leaves
 
 S = TypeVar("S")
+TRUST = "--trust"
+"""Flag among the overrides: use the settings of a saved run unchecked."""
 INTERRUPTED = "interrupted: finished rows are saved; run the same command again to continue"
 PROGRESS_INTERVAL_S = 10.0
 """Time between two lines of progress where stderr is not a terminal."""
@@ -115,13 +117,15 @@ def _composed(
         f"+{field.name}={'null' if field.default is None else field.default}"
         for field in (fields(settings) if settings else ())
     ]
+    trust = TRUST in overrides
+    overrides = [text for text in overrides if text != TRUST]
     overridden = {Override.parse(text).key for text in overrides}
     name = "train"
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             if saved is not None:
                 name = "saved_run"
-                merged = _config_with_run(saved, set(run_keys) - overridden, overridden)
+                merged = _config_with_run(saved, set(run_keys) - overridden, overridden, trust)
                 ConfigStore.instance().store(name, merged)
             config = hydra_compose(name, [*extra, *overrides], return_hydra_config=True)
     except (HydraException, ValueError) as error:
@@ -166,10 +170,10 @@ def compose_run(
     return compose.run_spec(config, choices, run_overrides, rules), settings
 
 
-def _config_with_run(saved: Path, keys: set[str], typed: set[str]) -> dict[str, Any]:
+def _config_with_run(saved: Path, keys: set[str], typed: set[str], trust: bool) -> dict[str, Any]:
     """Return the primary configuration with the groups and settings in `keys` from a run, so that
     overrides apply to the run's values."""
-    run = read_received(saved, sorted(keys), typed)
+    run = read_received(saved, sorted(keys), typed, trust=trust)
     primary = OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml"))
     assert isinstance(primary, dict)
     validation = run.get("validation")
@@ -177,7 +181,7 @@ def _config_with_run(saved: Path, keys: set[str], typed: set[str]) -> dict[str, 
         validation.get("reward") is None or "validation.reward" in typed
     ):
         validation.pop("reward", None)  # it would take the place of an option that is typed
-    keys = {key for key in keys if key in run or key not in OPTIONAL}
+    keys = keys & run.keys()
     defaults = []
     for entry in primary.pop("defaults"):
         is_replaced = isinstance(entry, dict) and keys & entry.keys()

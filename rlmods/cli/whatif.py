@@ -39,10 +39,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rlmods.algo import PolicyGradient
-from rlmods.cli.command import command, configuration
+from rlmods.cli.command import TRUST, command, configuration
 from rlmods.config import build, compose
 from rlmods.config.instantiate import instantiate, one_line
-from rlmods.config.received import TO_CONFIRM
+from rlmods.config.received import REACHING
 from rlmods.config.rules import RULES, Rule, first_problem
 from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError, suggest
@@ -51,6 +51,7 @@ from rlmods.run import atomic_write, dumps
 from rlmods.run.jsonl import read_rows
 from rlmods.run.resume import list_checkpoints, verify
 from rlmods.run.saved import SavedRun
+from rlmods.run.settings import Override
 from rlmods.training.collate import collate
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension
@@ -379,10 +380,8 @@ def _widen(x: Tensor, width: int) -> Tensor:
 def _confirms(override: str) -> bool:
     """Return whether an override is of a setting of the run that reaches beyond the process, which
     is used only if it is typed."""
-    return (
-        override.lstrip("+").split("=")[0].split(".")[-1] in (*TO_CONFIRM, "tools")
-        and _group(override) not in GROUPS
-    )
+    key = Override.parse(override).key
+    return override == TRUST or key.rpartition(".")[2] in (*REACHING, "tools")
 
 
 def combinations(

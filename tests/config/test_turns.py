@@ -166,67 +166,37 @@ class TestReceived:
         path.write_text(f"seed: 1\nenvironment:\n{environment}")
         return path
 
-    def test_functions_of_others_are_not_called(self, tmp_path: Path) -> None:
-        path = self.settings(
-            tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [calculator, os.system]\n"
-        )
-        with pytest.raises(
-            UserError,
-            match=r"environment\.tools\.1=os\.system is no function of your plugins, and is not "
-            r"executed",
-        ):
-            read_received(path, ("environment", "seed"))
-
     @pytest.mark.parametrize(
-        ("settings", "message"),
+        "settings",
         [
-            (
-                "tools: {os.system: 1}",
-                r"environment\.tools is not a list of names: type environment=OPTION",
-            ),
-            ("tools: ${rollout.stop}", r"environment\.tools is not a list of names"),
-            ("tools: [[os.system]]", r"environment\.tools is not a list of names"),
-            (
-                "tools: ['${rollout.stop.0}']",
-                r"environment\.tools\.0=\$\{rollout\.stop\.0\} is no function of your plugins",
-            ),
-            (
-                "tools: [brevity.os.system]",
-                r"environment\.tools\.0=brevity\.os\.system is no function of your plugins",
-            ),
-            (
-                "tools: [received_tools.rmtree]",
-                r"environment\.tools\.0=received_tools\.rmtree is no function of your plugins",
-            ),
-            (
-                "format: {_target_: rlmods.environment.Tools, tools: [os.system]}",
-                r"environment\.format\.tools\.0=os\.system is no function",
-            ),
-            (
-                "documents: /etc/passwd",
-                r"environment\.documents=/etc/passwd shows this file .* type "
-                r"environment\.documents=/etc/passwd",
-            ),
+            "tools: [calculator, os.system]",
+            "tools: {os.system: 1}",
+            "tools: ${rollout.stop}",
+            "tools: [[os.system]]",
+            "tools: ['${rollout.stop.0}']",
+            "tools: [brevity.os.system]",
+            "tools: [received_tools.rmtree]",
+            "format: {_target_: rlmods.environment.Tools, tools: [os.system]}",
+            "documents: /etc/passwd",
         ],
     )
-    def test_other_spellings_are_refused(
-        self, settings: str, message: str, own_plugin: None, tmp_path: Path
+    def test_functions_and_files_of_others_need_trust(
+        self, settings: str, own_plugin: None, tmp_path: Path
     ) -> None:
         path = tmp_path / "config.yaml"
         config = OmegaConf.masked_copy(configuration(["environment=tools"]), list(RUN_KEYS))
         config.rollout.stop = ["os.system"]
         config.environment = OmegaConf.create(f"_target_: rlmods.environment.Tools\n{settings}\n")
         OmegaConf.save(config, path)
-        with pytest.raises(UserError, match=message) as error:
+        with pytest.raises(UserError, match=r"environment\..* type --trust") as error:
             configuration([], saved=path, run_keys=RUN_KEYS)
         assert "\n" not in str(error.value)
-        assert configuration(
-            ["environment=tools"], saved=path, run_keys=RUN_KEYS
-        ).environment.tools == ["calculator"]
+        own = configuration(["environment=tools"], saved=path, run_keys=RUN_KEYS)
+        assert own.environment.tools == ["calculator"]
         if settings.startswith("tools: ["):
-            assert configuration(
-                ["environment.tools=[search]"], saved=path, run_keys=RUN_KEYS
-            ).environment.tools == ["search"]
+            typed = ["environment.tools=[search]"]
+            own = configuration(typed, saved=path, run_keys=RUN_KEYS)
+            assert own.environment.tools == ["search"]
 
     def test_functions_of_own_plugins_are_fine(self, own_plugin: None, tmp_path: Path) -> None:
         path = self.settings(

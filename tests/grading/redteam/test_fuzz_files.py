@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import io
-import json
 import shutil
 import warnings
 from pathlib import Path
@@ -14,19 +12,16 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from torch.distributed import checkpoint as dcp
 
 from rlmods.cli.command import configuration
 from rlmods.config import plugins
-from rlmods.config.instantiate import instantiate, parse_settings
-from rlmods.config.received import read_received
+from rlmods.config.instantiate import instantiate
 from rlmods.distributed.sharded_checkpoint import load
 from rlmods.errors import UserError
 from rlmods.run import name
 from rlmods.run.integrity import compute_checksums, write_manifest
 from rlmods.run.resume import find_resume, read_iteration
-from rlmods.training.evaluation import Validation
 from tests.grading.redteam.fuzz import fuzz
 
 pytestmark = [
@@ -225,43 +220,3 @@ def test_fuzz_overrides_compose_or_are_refused(chosen: list[str]) -> None:
         instantiate(config.rollout, "rollout")
     except UserError:
         pass
-
-
-RECEIVED = ("data", "reward", "rollout", "validation", "seed")
-
-
-@pytest.fixture(scope="module")
-def run_config() -> dict[str, Any]:
-    config = configuration(["reward=math", "data=jsonl"])
-    plain = OmegaConf.to_container(OmegaConf.masked_copy(config, list(RECEIVED)))
-    assert isinstance(plain, dict)
-    return plain  # type: ignore[return-value]
-
-
-@fuzz(120)
-@given(
-    picks=st.lists(st.integers(0, 99), min_size=1, max_size=5),
-    value=json_values | st.sampled_from(["rlmods.callbacks.Samples", "${", "${a}"]),
-)
-@example(picks=[0], value="abc")
-@example(picks=[2], value=["x"])
-def test_fuzz_any_setting_of_a_received_run(
-    tmp_path: Path, run_config: dict[str, Any], picks: list[int], value: Any
-) -> None:
-    """Any value in place of any setting or group of settings."""
-    changed: Any = copy.deepcopy(run_config)
-    node, key = changed, RECEIVED[picks[0] % len(RECEIVED)]
-    for pick in picks[1:]:
-        if not isinstance(node[key], dict) or not node[key]:
-            break
-        node = node[key]
-        key = list(node)[pick % len(node)]
-    node[key] = value
-    (tmp_path / "config.yaml").write_text(json.dumps(changed))
-    try:
-        config = OmegaConf.create(read_received(tmp_path / "config.yaml", RECEIVED))
-        for group in ("data", "reward", "rollout"):
-            instantiate(config[group], group)
-        parse_settings(config.get("validation") or OmegaConf.create({}), "validation", Validation)
-    except UserError as error:
-        assert "\n" not in str(error)  # noqa: PT017
