@@ -44,30 +44,26 @@ class Row:
         return self.command.split()[0].split("=")[1]
 
 
-ONLINE = (
-    "reinforce",
-    "rloo",
-    "reinforce_pp",
-    "reinforce_pp_baseline",
-    "remax",
-    "grpo",
-    "dr_grpo",
-    "opo",
-    "dapo",
-    "gspo",
-    "sapo",
-    "cispo",
-    "gmpo",
-    "rft",
-)
-ROWS = [
-    *(Row(f"algo={name} trainer.max_iterations=40") for name in ("ppo", "ppo_kl", *ONLINE)),
+OTHERS = (
     Row("algo=online_dpo optimizer.lr=1e-4 trainer.max_iterations=40"),
     Row("algo=dpo batch.prompts=64 optimizer.lr=5e-5 trainer.max_iterations=120"),
     Row("algo=sft optimizer.lr=1e-4 trainer.max_iterations=40"),
     Row("experiment=tiny_reward_model", "val/pair_accuracy"),
     Row("experiment=tiny_process_reward_model", "val/step_accuracy"),
-]
+)
+"""Algorithms with a command of their own."""
+NOT_MEASURED = ("policy_gradient", "iterative_grpo", "distill", "gkd", "arpo")
+"""No recipe, or one that needs a reward model, a teacher or an environment."""
+
+
+def online() -> list[str]:
+    """Return the names of the other algorithms."""
+    excluded = {*NOT_MEASURED, *(row.name.removeprefix("tiny_") for row in OTHERS)}
+    names = {path.stem for path in (ROOT / "conf/algo").glob("*.yaml")}
+    return sorted(names - excluded)
+
+
+ROWS = (*(Row(f"algo={name} trainer.max_iterations=40") for name in online()), *OTHERS)
 
 
 def run(row: Row, seed: int, folder: Path, threads: int) -> None:
