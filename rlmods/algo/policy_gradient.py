@@ -116,22 +116,12 @@ class PolicyGradient(Learner):
         self.router = router or Routing()
         self.router(self.policy)
         settings = self.settings
-        self.scorer = LogprobScorer(
-            self.policy,
-            self.critic,
-            self.rollout,
-            self.microbatches,
-            self.ranks,
-            needs_of(ratio, RatioNeeds).temperature,
-            replay_experts=self.policy.is_mixture and self.router.replay,
-        )
+        self.scorer = self.create_scorer()
         self.buffer = SampleBuffer(self.ranks)
         self.entropy_bonus = EntropyBonus(
             settings.entropy_coefficient, settings.target_entropy, settings.entropy_rate
         )
-        self.reward_scale: RewardScale | None = None
-        if settings.normalize_reward or settings.clip_reward is not None:
-            self.reward_scale = RewardScale(settings.normalize_reward, settings.clip_reward)
+        self.reward_scale = RewardScale(settings.normalize_reward, settings.clip_reward)
         self.kl_stats = torch.zeros(2, dtype=torch.float64)
         """KL estimate of the latest optimizer step summed over the tokens of this rank, and the
         number of tokens."""
@@ -144,11 +134,26 @@ class PolicyGradient(Learner):
         self.filters_by_reward = False
         """True if `sampling` has dropped a group by its total reward, because the reward did not
         report correctness."""
-        self.ahead: SampleAhead | None = None
         for extension in create_extensions(self, settings):
             self.add_extension(extension)
-            if isinstance(extension, SampleAhead):
-                self.ahead = extension
+
+    def create_scorer(self) -> LogprobScorer:
+        """Return the scorer of policy, critic and reference."""
+        return LogprobScorer(
+            self.policy,
+            self.critic,
+            self.rollout,
+            self.microbatches,
+            self.ranks,
+            needs_of(self.ratio, RatioNeeds).temperature,
+            replay_experts=self.policy.is_mixture and self.router.replay,
+        )
+
+    @property
+    def ahead(self) -> SampleAhead | None:
+        """Sampler of the next batch of prompts, with `rollout.ahead`."""
+        samplers = [x for x in self.extensions if isinstance(x, SampleAhead)]
+        return samplers[0] if samplers else None
 
     @property
     def networks(self) -> dict[str, nn.Module]:
@@ -215,8 +220,9 @@ class PolicyGradient(Learner):
     def responses(self, prompts: Sequence[Prompt]) -> list[Response]:
         """Return responses to these prompts, sampled now or, with `rollout.ahead`, during the batch
         before."""
-        if self.ahead is not None:
-            responses = self.ahead(prompts)
+        ahead = self.ahead
+        if ahead is not None:
+            responses = ahead(prompts)
         else:
             with self.timer("rollout"):
                 responses = self.sample_responses(self.rollout, prompts)
@@ -243,8 +249,7 @@ class PolicyGradient(Learner):
         first = self.total_batches * len(prompts)
         group = first + torch.arange(len(prompts)).repeat_interleave(self.batch.samples)
         self.total_batches += 1
-        if self.reward_scale is not None:
-            self.reward_scale.update(scores.values, self.ranks)
+        self.reward_scale.update(scores.values, self.ranks)
         rewards = self.credit.rewards(scores, self.scale(scores.values))
         return self.as_rows(responses, rewards, group)
 
@@ -259,8 +264,6 @@ class PolicyGradient(Learner):
 
     def scale(self, values: Sequence[float | None]) -> list[float | None]:
         """Normalise and clip rewards, if the settings say so."""
-        if self.reward_scale is None:
-            return list(values)
         return [self.reward_scale(value) for value in values]
 
     def add_greedy_baseline(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
@@ -504,9 +507,10 @@ class PolicyGradient(Learner):
     # The end of an iteration, preflight and checkpoint
 
     def sync_rollout(self) -> None:
-        if self.ahead is not None:
+        ahead = self.ahead
+        if ahead is not None:
             with self.timer("rollout"):
-                self.ahead.wait()
+                ahead.wait()
         super().sync_rollout()
 
     def iteration_metrics(self) -> dict[str, float]:
@@ -530,10 +534,7 @@ class PolicyGradient(Learner):
 
     @property
     def stateful(self) -> dict[str, Any]:
-        parts = {**super().stateful, "buffer": self.buffer}
-        if self.reward_scale is not None:
-            parts["reward_scale"] = self.reward_scale
-        return parts
+        return {**super().stateful, "buffer": self.buffer, "reward_scale": self.reward_scale}
 
     def counters(self) -> dict[str, Any]:
         return super().counters() | {"total_batches": self.total_batches}

@@ -221,69 +221,31 @@ class Preflight:
 
     def advise(self, stage: str) -> str:
         """Return overrides that lower the memory of a stage, the cheapest first, at most two."""
-        batch, learner = self.learner.batch, self.learner
-        if stage == "rollout":
-            advice = self._smaller_sampling(batch.prompts, batch.samples)
-        elif stage == "validation" and learner.rollout is not None:
-            validation = learner.validation
-            prompts = learner.splits.val[: validation.max_prompts]
-            advice = self._smaller_sampling(len(prompts), max(1, validation.samples))
-        elif stage in ("sync", "reward", "checkpoint", "start"):
-            advice = self._smaller_state(stage)
-        else:
-            advice = self._smaller_training()
-        return ", or ".join(advice[:2])
-
-    def _smaller_training(self) -> list[str]:
-        longest = max((shape.tokens for shape in self.shapes), default=1)
-        budget = self.learner.batch.token_budget
-        size = min(budget, longest * self.rows_per_step)
-        advice = []
-        if size > longest:
-            now = f"now {budget}, the longest row has {longest} tokens"
-            advice.append(f"batch.token_budget={max(longest, size // 2)} ({now})")
-        trunks = [x for x in self.learner.networks.values() if isinstance(x, Policy | ScalarModel)]
-        if not all(trunk.gradient_checkpointing for trunk in trunks):
-            advice.append("policy.gradient_checkpointing=true")
-        advice += self._smaller_state("update")
-        return [*advice, self._shorter_responses()] if self.learner.samples_responses else advice
-
-    def _smaller_state(self, stage: str) -> list[str]:
         learner = self.learner
-        world_size = learner.ranks.world_size
+        num_ranks = learner.ranks.world_size
         strategy = learner.trainer.strategy
-        if not isinstance(strategy, FSDP2):
-            advice = [f"trainer=fsdp trainer.devices={max(2, world_size)}"]
-        else:
-            more = f"trainer.devices={2 * world_size} (now {world_size} ranks)"
-            advice = [f"more devices, {more}"]
-            if stage == "checkpoint" and not strategy._save_distributed_checkpoint:
-                advice.insert(0, "trainer.strategy.sharded_checkpoints=true")
+        is_sharded = isinstance(strategy, FSDP2)
+        devices = f"trainer.devices={2 * num_ranks}"
+        advice = [f"more devices, {devices}" if is_sharded else f"trainer=fsdp {devices}"]
         if "adapter" in learner.groups and not adapter_bases(learner.networks):
             advice.append("adapter=lora")
-        return advice
-
-    def _smaller_sampling(self, num_prompts: int, samples: int) -> list[str]:
-        rollout, world_size = self.learner.rollout, self.learner.ranks.world_size
-        num_rows = -(-num_prompts // world_size) * samples
-        advice = []
-        size = min(getattr(rollout, "batch_size", 1), num_rows)
-        if size > samples:  # all samples of a prompt are decoded at once
-            advice.append(
-                f"rollout.batch_size={max(samples, size // 2)} (now {rollout.batch_size})"
-            )
-        engine = rollout.rollout if isinstance(rollout, MultiTurn) else rollout
-        cache_gib = getattr(engine, "cache_gib", None)
-        if cache_gib is not None:
-            advice.append(f"rollout.cache_gib={cache_gib / 2:g} (now {cache_gib:g})")
-        return [*advice, self._shorter_responses(), *self._smaller_state("rollout")]
-
-    def _shorter_responses(self) -> str:
-        """Return the override of the limit on whole responses, which `rollout.max_tokens` is
-        without an environment."""
-        rollout = self.learner.rollout
-        name = "environment" if isinstance(rollout, MultiTurn) else "rollout"
-        return f"{name}.max_tokens={max(1, rollout.max_tokens // 2)} (now {rollout.max_tokens})"
+        if stage in ("rollout", "validation") and learner.rollout is not None:
+            limit = "environment" if isinstance(learner.rollout, MultiTurn) else "rollout"
+            now = learner.rollout.max_tokens
+            advice = ["a smaller rollout.batch_size", f"{limit}.max_tokens={max(1, now // 2)}"]
+        elif stage == "checkpoint" and isinstance(strategy, FSDP2):
+            if not strategy._save_distributed_checkpoint:
+                advice.insert(0, "trainer.strategy.sharded_checkpoints=true")
+        elif stage in ("preflight", "score", "update", "validation"):
+            longest = max((shape.tokens for shape in self.shapes), default=1)
+            size = min(learner.batch.token_budget, longest * self.rows_per_step)
+            trunks = [x for x in learner.networks.values() if isinstance(x, Policy | ScalarModel)]
+            if not all(trunk.gradient_checkpointing for trunk in trunks):
+                advice.insert(0, "policy.gradient_checkpointing=true")
+            if size > longest:
+                row = f"the longest row has {longest} tokens"
+                advice.insert(0, f"batch.token_budget={max(longest, size // 2)} ({row})")
+        return ", or ".join(advice[:2])
 
 
 def device_memory(device: torch.device) -> int:

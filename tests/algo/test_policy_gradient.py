@@ -626,6 +626,7 @@ class TestKL:
         assert rows[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
         assert rows[-1]["train/kl_ref"] > 1e-5
 
+    @pytest.mark.slow
     def test_larger_coefficient_stays_closer(self):
         drifts = [
             fit(learner(kl=Penalty("k3", c, "loss", gradient="exact")), 15)[-1]["train/kl_ref"]
@@ -641,6 +642,7 @@ class TestDynamicSampling:
         with pytest.warns(UserWarning, match="does not report correctness"):
             made.sample(SPLITS.train[:2])
 
+    @pytest.mark.slow
     def test_a_prompt_drawn_again_gets_other_answers(self):
         made = attached(learner())
         first, _ = made.sample(SPLITS.train[:2])
@@ -722,6 +724,7 @@ class TestDynamicSampling:
         assert sum(row["train/surplus_groups"] for row in dropped) > 0
         assert sum(row["train/stale_fraction"] for row in dropped) == 0
 
+    @pytest.mark.slow
     def test_surplus_never_exceeds_an_iteration(self):
         """What one rank has too much of waits for the others, and would age; the newest stay, the
         others are counted."""
@@ -747,6 +750,7 @@ class TestDynamicSampling:
         )
 
 
+@pytest.mark.slow
 class TestLearning:
     @pytest.mark.parametrize(
         "name",

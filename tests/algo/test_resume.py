@@ -350,7 +350,14 @@ def identical(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+QUICK = ("dynamic", "ppo", "ahead")
+"""Variants of `make test`."""
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(x, marks=[] if x in QUICK else [pytest.mark.slow]) for x in VARIANTS],
+)
 def test_going_on_is_never_having_stopped(variant, tmp_path):
     straight, whole, rows = run(variant, tmp_path / "straight")
     stopped, first, before = run(variant, tmp_path, CtrlC(after=2))

@@ -14,7 +14,11 @@ import torch
 from tests.support import ranks
 from tests.support.two_ranks import STRATEGIES, THOROUGH, trained
 
-pytestmark = pytest.mark.slow
+QUICK = ("dapo", "ppo", "dpo")
+"""Cases under FSDP of `make test`."""
+RUNS = [pytest.param("fsdp", QUICK, case) for case in QUICK]
+for strategy, (_, cases) in STRATEGIES.items():
+    RUNS += [pytest.param(strategy, (), case, marks=pytest.mark.slow) for case in cases]
 
 
 @pytest.fixture(scope="module")
@@ -24,29 +28,31 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
-    """Both ranks, by strategy and case."""
+def together(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """Both ranks, by strategy and cases (none: all of the strategy)."""
 
     @cache
-    def run(strategy: str) -> dict[str, Any]:
+    def run(strategy: str, cases: tuple[str, ...]) -> dict[str, Any]:
         out = tmp_path_factory.mktemp(strategy) / "out.pt"
-        ranks.run("tests.support.two_ranks", [str(out), strategy], timeout_s=540)
+        ranks.run("tests.support.two_ranks", [str(out), strategy, *cases], timeout_s=540)
         found: dict[str, Any] = torch.load(out, weights_only=True)
         return found
 
     return run
 
 
-@pytest.mark.parametrize(
-    ("strategy", "case"),
-    [(name, case) for name, (_, cases) in STRATEGIES.items() for case in cases],
-)
+@pytest.mark.parametrize(("strategy", "cases", "case"), RUNS)
 def test_two_ranks_are_one(
-    strategy: str, case: str, together: Any, alone: dict[str, Any], tmp_path: Path
+    strategy: str,
+    cases: tuple[str, ...],
+    case: str,
+    together: Any,
+    alone: dict[str, Any],
+    tmp_path: Path,
 ) -> None:
     if case not in alone:
         alone[case] = trained(case, tmp_path)
-    one, two = alone[case], together(strategy)[case]
+    one, two = alone[case], together(strategy, cases)[case]
     assert two["said"] == one["said"]
     assert two["weights"].keys() == one["weights"].keys()
     moved = {
@@ -68,6 +74,7 @@ def test_two_ranks_are_one(
             assert theirs[name] == pytest.approx(value, rel=1e-4, abs=2e-6), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "precision"),
     [("ddp", "32-true"), ("fsdp", "32-true"), ("fsdp", "bf16-mixed"), ("hybrid", "32-true")],

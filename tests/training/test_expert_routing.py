@@ -150,6 +150,7 @@ class TestReplay:
         assert all(x.max() < 1e-5 for x in distances(Routing(replay=True), lr=0.0))
 
     @quiet
+    @pytest.mark.slow
     def test_without_it_some_ratios_are_far_off_and_a_sequences_mean_is_not(self) -> None:
         first, loose, _ = distances(Routing())
         assert first.max() < 1e-6
@@ -172,6 +173,7 @@ class TestReplay:
             run.scorer.score(rows, run.policy).logprobs, collected(run).old_logprobs
         )
 
+    @pytest.mark.slow
     def test_however_the_step_is_cut(self) -> None:
         """Loss and gradient, the balancing loss among them."""
         found = []
@@ -243,6 +245,7 @@ class TestRouters:
             }
             assert moved == set(before) - (set() if learns else set(GATES))
 
+    @pytest.mark.slow
     def test_step_in_every_second_iteration_as_if_there_were_no_others(self) -> None:
         """Moments too: AdamW has counted the steps that were made."""
         run = made(Routing(replay=True, every=2), batch=SEVERAL)
@@ -260,6 +263,7 @@ class TestRouters:
         assert {steps[name] for name in GATES} == {16}
         assert {n for name, n in steps.items() if name not in GATES} == {32}
 
+    @pytest.mark.slow
     def test_resting_ones_have_no_part_in_the_gradient_norm(self) -> None:
         norms = []
         for every in (2, None):
@@ -323,6 +327,7 @@ class TestBalance:
         assert want.norm() > 1e-3
         torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-5)
 
+    @pytest.mark.slow
     def test_evens_out_loads(self) -> None:
         loads = []
         for coefficient in (0.0, 1.0):
@@ -414,6 +419,7 @@ class TestWarning:
         assert not [w for w in said if "experts of a token" in str(w.message)]
 
 
+@pytest.mark.slow
 def test_dynamic_sampling_with_waiting_groups_and_a_critic_on_the_trunk_run() -> None:
     from rlmods.advantage import GAE
     from rlmods.critic import Shared

@@ -122,7 +122,7 @@ class TestStages:
         longest = max(shape.tokens for shape in trained.preflight.shapes)
         assert longest < 32
         expected = (
-            f"type batch.token_budget=32 (now 64, the longest row has {longest} tokens), or "
+            f"type batch.token_budget=32 (the longest row has {longest} tokens), or "
             "policy.gradient_checkpointing=true"
         )
         assert self.message(trained) == f"update: out of memory on cuda:1: {expected}"
@@ -131,7 +131,7 @@ class TestStages:
         trained = setup()
         trained.rollout._decode_batch = self.fail
         assert self.message(trained).endswith(
-            "type rollout.batch_size=8 (now 256), or rollout.max_tokens=4 (now 8)"
+            "type a smaller rollout.batch_size, or rollout.max_tokens=4"
         )
 
     def test_in_an_environment_it_is_whole_responses_that_are_long(self, setup: Any) -> None:
@@ -139,9 +139,7 @@ class TestStages:
         trained = setup(rollout=MultiTurn(Local(max_tokens=8, batch_size=4), Echo()))
         trained._trainer = SimpleNamespace(world_size=1, strategy=None)
         assert trained.rollout.max_tokens == 60
-        assert trained.preflight.advise("rollout").startswith("environment.max_tokens=30 (now 60)")
-        trained.rollout.rollout.cache_gib = 3.0
-        assert trained.preflight.advise("rollout").startswith("rollout.cache_gib=1.5 (now 3)")
+        assert trained.preflight.advise("rollout").endswith("environment.max_tokens=30")
 
     @pytest.mark.parametrize("iteration", [0, 1])
     def test_transfer_of_weights(self, setup: Any, iteration: int) -> None:
@@ -171,7 +169,7 @@ class TestStages:
         trained = learner(DPO, preference=Sigmoid(), batch=Batch(prompts=4, token_budget=4096))
         trained.loss = self.fail
         longest = max(shape.tokens for shape in trained.preflight.shapes)
-        assert f"type batch.token_budget={2 * longest} (now 4096" in self.message(trained)
+        assert f"type batch.token_budget={2 * longest} (the longest" in self.message(trained)
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError(CUDA)])
@@ -224,7 +222,7 @@ class TestAdvice:
         sharded = FSDP2()
         assert (
             self.advice("start", strategy=sharded)
-            == "more devices, trainer.devices=2 (now 1 ranks), or adapter=lora"
+            == "more devices, trainer.devices=2, or adapter=lora"
         )
         assert self.advice("checkpoint", strategy=sharded).startswith(
             "trainer.strategy.sharded_checkpoints=true, or"
@@ -232,8 +230,3 @@ class TestAdvice:
 
     def test_the_transfer_of_weights_needs_less_state(self) -> None:
         assert self.advice("sync") == "trainer=fsdp trainer.devices=2, or adapter=lora"
-
-    def test_a_group_is_decoded_at_once(self) -> None:
-        assert self.advice("rollout", rollout=Local(max_tokens=8, batch_size=4)).startswith(
-            "rollout.max_tokens=4 (now 8)"
-        )

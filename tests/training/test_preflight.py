@@ -116,7 +116,13 @@ def run(case: str, preflight: bool) -> tuple[Any, list[dict[str, Any]], list[str
     return trained, untimed, lines.lines
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = ("policy gradient", "critic", "replay", "GKD", "online DPO", "SFT")
+"""Cases of `make test`."""
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(x, marks=[] if x in QUICK else [pytest.mark.slow]) for x in CASES]
+)
 def test_changes_no_bit(case: str) -> None:
     (with_it, rows, lines), (without, expected, none) = (
         run(case, preflight) for preflight in (True, False)
@@ -228,6 +234,7 @@ class TestMemory:
             "[CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has]"
         )
 
+    @pytest.mark.slow
     def test_a_resumed_optimizer_has_its_state(self, tmp_path: Any) -> None:
         trained = setup("policy gradient", preflight=True)
         fit(trained, 1)
@@ -241,6 +248,7 @@ class TestMemory:
 
     @pytest.mark.parametrize("resumed", [False, True])
     @pytest.mark.parametrize("case", ["policy gradient", "critic"])
+    @pytest.mark.slow
     def test_gradients_of_all_trained_weights_are_there(
         self, case: str, resumed: bool, tmp_path: Any
     ) -> None:

@@ -93,6 +93,7 @@ class TestObserve:
 
 
 class TestRefresh:
+    @pytest.mark.slow
     def test_the_reward_model_learns_what_the_judge_says(self) -> None:
         network = scalar()
         kept = refresh(network)
@@ -128,6 +129,7 @@ class TestRefresh:
         assert len(kept.history) == len(QUESTIONS) + 18
 
     @pytest.mark.parametrize(("replay", "older"), [(0.5, 6), (0.75, 18), (0.25, 2)])
+    @pytest.mark.slow
     def test_the_fraction_is_that_of_all_rankings(self, replay: float, older: int) -> None:
         kept = refresh(scalar(), epochs=1, replay=replay)
         kept.collect(groups(*QUESTIONS), Meter())
@@ -141,6 +143,7 @@ class TestRefresh:
             kept.collect(groups(*QUESTIONS[:4]), Meter())
             assert run(kept)["replayed_fraction"] == 0
 
+    @pytest.mark.slow
     def test_microbatches_do_not_matter(self) -> None:
         networks = []
         for budget in (32, 4096):
@@ -154,6 +157,7 @@ class TestRefresh:
             if c.dim() > 1 and c.shape[0] == 1:
                 assert not torch.equal(a, c)
 
+    @pytest.mark.slow
     def test_ranks_that_saw_different_halves_agree(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each takes the same steps on the rows of both."""
         halves = [groups(*QUESTIONS[:10]), groups(*QUESTIONS[10:])]
@@ -167,6 +171,7 @@ class TestRefresh:
         first, second = (one.networks()[0].parameters() for one in kept)
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
+    @pytest.mark.slow
     def test_an_ensemble_stays_one(self) -> None:
         members = scalar(0), scalar(1)
         kept = refresh(*members, epochs=1)

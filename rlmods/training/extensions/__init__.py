@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rlmods.needs import RolloutNeeds, needs_of
+from rlmods.protocols import Controller
 from rlmods.training.extensions.base import Extension
 from rlmods.training.extensions.early_stopping import EarlyStopping
 from rlmods.training.extensions.expert_routing import ExpertRouting
@@ -31,21 +33,23 @@ __all__ = [
     "create_extensions",
 ]
 
-ORDER: tuple[Callable[[LoopView, PolicyGradientSettings], Extension | None], ...] = (
-    SampleAhead.create,
-    Replay.create,
-    PromptRetirement.create,
-    PTX.create,
-    ExpertRouting.create,
-    EarlyStopping.create,
-    UpdateKL.create,
-    MovingReference.create,
-)
-"""Extensions in the order of their hooks. MovingReference is after Replay, because it scores the
-replayed rows too. Each returns None if the settings do not ask for it."""
-
 
 def create_extensions(loop: LoopView, settings: PolicyGradientSettings) -> list[Extension]:
-    """Return the extensions that the settings ask for, in the order of their hooks."""
-    created = [create(loop, settings) for create in ORDER]
-    return [extension for extension in created if extension is not None]
+    """Return the extensions that are wanted, in the order of their hooks. MovingReference is after
+    Replay, because it scores the replayed rows too."""
+    s, splits = settings, loop.splits
+    retires = s.retire_solved is not None or s.retire_unsolved is not None
+    table: list[tuple[object, Callable[[], Extension]]] = [
+        (needs_of(loop.rollout, RolloutNeeds).ahead, SampleAhead),
+        (s.replay_fraction, lambda: Replay(s.replay_fraction, s.replay_staleness)),
+        (retires, lambda: PromptRetirement(s.retire_solved, s.retire_unsolved, s.bring_back)),
+        (
+            s.ptx_coefficient,
+            lambda: PTX(s.ptx_coefficient, splits.ptx, s.ptx_rows, splits.ptx_weights),
+        ),
+        (loop.policy.is_mixture, lambda: ExpertRouting(loop.router)),
+        (s.target_kl, lambda: EarlyStopping(s.target_kl or 0.0)),
+        (isinstance(loop.ratio, Controller), UpdateKL),
+        (s.reference_every, lambda: MovingReference(s.reference_every or 1)),
+    ]
+    return [create() for is_wanted, create in table if is_wanted]

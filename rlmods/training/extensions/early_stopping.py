@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from rlmods.training.extensions.base import Extension
-from rlmods.training.settings import PolicyGradientSettings
-from rlmods.training.views import LoopView
 
 
 class EarlyStopping(Extension):
@@ -18,11 +16,6 @@ class EarlyStopping(Extension):
             target_kl: nats per token.
         """
         self.target_kl = target_kl
-
-    @classmethod
-    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> EarlyStopping | None:
-        """Return an instance if the settings ask for it."""
-        return None if settings.target_kl is None else cls(settings.target_kl)
 
     def should_stop(self) -> bool:
         kl_sum, num_tokens = self.loop.ranks.reduce(self.loop.kl_stats)

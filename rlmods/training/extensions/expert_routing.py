@@ -11,7 +11,6 @@ from rlmods.policy.base import PolicyOutput
 from rlmods.router import Routing
 from rlmods.router.balance import balance_loss, count_experts, router_entropy
 from rlmods.training.extensions.base import Extension
-from rlmods.training.settings import PolicyGradientSettings
 from rlmods.training.train_step import Loss
 from rlmods.training.views import LoopView
 from rlmods.types import Experience, Totals
@@ -38,11 +37,6 @@ class ExpertRouting(Extension):
         """Number of tokens of the optimizer step."""
         self.aux_losses: list[Tensor] = []
         """Load-balancing loss of each optimizer step of this iteration, on this rank."""
-
-    @classmethod
-    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> ExpertRouting | None:
-        """Return an instance if the policy has routers."""
-        return cls(loop.router) if loop.policy.is_mixture else None
 
     def attach(self, loop: LoopView) -> None:
         super().attach(loop)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlmods.training.extensions.base import Extension
-from rlmods.training.settings import PolicyGradientSettings
 from rlmods.training.views import LoopView
 from rlmods.types import Experience
 
@@ -19,11 +18,6 @@ class MovingReference(Extension):
 
     def __init__(self, every: int) -> None:
         self.every = every
-
-    @classmethod
-    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> MovingReference | None:
-        """Return an instance if the settings ask for it."""
-        return None if settings.reference_every is None else cls(settings.reference_every)
 
     def attach(self, loop: LoopView) -> None:
         super().attach(loop)

@@ -10,8 +10,6 @@ from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
 from rlmods.training.extensions.base import Extension
 from rlmods.training.metrics import reported_correctness
-from rlmods.training.settings import PolicyGradientSettings
-from rlmods.training.views import LoopView
 from rlmods.types import Response, Scores
 
 
@@ -28,14 +26,6 @@ class PromptRetirement(Extension):
         self.pools = DifficultyPools(solved_after, unsolved_after, bring_back)
         self._num_logged = 0
         self._reports_correctness = False
-
-    @classmethod
-    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> PromptRetirement | None:
-        """Return an instance if the settings ask for it."""
-        solved, unsolved = settings.retire_solved, settings.retire_unsolved
-        if solved is None and unsolved is None:
-            return None
-        return cls(solved, unsolved, settings.bring_back)
 
     def on_fit_start(self) -> None:
         self.loop.trainer.datamodule.pools = self.pools

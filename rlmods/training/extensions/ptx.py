@@ -14,10 +14,8 @@ from rlmods.distributed.sharding import is_sharded
 from rlmods.errors import UserError
 from rlmods.training.extensions.base import Extension
 from rlmods.training.preflight import largest_microbatches, row_shape
-from rlmods.training.settings import PolicyGradientSettings
 from rlmods.training.sft_batch import sft_batch
 from rlmods.training.train_step import Loss
-from rlmods.training.views import LoopView
 from rlmods.types import Experience, Prompt, Totals
 
 
@@ -44,14 +42,6 @@ class PTX(Extension):
         self.prompts = prompts
         self.num_rows = num_rows
         self.weights = weights
-
-    @classmethod
-    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> PTX | None:
-        """Return an instance if the settings ask for it."""
-        if not settings.ptx_coefficient:
-            return None
-        splits = loop.splits
-        return cls(settings.ptx_coefficient, splits.ptx, settings.ptx_rows, splits.ptx_weights)
 
     def on_fit_start(self) -> None:
         """

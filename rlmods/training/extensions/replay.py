@@ -10,8 +10,6 @@ import torch
 from rlmods.training.buffer import append
 from rlmods.training.extensions.base import Extension
 from rlmods.training.rank_state import rank_state, reshard_rows
-from rlmods.training.settings import PolicyGradientSettings
-from rlmods.training.views import LoopView
 from rlmods.types import Experience
 
 GENERATOR = 1_000_000
@@ -37,12 +35,6 @@ class Replay(Extension):
         self.added_fraction = fraction
         self.staleness = staleness
         self.rows: Experience | None = None
-
-    @classmethod
-    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> Replay | None:
-        """Return an instance if the settings ask for it."""
-        fraction = settings.replay_fraction
-        return cls(fraction, settings.replay_staleness) if fraction else None
 
     def before_update(self, batch: Experience) -> Experience:
         loop = self.loop

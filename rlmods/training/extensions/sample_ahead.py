@@ -14,11 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rlmods.needs import RolloutNeeds, needs_of
 from rlmods.training.collate import collate_unscored, generate
 from rlmods.training.extensions.base import Extension
-from rlmods.training.settings import PolicyGradientSettings
-from rlmods.training.views import LoopView
 from rlmods.types import Branch, Prompt, Response, ToolCall, Turn
 
 POLL_S = 0.1
@@ -56,11 +53,6 @@ class SampleAhead(Extension):
         self._num_compared = 0
         """Iteration whose weights of the rollout were last compared with those of the policy; those
         of iteration 0 sample its own batch."""
-
-    @classmethod
-    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> SampleAhead | None:
-        """Return an instance if the rollout asks for it."""
-        return cls() if needs_of(loop.rollout, RolloutNeeds).ahead else None
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[Response]:
         """Return responses to these prompts, those sampled ahead if there are any, and start

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlmods.protocols import Controller
 from rlmods.training.extensions.base import Extension
-from rlmods.training.settings import PolicyGradientSettings
-from rlmods.training.views import LoopView
 from rlmods.types import Experience
 
 
@@ -17,11 +14,6 @@ class UpdateKL(Extension):
     arXiv:1707.06347, equation 8)."""
 
     needs_old_logprobs = True
-
-    @classmethod
-    def create(cls, loop: LoopView, settings: PolicyGradientSettings) -> UpdateKL | None:
-        """Return an instance if the ratio adapts to the metric."""
-        return cls() if isinstance(loop.ratio, Controller) else None
 
     def after_update(self, batch: Experience, num_fresh: int) -> None:
         loop = self.loop
