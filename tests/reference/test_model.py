@@ -114,15 +114,15 @@ class TestRefused:
             Model(name="./nowhere")(policy())
 
     def test_resuming_with_another_model(self) -> None:
-        saved = with_reference(Model(policy=Wide())).state()
-        with_reference(Model(policy=Wide())).load_state(saved)
+        saved = with_reference(Model(policy=Wide())).checkpoint.state()
+        with_reference(Model(policy=Wide())).checkpoint.load_state(saved)
         for other in (Model(policy=Wide(seed=2)), StartPolicy()):
             with pytest.raises(
                 UserError,
                 match="the reference is not the model that the run began with: restore policy= and "
                 "reference= to",
             ):
-                with_reference(other).load_state(saved)
+                with_reference(other).checkpoint.load_state(saved)
 
     def test_a_policy_that_cannot_be_copied_to_it(self) -> None:
         with pytest.raises(
