@@ -167,7 +167,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "max_rl": ("algo=grpo", *OFF_POLICY, "advantage=max_rl", "reward=accuracy"),
     "n_step": ("algo=ppo", *OFF_POLICY, "advantage=n_step"),
     "distill": ("algo=distill", *OFF_POLICY, *STUDENT),
-    "gkd": ("algo=gkd", *ROWS, *STUDENT),
+    "gkd": ("algo=gkd", *ROWS, *STUDENT, "batch.samples=1"),
     # Mixtures of experts.
     "experts free": ("algo=grpo", *OFF_POLICY, *MIXTURE),
     "experts replayed": (
@@ -232,26 +232,32 @@ def content(path: Path) -> bytes:
 
 def files(folder: Path, tree: Path) -> list[bytes]:
     """Names and contents of all files in a folder, in order of their names. The path of the
-    checkout is replaced by a constant."""
+    checkout is replaced by a constant. The model card is left out: it names the run and the
+    revision."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     prefix = str(tree).encode()
-    return [
-        part
-        for path in paths
-        for part in (
-            str(path.relative_to(folder)).encode(),
-            content(path).replace(prefix, b"CHECKOUT"),
-        )
-    ]
+    parts = list[bytes]()
+    for path in paths:
+        if path.name != "README.md":
+            parts.append(str(path.relative_to(folder)).encode())
+            parts.append(content(path).replace(prefix, b"CHECKOUT"))
+    return parts
+
+
+NOT_COMPARED = ("time/", "perf/", "alert/")
+"""Metrics that are measured, and warnings of callbacks."""
 
 
 def untimed(path: Path) -> list[dict[str, object]]:
-    """Rows of `metrics.jsonl` without times and memory."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [
-        {k: v for k, v in row.items() if k != "wall_s" and not k.startswith(("time/", "perf/"))}
-        for row in rows
-    ]
+    """Rows of `metrics.jsonl` without times, memory and warnings."""
+    rows = list[dict[str, object]]()
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        kept = {k: v for k, v in row.items() if not k.startswith(NOT_COMPARED)}
+        kept.pop("wall_s", None)
+        if kept.keys() - {"iteration", "optimizer_step"}:
+            rows.append(kept)
+    return rows
 
 
 def fingerprint(run: Path, tree: Path) -> dict[str, str]:
