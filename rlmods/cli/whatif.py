@@ -6,7 +6,7 @@ sample only, so they are those of the run. At one optimizer step, the last one o
 and its gradient are computed with every combination of the options given, from `ratio`,
 `advantage`, `aggregation` and `correction`, on the weights and rows of the run. Nothing is written
 to RUN. Settings of a run that reach beyond the process, such as the `url` of a judge, are used only
-if they are typed too.
+if you type them too, or `--trust`.
 
     python -m rlmods.whatif runs/a 12 ratio=symmetric,clip_higher,sequence advantage=rloo,group_norm
 
@@ -18,14 +18,13 @@ another sign than in the run. `--json FILE` also holds the advantages of each re
 
 from __future__ import annotations
 
+import argparse
 import copy
 import itertools
-import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,7 @@ from rlmods.run.jsonl import read_rows
 from rlmods.run.resume import list_checkpoints, verify
 from rlmods.run.saved import SavedRun
 from rlmods.run.settings import Override
-from rlmods.training.collate import collate
+from rlmods.training.checkpoint import Stateful
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension
 from rlmods.training.meter import Meter
@@ -92,7 +91,7 @@ class Combination:
 
 
 @dataclass(frozen=True)
-class Draw:
+class SampledBatch:
     """One batch of sampled prompts as the advantage estimator gets it."""
 
     batch: Experience
@@ -107,14 +106,14 @@ class RecordedCredit(CreditAssignment):
     """Credit assignment that keeps what it is called with."""
 
     scaled: list[Sequence[float | None]] = field(default_factory=list)
-    draws: list[Draw] = field(default_factory=list)
+    batches: list[SampledBatch] = field(default_factory=list)
 
     def rewards(self, scores: Scores, scaled: Sequence[float | None]) -> Scores:
         self.scaled.append(scaled)
         return super().rewards(scores, scaled)
 
     def estimate(self, batch: Experience, scores: Scores, penalty: Tensor) -> Experience:
-        self.draws.append(Draw(batch, scores, self.scaled[-1], penalty))
+        self.batches.append(SampledBatch(batch, scores, self.scaled[-1], penalty))
         return super().estimate(batch, scores, penalty)
 
 
@@ -125,40 +124,42 @@ class SampledEarlierError(Exception):
 class GradientOnly:
     """Module for a `TrainStep` that keeps loss and gradient of the policy, and makes no step."""
 
-    def __init__(self, learner: Any) -> None:
-        self.learner, self.loss = learner, 0.0
+    def __init__(self, loop: PolicyGradient) -> None:
+        self.loop = loop
+        self.iteration = loop.iteration
+        self.networks = loop.networks
+        self.trainer = loop.trainer
+        self.notify = loop.notify
+        optimizer: Any = loop.optimizers()
+        self.zero_grad = optimizer.zero_grad
+        self.loss = 0.0
         self.gradient: Tensor | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.learner, name)
 
     def optimizers(self) -> GradientOnly:
         return self
 
-    def zero_grad(self) -> None:
-        self.learner.optimizers().zero_grad()
-
     def manual_backward(self, loss: Tensor) -> None:
         self.loss += float(loss.detach())
-        self.learner.manual_backward(loss)
+        self.loop.manual_backward(loss)
 
     def step(self) -> None:
-        parameters = [p for p in self.learner.policy.parameters() if p.requires_grad]
-        self.gradient = torch.cat(
-            [
-                (torch.zeros_like(p) if p.grad is None else p.grad).flatten().double().clone()
-                for p in parameters
-            ]
-        )
+        gradients = []
+        for weight in self.loop.policy.parameters():
+            if weight.requires_grad:
+                grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+                gradients.append(grad.flatten().double().clone())
+        self.gradient = torch.cat(gradients)
 
 
 class ObservedStep(TrainStep):
-    """Optimizer step before which `observer` is called with its rows."""
+    """Optimizer step of the loop, before which `observer` is called with its rows."""
 
-    observer: Any = None
+    def __init__(self, loop: PolicyGradient, observer: Callable[..., None]) -> None:
+        super().__init__(loop, loop.ranks, loop.microbatches, loop.meter, loop.timer, loop.batch)
+        self.observer = observer
 
     def __call__(self, rows: Any, loss: Loss, *more: tuple[Any, Loss]) -> None:
-        self.observer(rows, loss, *more)
+        self.observer(rows, *more)
         super().__call__(rows, loss, *more)
 
 
@@ -169,8 +170,11 @@ class Comparison(Extension):
     def __init__(
         self, combinations: Sequence[Combination], iteration: int, step: int | None
     ) -> None:
-        self.combinations, self.iteration, self.step = combinations, iteration, step
+        self.combinations = combinations
+        self.iteration = iteration
+        self.step = step
         self.responses: list[Sequence[Response]] = []
+        self.minibatches: Sequence[Tensor] = ()
         self.num_steps = 0
         self.estimates: dict[int, Experience] = {}
         """Rows of the iteration with the advantages of another estimator, by its identity."""
@@ -182,18 +186,16 @@ class Comparison(Extension):
 
     def attach(self, loop: Any) -> None:
         super().attach(loop)
-        loop.credit = self.credit = RecordedCredit(loop.advantage)
-        loop.step = ObservedStep(
-            loop, loop.ranks, loop.microbatches, loop.meter, loop.timer, loop.batch
-        )
-        loop.step.observer = self.on_step
+        self.policy_gradient: PolicyGradient = loop
+        self.credit = loop.credit = RecordedCredit(loop.advantage)
+        loop.step = ObservedStep(loop, self.on_step)
 
     def on_responses(self, responses: Sequence[Response], scores: Scores) -> None:
         self.responses.append(responses)
 
     def before_update(self, batch: Experience) -> Experience:
-        if self.loop.iteration + 1 == self.iteration:
-            self.minibatches = self.loop.minibatches(len(batch))
+        if self._is_compared():
+            self.minibatches = self.policy_gradient.minibatches(len(batch))
             self.step = len(self.minibatches) if self.step is None else self.step
             if not 1 <= self.step <= len(self.minibatches):
                 raise UserError(
@@ -202,73 +204,34 @@ class Comparison(Extension):
             self.batch = batch
         return batch
 
-    def _estimate(self, advantage: Any) -> Experience:
-        """Return the rows of the iteration with the advantages of another estimator.
+    def _is_compared(self) -> bool:
+        return self.policy_gradient.iteration + 1 == self.iteration
 
-        Raises:
-            SampledEarlierError: the rewards of some rows have not been recorded.
-        """
-        credit, batch, draws = CreditAssignment(advantage), self.batch, []
-        for draw, responses in zip(self.credit.draws, self.responses, strict=True):
-            rewards = credit.rewards(draw.scores, draw.scaled)
-            rows = collate(
-                responses,
-                rewards,
-                draw.batch.group.cpu(),
-                policy_version=0,
-                pad_id=self.loop.policy.pad_id,
-            )
-            rows = rows.to(draw.batch.tokens.device)
-            rows = replace(
-                draw.batch, rewards=rows.rewards, mask=rows.mask & draw.batch.mask, steps=rows.steps
-            )
-            draws.append(credit.estimate(rows, draw.scores, draw.penalty))
-        every = Experience.concat(draws)
-        found = {key: i for i, key in enumerate(_keys(every))}
-        if not all(key in found for key in _keys(batch)):
-            raise SampledEarlierError
-        rows, width = (
-            every.select(torch.tensor([found[key] for key in _keys(batch)])),
-            batch.tokens.shape[1],
-        )
-        returns = None if rows.returns is None else _widen(rows.returns, width)
-        rows = replace(
-            batch,
-            advantages=_widen(rows.advantages, width),
-            mask=batch.mask & _widen(rows.mask, width),
-            returns=returns,
-        )
-        return credit.normalize(rows)
-
-    def on_step(self, rows: Experience, loss: Loss, *more: tuple[Any, Loss]) -> None:
-        """Called before each optimizer step."""
-        if self.loop.iteration + 1 != self.iteration:
+    def on_step(self, rows: Experience, *more: tuple[Any, Loss]) -> None:
+        """Compare the combinations at the optimizer step that is about to be made with `rows`."""
+        if not self._is_compared():
             return
         self.num_steps += 1
         if self.num_steps != self.step:
             return
         indices = self.minibatches[self.num_steps - 1]
         for combination in self.combinations:
-            result: dict[str, Any] = {
-                "overrides": list(combination.overrides),
-                "reason": combination.reason,
-            }
-            if combination.reason is None:
+            columns: dict[str, Any] = {}
+            reason = combination.reason
+            if reason is None:
                 try:
-                    result |= self._compare(combination, rows, indices, loss, *more)
+                    columns = self._compare(combination, rows, indices, *more)
                 except UserError as error:
-                    result["reason"] = str(error)
-            self.results.append(result)
+                    reason = str(error)
+            overrides = list(combination.overrides)
+            self.results.append({"overrides": overrides, "reason": reason} | columns)
         keys = _keys(self.batch)
-        self.rows = [{"group": keys[i][0], "response": keys[i][1]} for i in indices.tolist()]
+        for i in indices.tolist():
+            group, response = keys[i]
+            self.rows.append({"group": group, "response": response})
 
     def _compare(
-        self,
-        combination: Combination,
-        rows: Experience,
-        indices: Tensor,
-        loss: Loss,
-        *more: Any,
+        self, combination: Combination, rows: Experience, indices: Tensor, *more: Any
     ) -> dict[str, Any]:
         """Return the columns of a combination. Cosine and distance are None if the run's own
         gradient is zero or not finite.
@@ -277,171 +240,200 @@ class Comparison(Extension):
             UserError: the parts do not fit the rows, no token has a loss, or loss or gradient is
             not finite.
         """
-        width, signs = rows.tokens.shape[1], rows.advantages.sign()
-        if (advantage := combination.parts.get("advantage")) is not None:
-            if id(advantage) not in self.estimates:
-                self.estimates[id(advantage)] = self._estimate(advantage)
-            other = self.estimates[id(advantage)].select(indices)
-            returns = None if other.returns is None else _widen(other.returns, width)
-            rows = replace(
-                rows,
-                advantages=_widen(other.advantages, width),
-                mask=rows.mask & _widen(other.mask, width),
-                returns=returns,
-            )
-            self.credit.check(
-                rows, combination.parts.get("ratio", self.loop.ratio), self.loop.ranks
-            )
-        elif "ratio" in combination.parts:
-            self.credit.check(rows, combination.parts["ratio"], self.loop.ranks)
-        module, meter = GradientOnly(self.loop), Meter(self.loop.device)
-        batch = replace(self.loop.batch, max_norm=torch.inf, max_nonfinite=2)
-        with self._replaced(combination.parts, meter), torch.random.fork_rng(), torch.enable_grad():
-            TrainStep(
-                module, self.loop.ranks, self.loop.microbatches, meter, self.loop.timer, batch
-            )(rows, loss, *more)
-        metrics, mask = meter.compute(), rows.mask
-        if module.gradient is None:
-            raise UserError(
-                "no token has a loss" if not mask.any() else "loss or gradient is not finite"
-            )
-        gradient = module.gradient
+        parts = combination.parts
+        signs = rows.advantages.sign()
+        if "advantage" in parts:
+            rows = _with_credit(rows, self._estimate(parts["advantage"]).select(indices))
+        if "advantage" in parts or "ratio" in parts:
+            ratio = parts.get("ratio", self.policy_gradient.ratio)
+            self.credit.check(rows, ratio, self.policy_gradient.ranks)
+        meter = Meter(self.policy_gradient.device)
+        loss, gradient = self._gradient(parts, meter, rows, *more)
         if combination is self.combinations[0]:
             self.own_gradient = gradient
         own = torch.zeros_like(gradient) if self.own_gradient is None else self.own_gradient
-        norms = gradient.norm() * own.norm()
+        norm = gradient.norm()
+        norms = norm * own.norm()
+        metrics = meter.compute()
+        mask = rows.mask
+        credit = zip(rows.advantages.tolist(), mask.tolist(), strict=True)
         return {
-            "loss": module.loss,
-            "grad_norm": float(gradient.norm()),
+            "loss": loss,
+            "grad_norm": float(norm),
             "cosine": float(gradient @ own / norms) if norms else None,
             "distance": float((gradient - own).norm() / own.norm()) if own.norm() else None,
             "clipped_low": metrics.get("train/clip_fraction/low"),
             "clipped_high": metrics.get("train/clip_fraction/high"),
             "advantage": float(rows.advantages[mask].abs().mean()),
             "sign_changes": float((rows.advantages.sign() != signs)[mask].double().mean()),
-            "credit": [
-                equal_runs(*row)
-                for row in zip(rows.advantages.tolist(), mask.tolist(), strict=True)
-            ],
+            "credit": [equal_runs(*row) for row in credit],
         }
 
-    @contextmanager
-    def _replaced(self, parts: Mapping[str, Any], meter: Meter) -> Iterator[None]:
-        """Replace parts and metrics of the loop inside the block."""
-        new = {"meter": meter, "kl_stats": self.loop.kl_stats.clone()} | {
-            group: parts[group] for group in parts if group != "advantage"
-        }
-        old = {name: getattr(self.loop, name) for name in new}
-        try:
-            for name, value in new.items():
-                setattr(self.loop, name, value)
-            yield
-        finally:
-            for name, value in old.items():
-                setattr(self.loop, name, value)
+    def _gradient(
+        self, parts: Mapping[str, Any], meter: Meter, rows: Experience, *more: Any
+    ) -> tuple[float, Tensor]:
+        """Return loss and gradient of an optimizer step on `rows` with other parts. The loop stays
+        as it is: a shallow copy of it has these parts and metrics of its own.
+
+        Raises:
+            UserError: no token has a loss, or loss or gradient is not finite.
+        """
+        loop = copy.copy(self.policy_gradient)
+        loop.trainer = self.policy_gradient.trainer  # which a copy of a LightningModule lacks
+        loop.ratio = parts.get("ratio", loop.ratio)
+        loop.aggregation = parts.get("aggregation", loop.aggregation)
+        loop.correction = parts.get("correction", loop.correction)
+        loop.kl_stats = loop.kl_stats.clone()
+        loop.meter = meter
+        module = GradientOnly(loop)
+        batch = replace(loop.batch, max_norm=torch.inf, max_nonfinite=2)
+        step = TrainStep(module, loop.ranks, loop.microbatches, meter, loop.timer, batch)
+        with torch.random.fork_rng(), torch.enable_grad():
+            step(rows, loop.loss, *more)
+        if module.gradient is None:
+            raise UserError(
+                "loss or gradient is not finite" if rows.mask.any() else "no token has a loss"
+            )
+        return module.loss, module.gradient
+
+    def _estimate(self, advantage: Any) -> Experience:
+        """Return the rows of the iteration with the advantages of another estimator.
+
+        Raises:
+            SampledEarlierError: the rewards of some rows have not been recorded.
+        """
+        if id(advantage) in self.estimates:
+            return self.estimates[id(advantage)]
+        credit = CreditAssignment(advantage)
+        estimated = []
+        for sampled, responses in zip(self.credit.batches, self.responses, strict=True):
+            batch = sampled.batch
+            rewards = credit.rewards(sampled.scores, sampled.scaled)
+            rows = self.policy_gradient.as_rows(responses, rewards, batch.group.cpu())
+            mask = rows.mask & batch.mask
+            rows = replace(batch, rewards=rows.rewards, mask=mask, steps=rows.steps)
+            estimated.append(credit.estimate(rows, sampled.scores, sampled.penalty))
+        every = Experience.concat(estimated)
+        position = {key: i for i, key in enumerate(_keys(every))}
+        keys = _keys(self.batch)
+        if not set(keys) <= position.keys():
+            raise SampledEarlierError
+        rows = every.select(torch.tensor([position[key] for key in keys]))
+        self.estimates[id(advantage)] = credit.normalize(_with_credit(self.batch, rows))
+        return self.estimates[id(advantage)]
 
 
 class StopAfter(L.Callback):
     """Ends training after an iteration, and keeps its metrics and the rows of its sample log."""
 
     def __init__(self, iteration: int) -> None:
-        self.iteration, self.metrics, self.samples = (
-            iteration,
-            dict[str, float](),
-            list[dict[str, Any]](),
-        )
+        self.iteration = iteration
+        self.metrics: dict[str, float] = {}
+        self.samples: list[dict[str, Any]] = []
 
     def on_iteration_end(
-        self, trainer: L.Trainer, learner: Any, metrics: Mapping[str, float]
+        self, trainer: L.Trainer, learner: PolicyGradient, metrics: Mapping[str, float]
     ) -> None:
         if learner.iteration >= self.iteration:
-            self.metrics, self.samples, trainer.should_stop = (
-                dict(metrics),
-                list(learner.samples),
-                True,
-            )
+            self.metrics = dict(metrics)
+            self.samples = list(learner.samples)
+            trainer.should_stop = True
 
 
 def _keys(batch: Experience) -> list[tuple[int, int]]:
     """Return the group and the index in the group of each row."""
-    seen, keys = Counter[int](), []
+    seen = Counter[int]()
+    keys = []
     for group in batch.group.tolist():
         keys.append((group, seen[group]))
         seen[group] += 1
     return keys
 
 
-def _widen(x: Tensor, width: int) -> Tensor:
-    """Return the first `width` columns; those that are missing are 0. All columns that hold tokens
-    are among them."""
-    return pad(x, (0, width - x.shape[1]))
+def _with_credit(rows: Experience, other: Experience) -> Experience:
+    """Return rows with the advantages, the returns and the tokens of the loss of other ones, which
+    are as wide as their longest row."""
+    missing = rows.tokens.shape[1] - other.tokens.shape[1]
 
+    def widen(x: Tensor) -> Tensor:
+        return pad(x, (0, missing))
 
-def _confirms(override: str) -> bool:
-    """Return whether an override is of a setting of the run that reaches beyond the process, which
-    is used only if it is typed."""
-    key = Override.parse(override).key
-    return override == TRUST or key.rpartition(".")[2] in (*REACHING, "tools")
+    return replace(
+        rows,
+        advantages=widen(other.advantages),
+        mask=rows.mask & widen(other.mask),
+        returns=None if other.returns is None else widen(other.returns),
+    )
 
 
 def combinations(
-    typed: Sequence[str], saved: Path, spec: RunSpec, confirmed: Sequence[str] = ()
+    typed: Sequence[str], saved: Path, spec: RunSpec, of_run: Sequence[str] = ()
 ) -> list[Combination]:
     """Return the run's own combination and those of the options typed.
 
     Args:
-        confirmed: overrides of settings of the run that are used only if they are typed.
+        of_run: overrides of settings of the run (`_is_of_run`).
 
     Raises:
         UserError: an unknown option or setting, another group than `GROUPS`, too many combinations.
     """
     axes = [_values(override, spec) for override in typed]
-    products = (
-        list(itertools.islice(itertools.product(*axes), MAX_COMBINATIONS + 1)) if axes else []
-    )
+    products = list(itertools.islice(itertools.product(*axes), MAX_COMBINATIONS + 1))
     if len(products) > MAX_COMBINATIONS:
         raise UserError(f"more than {MAX_COMBINATIONS} combinations: type fewer options")
     parts: dict[tuple[str, ...], tuple[DictConfig, Any]] = {}
     # The data have been checked with the run's own parts, so that a few rows are enough here.
-    train, val = (split[: spec.batch.prompts] for split in (spec.splits.train, spec.splits.val))
-    small = replace(spec, splits=replace(spec.splits, train=train, val=val))
+    num_rows = spec.batch.prompts
+    splits = replace(
+        spec.splits, train=spec.splits.train[:num_rows], val=spec.splits.val[:num_rows]
+    )
+    small = replace(spec, splits=splits)
     rules = [rule for rule in RULES if first_problem(small, [rule]) is None]
     found = [Combination(())]
-    for overrides in products:
-        config, new = copy.deepcopy(spec.config), dict[str, Any]()
+    for overrides in products if axes else ():
+        config = copy.deepcopy(spec.config)
+        new: dict[str, Any] = {}
+        options = dict(spec.choices)
         for group in GROUPS:
-            own = tuple(override for override in overrides if _group(override) == group)
-            if own and own not in parts:
-                node = configuration((*confirmed, *own), saved=saved, run_keys=RUN_KEYS)[group]
+            own = tuple(text for text in overrides if Override.parse(text).top == group)
+            if not own:
+                continue
+            if own not in parts:
+                node = configuration((*of_run, *own), saved=saved, run_keys=RUN_KEYS)[group]
                 parts[own] = node, instantiate(node, group)
-            if own and parts[own][0] != spec.config[group]:
-                config[group], new[group] = parts[own]
-        options = dict(
-            override.lstrip("+").split("=", 1)
-            for override in overrides
-            if override.lstrip("+").split("=")[0] in GROUPS
-        )
-        candidate = replace(
-            small, config=config, parts={**spec.parts, **new}, choices={**spec.choices, **options}
-        )
+            node, part = parts[own]
+            if node != spec.config[group]:
+                config[group] = node
+                new[group] = part
+            for override in map(Override.parse, own):
+                if override.key == group:
+                    options[group] = str(override.value)
+        candidate = replace(small, config=config, parts={**spec.parts, **new}, choices=options)
         found.append(Combination(overrides, new, _reason(candidate, spec, new, rules)))
     return found
 
 
+def _is_of_run(override: str) -> bool:
+    """Return whether an override is of a setting of the run that reaches beyond the process, or
+    trusts them all."""
+    name = Override.parse(override).key.rpartition(".")[2]
+    return override == TRUST or name in (*REACHING, "tools")
+
+
 def _values(override: str, spec: RunSpec) -> list[str]:
     """Return `key=value` for each value of an override."""
+    values = None
     try:
         parsed = OverridesParser.create().parse_override(override)
-        values = (
-            list(itertools.islice(parsed.sweep_string_iterator(), MAX_COMBINATIONS + 1))
-            if parsed.is_sweep_override()
-            else None
-        )
+        if parsed.is_sweep_override():
+            iterator = parsed.sweep_string_iterator()
+            values = list(itertools.islice(iterator, MAX_COMBINATIONS + 1))
     except HydraException as error:
         raise UserError(
             f"{override}: {one_line(error)}: type group=option,option or key=value,value"
         ) from error
-    if (group := _group(override)) not in GROUPS:
+    group = Override.parse(override).top
+    if group not in GROUPS:
         if group not in spec.config:
             raise UserError(f"{override}: no such group; {suggest(group, GROUPS)}")
         raise UserError(
@@ -452,10 +444,6 @@ def _values(override: str, spec: RunSpec) -> list[str]:
     return [override] if values is None else [f"{parsed.key_or_group}={value}" for value in values]
 
 
-def _group(override: str) -> str:
-    return override.lstrip("+~").split("=")[0].split(".")[0]
-
-
 def _reason(
     candidate: RunSpec, spec: RunSpec, parts: Mapping[str, Any], rules: Sequence[Rule]
 ) -> str | None:
@@ -464,19 +452,16 @@ def _reason(
     if problem is not None:
         return problem
     for group, part in parts.items():
-        if hasattr(part, "load_state_dict"):
+        if isinstance(part, Stateful):
             return f"{group} has a state of earlier iterations, which the run did not keep"
-    own, other = spec.parts, parts
-    if (
-        needs_of(other.get("advantage"), AdvantageNeeds).greedy
-        and not needs_of(own["advantage"], AdvantageNeeds).greedy
-    ):
-        return "advantage needs greedy responses, which the run did not sample"
-    if "ratio" in other and (
-        needs_of(other["ratio"], RatioNeeds).temperature
-        != needs_of(own["ratio"], RatioNeeds).temperature
-    ):
-        return "ratio needs log-probabilities of another temperature than the run's"
+    if "advantage" in parts:
+        needs = needs_of(parts["advantage"], AdvantageNeeds)
+        if needs.greedy and not needs_of(spec.parts["advantage"], AdvantageNeeds).greedy:
+            return "advantage needs greedy responses, which the run did not sample"
+    if "ratio" in parts:
+        own = needs_of(spec.parts["ratio"], RatioNeeds)
+        if needs_of(parts["ratio"], RatioNeeds).temperature != own.temperature:
+            return "ratio needs log-probabilities of another temperature than the run's"
     return None
 
 
@@ -492,15 +477,9 @@ def whatif(
     if not (run / "config.yaml").is_file():
         raise UserError(f"{run} is not a run directory, it has no config.yaml")
     saved = _config_file(run, iteration)
-    starts = [
-        *(
-            path
-            for number, path in reversed(list_checkpoints(run / "checkpoints"))
-            if number < iteration
-        ),
-        None,
-    ]
-    for checkpoint in starts:
+    checkpoints = reversed(list_checkpoints(run / "checkpoints"))
+    starts = [path for number, path in checkpoints if number < iteration]
+    for checkpoint in (*starts, None):
         try:
             return _repeat(run, saved, checkpoint, iteration, typed, step)
         except SampledEarlierError:
@@ -511,16 +490,12 @@ def whatif(
 def _config_file(run: Path, iteration: int) -> Path:
     """Return the file with the settings of an iteration: `config.yaml`, or that of the last time
     the run was resumed before it."""
-    resumed = (
-        (re.fullmatch(r"config\.resumed_(\d{6,9})\.yaml", path.name), path)
-        for path in run.glob("config.resumed_*.yaml")
-    )
-    before = [
-        (int(match[1]), path)
-        for match, path in resumed
-        if match and int(match[1]) < iteration and path.is_file()
-    ]
-    return max(before)[1] if before else run / "config.yaml"
+    latest = run / "config.yaml"
+    for path in sorted(run.glob("config.resumed_*.yaml")):
+        number = path.stem.rpartition("_")[2]
+        if number.isdecimal() and int(number) < iteration:
+            latest = path
+    return latest
 
 
 def _repeat(
@@ -531,30 +506,29 @@ def _repeat(
     typed: Sequence[str],
     step: int | None,
 ) -> dict[str, Any]:
+    """Repeat an iteration from a checkpoint, and return the comparison."""
     if checkpoint is not None:
         verify(checkpoint)
-    confirmed = [override for override in typed if _confirms(override)]
-    config = configuration(confirmed, saved=saved, run_keys=RUN_KEYS)
-    config.callbacks, config.logger = {}, {}
+    of_run = [override for override in typed if _is_of_run(override)]
+    options = [override for override in typed if override not in of_run]
+    config = configuration(of_run, saved=saved, run_keys=RUN_KEYS)
+    config.callbacks = {}
+    config.logger = {}
     spec = compose.run_spec(config, {})
     if not issubclass(spec.algorithm, PolicyGradient):
         raise UserError(f"algo={config.algo.name} samples no responses to compare parts on")
-    if not 1 <= iteration <= config.trainer.max_iterations:
-        raise UserError(
-            f"iteration {iteration}: the run has iterations 1 to {config.trainer.max_iterations}"
-        )
+    length = config.trainer.max_iterations
+    if not 1 <= iteration <= length:
+        raise UserError(f"iteration {iteration}: the run has iterations 1 to {length}")
     loaded = build.load(spec)
     ranks = build.num_ranks(spec, loaded.config)
     if ranks > 1:
         raise UserError(f"the run has {ranks} processes: only runs of one can be repeated")
-    options = [override for override in typed if override not in confirmed]
-    comparison, stop = (
-        Comparison(combinations(options, saved, spec, confirmed), iteration, step),
-        StopAfter(iteration),
-    )
-    learner = loaded.learner
+    comparison = Comparison(combinations(options, saved, spec, of_run), iteration, step)
+    stop = StopAfter(iteration)
+    learner: Any = loaded.learner
     learner.add_extension(comparison)
-    learner.validate = lambda: None  # type: ignore[method-assign]
+    learner.validate = lambda: None
     trainer = build.trainer(loaded.config, [stop])
     with warnings.catch_warnings():
         # the callbacks of the run have nothing to do here
@@ -562,10 +536,8 @@ def _repeat(
         trainer.fit(learner, datamodule=loaded.data(), ckpt_path=checkpoint, weights_only=True)
     if not comparison.results:
         made = comparison.num_steps
-        raise UserError(
-            f"iteration {iteration} made {made} optimizer steps"
-            + (f": type step={made}" if made else ", there is none to compare")
-        )
+        advice = f": type step={made}" if made else ", there is none to compare"
+        raise UserError(f"iteration {iteration} made {made} optimizer steps{advice}")
     recorded = dict(SavedRun(run).series("train/grad_norm"))
     return {
         "run": str(run),
@@ -591,43 +563,40 @@ def _num_equal(samples: Sequence[Mapping[str, Any]], path: Path) -> int | None:
     a log."""
     if not path.is_file():
         return None
-    logged = [(row.get("id"), row.get("tokens"), row.get("reward")) for row in read_rows(path)]
-    return sum(
-        (x["id"], list(x["tokens"]), x["reward"]) == y
-        for x, y in zip(samples, logged, strict=False)
-    )
+    equal = 0
+    for sample, logged in zip(samples, read_rows(path), strict=False):
+        repeated = (sample["id"], list(sample["tokens"]), sample["reward"])
+        equal += repeated == (logged.get("id"), logged.get("tokens"), logged.get("reward"))
+    return equal
 
 
 def table(result: Mapping[str, Any]) -> str:
     """Return the comparison as text."""
-    equal, grad_norm = result["num_equal_responses"], result["grad_norm"]
+    equal = result["num_equal_responses"]
+    grad_norm = result["grad_norm"]
+    responses = "no sample log to compare with"
+    if equal is not None:
+        responses = f"{equal} of {result['num_responses']} responses are those of the sample log"
     lines = [
-        f"{result['run']}, iteration {result['iteration']}, optimizer step {result['step']} "
-        f"of {result['num_steps']}, "
-        f"repeated from iteration {result['repeated_from']}",
-        "no sample log to compare with"
-        if equal is None
-        else f"{equal} of {result['num_responses']} responses are those of the sample log",
+        f"{result['run']}, iteration {result['iteration']}, optimizer step {result['step']} of "
+        f"{result['num_steps']}, repeated from iteration {result['repeated_from']}",
+        responses,
         f"mean gradient norm of the iteration {_number(grad_norm['repeated'])}, of the run "
         f"{_number(grad_norm['run'])}",
-        "",
     ]
     if (equal is not None and equal < result["num_responses"]) or not _close(**grad_norm):
-        lines[-1:] = [
+        lines.append(
             "this is not the run's iteration: code, versions or processor differ (python -m "
-            "rlmods.diff says which)",
-            "",
-        ]
+            "rlmods.diff says which)"
+        )
     names = [" ".join(row["overrides"]) or "as in the run" for row in result["rows"]]
     width = max(map(len, names))
     header = ("loss", "grad norm", "cosine", "clip low", "clip high", "|A|", "sign changes")
-    lines.append(" " * width + "".join(f"{name:>14}" for name in header))
+    lines += ["", " " * width + "".join(f"{name:>14}" for name in header)]
     for name, row in zip(names, result["rows"], strict=True):
-        cells = (
-            "".join(f"{_number(row[column]):>14}" for column in COLUMNS)
-            if row["reason"] is None
-            else f"  refused: {row['reason']}"
-        )
+        cells = f"  refused: {row['reason']}"
+        if row["reason"] is None:
+            cells = "".join(f"{_number(row[column]):>14}" for column in COLUMNS)
         lines.append(f"{name:<{width}}{cells}")
     return "\n".join(lines)
 
@@ -642,30 +611,36 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.6g}"
 
 
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser("rlmods whatif", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("iteration", type=int, metavar="ITERATION")
+    parser.add_argument("overrides", nargs="*", metavar="group=option,option")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result as JSON")
+    parser.add_argument("--trust", action="store_true", help="use the run's settings unchecked")
+    return parser.parse_intermixed_args(arguments)
+
+
 def main(arguments: Sequence[str]) -> None:
-    command(arguments, __doc__, lambda: _action(list(arguments)))
+    command(arguments, __doc__, lambda: _action(arguments))
 
 
-def _action(arguments: list[str]) -> str:
-    usage = (
-        "type: python -m rlmods.whatif RUN ITERATION [group=option,option] [step=N] [--json FILE]"
-    )
-    file: Path | None = None
-    if "--json" in arguments:
-        i = arguments.index("--json")
-        if i + 1 == len(arguments):
-            raise UserError(usage)
-        file = Path(arguments[i + 1]).expanduser()
-        del arguments[i : i + 2]
-    steps = [x.removeprefix("step=") for x in arguments if x.startswith("step=")]
-    if len(arguments) < 2 or not arguments[1].isdecimal() or not all(x.isdecimal() for x in steps):
-        raise UserError(usage)
-    typed = [x for x in arguments[2:] if not x.startswith("step=")]
-    result = whatif(
-        Path(arguments[0]).expanduser(), int(arguments[1]), typed, int(steps[-1]) if steps else None
-    )
-    if file is not None:
-        atomic_write(file, dumps(result) + "\n")
+def _action(arguments: Sequence[str]) -> str:
+    parsed = parse(arguments)
+    step = None
+    typed = [TRUST] if parsed.trust else []
+    for override in parsed.overrides:
+        if not override.startswith("step="):
+            typed.append(override)
+        elif override.removeprefix("step=").isdecimal():
+            step = int(override.removeprefix("step="))
+        else:
+            raise UserError(f"{override}: type step=N, the number of an optimizer step")
+    result = whatif(parsed.run.expanduser(), parsed.iteration, typed, step)
+    if parsed.json is not None:
+        atomic_write(parsed.json.expanduser(), dumps(result) + "\n")
     return table(result)
 
 

@@ -36,7 +36,7 @@ REACHING = [
     "allow_pickle",
 ]
 """Names of settings that send or write something elsewhere, or weaken a barrier."""
-HARMLESS = (None, [], False, "full")
+HARMLESS: tuple[object, ...] = (None, [], False, "full")
 """Values of these settings that do not."""
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "callbacks": ("lightning.pytorch.callbacks.",),

@@ -4,7 +4,7 @@ that departs from it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +15,11 @@ from omegaconf import DictConfig, OmegaConf
 from rlmods.algo import Learner
 from rlmods.config.options import CONF
 from rlmods.config.plugins import sources
+from rlmods.run.settings import leaves
+
+COMMON = {"reference": "policy", "router": "free", "correction": "none"}
+"""Options that every recipe has unless it says otherwise: papers do not change the routing of their
+models, their reference is the policy that training starts from, and it also samples."""
 
 
 def recipe(algo: str) -> dict[str, str]:
@@ -23,12 +28,9 @@ def recipe(algo: str) -> dict[str, str]:
     chosen: dict[str, str] = {}
     for file in _chain("algo", algo):
         for entry in _read(file).get("defaults", []):
-            if isinstance(entry, dict):
-                chosen |= {
-                    key.removeprefix("override /"): option
-                    for key, option in entry.items()
-                    if key.startswith("override /")
-                }
+            for key, option in entry.items() if isinstance(entry, dict) else ():
+                if key.startswith("override /"):
+                    chosen[key.removeprefix("override /")] = option
     return chosen
 
 
@@ -41,43 +43,32 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     (`rlmods.types.objective`) and differ from the recipe. No paper chooses the option of `reward`,
     so it is not listed, but its settings and terms are, where they differ from the option's. A fork
     names its origin: `dapo[fork=a@60]`."""
-    algo = choices.get("algo", config.algo.name)
-    groups = {group: option for group, option in recipe(algo).items() if group in config}
-    # Papers do not change the routing of their models, their reference is the policy that training
-    # starts from, and it also samples.
-    common = {"reference": "policy", "router": "free", "correction": "none"}
-    groups = {
-        group: option for group, option in common.items() if group in algorithm.groups
-    } | groups
+    name = str(config.algo.name)
+    algo = choices.get("algo", name)
+    own = _defaults("algo", algo) or {}
+    groups = {group: option for group, option in COMMON.items() if group in algorithm.groups}
+    groups |= {group: option for group, option in recipe(algo).items() if group in config}
+    chosen = {group: choices.get(group, option) for group, option in groups.items()}
     departures = [
-        f"{group}={choices[group]}"
-        for group, option in groups.items()
-        if choices.get(group, option) != option
+        f"{group}={option}" for group, option in chosen.items() if option != groups[group]
     ]
-    for group, option in groups.items():
-        if (declared := _defaults(group, choices.get(group, option))) is not None:
-            own = _defaults("algo", algo) or {}
-            recipe_values = own.get(group, {}) if choices.get(group, option) == option else {}
-            departures += _differences(config[group], declared | recipe_values, group)
-    objective = {
-        field.name: field.default
-        for field in fields(algorithm.settings_type)
-        if field.metadata.get("objective")
-    }
-    declared = objective | (_defaults("algo", algo) or {}).get("algo", {})
-    departures += _differences(
-        OmegaConf.masked_copy(config.algo, [key for key in objective if key in config.algo]),
-        declared,
-        "algo",
-    )
-    if (
-        "reward" in algorithm.groups
-        and (declared := _defaults("reward", choices.get("reward", ""))) is not None
-    ):
+    for group, option in chosen.items():
+        declared = _defaults(group, option)
+        if declared is not None:
+            of_recipe = own.get(group, {}) if option == groups[group] else {}
+            departures += _differences(config[group], declared | of_recipe, group)
+    objective = {}
+    for field in fields(algorithm.settings_type):
+        if field.metadata.get("objective"):
+            objective[field.name] = field.default
+    settings = OmegaConf.masked_copy(config.algo, [key for key in objective if key in config.algo])
+    departures += _differences(settings, objective | own.get("algo", {}), "algo")
+    declared = _defaults("reward", choices.get("reward", ""))
+    if "reward" in algorithm.groups and declared is not None:
         departures += _reward_departures(config.reward, declared, choices)
-    if fork := config.get("fork"):
-        departures.append(f"fork={Path(str(fork)).name}")
-    return f"{config.algo.name}[{','.join(departures)}]" if departures else str(config.algo.name)
+    if config.get("fork"):
+        departures.append(f"fork={Path(str(config.fork)).name}")
+    return f"{name}[{','.join(departures)}]" if departures else name
 
 
 def _reward_departures(
@@ -86,55 +77,46 @@ def _reward_departures(
     """Return the settings of the reward that differ from those of its option, and the terms that it
     lacks or adds (by their option). A setting that the option leaves open, such as a model or a
     pattern, is not listed."""
-    before, now = dict(declared.get("terms") or {}), config.get("terms") or {}
-    added = [name for name in now if name not in before]
-    listed = [f"~reward.terms.{name}" for name in before if name not in now]
-    for name in added:
+    before = dict(declared.get("terms") or {})
+    now = config.get("terms") or {}
+    departures = [f"~reward.terms.{name}" for name in before if name not in now]
+    for name in now:
+        if name in before:
+            continue
         key = f"reward.terms.{name}.reward"
-        option = (
-            choices.get(f"reward@{key}")
-            or str(now[name].reward.get("_target_", "")).rpartition(".")[2]
-        )
+        target = str(now[name].reward.get("_target_", ""))
+        option = choices.get(f"reward@{key}") or target.rpartition(".")[2]
+        departures.append(f"{key}={option}")
         weight = now[name].get("weight", 1.0)
-        listed += [
-            f"{key}={option}",
-            *([f"reward.terms.{name}.weight={_as_typed(weight)}"] if weight != 1.0 else []),
-        ]
-    settings = [
-        key
-        for key, value in declared.items()
-        if isinstance(value, str | int | float) and key in config
-    ]
-    listed += _differences(OmegaConf.masked_copy(config, settings), declared, "reward")
-    for name in [name for name in before if name in now]:
-        open_keys = [
-            key for key, value in _leaves(before[name], f"reward.terms.{name}") if value is None
-        ]
-        changes = _differences(now[name], before[name], f"reward.terms.{name}")
-        listed += [change for change in changes if change.split("=")[0] not in open_keys]
-    return listed
+        if weight != 1.0:
+            departures.append(f"reward.terms.{name}.weight={_as_typed(weight)}")
+    plain = [key for key, value in declared.items() if isinstance(value, str | int | float)]
+    settings = OmegaConf.masked_copy(config, [key for key in plain if key in config])
+    departures += _differences(settings, declared, "reward")
+    for name, term in before.items():
+        if name in now:
+            key = f"reward.terms.{name}"
+            is_open = {name for name, value in leaves(term, key) if value is None}
+            for change in _differences(now[name], term, key):
+                if change.partition("=")[0] not in is_open:
+                    departures.append(change)
+    return departures
 
 
-def _differences(config: DictConfig, declared: Mapping[str, Any], name: str) -> list[str]:
-    """Return `name.key=value` for each setting that differs from its declared value."""
-    now = dict(_leaves(OmegaConf.to_container(config, resolve=False), name))
-    before = dict(_leaves(declared, name))
+def _differences(config: DictConfig, declared: Mapping[str, Any], key: str) -> list[str]:
+    """Return `key.name=value` for each setting that differs from its declared value."""
+    before = dict(leaves(declared, key))
+    now = leaves(OmegaConf.to_container(config, resolve=False), key)
     return [
-        f"{key}={_as_typed(value)}"
-        for key, value in now.items()
-        if key not in before or before[key] != value
+        f"{name}={_as_typed(value)}"
+        for name, value in now
+        if name != key and (name not in before or before[name] != value)
     ]
 
 
-def _as_typed(value: Any) -> str:
+def _as_typed(value: object) -> str:
     """Return a value as it is typed in an override."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _leaves(node: Any, name: str) -> Iterable[tuple[str, Any]]:
-    if isinstance(node, Mapping):
-        return [leaf for key, value in node.items() for leaf in _leaves(value, f"{name}.{key}")]
-    return [(name, node)]
 
 
 def _defaults(group: str, option: str) -> dict[str, Any] | None:
@@ -149,36 +131,26 @@ def _chain(group: str, option: str) -> list[Path]:
     """Return the file of an option, preceded by those of the options of the same group that it
     includes."""
     folders = (CONF, *(source.options for source in sources()))
-    file = next(
-        (path for folder in folders if (path := folder / group / f"{option}.yaml").exists()), None
-    )
+    files = [folder / group / f"{option}.yaml" for folder in folders]
+    file = next((path for path in files if path.exists()), None)
     if file is None:
         return []
-    entries = [
-        entry.split("@")[0].removeprefix(f"/{group}/")
-        for entry in _read(file).get("defaults", [])
-        if isinstance(entry, str)
-    ]
-    return [
-        *(
-            path
-            for entry in entries
-            if "/" not in entry and entry != "_self_"
-            for path in _chain(group, entry)
-        ),
-        file,
-    ]
+    chain: list[Path] = []
+    for entry in _read(file).get("defaults", []):
+        if isinstance(entry, str):
+            name = entry.split("@")[0].removeprefix(f"/{group}/")
+            if "/" not in name and name != "_self_":
+                chain += _chain(group, name)
+    return [*chain, file]
 
 
 @lru_cache(maxsize=1024)
 def _merged(*files: Path) -> dict[str, Any]:
     """Return the settings of the files, of which later ones override earlier ones."""
-    merged = OmegaConf.merge(*(OmegaConf.create(_read(file)) for file in files))
-    return {
-        str(key): value
-        for key, value in OmegaConf.to_container(merged).items()
-        if key != "defaults"
-    }  # type: ignore[union-attr]
+    merged: Any = OmegaConf.merge(*(OmegaConf.create(_read(file)) for file in files))
+    settings: dict[str, Any] = OmegaConf.to_container(merged)  # type: ignore[assignment]
+    settings.pop("defaults", None)
+    return settings
 
 
 @lru_cache(maxsize=1024)

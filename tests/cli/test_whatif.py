@@ -243,8 +243,7 @@ def test_iterations_after_a_resume_have_the_settings_of_the_resumed_run(
         (["2", f"ratio.high=range(1,{MAX_COMBINATIONS + 2})"], "more than 1000 combinations"),
         (["3"], "the run has iterations 1 to 2"),
         (["2", "step=3"], "step=3: the iteration makes 2 optimizer steps"),
-        (["last"], "type: python -m rlmods.whatif RUN ITERATION"),
-        (["2", "--json"], "type: python -m rlmods.whatif RUN ITERATION"),
+        (["2", "step=last"], "step=last: type step=N"),
     ],
 )
 def test_mistakes(arguments: list[str], message: str, run: Path) -> None:
