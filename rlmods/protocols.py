@@ -1,6 +1,6 @@
 """Protocols of the parts. They are structural: a plugin needs no base class. Types of tensors, such
-as `TokenFloats` for floats [N, T], are defined in `rlmods.types`. A part declares what it needs from
-the loop in its attribute `needs` (`rlmods.needs`).
+as `TokenFloats` for floats [N, T], are defined in `rlmods.types`. A part declares what it needs
+from the loop in its attribute `needs` (`rlmods.needs`).
 
 Any part may also be a `Controller`, which changes during training and is part of the checkpoint.
 Protocols named after a verb (`ChecksPolicy`) are optional methods of other protocols' parts.

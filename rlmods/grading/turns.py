@@ -9,7 +9,10 @@ _NOT_A_TURN = (
     r"(?!begin_of_(?!text|sentence)|end_of_(?!text|turn|sentence)|tool|channel|message|python)"
 )
 """Beginnings of the names of markers inside a turn, such as those of thoughts and tools."""
-_END = rf"<\|{_NOT_A_TURN}[A-Za-z_▁]{{1,30}}\|>|<｜[^｜>\n]{{1,30}}｜>|</s>|<[be]os>|<(?:start|end)_of_turn>|\[/?INST\]"
+_END = (
+    rf"<\|{_NOT_A_TURN}[A-Za-z_▁]{{1,30}}\|>|<｜[^｜>\n]{{1,30}}｜>"
+    r"|</s>|<[be]os>|<(?:start|end)_of_turn>|\[/?INST\]"
+)
 _TURN_END = re.compile(_END)
 _TURN_START = re.compile(rf"(?:\s*(?:{_END}|<s>)(?:(?:assistant|model)\b)?)*")
 

@@ -93,13 +93,13 @@ class Code:
         if prompt.meta.get(self.tests) is None:
             return
         tests, entry_point, setup = self._unit_tests(prompt)
-        if entry_point is None and isinstance(tests, str):
-            if "def check(candidate" in tests and "candidate =" not in tests:
-                raise ValueError(
-                    "the tests define check(candidate), but no column names the function that "
-                    f"they call: add the column {self.entry_point}, or type "
-                    "reward.entry_point=COLUMN"
-                )
+        needs_name = isinstance(tests, str) and "def check(candidate" in tests
+        if needs_name and entry_point is None and "candidate =" not in tests:
+            raise ValueError(
+                "the tests define check(candidate), but no column names the function that "
+                f"they call: add the column {self.entry_point}, or type "
+                "reward.entry_point=COLUMN"
+            )
         unit_tests = read_tests(tests, entry_point, setup)
         for package in sorted(packages_used(unit_tests)):
             self._check_package(package)

@@ -1,4 +1,4 @@
-"""Rules on the rollout: the distribution that it samples from, and environments of several turns."""
+"""Rules on the rollout: its distribution, and environments of several turns."""
 
 from __future__ import annotations
 

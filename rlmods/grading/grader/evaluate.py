@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from rlmods.grading.grader import numbers
+import rlmods.grading.grader.numbers as numbers
 from rlmods.grading.grader.numbers import TooLarge, Undefined, Value, bits, is_integer, mp
 from rlmods.grading.grader.syntax import Node
 from rlmods.grading.grader.tokens import ParseError
