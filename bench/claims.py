@@ -307,29 +307,27 @@ def page(runs: dict[str, list[SavedRun]]) -> str:
 
 INTRODUCTION = """# Claims of papers, tried
 
-This page is written by `make -C bench claims` from the runs of seven experiments. Each trains the members that it names, with several seeds:
+`make -C bench claims` writes this page from seven experiments. Each trains its members with several seeds:
 
 ```bash
 python train.py -m experiment=dapo_ladder seed=1,2,3
 ```
 
-The policy is the embedded model of 1.8 million parameters, the task embedded arithmetic. Papers train models of billions of parameters for
-thousands of steps. "Shown" and "opposite" say that the interval of the difference, paired by seed, leaves out 0; "not decided" that it
-does not. Nothing was tuned towards an outcome. One interval in twenty leaves out 0 where there is no difference.
+The policy is the embedded model of 1.8 million parameters, the task is arithmetic. Papers train models of billions of parameters for thousands
+of steps. "Shown" and "opposite": the interval of the difference, paired by seed, leaves out 0. "Not decided": it holds 0. Nothing was tuned
+towards an outcome. One interval in twenty leaves out 0 without a difference.
 """
 DISCUSSION = """## What this scale cannot show
 
-- Responses have about 6 tokens and are hardly ever truncated, so there is nothing that overlong filtering and the soft overlong penalty
-  could act on.
-- With responses of about equal length, the weights of `aggregation=token_mean` and `sequence_mean` are nearly the same, and a bias towards
-  longer wrong responses has little room.
-- In `sft_vs_dpo` the chosen responses are the right answers, so SFT trains on gold answers, which DPO only prefers to wrong ones. The
-  paper's pairs are preferences among samples of a model.
-- What a critic costs in memory is that of the libraries with so small a model; see [performance](performance.md).
+- Responses have about 6 tokens and are hardly ever truncated, so overlong filtering and the soft overlong penalty have nothing to act on.
+- With responses of about equal length, `aggregation=token_mean` and `sequence_mean` have nearly the same weights, and a bias towards longer
+  wrong responses has little room.
+- In `sft_vs_dpo` the chosen responses are the right answers, so SFT trains on gold answers. DPO only prefers them to wrong ones. The paper's
+  pairs are preferences among samples of a model.
 
 ## Cost
 
-Wall time with one thread per run on two CPU cores; other jobs ran beside most of them:
+Wall time with one thread per run on two CPU cores. Other jobs ran beside most of them:
 """
 
 

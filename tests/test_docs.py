@@ -202,18 +202,13 @@ class TestRLHF:
 
 class TestAlgorithms:
     def test_commands_are_valid_and_cover_every_algorithm(self) -> None:
-        rows = script("algorithms").ROWS
-        for row in rows:
+        algorithms = script("algorithms")
+        for row in algorithms.ROWS:
             check_overrides(row.command.split())
-        named = {row.name.removeprefix("tiny_") for row in rows}
-        algorithms = {path.stem for path in (CONF / "algo").glob("*.yaml")}
-        assert algorithms - named == {
-            "policy_gradient",
-            "iterative_grpo",
-            "distill",
-            "gkd",
-            "arpo",
-        }, "no recipe of its own; need a reward model, a teacher or an environment"
+        measured = {row.name.removeprefix("tiny_") for row in algorithms.ROWS}
+        names = {path.stem for path in (CONF / "algo").glob("*.yaml")}
+        assert measured.isdisjoint(algorithms.NOT_MEASURED)
+        assert measured | set(algorithms.NOT_MEASURED) == names
 
     def test_page_has_a_row_for_every_command(self) -> None:
         page = (DOCS / "algorithms.md").read_text()

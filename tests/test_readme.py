@@ -42,7 +42,7 @@ def test_is_short():
 def test_overrides_exist(page):
     keys = {
         key
-        for path in CONF.rglob("*.yaml")
+        for path in (*CONF.rglob("*.yaml"), *ROOT.glob("plugins/*/*/*.yaml"))
         for key in re.findall(r"^ *(\w+):", path.read_text(), re.MULTILINE)
     }
     keys |= {key for settings in SETTINGS.values() for key in defaults(settings)}

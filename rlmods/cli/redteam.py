@@ -196,16 +196,10 @@ def as_dict(report: Report) -> dict[str, Any]:
 def show(report: Report, width: int | None = None) -> str:
     """Return the table, and a line about each hole."""
     table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
-    for column, justify in (
-        ("family", "left"),
-        ("tried", "right"),
-        ("paid", "right"),
-        ("abstained", "right"),
-        ("highest", "right"),
-        ("slowest", "right"),
-        ("response", "left"),
-    ):
-        table.add_column(column, justify=justify, no_wrap=column != "response")  # type: ignore[arg-type]
+    table.add_column("family", no_wrap=True)
+    for column in ("tried", "paid", "abstained", "highest", "slowest"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("response")
     for tally in (*report.references, *report.families):
         highest = "" if tally.highest is None else f"{tally.highest:.3g}"
         style = "bold red" if tally in report.holes else ""

@@ -201,16 +201,3 @@ class TestGradient:
             assert gradient.tolist() == pytest.approx(
                 [2 / 4, (1 - unit) / 4, (1 + unit) / 4], abs=1e-5
             )
-
-
-def test_declarations() -> None:
-    assert BranchNorm().needs.group
-    assert BranchNorm().needs.branches
-    assert BranchNorm().needs.credit == "token"
-    assert BranchNorm(attribution="soft").needs.credit == "response"
-
-
-@pytest.mark.parametrize("bad", [0.0, -1e-6, float("nan")])
-def test_invalid_fields_are_refused_by_name(bad: float) -> None:
-    with pytest.raises(ValueError, match="eps"):
-        BranchNorm(eps=bad)

@@ -56,6 +56,10 @@ PARTS: dict[str, Any] = {
 }
 
 
+def needs(name: str) -> AdvantageNeeds:
+    return needs_of(PARTS[name](), AdvantageNeeds)
+
+
 def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tensor:
     """Advantages before normalisation over the batch."""
     part = make()
@@ -93,6 +97,53 @@ def test_every_estimator_is_here() -> None:
     assert {type(make()).__name__ for make in PARTS.values()} == set(advantage.__all__)
 
 
+DECLARED = {
+    "values": {"gae", "gae_whitened", "n_step"},
+    "greedy": {"greedy"},
+    "steps": {"process"},
+    "outcomes": set(),
+    "branches": {"branch_hard", "branch_soft", "tree"},
+    "terms": {"gdpo"},
+    "nonnegative": {"max_rl"},
+    "correctness": {"accept"},
+    "ignores_rewards": {"none"},
+}
+"""Estimators that declare a need."""
+
+
+@pytest.mark.parametrize("need", DECLARED)
+def test_declared_needs(need: str) -> None:
+    declared = {name for name in PARTS if getattr(needs(name), need)}
+    assert declared == DECLARED[need]
+
+
+def test_the_weight_of_outcomes_declares_that_they_are_needed() -> None:
+    assert Process(outcome_weight=1.0).needs.outcomes
+
+
+# the steps of one response are normalised among themselves
+@pytest.mark.parametrize("name", sorted(PARTS.keys() - {"process"}))
+def test_a_group_is_needed_where_a_single_response_teaches_nothing(name: str) -> None:
+    alone = B.select(torch.tensor([0]))
+    rewards = OUTCOME[:1]
+    is_zero = bool((estimates(PARTS[name], alone, rewards) == 0).all())
+    assert needs(name).group == (is_zero and name not in {"ema", "none"})
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_missing_argument_is_named(name: str) -> None:
+    declared = needs(name)
+    argument = {
+        "values": declared.values or declared.greedy,
+        "steps": declared.steps,
+        "terms": declared.terms,
+    }
+    missing = [key for key, is_needed in argument.items() if is_needed]
+    if missing:
+        with pytest.raises(ValueError, match=missing[0]):
+            PARTS[name]()(B.rewards, B.mask, B.group)
+
+
 BY_TOKEN = {"response": (False, False), "reward_to_go": (False, True), "token": (True, True)}
 """Whether the advantages of a response differ by token, with a reward on its last token and with
 one on each, by declared `credit`."""
@@ -104,7 +155,7 @@ def test_credit(name: str) -> None:
         bool(differs_by_token(estimates(PARTS[name], B, rewards), B.mask).any())
         for rewards in (OUTCOME, B.rewards)
     )
-    assert by_token == BY_TOKEN[needs_of(PARTS[name](), AdvantageNeeds).credit]
+    assert by_token == BY_TOKEN[needs(name).credit]
 
 
 # these read correctness, terms and nothing
@@ -113,7 +164,7 @@ def test_normalizes_rewards(name: str) -> None:
     """Dividing by the spread of the rewards is what makes advantages independent of their scale."""
     one, three = (estimates(PARTS[name], B, B.rewards, scale) for scale in (1.0, 3.0))
     assert one.abs().max() > 0.1
-    divides = needs_of(PARTS[name](), AdvantageNeeds).normalizes_rewards
+    divides = needs(name).normalizes_rewards
     torch.testing.assert_close(three, one if divides else 3 * one, rtol=1e-4, atol=1e-5)
 
 

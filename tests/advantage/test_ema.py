@@ -116,9 +116,3 @@ def test_state_is_restored_exactly() -> None:
     assert isinstance(part, Controller)
     part.on_iteration_end({})
     assert part.state_dict() == other.state_dict()
-
-
-@pytest.mark.parametrize("bad", [-0.1, 1.0, float("nan")])
-def test_invalid_fields_are_refused_by_name(bad: float) -> None:
-    with pytest.raises(ValueError, match="decay"):
-        EMA(bad)

@@ -74,17 +74,3 @@ def test_whitening_a_single_token_gives_0() -> None:
     credit = GAE(whiten=True)(one, torch.tensor([[True, False]]), torch.tensor([0]), one / 2)
     assert credit.advantages.tolist() == [[0, 0]]
     assert credit.returns.tolist() == [[3, 0]]
-
-
-def test_needs_values() -> None:
-    b = batch(2, 3, seed=0)
-    assert GAE().needs.values
-    with pytest.raises(ValueError, match="values"):
-        GAE()(b.rewards, b.mask, b.group)
-
-
-@pytest.mark.parametrize("field", ["gamma", "lam"])
-@pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan")])
-def test_invalid_fields_are_refused_by_name(field: str, bad: float) -> None:
-    with pytest.raises(ValueError, match=field):
-        GAE(**{field: bad})

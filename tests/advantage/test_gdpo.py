@@ -106,13 +106,3 @@ def test_two_ranks_share_the_standard_deviation(monkeypatch: pytest.MonkeyPatch)
     found = on_ranks(monkeypatch, module, one, two)
     torch.testing.assert_close(found[0], full[first])
     torch.testing.assert_close(found[1], full[~first])
-
-
-def test_needs_groups_and_terms() -> None:
-    b = batch(2, 3, seed=0)
-    assert GDPO.needs.group
-    assert GDPO.needs.terms
-    with pytest.raises(ValueError, match="terms"):
-        GDPO()(b.rewards, b.mask, b.group)
-    with pytest.raises(ValueError, match="eps"):
-        GDPO(eps=0.0)

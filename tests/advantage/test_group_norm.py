@@ -103,13 +103,3 @@ def test_values_in_masked_slots_change_no_bit(b: Batch) -> None:
     clean, dirty = (GroupNorm()(x.rewards, x.mask, x.group).advantages for x in (b, p))
     assert torch.equal(clean, dirty)
     assert (dirty[~b.mask] == 0).all()
-
-
-def test_needs_groups() -> None:
-    assert GroupNorm.needs.group
-
-
-@pytest.mark.parametrize("bad", [0.0, -1e-6, float("nan")])
-def test_invalid_fields_are_refused_by_name(bad: float) -> None:
-    with pytest.raises(ValueError, match="eps"):
-        GroupNorm(eps=bad)

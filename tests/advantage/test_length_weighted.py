@@ -59,4 +59,3 @@ def test_equal_rewards_give_exactly_0() -> None:
     rewards, mask = torch.zeros(2, 3), torch.tensor([[True, True, True], [True, False, False]])
     rewards[0, 2] = rewards[1, 0] = 0.95
     assert (LengthWeighted()(rewards, mask, torch.zeros(2, dtype=torch.long)).advantages == 0).all()
-    assert LengthWeighted.needs.group

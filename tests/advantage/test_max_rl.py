@@ -76,7 +76,6 @@ def test_equal_rewards_give_exactly_0(reward: float) -> None:
         ).advantages
         == 0
     ).all()
-    assert MaxRL.needs.group
 
 
 def test_a_negative_reward_is_refused() -> None:

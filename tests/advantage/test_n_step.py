@@ -56,16 +56,3 @@ def test_whitening_does_not_change_the_returns() -> None:
     assert white.advantages[b.mask].mean().item() == pytest.approx(0, abs=1e-12)
     assert white.advantages[b.mask].var(unbiased=False).item() == pytest.approx(1, abs=1e-6)
     assert (white.advantages[~b.mask] == 0).all()
-
-
-def test_needs_values() -> None:
-    b = batch(2, 3, seed=0)
-    assert NStep().needs.values
-    with pytest.raises(ValueError, match="values"):
-        NStep()(b.rewards, b.mask, b.group)
-
-
-@pytest.mark.parametrize(("field", "bad"), [("n", 0), ("gamma", 1.1), ("gamma", float("nan"))])
-def test_invalid_fields_are_refused_by_name(field: str, bad: float) -> None:
-    with pytest.raises(ValueError, match=field):
-        NStep(**{field: bad})

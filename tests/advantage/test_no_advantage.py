@@ -10,4 +10,3 @@ def test_is_0_whatever_the_rewards() -> None:
     credit = NoAdvantage()(rewards, torch.ones(2, 3, dtype=torch.bool), torch.tensor([0, 0]), None)
     assert torch.equal(credit.advantages, torch.zeros(2, 3))
     assert credit.returns is None
-    assert NoAdvantage.needs.ignores_rewards

@@ -156,25 +156,3 @@ def test_without_steps_the_outcome_advantage_is_group_norm() -> None:
     torch.testing.assert_close(advantages, GroupNorm()(b.rewards, b.mask, b.group).advantages)
     assert Process(outcome_weight=1.0).needs.outcomes
     assert not Process().needs.outcomes
-
-
-def test_needs_groups_and_steps() -> None:
-    b = batch(2, 3, seed=0)
-    assert Process().needs.group
-    assert Process().needs.steps
-    with pytest.raises(ValueError, match="steps"):
-        Process()(b.rewards, b.mask, b.group)
-
-
-@pytest.mark.parametrize(
-    ("bad", "field"),
-    [
-        ({"eps": 0.0}, "eps"),
-        ({"eps": float("nan")}, "eps"),
-        ({"gamma": 1.1}, "gamma"),
-        ({"outcome_weight": 0.0}, "outcome_weight"),
-    ],
-)
-def test_invalid_fields_are_refused_by_name(bad: dict, field: str) -> None:
-    with pytest.raises(ValueError, match=field):
-        Process(**bad)

@@ -18,4 +18,3 @@ def test_by_hand() -> None:
     rewards = torch.tensor([[1.0], [2.0], [6.0], [4.0]])
     mask, group = torch.ones_like(rewards, dtype=torch.bool), torch.tensor([0, 0, 0, 1])
     assert RLOO()(rewards, mask, group).advantages[:, 0].tolist() == [-3, -1.5, 4.5, 0]
-    assert RLOO.needs.group

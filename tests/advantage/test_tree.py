@@ -110,9 +110,3 @@ def test_equal_rewards_give_exactly_0() -> None:
     f = forest(3)
     rewards = torch.where(f.mask & (f.mask.cumsum(1) == 1), 0.95, 0.0)
     assert (Tree()(rewards, f.mask, f.group, None, f.origin).advantages == 0).all()
-
-
-def test_declarations() -> None:
-    assert Tree.needs.group
-    assert Tree.needs.branches
-    assert Tree.needs.credit == "token"

@@ -22,8 +22,3 @@ def test_divides_by_the_constant_length_and_not_by_the_width() -> None:
         torch.tensor([[True, True, False], [True, False, False]]),
     )
     assert FixedLength(10)(x, mask, Totals(3.0, 2.0)).item() == pytest.approx(3 / 20)
-
-
-def test_invalid_fields_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="length"):
-        FixedLength(0)

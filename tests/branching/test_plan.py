@@ -248,19 +248,3 @@ class TestProbability:
                 plan.on_tool_result(row, 10, 0.3)
             taken.append(sorted(plan.decisions))
         assert taken[0] == taken[1]
-
-
-@pytest.mark.parametrize(
-    ("bad", "field"),
-    [
-        ({"num_initial": 0}, "num_initial"),
-        ({"num_branches": 0}, "num_branches"),
-        ({"num_tokens": 0}, "num_tokens"),
-        ({"alpha": math.nan}, "alpha"),
-        ({"beta": math.inf}, "beta"),
-        ({"tau": math.nan}, "tau"),
-    ],
-)
-def test_invalid_fields_are_refused_by_name(bad: dict[str, Any], field: str) -> None:
-    with pytest.raises(ValueError, match=f"branching.{field}="):
-        Entropy(**bad)

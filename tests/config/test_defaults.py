@@ -14,9 +14,9 @@ CONF = Path(__file__).parents[2] / "conf"
 
 
 def blocks(node: Any) -> Iterator[dict[str, Any]]:
-    """Yield the mappings with a `_target_`."""
+    """Yield the mappings whose `_target_` is a class of ours."""
     if isinstance(node, dict):
-        if "_target_" in node:
+        if str(node.get("_target_")).startswith("rlmods."):
             yield node
         for value in node.values():
             yield from blocks(value)
@@ -62,13 +62,6 @@ VARIANTS = {
 REASONS = {
     "critic/shared.yaml": {"coefficient": "its gradient also moves the policy's trunk"},
     "kl/ramp.yaml": {"final": "a ramp to the default would end without a KL"},
-    "logger/csv.yaml": {"name": "Lightning's default names Lightning"},
-    "optimizer/adamw.yaml": {
-        "lr": "torch's default is for training from scratch",
-        "betas": "second moments of a shorter memory, as fine-tuning takes few steps",
-        "weight_decay": "a decay pulls away from the pretrained weights",
-        "fused": "one kernel for a step",
-    },
     "reward/math.yaml": {"wrong": "DAPO's reward, arXiv:2503.14476"},
     "sampling/best_of.yaml": {"k": "keeping one response of a group leaves no group"},
 }

@@ -164,9 +164,3 @@ class TestInitialisation:
         policy().export(tmp_path)
         with pytest.raises(UserError, match="no reward model"):
             Separate(init=str(tmp_path))(policy())
-
-
-@pytest.mark.parametrize(("field", "value"), [("coefficient", 0), ("clip", 0.0), ("lr", -1.0)])
-def test_invalid_options_name_their_key(field, value):
-    with pytest.raises(ValueError, match=rf"critic\.{field}="):
-        Separate(**{field: value})

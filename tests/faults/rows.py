@@ -61,14 +61,14 @@ ROWS = {
         "`kill -9` while a checkpoint is written, then `resume=auto`",
         "",
         0,
-        "iterations after the last complete checkpoint; the incomplete one is deleted",
+        "iterations after the last complete checkpoint. The incomplete one is deleted",
     ),
     "disk_full_once": Row(
         "The disk is full while iteration 2 is saved, and has room again after it",
         "warning: iteration 2 was not saved (No space left on device): training continues, "
         "the newest checkpoint is of iteration 1",
         0,
-        "nothing: iteration 3 is saved; `checkpoint/failures` is 1",
+        "nothing: iteration 3 is saved. `checkpoint/failures` is 1",
     ),
     "disk_full_at_the_end": Row(
         "The disk is full while the last iteration is saved",
@@ -76,7 +76,7 @@ ROWS = {
         "is of iteration 1: make room in "
         "<run>/checkpoints, then type resume=auto with the same run_dir",
         1,
-        "iteration 2 for a resumed run; `export/` has it",
+        "iteration 2 for a resumed run. `export/` has it",
     ),
     "disk_full_for_the_log": Row(
         "The disk is full while `metrics.jsonl` is written",
@@ -112,7 +112,7 @@ ROWS = {
         "The loss of one optimizer step is NaN",
         "",
         0,
-        "that step: weights and optimizer are as before it; `train/nonfinite_steps` is 1",
+        "that step: weights and optimizer are as before it. `train/nonfinite_steps` is 1",
     ),
     "nan_always": Row(
         "The loss of every optimizer step is NaN",
@@ -121,7 +121,7 @@ ROWS = {
         "batch.max_nonfinite=N; its rows are in <run>/nonfinite/iteration_000003.pt: "
         "torch.load(PATH, weights_only=True)",
         1,
-        "iterations after the last checkpoint, in which weights did not change",
+        "iterations after the last checkpoint. Weights did not change in them",
     ),
     "explosion": Row(
         "A learning rate so high that the policy diverges",
@@ -143,7 +143,7 @@ ROWS = {
         "see reward/<term>/timeouts and reward/<term>/errors, type a larger timeout_s of the term "
         "or mend it",
         0,
-        "the scores of that term, which abstains; `reward/fault/timeouts` counts them",
+        "the scores of that term, which abstains. `reward/fault/timeouts` counts them",
     ),
     "data_changed": Row(
         "A row of the data is changed between save and `resume=auto`",
@@ -157,20 +157,20 @@ ROWS = {
         "error: another rank has ended or hangs, as this one noticed in phase <phase> of iteration "
         "2: see the output of the other ranks; resume=auto continues from the latest checkpoint",
         1,
-        "iterations after the last checkpoint; the others end within seconds",
+        "iterations after the last checkpoint. The others end within seconds",
     ),
     "rank_fails": Row(
         "A reward raises on one rank of two",
         "error: another rank has ended or hangs, as this one noticed in phase <phase> of iteration "
         "2: see the output of the other ranks; resume=auto continues from the latest checkpoint",
         1,
-        "iterations after the last checkpoint; the others end within seconds",
+        "iterations after the last checkpoint. The others end within seconds",
     ),
     "rank_hangs": Row(
         "A reward never returns on one rank of two",
         "Timeout (<time>)!",
         1,
-        "iterations after the last checkpoint; all end after `callbacks.watchdog.timeout_s` and "
+        "iterations after the last checkpoint. All end after `callbacks.watchdog.timeout_s` and "
         "print their stacks",
     ),
     "settings_changed": Row(
@@ -193,11 +193,10 @@ ROWS = {
 
 
 def table() -> str:
-    """Return the table in Markdown."""
-    lines = ["| fault | message | exit status | lost |", "|---|---|---|---|"]
+    """Return the table in Markdown. The messages are in the rows only."""
+    lines = ["| fault | exit status | lost |", "|---|---|---|"]
     for row in ROWS.values():
-        message = f"`{row.message}`" if row.message else "none"
-        lines.append(f"| {row.fault} | {message} | {row.status} | {row.lost} |")
+        lines.append(f"| {row.fault} | {row.status} | {row.lost} |")
     return "\n".join(lines)
 
 

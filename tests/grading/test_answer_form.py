@@ -139,6 +139,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(missing_support() is not None, reason=f"cannot confine: {missing_support()}")
 @pytest.mark.parametrize("task", [*EVALUATED_TASKS, *FORMULA_TASKS, "countdown"])
 def test_hostile_answers_are_refused_and_do_no_harm(task: str, tmp_path: Path) -> None:

@@ -153,9 +153,3 @@ class TestInTheLoss:
             )
         torch.testing.assert_close(found[1], found[0])
         assert found[0].max() > 1e-4
-
-
-def test_invalid_fields_are_refused_by_name() -> None:
-    for bad in (-1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match=r"kl\.coefficient"):
-            Full(bad)

@@ -183,7 +183,7 @@ def all_mutants(root: Path) -> list[Mutant]:
     return [mutant for mutant in mutants if mutant.name not in known]
 
 
-def tests_of(root: Path, file: str) -> list[str]:
+def select_tests(root: Path, file: str) -> list[str]:
     """Return the tests for a file: those of its module first, then its package's."""
     parts = Path(file).with_suffix("").parts[1:]
     folder = Path("tests", *parts[:-1])
@@ -297,7 +297,7 @@ def run_item(space: Workspace, item: Mutant | str, timeout_s: float) -> Result:
     path = space.folder / item.file
     source = path.read_text()
     path.write_text(mutate_code(source, operator(item.operator), item.occurrence) or source)
-    found = run_one(space, tests_of(space.folder, item.file), timeout_s)
+    found = run_one(space, select_tests(space.folder, item.file), timeout_s)
     path.write_text(source)
     return Result(item.name, item.line, found.seen, found.seconds, found.detail)
 
@@ -306,7 +306,7 @@ def passes(root: Path, work: Sequence[Mutant | str], timeout_s: float) -> bool:
     """Return whether all tests pass without a bug. Print what fails."""
     tests = list[str]()
     for item in work:
-        tests += BUGS[item].tests if isinstance(item, str) else tests_of(root, item.file)
+        tests += BUGS[item].tests if isinstance(item, str) else select_tests(root, item.file)
     with tempfile.TemporaryDirectory(prefix="mutation_") as folder:
         (Path(folder) / "shared").symlink_to(root.resolve().parent / "shared")
         space = Workspace(root, Path(folder) / "0")

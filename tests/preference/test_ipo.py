@@ -46,9 +46,3 @@ def test_loss_and_gradient_are_0_at_the_target_gap() -> None:
     value, grad = both(IPO(0.1), r)
     assert (value == 0).all()
     assert (grad == 0).all()
-
-
-@pytest.mark.parametrize("beta", [0.0, -1.0, float("nan")])
-def test_invalid_fields_are_refused_by_name(beta: float) -> None:
-    with pytest.raises(ValueError, match="beta"):
-        IPO(beta)

@@ -43,10 +43,3 @@ def test_gradient_decays_on_both_sides_and_faster_for_negative_advantages() -> N
         slopes.append((grad / d.exp()).abs()[0])
     assert slopes[0][0] > slopes[0][1] > slopes[0][2] > 0
     assert (slopes[1][1:] < slopes[0][1:]).all()
-
-
-@pytest.mark.parametrize("field", ["positive_temperature", "negative_temperature"])
-@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
-def test_invalid_fields_are_refused_by_name(field: str, bad: float) -> None:
-    with pytest.raises(ValueError, match=field):
-        Soft(**{field: bad})

@@ -135,4 +135,4 @@ class TestRefused:
         made.reference.copy_from(made.policy)
         for x, y in zip(made.reference.policy.parameters(), made.policy.parameters(), strict=True):
             assert torch.equal(x, y)
-        assert made.state()["frozen"]["reference"].keys() == {"origin", "weights"}
+        assert made.checkpoint.state()["frozen"]["reference"].keys() == {"origin", "weights"}

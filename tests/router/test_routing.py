@@ -11,23 +11,6 @@ from tests.policy.test_base import policy
 @pytest.mark.parametrize(
     "options",
     [
-        {"replay": 1},
-        {"every": 0},
-        {"every": 1.5},
-        {"every": True},
-        {"aux_coefficient": -1.0},
-        {"entropy_coefficient": -1.0},
-    ],
-)
-def test_invalid_values_name_their_key(options):
-    [key] = options
-    with pytest.raises(ValueError, match=rf"router\.{key}="):
-        Routing(**options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
         {"replay": True},
         {"every": None},
         {"every": 2},

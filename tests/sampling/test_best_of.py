@@ -1,4 +1,3 @@
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,8 +47,3 @@ def test_unscored_responses_are_not_kept() -> None:
         torch.full((3,), NAN), torch.zeros(3, dtype=torch.long)
     ).any()
     assert BestOf()(torch.zeros(0), torch.zeros(0, dtype=torch.long)).tolist() == []
-
-
-def test_invalid_fields_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="k=0: must be at least 1"):
-        BestOf(k=0)

@@ -55,8 +55,3 @@ def test_unscored_responses_do_not_count_in_the_mean_score() -> None:
     )
     assert Dynamic(low=0.5)(scores, group).tolist() == [True] * 4 + [False] * 4
     assert Dynamic(high=0.5)(scores, group).tolist() == [False] * 4 + [True] * 4
-
-
-def test_invalid_fields_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="low"):
-        Dynamic(low=0.9, high=0.1)

@@ -37,8 +37,3 @@ def test_under_an_adapter_start_is_a_second_adapter() -> None:
 def test_without_a_demonstration_there_is_nothing_to_learn() -> None:
     with pytest.raises(UserError, match=r"type teacher\.demonstration=COLUMN$"):
         SelfTeacher()
-
-
-def test_invalid_weights_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"teacher\.weights=ema: must be start or current"):
-        SelfTeacher(demonstration="answer", weights="ema")

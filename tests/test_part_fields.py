@@ -1,0 +1,90 @@
+"""Every field with bounds is refused by name outside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from rlmods.advantage import EMA, GAE, GDPO, BranchNorm, GroupNorm, NStep, Process, ReinforcePP
+from rlmods.aggregation import FixedLength
+from rlmods.branching import Entropy
+from rlmods.correction import Masked, Truncated
+from rlmods.critic import Separate, Shared
+from rlmods.kl import Adaptive, Full, Penalty, Ramp
+from rlmods.preference import IPO, KTO, ORPO, Sigmoid, SimPO
+from rlmods.ratio import CISPO, DPPO, TOPR, Clipped, GeometricMean, KLPenalty, Soft
+from rlmods.router import Routing
+from rlmods.sampling import BestOf, Dynamic
+from rlmods.schedule import KLAdaptive, Schedule
+from rlmods.teacher import SelfTeacher, Server
+
+KL = {"estimator": "k1", "coefficient": 0.1, "where": "reward"}
+SERVER = partial(Server, url="http://h/v1", model="m")
+POSITIVE = (0.0, -1.0, nan)
+"""Values outside of the bounds of a number above 0."""
+BAD: list[tuple[str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
+    ("advantage", EMA, {"decay": (-0.1, 1.0, nan)}),
+    ("advantage", GAE, {"gamma": (-0.1, 1.1, nan), "lam": (-0.1, 1.1, nan)}),
+    ("advantage", GDPO, {"eps": POSITIVE}),
+    ("advantage", BranchNorm, {"eps": POSITIVE}),
+    ("advantage", GroupNorm, {"eps": POSITIVE}),
+    ("advantage", NStep, {"n": (0,), "gamma": (-0.1, 1.1, nan)}),
+    ("advantage", Process, {"eps": POSITIVE, "gamma": (1.1,), "outcome_weight": (0.0,)}),
+    ("advantage", ReinforcePP, {"gamma": (-0.1, 1.1), "baseline": ("mean",)}),
+    ("ratio", CISPO, {"low": (-0.1,), "high": (-0.1,)}),
+    ("ratio", GeometricMean, {"low": (-0.1, nan), "high": (-0.1, nan)}),
+    ("ratio", KLPenalty, {"coefficient": (-1.0, inf, 1e-4), "target": (0.0,)}),
+    ("ratio", KLPenalty, {"minimum": (-1.0,), "maximum": (1e-4,)}),
+    ("ratio", DPPO, {"divergence": ("js",), "low": (0.0,), "high": (nan,)}),
+    ("ratio", Soft, {"positive_temperature": POSITIVE, "negative_temperature": POSITIVE}),
+    ("ratio", Clipped, {"low": (-0.1, 1.1), "high": (-1.0, nan), "level": ("word",)}),
+    ("ratio", Clipped, {"dual": (1.0,)}),
+    ("ratio", TOPR, {"level": ("response",)}),
+    ("kl", partial(Penalty, **KL), {"estimator": ("k4",), "coefficient": (-1.0, nan)}),
+    ("kl", partial(Penalty, **KL), {"where": ("both",), "gradient": ("other", "exact")}),
+    ("kl", partial(Adaptive, **KL), {"estimator": ("k4",), "where": ("both",)}),
+    ("kl", partial(Adaptive, **KL), {"coefficient": (-1.0, 200.0), "target": POSITIVE}),
+    ("kl", partial(Adaptive, **KL), {"horizon": POSITIVE, "maximum": (1e-5,)}),
+    ("kl", partial(Ramp, **KL), {"final": (-0.1, inf), "iterations": (0,)}),
+    ("kl", Full, {"coefficient": (-1.0, nan, inf)}),
+    ("correction", Truncated, {"high": (0.9, nan), "level": ("response",)}),
+    ("correction", Masked, {"low": (-0.1, 1.1), "high": (0.9, nan), "level": ("response",)}),
+    ("aggregation", FixedLength, {"length": (0,)}),
+    ("sampling", partial(Dynamic, high=0.1), {"low": (0.9,)}),
+    ("sampling", BestOf, {"k": (0,)}),
+    ("preference", SimPO, {"beta": POSITIVE, "gamma": (-0.1,)}),
+    ("preference", KTO, {"beta": POSITIVE, "desirable_weight": POSITIVE}),
+    ("preference", KTO, {"undesirable_weight": POSITIVE}),
+    ("preference", Sigmoid, {"beta": POSITIVE, "label_smoothing": (-0.1, 0.5)}),
+    ("preference", IPO, {"beta": POSITIVE}),
+    ("preference", ORPO, {"beta": POSITIVE}),
+    ("critic", Separate, {"coefficient": (0,), "clip": (0.0,), "lr": (-1.0,)}),
+    ("critic", Shared, {"coefficient": (0,), "clip": (0.0,)}),
+    ("schedule", Schedule, {"warmup": (-1,), "decay": ("step",), "final": (-1.0, 1.1, nan)}),
+    ("schedule", KLAdaptive, {"target": (0.0,), "rate": (1.0,), "minimum": (0.0, 2.0)}),
+    ("schedule", KLAdaptive, {"maximum": (0.5,)}),
+    ("router", Routing, {"replay": (1,), "every": (0, 1.5, True), "aux_coefficient": (-1.0,)}),
+    ("router", Routing, {"entropy_coefficient": (-1.0,)}),
+    ("branching", Entropy, {"num_initial": (0,), "num_branches": (0,), "num_tokens": (0,)}),
+    ("branching", Entropy, {"alpha": (nan,), "beta": (inf,), "tau": (nan,)}),
+    ("teacher", SERVER, {"api": ("chat",), "timeout_s": (0.0,), "retries": (-1,)}),
+    ("teacher", SERVER, {"backoff_s": (-1.0,), "concurrency": (0,)}),
+    ("teacher", partial(SelfTeacher, demonstration="answer"), {"weights": ("ema",)}),
+]
+CASES = [
+    pytest.param(make, field, value, rf"{group}\.{field}=", id=f"{group}.{field}={value}")
+    for group, make, fields in BAD
+    for field, values in fields.items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("make", "field", "value", "message"), CASES)
+def test_refused_by_name(make: Callable[..., Any], field: str, value: Any, message: str) -> None:
+    # TypeError where types are checked at run time
+    with pytest.raises((ValueError, TypeError), match=rf"{message}|{field}"):
+        make(**{field: value})
