@@ -122,7 +122,7 @@ class Reward(Protocol):
 class Rollout(Protocol):
     """Samples responses, by default with temperature 1 and without truncation of the distribution.
     A rollout is a dataclass, because validation samples with a copy that has other settings. Its
-    optional members are `Truncates`, `ReportsTokens`, `ChecksPolicy` and `ContinuesTurns`."""
+    optional members are `Truncates`, `ReportsTokens` and `ChecksPolicy`."""
 
     temperature: float
     """Divides the logits; 0 is greedy."""
@@ -136,19 +136,6 @@ class Rollout(Protocol):
     def sync(self, policy: Any, *, iteration: int) -> None:
         """Update the weights to those of `policy` (`rlmods.policy.Policy`); responses generated
         afterwards are sampled from them."""
-        ...
-
-
-@runtime_checkable
-class ContinuesTurns(Protocol):
-    """A rollout that can sample in an environment of several turns. `max_tokens` is the limit of a
-    turn. An optional context manager `sampling()` is entered around all turns of a call of
-    `generate`. With sharded weights, all ranks enter it, and then extend each as often as it
-    needs."""
-
-    def extend(self, contexts: Sequence[Any], *, iteration: int) -> Sequence[Any]:
-        """Return a `Continuation` of each `Context` for each of its samples
-        (`rlmods.rollout.encoding`)."""
         ...
 
 

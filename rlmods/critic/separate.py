@@ -14,7 +14,8 @@ from rlmods.distributed.sharding import device_of
 from rlmods.errors import UserError
 from rlmods.ops import scatter
 from rlmods.policy import Policy, ScalarModel
-from rlmods.policy.packing import enable_packing, packed_states, padded_states
+from rlmods.policy.checks import enable_packing
+from rlmods.policy.packing import packed_states, padded_states
 
 
 class ValueNetwork(nn.Module):

@@ -163,7 +163,7 @@ class Tools:
         bound = copy(self)
         object.__setattr__(bound, "format", of_template(policy.tokenizer.chat_template))
         if bound.format == "tags" and policy.tokenizer.chat_template is not None:
-            from rlmods.policy.text import takes_system
+            from rlmods.policy.chat_template import takes_system
 
             object.__setattr__(bound, "in_system", takes_system(policy.tokenizer))
         return bound

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,17 +28,23 @@ from rlmods.policy.injection import (
 )
 from rlmods.policy.quantization import dequantized_state, without_quantization_config
 
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from peft.tuners.lora import LoraLayer
+
 X = TypeVar("X", bound=Tensor)
-TRAINED, REFERENCE = "default", "reference"
-"""Names of the adapters in the network: the trained one (peft's default name) and a frozen copy of
-it."""
+TRAINED = "default"
+"""Name of the trained adapter in the network, peft's default."""
+REFERENCE = "reference"
+"""Name of a frozen copy of it."""
 INITS = (True, False, "gaussian", "orthogonal")
 """Values of `init_lora_weights` in peft that leave the base weights unchanged."""
 ADAPTER_CONFIG = "adapter_config.json"
 """A directory with this file holds an adapter."""
-ADAPTER_WEIGHTS, BASE_KEY = "adapter_model.safetensors", "rlmods_base"
-"""File of the adapter's tensors, and the entry of its metadata that holds the fingerprint of the
-base."""
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""File of the adapter's tensors."""
+BASE_KEY = "rlmods_base"
+"""Entry of its metadata with the fingerprint of the base."""
 PREFIX = "base_model.model."
 """Prefix of every tensor name in peft's files."""
 ADAPTER_TENSOR = re.compile(r"\.(?:modules_to_save|(lora_\w+))\.(default|reference)\.")
@@ -54,7 +60,7 @@ class AdaptedPolicy(Policy):
     second adapter in the same network, so it needs only the memory of an adapter; it holds the
     weights from which training starts: the base, or a loaded adapter."""
 
-    def __init__(self, policy: Policy, config: Any) -> None:
+    def __init__(self, policy: Policy, config: LoraConfig) -> None:
         """
         Args:
             policy: the base; its network is modified in place.
@@ -81,13 +87,13 @@ class AdaptedPolicy(Policy):
         super().__init__(
             policy.model, policy.tokenizer, gradient_checkpointing=policy.gradient_checkpointing
         )
-        self.dropout, self.eos_ids, self.base_fingerprint = (
-            policy.dropout,
-            policy.eos_ids,
-            base_fingerprint,
-        )
-        self.control_tokens_in_data, self.in_files = policy.control_tokens_in_data, policy.in_files
-        self.config, self.adapter = config, TRAINED
+        self.dropout = policy.dropout
+        self.eos_ids = policy.eos_ids
+        self.control_tokens_in_data = policy.control_tokens_in_data
+        self.in_files = policy.in_files
+        self.base_fingerprint = base_fingerprint
+        self.config = config
+        self.adapter = TRAINED
         self._reset_adapters()
         for name, layer in adapted_layers(self.model).items():
             if TRAINED not in layer.lora_A or not is_linear(layer, TRAINED):
@@ -121,15 +127,13 @@ class AdaptedPolicy(Policy):
         return self._adapter_tensors(dict(self.model.named_parameters()))
 
     def _adapter_tensors(self, state: Mapping[str, X]) -> dict[str, X]:
-        matches = {
-            name: match
-            for name in state
-            if (match := ADAPTER_TENSOR.search(name)) and match[2] == self.adapter
-        }
-        return {
-            name.replace(match[0], f".{match[1]}." if match[1] else "."): state[name]
-            for name, match in matches.items()
-        }
+        tensors = {}
+        for name, x in state.items():
+            match = ADAPTER_TENSOR.search(name)
+            if match and match[2] == self.adapter:
+                in_file = f".{match[1]}." if match[1] else "."
+                tensors[name.replace(match[0], in_file)] = x
+        return tensors
 
     def frozen_copy(self) -> AdaptedPolicy:
         """Return a policy on the same network that uses a second, frozen adapter with the current
@@ -152,55 +156,48 @@ class AdaptedPolicy(Policy):
         `state`: full state of `self.model`, for a sharded model.
         """
         state = dequantized_state(self.model, self.model.state_dict() if state is None else state)
-        layers, saved_module = adapted_layers(self.model), f".modules_to_save.{self.adapter}."
+        layers = adapted_layers(self.model)
+        saved_module = f".modules_to_save.{self.adapter}."
         for name, x in state.items():
             layer, _, key = name.rpartition(".base_layer.")
             if layer in layers:
-                yield (
-                    f"{layer}.{key}",
-                    self._merged_weight(layers[layer], layer, x, state) if key == "weight" else x,
-                )
+                if key == "weight":
+                    x = self._merged_weight(layers[layer], layer, x, state)
+                yield f"{layer}.{key}", x
             elif saved_module in name:
                 yield name.replace(saved_module, "."), x
-            elif (
-                name.split(".lora_")[0] not in layers
-                and ".modules_to_save." not in name
-                and ".original_module." not in name
-            ):
+            elif not _is_of_adapter(name, layers):
                 yield name, x
 
     @torch.no_grad()
     def _merged_weight(
-        self, layer: Any, name: str, weight: Tensor, state: Mapping[str, Tensor]
+        self, layer: LoraLayer, name: str, weight: Tensor, state: Mapping[str, Tensor]
     ) -> Tensor:
-        a, b = (state[f"{name}.lora_{x}.{self.adapter}.weight"].float() for x in "AB")
+        """Return `W + scale B A`. peft's `merge` would change the network, and cannot merge shards;
+        this also rounds a 16-bit sum once."""
+        a = state[f"{name}.lora_A.{self.adapter}.weight"].float()
+        b = state[f"{name}.lora_B.{self.adapter}.weight"].float()
         delta: Tensor = layer.scaling[self.adapter] * (b @ a)
-        return (weight.float() + (delta.T if layer.fan_in_fan_out else delta)).to(weight.dtype)
+        if layer.fan_in_fan_out:
+            delta = delta.T
+        return (weight.float() + delta).to(weight.dtype)
 
-    def check_config(self, config: Any) -> None:
+    def check_config(self, config: LoraConfig) -> None:
         """Check that a requested `peft.LoraConfig` matches this adapter, which was loaded to
         continue its training.
 
         Raises:
             UserError: rank, scale or modules differ.
         """
-        loaded = {
-            "rank": self.config.r,
-            "alpha": self.config.lora_alpha,
-            "rslora": self.config.use_rslora,
-        }
-        requested = {"rank": config.r, "alpha": config.lora_alpha, "rslora": config.use_rslora}
-        for key, name in (("targets", "target_modules"), ("modules_to_save", "modules_to_save")):
-            loaded[key], requested[key] = (
-                _sorted_names(getattr(c, name)) for c in (self.config, config)
-            )
+        loaded = _settings(self.config)
+        requested = _settings(config)
         if requested["targets"] == "all-linear" and not unadapted_linears(self.model):
             loaded["targets"] = "all-linear"
-        if overrides := [
-            f"adapter.{key}={_as_override(value)}"
-            for key, value in loaded.items()
-            if value != requested[key]
-        ]:
+        overrides = []
+        for key, value in loaded.items():
+            if value != requested[key]:
+                overrides.append(f"adapter.{key}={value}")
+        if overrides:
             raise UserError(
                 f"the loaded adapter has different settings: type {' '.join(overrides)}"
             )
@@ -221,7 +218,8 @@ class AdaptedPolicy(Policy):
             self.tokenizer,
             gradient_checkpointing=self.gradient_checkpointing,
         )
-        policy.dropout, policy.eos_ids = self.dropout, self.eos_ids
+        policy.dropout = self.dropout
+        policy.eos_ids = self.eos_ids
         return policy
 
     @property
@@ -235,21 +233,17 @@ class AdaptedPolicy(Policy):
         with without_quantization_config(self.model):
             super().write(folder, dict(self.weights(state)))
         config = copy.deepcopy(self.config)
-        source = str(getattr(self.model, "name_or_path", "") or "")
-        config.base_model_name_or_path = (
-            str(Path(source).absolute()) if source and Path(source).is_dir() else source
-        ) or None
+        source = str(self.model.name_or_path or "")
+        if source and Path(source).is_dir():
+            source = str(Path(source).absolute())
+        config.base_model_name_or_path = source or None
         config.inference_mode = True
         config.save_pretrained(folder / "adapter")
-        tensors = {
-            f"{PREFIX}{name}": x.detach().cpu().contiguous()
-            for name, x in self._adapter_tensors(state).items()
-        }
-        save_file(
-            tensors,
-            folder / "adapter" / ADAPTER_WEIGHTS,
-            {"format": "pt", BASE_KEY: f"{self.model.dtype} {self.base_fingerprint}"},
-        )
+        tensors = {}
+        for name, x in self._adapter_tensors(state).items():
+            tensors[f"{PREFIX}{name}"] = x.detach().cpu().contiguous()
+        metadata = {"format": "pt", BASE_KEY: f"{self.model.dtype} {self.base_fingerprint}"}
+        save_file(tensors, folder / "adapter" / ADAPTER_WEIGHTS, metadata)
 
     def _reset_adapters(self) -> None:
         """Make the trained adapter the active one, keep adapters in float32 and freeze everything
@@ -270,7 +264,8 @@ def base_model_name(folder: Path) -> str:
         UserError: the configuration has no such name, or peft is not installed.
     """
     require_peft(f"the adapter in {str(folder)!r}")
-    if not (base := read_config(folder / ADAPTER_CONFIG).get("base_model_name_or_path")):
+    base = read_config(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
+    if not base:
         raise UserError(
             f"the adapter in {str(folder)!r} does not name its base: type the run, or the "
             "merged model"
@@ -289,7 +284,8 @@ def load_adapter(folder: Path, base: Policy) -> AdaptedPolicy:
     from safetensors.torch import load_file
 
     saved = read_config(folder / ADAPTER_CONFIG)
-    kind, init = saved.get("peft_type"), saved.get("init_lora_weights", True)
+    kind = saved.get("peft_type")
+    init = saved.get("init_lora_weights", True)
     if kind != "LORA" or init not in INITS:
         reason = f"init_lora_weights={init}" if kind == "LORA" else kind
         raise UserError(
@@ -297,7 +293,8 @@ def load_adapter(folder: Path, base: Policy) -> AdaptedPolicy:
             "that keeps the base unchanged"
         )
     try:
-        config, tensors = LoraConfig.from_pretrained(folder), load_file(folder / ADAPTER_WEIGHTS)
+        config = LoraConfig.from_pretrained(folder)
+        tensors = load_file(folder / ADAPTER_WEIGHTS)
         with safe_open(folder / ADAPTER_WEIGHTS, "pt") as file:
             expected = (file.metadata() or {}).get(BASE_KEY)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -322,15 +319,22 @@ def load_adapter(folder: Path, base: Policy) -> AdaptedPolicy:
     return policy
 
 
-def _sorted_names(names: Any) -> Any:
-    return names if isinstance(names, str) else sorted(names or ())
+def _is_of_adapter(name: str, layers: Iterable[str]) -> bool:
+    """Return True for a tensor of an adapter, or one that `modules_to_save` replaces."""
+    replaced = ".modules_to_save." in name or ".original_module." in name
+    return replaced or name.split(".lora_")[0] in layers
 
 
-def _as_override(value: Any) -> str:
-    return (
-        f"[{','.join(value)}]"
-        if isinstance(value, list)
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-    )
+def _settings(config: LoraConfig) -> dict[str, str]:
+    """Return the settings of an adapter by their names in `adapter=lora`, as they are typed."""
+    return {
+        "rank": str(config.r),
+        "alpha": str(config.lora_alpha),
+        "rslora": str(config.use_rslora).lower(),
+        "targets": _as_typed(config.target_modules),
+        "modules_to_save": _as_typed(config.modules_to_save),
+    }
+
+
+def _as_typed(names: Iterable[str] | str | None) -> str:
+    return names if isinstance(names, str) else f"[{','.join(sorted(names or ()))}]"

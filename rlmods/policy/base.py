@@ -4,38 +4,46 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.nn.functional import linear
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.deferred import is_deferred
-from rlmods.distributed.sharding import device_of, full_state, full_tensor, shard_like
-from rlmods.errors import UserError
-from rlmods.ops import float32_linear, scatter
-from rlmods.policy.cpu_linear import packed_linear, packed_weight, use_cpu_linear
+from rlmods.distributed.sharding import device_of, full_state, shard_like
+from rlmods.ops import scatter
+from rlmods.policy.chat_template import eos_ids
+from rlmods.policy.checks import check_head, packing_agrees
+from rlmods.policy.cpu_linear import use_cpu_linear
 from rlmods.policy.dropout import disable_dropout, original_dropout
-from rlmods.policy.linear_logprobs import LogitTransform, linear_logprobs
+from rlmods.policy.linear_logprobs import linear_logprobs
+from rlmods.policy.modes import (
+    checkpoint_activations,
+    context_length,
+    disable_cudnn_attention,
+)
+from rlmods.policy.output_layer import (
+    Head,
+    gathered_head,
+    is_plain_linear,
+    logit_transform,
+    output_logits,
+)
 from rlmods.policy.packing import (
     States,
     is_packed,
     packed_states,
-    packing_agrees,
     padded_states,
     use_packed_attention,
     use_plain_attention,
 )
-from rlmods.policy.routers import ContextFn, Routers, RouterTrace
-from rlmods.policy.text import TokenizerMixin, eos_ids
+from rlmods.policy.routers import Routers, RouterTrace
+from rlmods.policy.text import TokenizerMixin
 from rlmods.types import RoutedExperts, TokenFloats, TokenInts, TokenMask
 
 LOGITS_PER_CHUNK = 2**26
@@ -70,11 +78,10 @@ class Other(NamedTuple):
 
     states: Float[Tensor, "n H"]
     """Its hidden states, in the order of `PolicyOutput.states`."""
-    head: Callable[[Tensor], Tensor]
+    head: Head
     """Its `output_layer()`."""
     divergence: Callable[[Tensor, Tensor], Tensor]
-    """Maps log-probabilities of the policy and of the other model [m, V] to one number per token
-    [m]."""
+    """Maps log-probabilities of the policy and of the other model [m, V] to numbers [m]."""
 
 
 class Policy(TokenizerMixin, nn.Module):
@@ -100,15 +107,14 @@ class Policy(TokenizerMixin, nn.Module):
         self.tokenizer = tokenizer
         self.dropout = disable_dropout(model)
         self.eos_ids = eos_ids(model, tokenizer)
-        self.context_length: int = getattr(model.config, "max_position_embeddings", None) or 1 << 20
+        self.context_length = context_length(model)
         self.eval()
         self.routers = Routers(model)
         self.is_mixture = bool(self.routers)
         self.gradient_checkpointing = gradient_checkpointing
         if gradient_checkpointing:
-            checkpoint_activations(
-                model, self.routers.checkpoint_contexts if self.is_mixture else None
-            )
+            contexts = self.routers.checkpoint_contexts if self.is_mixture else None
+            checkpoint_activations(model, contexts)
         use_cpu_linear(model, except_for=model.get_output_embeddings())
         self.packs = not self.is_mixture
         self.is_checked = False
@@ -135,9 +141,9 @@ class Policy(TokenizerMixin, nn.Module):
         same.
 
         Raises:
-            UserError: logits are not those of `head`.
+            UserError: the architecture changes its logits after the output layer.
         """
-        _check_head(self)
+        check_head(self.model, self.device)
         self.packs = self.packs and packing_agrees(self.model, self.device)
         self.is_checked = True
 
@@ -165,15 +171,17 @@ class Policy(TokenizerMixin, nn.Module):
         other: Other | None = None,
     ) -> PolicyOutput:
         """Return log-probabilities and entropies at the tokens where `mask` is True, from `logits /
-        temperature`.
+        temperature`. Rows are right-padded; column t is conditioned on the columns before t, so
+        column 0 has no score.
 
-        Rows are right-padded; column t is conditioned on the columns before t, so column 0 has no
-        score. Entropy carries a gradient only if `entropy` is True. `value_head` maps each hidden
-        state to one number. `routed_experts`: experts to replay (-1: the router chooses), with
-        gating weights from live logits; None: routers choose everywhere. `router_logits`: also
-        return them. `states`: also return the hidden states. `other`: also return the divergence
-        from this model, whose logits have no gradient; they are computed in the same chunks, so
-        that logits of both exist for one chunk of tokens only."""
+        Args:
+            entropy: let the entropy carry a gradient.
+            value_head: maps each hidden state to one number.
+            routed_experts: experts to replay (-1: the router chooses), with gating weights from
+                live logits; None: routers choose everywhere.
+            router_logits, states: also return them.
+            other: also return the divergence from this model, whose logits have no gradient. They
+                are computed in the same chunks of tokens."""
         device = tokens.device.type
         # Weights change between forwards of one training step, and a cast cached under no_grad has
         # no gradient: never cache casts.
@@ -192,35 +200,34 @@ class Policy(TokenizerMixin, nn.Module):
             targets = before.distinct(tokens[:, 1:][mask[:, 1:]])
             outputs = self._score(before.hidden, targets, temperature, entropy, other)
             values = None if value_head is None else value_head(before.hidden).squeeze(-1).float()
-        logprobs, entropies, *divergence = (scatter(before.by_token(x), mask) for x in outputs)
+
+        def by_token(x: Tensor) -> TokenFloats:
+            return scatter(before.by_token(x), mask)
+
+        logprobs, entropies, *divergence = map(by_token, outputs)
         output = PolicyOutput(
             logprobs,
             entropies,
-            values=None if values is None else scatter(before.by_token(values), mask),
+            values=None if values is None else by_token(values),
             states=before.by_token(before.hidden) if states else None,
-            divergence=next(iter(divergence), None),
+            divergence=divergence[0] if divergence else None,
         )
         if trace is None:
             return output
-        logits = (
-            None
-            if trace.logits is None
-            else tuple(trace.logits[layer] for layer in sorted(trace.logits))
+        return output._replace(
+            routed_experts=trace.stack_live(tokens), router_logits=trace.stack_logits()
         )
-        return output._replace(routed_experts=trace.stack_live(tokens), router_logits=logits)
 
     def _states(self, tokens: Tensor, mask: Tensor) -> States:
         """Return the last hidden state before each masked token."""
-        forward = (
-            padded_states
-            if not self.packs or (self.training and self.training_dropout)
-            else packed_states
-        )
+        # dropout differs from row to row, so equal prefixes do not have equal states
+        is_noisy = self.training and self.training_dropout > 0
+        forward = packed_states if self.packs and not is_noisy else padded_states
         return forward(self.model.base_model, tokens, mask)
 
     def _score(
         self,
-        hidden: Tensor,
+        hidden: Float[Tensor, "m H"],
         targets: Tensor,
         temperature: float,
         entropy: bool,
@@ -228,20 +235,18 @@ class Policy(TokenizerMixin, nn.Module):
     ) -> tuple[Tensor, ...]:
         layer = self.model.get_output_embeddings()
         if other is None and is_plain_linear(layer):
-            transform = replace(self.logit_transform, temperature=temperature)
+            transform = logit_transform(self.model.config, temperature)
             return linear_logprobs(
                 hidden, layer.weight, layer.bias, targets, transform, entropy_gradient=entropy
             )
-        chunk_size = max(
-            1,
-            LOGITS_PER_CHUNK
-            // self.model.get_output_embeddings().weight.shape[0]
-            // (1 if other is None else 2),
-        )
-        if len(targets) <= chunk_size:
+        logits_per_token = layer.weight.shape[0] * (1 if other is None else 2)
+        size = max(1, LOGITS_PER_CHUNK // logits_per_token)
+        if len(targets) <= size:
             return self._score_chunk(hidden, targets, temperature, entropy, other)
-        chunks = [
-            checkpoint(
+        chunks = []
+        for start in range(0, len(targets), size):
+            rows = slice(start, start + size)
+            chunk = checkpoint(
                 self._score_chunk,
                 hidden[rows],
                 targets[rows],
@@ -250,10 +255,7 @@ class Policy(TokenizerMixin, nn.Module):
                 None if other is None else other._replace(states=other.states[rows]),
                 use_reentrant=False,
             )
-            for rows in (
-                slice(start, start + chunk_size) for start in range(0, len(targets), chunk_size)
-            )
-        ]
+            chunks.append(chunk)
         return tuple(torch.cat(x) for x in zip(*chunks, strict=True))
 
     def _score_chunk(
@@ -276,47 +278,19 @@ class Policy(TokenizerMixin, nn.Module):
             other_logits = other.head(other.states).float() / temperature
         # models pad the same vocabulary to different sizes
         size = min(logits.shape[-1], other_logits.shape[-1])
-        distributions = (x[:, :size].log_softmax(-1) for x in (logits, other_logits))
-        return logprobs, entropies, other.divergence(*distributions)
+        own = logits[:, :size].log_softmax(-1)
+        others = other_logits[:, :size].log_softmax(-1)
+        return logprobs, entropies, other.divergence(own, others)
 
     def head(self, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
-        """Return the logits of hidden states, with the scaling or capping that some architectures
-        apply; float32 also under autocast."""
-        layer = self.model.get_output_embeddings()
-        packed = packed_weight(layer) if is_plain_linear(layer) else None
-        return self.logit_transform.apply(
-            float32_output(layer, hidden)
-            if packed is None
-            else packed_linear(hidden, packed, layer.bias)
-        )
+        """Return the logits of hidden states, float32 also under autocast."""
+        return output_logits(self.model, hidden)
 
-    def output_layer(self) -> Callable[[Tensor], Tensor]:
+    def output_layer(self) -> Head:
         """Return a function that equals `head` and can be called outside of this network's forward,
         by one rank alone. If the network is sharded, this gathers the weights of its output layer,
-        whose hooks it does not call, and every rank must call it."""
-        layer = self.model.get_output_embeddings()
-        if not isinstance(getattr(layer, "weight", None), DTensor):
-            return self.head
-        parameters = [
-            None if x is None else full_tensor(x.detach()) for x in (layer.weight, layer.bias)
-        ]
-
-        def gathered(hidden: Tensor) -> Tensor:
-            # In the precision of the forward, which casts the float32 shards.
-            parameters[:] = weight, bias = [None if x is None else x.to(hidden) for x in parameters]
-            assert weight is not None
-            return self.logit_transform.apply(float32_linear(hidden, weight, bias))
-
-        return gathered
-
-    @property
-    def logit_transform(self) -> LogitTransform:
-        """What the architecture applies to the outputs of its output layer."""
-        config = self.model.config.get_text_config()
-        scale = (getattr(config, "logit_scale", None) or 1.0) / (
-            getattr(config, "logits_scaling", None) or 1.0
-        )
-        return LogitTransform(scale, getattr(config, "final_logit_softcapping", None) or 0.0)
+        and every rank must call it."""
+        return gathered_head(self.model) or self.head
 
     def next_logits(self, ids: TokenInts, **context: Any) -> Float[Tensor, "N V"]:
         """Return the logits after the last column. `context`: attention mask, position ids and
@@ -350,10 +324,10 @@ class Policy(TokenizerMixin, nn.Module):
             ValueError: names or shapes differ.
         """
         current = self.trainable_tensors()
-        if unmatched := sorted(current.keys() ^ tensors.keys()):
-            raise ValueError(
-                f"{unmatched[0]} is {'missing' if unmatched[0] in current else 'unexpected'}"
-            )
+        unmatched = sorted(current.keys() ^ tensors.keys())
+        if unmatched:
+            name = unmatched[0]
+            raise ValueError(f"{name} is {'missing' if name in current else 'unexpected'}")
         for name, x in current.items():
             if x.shape != tensors[name].shape:
                 raise ValueError(
@@ -385,84 +359,3 @@ class Policy(TokenizerMixin, nn.Module):
         with original_dropout(self.model, self.dropout):
             self.model.save_pretrained(folder, state_dict=state)
         self.tokenizer.save_pretrained(folder)
-
-
-def disable_cudnn_attention() -> None:
-    """Switch cuDNN's attention off in this process, which has no effect without a GPU. It builds a
-    plan for each new shape, 0.1 to 0.4 s, and sampling has a new shape with every token. PyTorch's
-    own kernels build none."""
-    torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def checkpoint_activations(model: Any, context_fn: ContextFn | None = None) -> None:
-    """Enable gradient checkpointing, which is active in train mode; `context_fn` as in
-    `torch.utils.checkpoint`."""
-    # transformers renames the method during 5.x and warns about the old name.
-    enable = (
-        getattr(model, "activation_checkpointing_enable", None)
-        or model.gradient_checkpointing_enable
-    )
-    enable({"use_reentrant": False} | ({} if context_fn is None else {"context_fn": context_fn}))
-
-
-@torch.no_grad()
-def _check_head(policy: Policy) -> None:
-    """Raise UserError for an architecture whose logits are not `head(hidden)`: its
-    log-probabilities would be silently wrong."""
-    if policy.device.type == "meta":
-        return
-    ids = (
-        torch.arange(4, device=policy.device)[None]
-        % policy.model.config.get_text_config().vocab_size
-    )
-    expected = policy.model(input_ids=ids, use_cache=False).logits
-    actual = policy.head(policy.model.base_model(input_ids=ids, use_cache=False).last_hidden_state)
-    # transformers rounds logits to 16 bits
-    tolerance = 1e-3 if expected.dtype == torch.float32 else 2e-2
-    if not torch.allclose(expected.float(), actual.float(), rtol=tolerance, atol=tolerance):
-        name = type(policy.model).__name__
-        raise UserError(
-            f"policy: {name} transforms its logits after the output layer, which is not "
-            "supported: choose another model"
-        )
-
-
-def is_plain_linear(layer: nn.Module) -> bool:
-    """Return True for a linear layer whose output is `x W^T + b` and nothing else: no adapter, and
-    no hooks that see or change it."""
-    return type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks
-
-
-def float32_output(layer: nn.Module, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
-    """Return the layer's output for these hidden states without rounding it to 16 bits, as autocast
-    and 16-bit weights do: a logit of 20 would be rounded to a multiple of 1/8. The layer runs as a
-    module, with its hooks. One that is not a plain linear layer (an adapted one) computes as it
-    does by itself."""
-    with _Float32Linear(layer) if type(layer) is nn.Linear else nullcontext():
-        output: Tensor = layer(hidden)
-    return output
-
-
-class _Float32Linear(TorchFunctionMode):
-    """Compute the product with the weight of a linear layer by `float32_linear`."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is linear and args[1] is self.layer.weight:
-            return float32_linear(*args)
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put every submodule in eval mode inside the block, and restore each mode afterwards."""
-    modes = [(m, m.training) for m in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for m, training in modes:
-            m.training = training

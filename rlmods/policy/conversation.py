@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from rlmods.policy.text import TokenizerMixin, render, texts_of
+from rlmods.policy.chat_template import render
+from rlmods.policy.text import TokenizerMixin, texts_of
 from rlmods.types import Prompt
 
 Source = Literal["data", "policy", "environment"]

@@ -27,9 +27,10 @@ class CPULinear(nn.Linear):
     oneDNN."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if (packed := packed_weight(self)) is not None:
-            return packed_linear(x, packed, self.bias)
-        return cpu_linear(x, self.weight, self.bias)
+        packed = packed_weight(self)
+        if packed is None:
+            return cpu_linear(x, self.weight, self.bias)
+        return packed_linear(x, packed, self.bias)
 
 
 @contextmanager
@@ -60,19 +61,18 @@ def packed_dtypes(
     copies, given that of autocast."""
     if not _has_onednn():
         return {}
-    linear_layers = (x for x in network.modules() if isinstance(x, nn.Linear))
-    layers = (
-        x
-        for x in linear_layers
-        if isinstance(x, CPULinear) or (x is output_layer and type(x) is nn.Linear)
-    )
-    dtypes = {x: torch.float32 if x is output_layer else autocast or x.weight.dtype for x in layers}
-    found = (torch.float32, torch.bfloat16) if _has_bfloat16() else (torch.float32,)
-    return {
-        x: dtype
-        for x, dtype in dtypes.items()
-        if dtype in found and x.weight.dtype in (torch.float32, torch.bfloat16)
-    }
+    found = {torch.float32, torch.bfloat16} if _has_bfloat16() else {torch.float32}
+    dtypes: dict[nn.Linear, torch.dtype] = {}
+    for layer in network.modules():
+        if not isinstance(layer, nn.Linear):
+            continue
+        is_output = layer is output_layer and type(layer) is nn.Linear
+        if isinstance(layer, CPULinear) or is_output:
+            weight_dtype: torch.dtype = layer.weight.dtype
+            dtype = torch.float32 if layer is output_layer else autocast or weight_dtype
+            if dtype in found and weight_dtype in (torch.float32, torch.bfloat16):
+                dtypes[layer] = dtype
+    return dtypes
 
 
 def packed_weight(layer: nn.Module) -> Tensor | None:
@@ -104,9 +104,8 @@ def cpu_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not uses_onednn(x, weight):
         return linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    if torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)
-    ):
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         output: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
     else:
         output = _product(rows, weight, bias)
@@ -126,11 +125,8 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def _has_onednn() -> bool:
-    return (
-        _IS_X86
-        and bool(torch.backends.mkldnn.is_available())
-        and bool(torch.backends.mkldnn.enabled)
-    )  # type: ignore[no-untyped-call]
+    is_enabled = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled  # type: ignore[no-untyped-call]
+    return _IS_X86 and bool(is_enabled)
 
 
 def _has_bfloat16() -> bool:

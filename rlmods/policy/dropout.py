@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
+from transformers import PreTrainedConfig
 
 from rlmods.errors import UserError
 
@@ -16,29 +17,40 @@ JITTER = ("jitter_noise", "input_jitter_noise")
 disturbs log-probabilities as dropout does."""
 
 
-def _configs(model: Any) -> list[Any]:
-    return list({id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values())
+def _configs(model: nn.Module) -> list[PreTrainedConfig]:
+    """Return the different configurations of the model and its parts."""
+    found = {}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if config is not None:
+            found[id(config)] = config
+    return list(found.values())
 
 
-def disable_dropout(model: Any) -> list[dict[str, float]]:
+def _settings(module: nn.Module) -> list[str]:
+    """Return the names of a module's attributes that are probabilities of dropout."""
+    names = [k for k, v in vars(module).items() if isinstance(v, float) and "dropout" in k]
+    return [*names, "p"] if isinstance(module, nn.modules.dropout._DropoutNd) else names
+
+
+def _is_dropout(name: str, value: object) -> bool:
+    """Return True for a probability of dropout in a configuration."""
+    return isinstance(value, float) and (name.endswith(("dropout", "_pdrop")) or "dropout_" in name)
+
+
+def disable_dropout(model: nn.Module) -> list[dict[str, float]]:
     """Set dropout in modules, functional attributes and configurations, and router jitter, to 0;
     return the configurations' old values."""
-    original: list[dict[str, float]] = []
+    original = []
     for config in _configs(model):
-        names = [
-            n
-            for n, v in vars(config).items()
-            if isinstance(v, float) and (n.endswith(("dropout", "_pdrop")) or "dropout_" in n)
-        ]
-        original.append({n: getattr(config, n) for n in names})
-        for name in names:
+        values = {name: x for name, x in vars(config).items() if _is_dropout(name, x)}
+        original.append(values)
+        for name in values:
             setattr(config, name, 0.0)
     for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.p = 0.0
-        for name, value in vars(module).items():
-            if isinstance(value, float) and ("dropout" in name or name in JITTER):
-                setattr(module, name, 0.0)
+        jitter = [name for name in JITTER if isinstance(vars(module).get(name), float)]
+        for name in (*_settings(module), *jitter):
+            setattr(module, name, 0.0)
     return original
 
 
@@ -49,27 +61,19 @@ def set_dropout(network: Any, probability: float) -> None:
     Raises:
         UserError: the model has no dropout.
     """
-    places = 0
-    for module in network.model.modules():
-        names = [
-            name
-            for name, value in vars(module).items()
-            if isinstance(value, float) and "dropout" in name
-        ]
-        names += ["p"] * isinstance(module, nn.modules.dropout._DropoutNd)
-        places += len(names)
-        for name in names:
-            setattr(module, name, probability)
+    places = [(x, name) for x in network.model.modules() for name in _settings(x)]
     if not places:
         raise UserError(
             f"algo.dropout={probability}: {type(network.model).__name__} has no dropout: type "
             "algo.dropout=0"
         )
+    for module, name in places:
+        setattr(module, name, probability)
     network.training_dropout = probability
 
 
 @contextmanager
-def original_dropout(model: Any, original: list[dict[str, float]]) -> Iterator[None]:
+def original_dropout(model: nn.Module, original: list[dict[str, float]]) -> Iterator[None]:
     """Restore the configurations' dropout values, as returned by `disable_dropout`, inside the
     block."""
     pairs = list(zip(_configs(model), original, strict=True))

@@ -1,15 +1,27 @@
-"""Exported models: what transformers alone makes of them."""
+"""Check that an exported model loads and runs in transformers without this package."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from rlmods.errors import UserError
-from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain
+from rlmods.policy.files import (
+    NO_CODE,
+    NO_PICKLE,
+    check_configs,
+    explain,
+    is_classifier,
+    missing_weights,
+)
 
 MAX_BYTES = 8 * 2**30
 """Size of a model up to which `export_problem` loads it, while the trained one is in memory."""
@@ -47,20 +59,10 @@ def export_problem(folder: Path) -> str | None:
 
 @torch.no_grad()
 def _check(folder: Path) -> None:
-    from transformers import (
-        AutoConfig,
-        AutoModelForCausalLM,
-        AutoModelForSequenceClassification,
-        AutoTokenizer,
-    )
-
     check_configs(folder)
     try:
-        config = AutoConfig.from_pretrained(folder, **NO_CODE)
-        scores = any(
-            kind.endswith("ForSequenceClassification") for kind in config.architectures or ()
-        )
-        kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+        is_scalar = is_classifier(AutoConfig.from_pretrained(folder, **NO_CODE))
+        kind = AutoModelForSequenceClassification if is_scalar else AutoModelForCausalLM
         model, info = kind.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, **NO_CODE, **NO_PICKLE
         )
@@ -69,24 +71,25 @@ def _check(folder: Path) -> None:
         raise UserError(
             f"{folder}: transformers cannot load this model ({explain(error)})"
         ) from error
-    if broken := sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}):
-        raise UserError(f"{folder}: lacks weights ({', '.join(broken[:3])})")
+    missing = missing_weights(info)
+    if missing:
+        raise UserError(f"{folder}: lacks weights ({', '.join(missing[:3])})")
     encoded = tokenizer(QUESTION, return_tensors="pt")
     inputs = {name: encoded[name] for name in ("input_ids", "attention_mask")}
-    if scores:
+    if is_scalar:
         outputs = model(**inputs).logits
     else:
-        options = {
-            "max_new_tokens": NUM_TOKENS,
-            "do_sample": False,
-            "return_dict_in_generate": True,
-            "output_logits": True,
-        }
-        outputs = torch.stack(
-            model.generate(**inputs, **options, pad_token_id=tokenizer.pad_token_id).logits
+        generated = model.generate(
+            **inputs,
+            max_new_tokens=NUM_TOKENS,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_logits=True,
+            pad_token_id=tokenizer.pad_token_id,
         )
+        outputs = torch.stack(generated.logits)
     if not bool(torch.isfinite(outputs).all()):
         raise UserError(
-            f"{folder}: the {'scores' if scores else 'logits'} of this model are not finite: "
+            f"{folder}: the {'scores' if is_scalar else 'logits'} of this model are not finite: "
             "training has diverged"
         )

@@ -4,10 +4,14 @@ as safetensors."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlmods.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 NO_CODE = {"trust_remote_code": False}
 """Options of every `from_pretrained`. By default transformers asks on the terminal whether to run
@@ -20,7 +24,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-        UserError: it is broken, or no object.
+        UserError: it is broken, or not an object.
     """
     try:
         content = json.loads(path.read_bytes())
@@ -35,22 +39,33 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_configs(source: str | Path) -> None:
-    """Check the JSON files of a model folder, of which transformers raises almost any error; do
-    nothing for a hub name.
+    """Check the JSON files of a model folder. Transformers raises almost any error for a broken
+    one. Do nothing for a hub name.
 
     Raises:
         UserError: as `read_config`.
     """
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
-        if (path := Path(source).expanduser() / name).is_file():
+        path = Path(source).expanduser() / name
+        if path.is_file():
             read_config(path)
+
+
+def is_classifier(config: PreTrainedConfig) -> bool:
+    """Return True for the configuration of a reward model."""
+    names = config.architectures or ()
+    return any(name.endswith("ForSequenceClassification") for name in names)
+
+
+def missing_weights(info: Mapping[str, Any]) -> list[str]:
+    """Return the names of weights that a model's files lack or have in another shape, given
+    transformers' loading info."""
+    return sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
 
 
 def explain(error: BaseException) -> str:
     """Return why a model cannot be loaded, on one line."""
     text = str(error).strip()
-    return (
-        "it needs code of its own, which is never executed"
-        if "trust_remote_code" in text
-        else (text.splitlines() or [type(error).__name__])[0]
-    )
+    if "trust_remote_code" in text:
+        return "it needs code of its own, which is never executed"
+    return (text.splitlines() or [type(error).__name__])[0]

@@ -18,14 +18,14 @@ def fingerprint(network: nn.Module) -> str:
 
     Empty on the meta device, where parameters have no values, unless these are in files that have
     not been read (`defer_loading`)."""
-    digest, stored = hashlib.blake2b(digest_size=8), first_values(network, NUM_VALUES)
+    digest = hashlib.blake2b(digest_size=8)
+    stored = first_values(network, NUM_VALUES)
     for parameter in network.parameters():
-        if parameter.is_meta and id(parameter) not in stored:
+        if id(parameter) in stored:
+            values = stored[id(parameter)]
+        elif parameter.is_meta:
             return ""
-        values = (
-            stored[id(parameter)]
-            if id(parameter) in stored
-            else parameter.detach().flatten()[:NUM_VALUES]
-        )
+        else:
+            values = parameter.detach().flatten()[:NUM_VALUES]
         digest.update(values.float().cpu().numpy().tobytes())
     return digest.hexdigest()

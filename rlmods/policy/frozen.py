@@ -35,22 +35,18 @@ class FrozenModel:
             student's.
         """
         if (self.name is None) == (self.policy is None):
-            advice = (
-                f"type {group}.name=HUB_NAME_OR_DIRECTORY_OR_RUN, or +policy@{group}.policy=OPTION"
-            )
-            raise UserError(f"{group}={type(self).__name__.lower()} needs one model: {advice}")
-        try:
-            network = (
-                load(exported(str(self.name)), dtype=self.dtype)
-                if self.policy is None
-                else self.policy()
-            )
-        except UserError as error:
             raise UserError(
-                f"{group}.name={self.name}: {error}"
-                if self.policy is None
-                else f"{group}.policy: {error}"
-            ) from error
+                f"{group}={type(self).__name__.lower()} needs one model: type "
+                f"{group}.name=HUB_NAME_OR_DIRECTORY_OR_RUN, or +policy@{group}.policy=OPTION"
+            )
+        try:
+            if self.policy is None:
+                network = load(exported(str(self.name)), dtype=self.dtype)
+            else:
+                network = self.policy()
+        except UserError as error:
+            setting = f"name={self.name}" if self.policy is None else "policy"
+            raise UserError(f"{group}.{setting}: {error}") from error
         check_vocabulary(network, student, group)
         return network.merged().requires_grad_(False).eval()
 

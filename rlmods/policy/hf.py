@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from rlmods.distributed import deferred
 from rlmods.errors import UserError
 from rlmods.policy.adapted import ADAPTER_CONFIG, base_model_name, load_adapter
 from rlmods.policy.base import Policy
-from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain
+from rlmods.policy.chat_template import eos_ids, set_template_kwargs
+from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain, is_classifier
 from rlmods.policy.quantization import quantization_config
-from rlmods.policy.text import eos_ids, set_template_kwargs
 from rlmods.run.hub import check_hub
 
 
@@ -66,18 +67,18 @@ class HuggingFace:
                 "policy=hf needs a model: policy.name=HUB_NAME, policy.name=DIRECTORY or "
                 "policy.name=RUN"
             )
-        options: dict[str, Any] = {} if self.revision is None else {"revision": self.revision}
-        options |= {
-            "dtype": self.dtype,
-            "attention": self.attention,
-            "checkpointing": self.gradient_checkpointing,
-        }
-        options |= {
-            "chat_template_kwargs": self.chat_template_kwargs,
-            "allow_pickle": self.allow_pickle,
-        }
+        options = {} if self.revision is None else {"revision": self.revision}
         try:
-            policy = load(exported(self.name), quantization=self.quantization, **options)
+            policy = load(
+                exported(self.name),
+                dtype=self.dtype,
+                attention=self.attention,
+                checkpointing=self.gradient_checkpointing,
+                quantization=self.quantization,
+                chat_template_kwargs=self.chat_template_kwargs,
+                allow_pickle=self.allow_pickle,
+                **options,
+            )
         except UserError as error:
             raise UserError(f"policy.name={self.name}: {error}") from error
         policy.control_tokens_in_data = self.control_tokens_in_data
@@ -95,18 +96,17 @@ def exported(source: str | Path) -> str | Path:
         raise UserError(
             f"{str(source)!r}: no such directory; type a hub name, a directory or a run"
         )
-    if (
-        (run / "export").is_dir()
-        and not (run / "config.yaml").is_file()
-        and not (run / "config.json").is_file()
-    ):
+    is_model = (run / "config.json").is_file()
+    is_run = (run / "config.yaml").is_file()
+    has_export = (run / "export").is_dir()
+    if is_model or not (is_run or has_export):
+        return source
+    if not is_run:
         raise UserError(
             f"{source}: this run has no config.yaml: type {source}/export for its model "
             "alone, or give another run"
         )
-    if not (run / "config.yaml").is_file() or (run / "config.json").is_file():
-        return source
-    if not (run / "export").is_dir():
+    if not has_export:
         raise UserError(
             f"{source}: this run has no export/ yet: let it finish, or type the name of a model"
         )
@@ -122,7 +122,7 @@ def load(
     quantization: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     allow_pickle: bool = False,
-    **options: Any,
+    **options: str,
 ) -> Policy:
     """Load a `Policy` from a hub name or directory, with an adapter if the directory holds one.
     Inside `torch.device("meta")` weights are not read, and inside `defer_loading` they are read
@@ -132,144 +132,129 @@ def load(
         UserError: the model does not exist, is not a causal language model, lacks weights, or does
         not support `attention`.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
     if dtype not in ("float32", "bfloat16", "float16"):
         raise UserError(f"policy.dtype={dtype}: type policy.dtype=float32 or policy.dtype=bfloat16")
     check_configs(name)
     check_hub(name)
-    settings: dict[str, Any]
-    if (Path(name).expanduser() / ADAPTER_CONFIG).is_file():
-        settings = {
-            "dtype": dtype,
-            "attention": attention,
-            "checkpointing": checkpointing,
-            "quantization": quantization,
+    source = _Source(name, dtype, attention, checkpointing, quantization, allow_pickle, options)
+    folder = Path(name).expanduser()
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return source.load(chat_template_kwargs)
+    # some trainers save the tokenizer with the adapter
+    has_tokenizer = (folder / "tokenizer_config.json").is_file()
+    base = replace(source, name=base_model_name(folder))
+    check_configs(base.name)
+    check_hub(base.name)
+    policy = base.load(None if has_tokenizer else chat_template_kwargs)
+    if has_tokenizer:
+        policy.tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
+        set_template_kwargs(policy.tokenizer, chat_template_kwargs or {})
+        policy.eos_ids = eos_ids(policy.model, policy.tokenizer)
+    return load_adapter(folder, policy)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A model in the files of transformers, and the settings of its network."""
+
+    name: str | Path
+    dtype: str
+    attention: str | None
+    checkpointing: bool
+    quantization: str | None
+    allow_pickle: bool
+    options: Mapping[str, str]
+    """Further arguments of `from_pretrained`."""
+
+    def load(self, chat_template_kwargs: Mapping[str, Any] | None) -> Policy:
+        """Load tokenizer and network.
+
+        Raises:
+            UserError: as `rlmods.policy.hf.load`.
+        """
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.name, **NO_CODE, **self.options)
+            config = AutoConfig.from_pretrained(self.name, **NO_CODE, **self.options)
+            if is_classifier(config):
+                raise UserError(
+                    f"{str(self.name)!r} is a reward model, which cannot generate text; type a "
+                    "policy's run or model"
+                )
+            set_template_kwargs(tokenizer, chat_template_kwargs or {})
+            return self._network(config, tokenizer)
+        except (OSError, ValueError, ImportError) as error:
+            raise UserError(f"{str(self.name)!r} {self._problem(error)}") from error
+
+    def _network(self, config: Any, tokenizer: Any) -> Policy:
+        settings: dict[str, Any] = {
+            "dtype": getattr(torch, self.dtype),
+            "attn_implementation": self.attention,
         }
-        return _load_with_adapter(
-            Path(name).expanduser(),
-            chat_template_kwargs,
-            **settings,
-            allow_pickle=allow_pickle,
-            **options,
-        )
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **NO_CODE, **options)
-        config = AutoConfig.from_pretrained(name, **NO_CODE, **options)
-        if any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ()):
-            raise UserError(
-                f"{str(name)!r} is a reward model, which cannot generate text; type a "
-                "policy's run or model"
+        quantized = dict(settings)
+        if self.quantization is not None:
+            quantized["quantization_config"] = quantization_config(
+                self.quantization, settings["dtype"]
             )
-        set_template_kwargs(tokenizer, chat_template_kwargs or {})
-        settings = {
-            "dtype": getattr(torch, dtype),
-            "attn_implementation": attention,
-            "output_loading_info": True,
-        }
-        weights = {} if allow_pickle else NO_PICKLE
-        if quantization is not None:
-            settings["quantization_config"] = quantization_config(quantization, settings["dtype"])
         if torch.get_default_device().type == "meta":
-            settings.pop("output_loading_info")
-            policy = Policy(
-                AutoModelForCausalLM.from_config(config, **settings),
-                tokenizer,
-                gradient_checkpointing=checkpointing,
-            )
-            policy.in_files = quantization is None and not policy.is_mixture
+            policy = self._policy(AutoModelForCausalLM.from_config(config, **quantized), tokenizer)
+            policy.in_files = self.quantization is None and not policy.is_mixture
             return policy
-        whole = ""
+        problem = ""
         if deferred.is_enabled():
             try:
-                return _build_deferred(
-                    str(name), config, tokenizer, settings, options, checkpointing
-                )
+                return self._deferred(config, tokenizer, settings)
             except deferred.CannotDeferError as error:
-                whole = str(error)
-        model, info = AutoModelForCausalLM.from_pretrained(
-            name, **settings, **weights, **NO_CODE, **options
+                problem = str(error)
+        if not self.allow_pickle:
+            quantized |= NO_PICKLE
+        network, info = AutoModelForCausalLM.from_pretrained(
+            self.name, output_loading_info=True, **quantized, **NO_CODE, **self.options
         )
-    except (OSError, ValueError, ImportError) as error:
-        reason = explain(error)
-        if not allow_pickle and "safetensors" in reason:
+        missing = sorted(info["missing_keys"])
+        if missing:
             raise UserError(
-                f"{str(name)!r} has no weights as safetensors: if you trust it, type "
-                "policy.allow_pickle=true"
-            ) from error
-        if attention is not None and "attention" in reason.lower():
-            why = reason.split(". ")[0]
-            raise UserError(
-                f"{str(name)!r} cannot run with policy.attention={attention} ({why}): type "
-                "policy.attention=eager"
-            ) from error
-        if "couldn't connect" in reason.lower():
-            where = (
-                "the Hugging Face Hub cannot be reached, and its cache on this machine has no "
-                "such model"
+                f"{str(self.name)!r} lacks weights ({', '.join(missing[:3])}), which would be "
+                "random: type another model"
             )
-            raise UserError(
-                f"{str(name)!r} cannot be loaded: {where}; connect, or type a directory or a run"
-            ) from error
-        raise UserError(
-            f"{str(name)!r} cannot be loaded ({reason}); type a hub name, a directory or a run"
-        ) from error
-    if info["missing_keys"]:
-        missing = ", ".join(sorted(info["missing_keys"])[:3])
-        raise UserError(
-            f"{str(name)!r} lacks weights ({missing}), which would be random: type another model"
-        )
-    if whole:
-        rank_zero_warn(
-            f"{str(name)!r}: every rank loads all weights into CPU memory before it keeps its "
-            f"shard ({whole})"
-        )
-    return Policy(model, tokenizer, gradient_checkpointing=checkpointing)
+        if problem:
+            rank_zero_warn(
+                f"{str(self.name)!r}: every rank loads all weights into CPU memory before it keeps "
+                f"its shard ({problem})"
+            )
+        return self._policy(network, tokenizer)
 
+    def _policy(self, network: Any, tokenizer: Any) -> Policy:
+        return Policy(network, tokenizer, gradient_checkpointing=self.checkpointing)
 
-def _load_with_adapter(
-    folder: Path, chat_template_kwargs: Mapping[str, Any] | None, **settings: Any
-) -> Policy:
-    """Load the base model of an adapter, and the adapter. `settings`: those of `load` for the
-    base."""
-    from transformers import AutoTokenizer
+    def _deferred(self, config: Any, tokenizer: Any, settings: Mapping[str, Any]) -> Policy:
+        """Return the policy without weights, which are read after it is sharded.
 
-    # some trainers save the tokenizer with the adapter
-    own_tokenizer = (folder / "tokenizer_config.json").is_file()
-    base = load(
-        base_model_name(folder),
-        chat_template_kwargs=None if own_tokenizer else chat_template_kwargs,
-        **settings,
-    )
-    if own_tokenizer:
-        base.tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
-        set_template_kwargs(base.tokenizer, chat_template_kwargs or {})
-        base.eos_ids = eos_ids(base.model, base.tokenizer)
-    return load_adapter(folder, base)
+        Raises:
+            CannotDeferError: its weights cannot be read by shards.
+        """
+        if self.quantization is not None:
+            raise deferred.CannotDeferError("policy.quantization is set")
+        network = deferred.build(str(self.name), config, settings, self.options)
+        policy = self._policy(network, tokenizer)
+        if policy.is_mixture:
+            raise deferred.CannotDeferError("it is a mixture of experts")
+        policy.in_files = True
+        return policy
 
-
-def _build_deferred(
-    name: str,
-    config: Any,
-    tokenizer: Any,
-    settings: Mapping[str, Any],
-    options: Mapping[str, Any],
-    checkpointing: bool,
-) -> Policy:
-    """Return the policy without weights, which are read after it is sharded.
-
-    Raises:
-        CannotDeferError: its weights cannot be read by shards.
-    """
-    if "quantization_config" in settings:
-        raise deferred.CannotDeferError("policy.quantization is set")
-    network = {key: settings[key] for key in ("dtype", "attn_implementation")}
-    policy = Policy(
-        deferred.build(name, config, network, options),
-        tokenizer,
-        gradient_checkpointing=checkpointing,
-    )
-    if policy.is_mixture:
-        raise deferred.CannotDeferError("it is a mixture of experts")
-    policy.in_files = True
-    return policy
+    def _problem(self, error: Exception) -> str:
+        """Return why the model cannot be loaded, and what to type instead."""
+        reason = explain(error)
+        if not self.allow_pickle and "safetensors" in reason:
+            return "has no weights as safetensors: if you trust it, type policy.allow_pickle=true"
+        if self.attention is not None and "attention" in reason.lower():
+            why = reason.split(". ")[0]
+            return (
+                f"cannot run with policy.attention={self.attention} ({why}): type "
+                "policy.attention=eager"
+            )
+        if "couldn't connect" in reason.lower():
+            return (
+                "cannot be loaded: the Hugging Face Hub cannot be reached, and its cache on this "
+                "machine has no such model; connect, or type a directory or a run"
+            )
+        return f"cannot be loaded ({reason}); type a hub name, a directory or a run"

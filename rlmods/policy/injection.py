@@ -4,15 +4,18 @@ active one."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from rlmods.distributed.deferred import cpu_placeholders, read
 from rlmods.errors import UserError
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
 
 
 def require_peft(feature: str) -> None:
@@ -25,13 +28,14 @@ def require_peft(feature: str) -> None:
         raise UserError(f"{feature} needs peft: pip install 'rlmods[lora]'")
 
 
-def inject(model: Any, config: Any, name: str) -> None:
+def inject(model: Any, config: LoraConfig, name: str) -> None:
     """Add an adapter to the network, make it the active one and freeze everything else.
 
     Raises:
         UserError: peft rejects the configuration.
     """
     from peft import inject_adapter_in_model
+    from peft.utils import ModulesToSaveWrapper
 
     # peft creates adapters on the device of the base
     with cpu_placeholders(model), warnings.catch_warnings():
@@ -42,9 +46,9 @@ def inject(model: Any, config: Any, name: str) -> None:
             inject_adapter_in_model(config, model, name)
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(f"adapter: {' '.join(str(error).split())}") from error
-    for module in adapter_modules(model):
-        if name in (copies := getattr(module, "modules_to_save", {})):
-            read(copies[name])  # the adapter's own weights, which loading an adapter changes
+    for module in model.modules():
+        if isinstance(module, ModulesToSaveWrapper) and name in module.modules_to_save:
+            read(module.modules_to_save[name])  # own weights, which loading an adapter changes
 
 
 def adapted_layers(model: Any) -> dict[str, Any]:
@@ -76,8 +80,8 @@ def adapter_modules(model: Any) -> list[Any]:
 
 @contextmanager
 def active_adapter(model: Any, name: str) -> Iterator[None]:
-    """Select the adapter used by forward inside the block. peft's own `set_adapter` would also
-    change `requires_grad`."""
+    """Select the adapter used by forward inside the block. peft's `set_adapter` would also change
+    `requires_grad`, which sharding and the optimizer have read."""
     modules = adapter_modules(model)
     previous = [module._active_adapter for module in modules]
     try:
@@ -93,48 +97,54 @@ def unadapted_linears(model: Any) -> set[str]:
     """Return the names of the linear layers without an adapter, except the output layer."""
     from transformers.pytorch_utils import Conv1D
 
-    head, layers = model.get_output_embeddings(), tuple(adapted_layers(model))
-    linears = {
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and module is not head
-    }
-    return (
-        {name for name in linears if not name.startswith(tuple(f"{layer}." for layer in layers))}
-        if layers
-        else linears
-    )
+    head = model.get_output_embeddings()
+    adapted = tuple(f"{layer}." for layer in adapted_layers(model))
+    linears = set()
+    for name, module in model.named_modules():
+        is_other_linear = isinstance(module, nn.Linear | Conv1D) and module is not head
+        if is_other_linear and not name.startswith(adapted):
+            linears.add(name)
+    return linears
 
 
-def check_module_names(model: Any, config: Any) -> None:
+def check_module_names(model: Any, config: LoraConfig) -> None:
     """Check `target_modules` and `modules_to_save` of a `peft.LoraConfig`.
 
     Raises:
         UserError: a name matches no module, or a module shares its weight with another one.
     """
+    targets = config.target_modules
+    if targets is not None and not isinstance(targets, str):
+        _check_names(model, "targets", targets)
+    _check_names(model, "modules_to_save", config.modules_to_save or ())
+
+
+def _check_names(model: Any, setting: str, names: Iterable[str]) -> None:
+    modules = [name for name, _ in model.named_modules()]
+    shared = _sharing_modules(model)
+    for name in names:
+        matches = [x for x in modules if x == name or x.endswith(f".{name}")]
+        if not matches:
+            known = sorted({linear.rpartition(".")[2] for linear in unadapted_linears(model)})
+            raise UserError(
+                f"adapter.{setting}: the model has no {name}; its linear layers are "
+                f"{', '.join(known)}"
+            )
+        for match in matches:
+            if match in shared:
+                raise UserError(
+                    f"adapter.{setting}: {' and '.join(shared[match])} share one weight, which "
+                    f"cannot be adapted: remove {name}"
+                )
+
+
+def _sharing_modules(model: Any) -> dict[str, list[str]]:
+    """Return, for each module that shares a parameter, the modules that do."""
     users: dict[int, list[str]] = {}
     for name, x in model.named_parameters(remove_duplicate=False):
         users.setdefault(id(x), []).append(name.rpartition(".")[0])
-    shared = {name: names for names in users.values() if len(names) > 1 for name in names}
-    for key, requested in (
-        ("targets", config.target_modules),
-        ("modules_to_save", config.modules_to_save or ()),
-    ):
-        for name in () if isinstance(requested, str) else requested:
-            matches = [
-                module
-                for module, _ in model.named_modules()
-                if module == name or module.endswith(f".{name}")
-            ]
-            if not matches:
-                known = ", ".join(
-                    sorted({linear.rpartition(".")[2] for linear in unadapted_linears(model)})
-                )
-                raise UserError(
-                    f"adapter.{key}: the model has no {name}; its linear layers are {known}"
-                )
-            if tied := [module for module in matches if module in shared]:
-                raise UserError(
-                    f"adapter.{key}: {' and '.join(shared[tied[0]])} share one weight, which "
-                    f"cannot be adapted: remove {name}"
-                )
+    shared = {}
+    for names in users.values():
+        if len(names) > 1:
+            shared.update(dict.fromkeys(names, names))
+    return shared

@@ -107,12 +107,14 @@ class _LinearLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         exact = is_exact(hidden, weight)
         dtype = torch.promote_types(weight.dtype, torch.float32)
-        log_z, entropy, logprobs = (
-            torch.empty(len(hidden), dtype=dtype, device=hidden.device) for _ in range(3)
-        )
+        log_z = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
+        entropy = torch.empty_like(log_z)
+        logprobs = torch.empty_like(log_z)
+        size = logits_per_chunk(hidden.device.type) // len(weight)
         with torch.autocast(hidden.device.type, enabled=False):
-            states, matrix = hidden.to(dtype), weight.to(dtype)
-            for rows in _chunks(len(hidden), logits_per_chunk(hidden.device.type) // len(weight)):
+            states = hidden.to(dtype)
+            matrix = weight.to(dtype)
+            for rows in _chunks(len(hidden), size):
                 logits = _logits(states[rows], matrix, bias, transform, exact)
                 highest = logits.amax(-1, keepdim=True)
                 probabilities = logits.sub_(highest).exp()
@@ -122,12 +124,11 @@ class _LinearLogprobs(torch.autograd.Function):
                 entropy[rows] = log_total - probabilities.mul_(logits).sum(-1) / total
                 log_z[rows] = log_total + highest.squeeze(-1)
         ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy)
-        ctx.transform, ctx.exact, ctx.entropy_gradient = transform, exact, entropy_gradient
-        ctx.factors = (
-            dtype
-            if exact or torch.bfloat16 not in (weight.dtype, autocast_dtype(hidden))
-            else torch.bfloat16
-        )
+        ctx.transform = transform
+        ctx.exact = exact
+        ctx.entropy_gradient = entropy_gradient
+        is_16_bit = torch.bfloat16 in (weight.dtype, autocast_dtype(hidden))
+        ctx.factors = torch.bfloat16 if is_16_bit and not exact else dtype
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
@@ -137,33 +138,29 @@ class _LinearLogprobs(torch.autograd.Function):
     def backward(ctx: Any, of_logprobs: Tensor, of_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        states, factor = hidden.to(log_z.dtype), -of_logprobs[:, None]
+        states = hidden.to(log_z.dtype)
         states_factor = states.to(ctx.factors)
+        factor = -of_logprobs[:, None]
         d_hidden = torch.zeros_like(states) if needs_hidden else None
         d_weight = torch.empty_like(weight) if needs_weight else None
         d_bias = torch.empty_like(bias) if needs_bias else None
         # Half as many logits as in forward, as their gradient is in memory too.
-        for words in _chunks(
-            len(weight), logits_per_chunk(hidden.device.type) // 2 // max(1, len(hidden))
-        ):
+        size = logits_per_chunk(hidden.device.type) // 2 // max(1, len(hidden))
+        for words in _chunks(len(weight), size):
             matrix = weight[words].to(log_z.dtype)
-            logits = _logits(
-                states, matrix, None if bias is None else bias[words], ctx.transform, ctx.exact
-            )
-            needs_logits = ctx.entropy_gradient or ctx.transform.cap
-            gradient = (
-                logits - log_z[:, None] if needs_logits else logits.sub_(log_z[:, None])
-            ).exp_()
+            part = None if bias is None else bias[words]
+            logits = _logits(states, matrix, part, ctx.transform, ctx.exact)
+            if ctx.entropy_gradient or ctx.transform.cap:
+                gradient = (logits - log_z[:, None]).exp_()
+            else:  # the logits are not read again
+                gradient = logits.sub_(log_z[:, None]).exp_()
             if ctx.entropy_gradient:
                 gradient.mul_(factor - of_entropy[:, None] * (logits - (log_z - entropy)[:, None]))
             else:
                 gradient.mul_(factor)
             is_here = (targets >= words.start) & (targets < words.stop)
-            gradient.scatter_add_(
-                -1,
-                torch.where(is_here, targets - words.start, 0)[:, None],
-                torch.where(is_here, of_logprobs, 0.0)[:, None],
-            )
+            index = torch.where(is_here, targets - words.start, 0)[:, None]
+            gradient.scatter_add_(-1, index, torch.where(is_here, of_logprobs, 0.0)[:, None])
             ctx.transform.backward_(gradient, logits)
             if d_bias is not None:
                 d_bias[words] = gradient.sum(0)
@@ -172,14 +169,9 @@ class _LinearLogprobs(torch.autograd.Function):
                 d_hidden += _product(gradient, matrix.to(ctx.factors), ctx.exact)
             if d_weight is not None:
                 d_weight[words] = _product(gradient.t(), states_factor, ctx.exact)
-        return (
-            None if d_hidden is None else d_hidden.to(hidden.dtype),
-            d_weight,
-            d_bias,
-            None,
-            None,
-            None,
-        )
+        if d_hidden is not None:
+            d_hidden = d_hidden.to(hidden.dtype)
+        return d_hidden, d_weight, d_bias, None, None, None
 
 
 def _chunks(count: int, size: int) -> list[slice]:

@@ -41,18 +41,18 @@ def dequantized_state(model: Any, state: Mapping[str, Tensor]) -> Mapping[str, T
     """Return the state of a model with its quantized weights dequantized; `state` itself if none is
     quantized."""
     for name, module in model.named_modules():
+        if "base_layer" in module._modules:  # an adapter, which shows the weight of its base
+            continue
         weight: Any = getattr(module, "weight", None)
-        if type(weight).__name__ in ("Params4bit", "Int8Params"):
-            from peft.utils.integrations import dequantize_module_weight
+        if type(weight).__name__ not in ("Params4bit", "Int8Params"):
+            continue
+        from peft.utils.integrations import dequantize_module_weight
 
-            if getattr(getattr(module, "state", None), "SCB", weight) is None:
-                module.state.SCB = weight.SCB  # bitsandbytes sets it in the first forward
-            state = {
-                key: x
-                for key, x in state.items()
-                if not key.startswith(f"{name}.weight") and key != f"{name}.SCB"
-            }
-            state[f"{name}.weight"] = dequantize_module_weight(module)
+        if type(weight).__name__ == "Int8Params" and module.state.SCB is None:
+            module.state.SCB = weight.SCB  # bitsandbytes sets it in the first forward
+        quantized = (f"{name}.weight", f"{name}.SCB")
+        state = {key: x for key, x in state.items() if not key.startswith(quantized)}
+        state[f"{name}.weight"] = dequantize_module_weight(module)
     return state
 
 
@@ -60,15 +60,15 @@ def dequantized_state(model: Any, state: Mapping[str, Tensor]) -> Mapping[str, T
 def without_quantization_config(model: Any) -> Iterator[None]:
     """Remove the model's quantization settings inside the block, so that it is saved as an ordinary
     model."""
-    quantizer, config = (
-        getattr(model, "hf_quantizer", None),
-        getattr(model.config, "quantization_config", None),
-    )
-    if config is not None:
-        model.hf_quantizer = None
-        del model.config.quantization_config
+    config = getattr(model.config, "quantization_config", None)
+    if config is None:
+        yield
+        return
+    quantizer = model.hf_quantizer
+    model.hf_quantizer = None
+    del model.config.quantization_config
     try:
         yield
     finally:
-        if config is not None:
-            model.hf_quantizer, model.config.quantization_config = quantizer, config
+        model.hf_quantizer = quantizer
+        model.config.quantization_config = config

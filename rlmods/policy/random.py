@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
@@ -37,8 +38,6 @@ class Random:
 
     def __call__(self) -> Policy:
         """Initialise the policy, from the global generator."""
-        from transformers import AutoModelForCausalLM
-
         if (self.name is None) == (self.policy is None):
             raise UserError(
                 "policy=random needs one model: type "
@@ -58,26 +57,25 @@ class Random:
         network.eval()
         return Policy(network, model.tokenizer, gradient_checkpointing=self.gradient_checkpointing)
 
-    def resize(self, config: object) -> object:
+    def resize(self, config: PreTrainedConfig) -> PreTrainedConfig:
         """Return a copy of a Hugging Face configuration with the sizes of this model."""
         config = copy.deepcopy(config)
-        text = config.get_text_config()  # type: ignore[attr-defined]
+        text = config.get_text_config()
+        old = text.to_dict()
         if self.num_layers is not None:
             text.num_hidden_layers = self.num_layers
-            if getattr(text, "layer_types", None) is not None:
+            if old.get("layer_types") is not None:
                 text.layer_types = list(text.layer_types)[: self.num_layers]
         if self.hidden_size is not None:
-            old = text.hidden_size
-            head_size = getattr(text, "head_dim", None) or old // text.num_attention_heads
-            heads_per_key = text.num_attention_heads // (
-                getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-            )
+            width = text.hidden_size
+            heads = text.num_attention_heads
+            head_size = old.get("head_dim") or width // heads
+            heads_per_key = heads // (old.get("num_key_value_heads") or heads)
+            num_keys = max(1, self.hidden_size // head_size // heads_per_key)
             text.hidden_size = self.hidden_size
-            text.num_attention_heads = max(
-                heads_per_key, self.hidden_size // head_size // heads_per_key * heads_per_key
-            )
-            text.num_key_value_heads = text.num_attention_heads // heads_per_key
-            if getattr(text, "intermediate_size", None) is not None:
-                text.intermediate_size = text.intermediate_size * self.hidden_size // old
+            text.num_attention_heads = num_keys * heads_per_key
+            text.num_key_value_heads = num_keys
+            if old.get("intermediate_size") is not None:
+                text.intermediate_size = text.intermediate_size * self.hidden_size // width
             text.head_dim = head_size
         return config

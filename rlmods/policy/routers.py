@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
 
 from rlmods.types import RoutedExperts, TokenInts
 
@@ -35,6 +36,12 @@ class RouterTrace:
         layers = torch.stack([self.live[layer] for layer in sorted(self.live)], 1)
         return layers.to(torch.int16).view(*tokens.shape, len(self.live), -1)
 
+    def stack_logits(self) -> tuple[Tensor, ...] | None:
+        """Return the logits of all layers, None if they were not recorded."""
+        if self.logits is None:
+            return None
+        return tuple(self.logits[layer] for layer in sorted(self.logits))
+
 
 class Routers:
     """The routers of a model, by layer: modules that return logits [tokens, E], gating weights and
@@ -47,8 +54,10 @@ class Routers:
 
     def __init__(self, model: nn.Module) -> None:
         self.active_trace: RouterTrace | None = None
-        self.num_experts, self.num_chosen = 0, 0
-        """E and k."""
+        self.num_experts = 0
+        """E"""
+        self.num_chosen = 0
+        """k"""
         kinds = _router_classes(model)
         self.modules = [module for module in model.modules() if isinstance(module, kinds)]
         hooks = [
@@ -71,10 +80,10 @@ class Routers:
 
     def unrecorded_experts(self, tokens: TokenInts) -> RoutedExperts | None:
         """Return -1 (not recorded) for every token, layer and choice; None for a dense model."""
+        if not self.modules:
+            return None
         shape = (*tokens.shape, len(self.modules), self.num_chosen)
-        return (
-            torch.full(shape, -1, dtype=torch.int16, device=tokens.device) if self.modules else None
-        )
+        return torch.full(shape, -1, dtype=torch.int16, device=tokens.device)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of the routers, without those of the experts."""
@@ -123,10 +132,8 @@ class Routers:
     def _probe(self, model: Any) -> bool:
         """Return True if every router can be recorded and replayed: it uses given experts instead
         of its own, with weights above 0."""
-        ids = (
-            torch.arange(4, device=next(model.parameters()).device)[None]
-            % model.config.get_text_config().vocab_size
-        )
+        device = next(model.parameters()).device
+        ids = torch.arange(4, device=device)[None] % model.config.get_text_config().vocab_size
         if ids.is_meta:  # no values to compare
             return True
 
@@ -138,13 +145,15 @@ class Routers:
         live = run()
         if len(live.live) < len(self.modules) or not live.logits:
             return False
-        self.num_experts, self.num_chosen = live.logits[0].shape[-1], live.live[0].shape[-1]
+        self.num_experts = live.logits[0].shape[-1]
+        self.num_chosen = live.live[0].shape[-1]
         routed_experts = (live.stack_live(ids) + 1) % self.num_experts
         used = run(routed_experts).used
-        return all(
-            bool((used[i][1] == routed_experts[0, :, i]).all() and (used[i][0] > 0).all())
-            for i in range(len(self.modules))
-        )
+        for i in range(len(self.modules)):
+            weights, experts = used[i]
+            if not bool((experts == routed_experts[0, :, i]).all() and (weights > 0).all()):
+                return False
+        return True
 
 
 class RouterReplay:
@@ -152,7 +161,9 @@ class RouterReplay:
     twice."""
 
     def __init__(self, routers: Routers, trace: RouterTrace | None) -> None:
-        self.routers, self.trace, self.previous = routers, trace, list[RouterTrace | None]()
+        self.routers = routers
+        self.trace = trace
+        self.previous: list[RouterTrace | None] = []
 
     def __enter__(self) -> None:
         self.previous.append(self.routers.active_trace)
@@ -168,7 +179,8 @@ class ForceExperts(TorchFunctionMode):
 
     def __init__(self, experts: Int[Tensor, "S k"], num_experts: int) -> None:
         super().__init__()
-        self.experts, self.num_experts = experts, num_experts
+        self.experts = experts
+        self.num_experts = num_experts
 
     def __torch_function__(
         self,
@@ -179,7 +191,8 @@ class ForceExperts(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in (torch.topk, Tensor.topk):
-            scores, k = args[0], args[1] if len(args) > 1 else kwargs["k"]
+            scores = args[0]
+            k = args[1] if len(args) > 1 else kwargs["k"]
             if scores.shape == (len(self.experts), self.num_experts) and k == self.experts.shape[1]:
                 return torch.return_types.topk((scores.gather(-1, self.experts), self.experts))
         return func(*args, **kwargs)
@@ -187,28 +200,26 @@ class ForceExperts(TorchFunctionMode):
 
 def _is_supported(output: Any) -> bool:
     """Return True for a router's output of the form (logits, weights, experts)."""
-    if not (
-        isinstance(output, tuple)
-        and len(output) == 3
-        and all(isinstance(x, Tensor) and x.ndim == 2 for x in output)
-    ):
+    if not isinstance(output, tuple) or len(output) != 3:
+        return False
+    if not all(isinstance(x, Tensor) and x.ndim == 2 for x in output):
         return False
     logits, weights, experts = output
-    return (
-        weights.shape == experts.shape
-        and len(logits) == len(experts)
-        and not experts.is_floating_point()
-    )
+    is_int = not experts.is_floating_point()
+    return weights.shape == experts.shape and len(logits) == len(experts) and is_int
 
 
 def _router_classes(model: nn.Module) -> tuple[type, ...]:
     """Return the classes whose outputs transformers records as router logits."""
     classes: set[type] = set()
     for module in model.modules():
-        recorders = (getattr(module, "_can_record_outputs", None) or {}).get("router_logits", ())
+        if not isinstance(module, PreTrainedModel):
+            continue
+        recorders = (module._can_record_outputs or {}).get("router_logits", ())
         for recorder in recorders if isinstance(recorders, list | tuple) else (recorders,):
             kind = getattr(recorder, "target_class", recorder)
-            classes |= {kind} if isinstance(kind, type) else set()
+            if isinstance(kind, type):
+                classes.add(kind)
     return tuple(classes)
 
 

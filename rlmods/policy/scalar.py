@@ -23,11 +23,24 @@ from rlmods.distributed.deferred import (
 from rlmods.distributed.sharding import device_of, full_state
 from rlmods.errors import UserError
 from rlmods.ops import masked_mean, masked_sum, pack
-from rlmods.policy.base import Policy, checkpoint_activations, disable_cudnn_attention
+from rlmods.policy.base import Policy
+from rlmods.policy.chat_template import eos_ids
 from rlmods.policy.cpu_linear import use_cpu_linear
 from rlmods.policy.dropout import disable_dropout, original_dropout
-from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain, read_config
-from rlmods.policy.text import TokenizerMixin, eos_ids
+from rlmods.policy.files import (
+    NO_CODE,
+    NO_PICKLE,
+    check_configs,
+    explain,
+    missing_weights,
+    read_config,
+)
+from rlmods.policy.modes import (
+    checkpoint_activations,
+    context_length,
+    disable_cudnn_attention,
+)
+from rlmods.policy.text import TokenizerMixin
 from rlmods.run.hub import check_hub
 from rlmods.types import RowFloats, TokenFloats, TokenInts, TokenMask
 
@@ -82,21 +95,18 @@ def find(source: str | Path) -> tuple[str, dict[str, Any]]:
             "run finished?)"
         )
     config = read_config(folder / "config.json")
-    architectures, metadata = (
-        config.get("architectures") or ["an unknown model"],
-        config.get("rlmods") or {},
-    )
-    if not isinstance(architectures, list) or not any(
-        str(name).endswith("ForSequenceClassification") for name in architectures
-    ):
-        held = architectures[0] if isinstance(architectures, list) else architectures
+    problem = ""
+    architectures = config.get("architectures") or ["an unknown model"]
+    metadata = config.get("rlmods") or {}
+    if not isinstance(architectures, list):
+        problem = f"it holds {architectures}"
+    elif not any(str(name).endswith("ForSequenceClassification") for name in architectures):
+        problem = f"it holds {architectures[0]}"
+    elif not isinstance(metadata, dict):
+        problem = '"rlmods" in its config.json is not an object'
+    if problem:
         raise UserError(
-            f"no reward model at {str(source)!r}: it holds {held}; train one with algo=reward_model"
-        )
-    if not isinstance(metadata, dict):
-        raise UserError(
-            f'no reward model at {str(source)!r}: "rlmods" in its config.json is no object; '
-            "train one with algo=reward_model"
+            f"no reward model at {str(source)!r}: {problem}; train one with algo=reward_model"
         )
     return str(folder), metadata
 
@@ -111,10 +121,8 @@ class ScalarModel(TokenizerMixin, nn.Module):
     the tokens up to t.
 
     On disk it is a Hugging Face directory of `AutoModelForSequenceClassification` with one label,
-    whose `config.json` also holds `metadata` (pooling, offset). Dropout is off, as in a `Policy`.
-    If the policy pads with its end-of-text token, another special token becomes the padding,
-    because transformers' own forward scores the last token that is not padding; if the tokenizer
-    has no other special token, that forward scores the token before the end of text."""
+    whose `config.json` also holds `metadata` (pooling, offset). Dropout is off, as in a
+    `Policy`."""
 
     training_dropout: float = 0.0
     """Probability of dropout in train mode (`set_dropout`)."""
@@ -125,17 +133,16 @@ class ScalarModel(TokenizerMixin, nn.Module):
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
         disable_cudnn_attention()
-        self.model, self.tokenizer = model, tokenizer
+        self.model = model
+        self.tokenizer = tokenizer
         self.dropout = disable_dropout(model)
         self.eos_ids = eos_ids(model, tokenizer)
-        self.context_length: int = getattr(model.config, "max_position_embeddings", None) or 1 << 20
+        self.context_length = context_length(model)
         self.gradient_checkpointing = gradient_checkpointing
         if gradient_checkpointing:
             checkpoint_activations(model)
-        if (
-            not isinstance(getattr(model, "score", None), nn.Linear)
-            or model.score.out_features != 1
-        ):
+        head = getattr(model, "score", None)
+        if not isinstance(head, nn.Linear) or head.out_features != 1:
             raise UserError(
                 f"{type(model).__name__} has no linear head with one output: choose another model"
             )
@@ -165,19 +172,13 @@ class ScalarModel(TokenizerMixin, nn.Module):
         """Return `head(hidden)` at every token, float32. Without `attention`, rows must be
         right-padded, which does not affect a causal model; with it (True on tokens, False on
         padding), padding may be on either side."""
-        positions = None if attention is None else (attention.long().cumsum(1) - 1).clamp(min=0)
-        mask = None if attention is None else attention.long()
+        inputs: dict[str, Tensor] = {"input_ids": tokens}
+        if attention is not None:
+            inputs["attention_mask"] = attention.long()
+            inputs["position_ids"] = (attention.long().cumsum(1) - 1).clamp(min=0)
         device = tokens.device.type
         with torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
-            inputs = {
-                "input_ids": tokens,
-                "attention_mask": mask,
-                "position_ids": positions,
-                "use_cache": False,
-            }
-            hidden = self.model.base_model(
-                **{k: v for k, v in inputs.items() if v is not None}
-            ).last_hidden_state
+            hidden = self.model.base_model(**inputs, use_cache=False).last_hidden_state
         return self.head(hidden)
 
     def head(self, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "..."]:
@@ -191,7 +192,8 @@ class ScalarModel(TokenizerMixin, nn.Module):
     def fold_offset(self) -> None:
         """Subtract the offset in the head's bias, so that `forward` returns scores from which it is
         subtracted already."""
-        offset, head = float(self.metadata.get("offset", 0.0)), self.model.score
+        offset = float(self.metadata.get("offset", 0.0))
+        head = self.model.score
         if offset:
             bias = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
             head.bias = nn.Parameter(bias - offset)
@@ -236,12 +238,15 @@ class ScalarModel(TokenizerMixin, nn.Module):
         """
         from transformers import AutoModelForSequenceClassification
 
-        if not (deferred := is_deferred(policy) and policy.base_fingerprint is None):
+        deferred = is_deferred(policy) and policy.base_fingerprint is None
+        if not deferred:
             read_on_every_rank(
                 policy, "the scalar model starts from weights with an adapter merged"
             )
+        tokenizer, pad_id = _padding(policy)
         config = copy.deepcopy(policy.model.config)
-        config.num_labels, config.eos_token_id = 1, sorted(policy.eos_ids)
+        config.num_labels = 1
+        config.eos_token_id = sorted(policy.eos_ids)
         try:
             # The policy's data type may be unsuitable for training.
             with torch.device("meta") if deferred else nullcontext():
@@ -251,25 +256,20 @@ class ScalarModel(TokenizerMixin, nn.Module):
                 f"{type(policy.model).__name__} does not support a scalar head: "
                 f"{str(error).splitlines()[0]}"
             ) from error
-        tokenizer = policy.tokenizer
-        if policy.pad_id in policy.eos_ids and (
-            others := sorted({*tokenizer.all_special_ids} - policy.eos_ids)
-        ):
-            tokenizer = copy.deepcopy(tokenizer)
-            # transformers scores the last token that is not padding
-            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(others[0])
         # Set after construction: an embedding layer built with a padding id does not train that id,
         # which may be the end of text.
-        model.config.pad_token_id = policy.pad_id if tokenizer is policy.tokenizer else others[0]
-        trunk = f"{policy.model.base_model_prefix}."
+        model.config.pad_token_id = pad_id
         if deferred:
             share_weights(policy.model.base_model, model.base_model)
             initialize_buffers(model)
             model.score.to_empty(device="cpu")
         else:
-            model.base_model.load_state_dict(
-                {n.removeprefix(trunk): x for n, x in policy.weights() if n.startswith(trunk)}
-            )
+            prefix = f"{policy.model.base_model_prefix}."
+            trunk = {}
+            for name, x in policy.weights():
+                if name.startswith(prefix):
+                    trunk[name.removeprefix(prefix)] = x
+            model.base_model.load_state_dict(trunk)
             model = model.to(policy.device)
         scalar = ScalarModel(model, tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
         for parameter in model.score.parameters():
@@ -301,32 +301,44 @@ class ScalarModel(TokenizerMixin, nn.Module):
         location, _ = find(source)
         check_configs(location)
         check_hub(location)
-        options = {
-            "dtype": torch.float32,
-            "output_loading_info": True,
-            "ignore_mismatched_sizes": True,
-            **NO_CODE,
-            **NO_PICKLE,
-        }
         try:
             tokenizer = AutoTokenizer.from_pretrained(location, **NO_CODE)
             if torch.get_default_device().type == "meta":
                 config = AutoConfig.from_pretrained(
                     location, num_labels=1, dtype=torch.float32, **NO_CODE
                 )
-                return ScalarModel(
-                    AutoModelForSequenceClassification.from_config(config), tokenizer
-                ).requires_grad_(False)
-            model, info = AutoModelForSequenceClassification.from_pretrained(location, **options)
+                model = AutoModelForSequenceClassification.from_config(config)
+                return ScalarModel(model, tokenizer).requires_grad_(False)
+            model, info = AutoModelForSequenceClassification.from_pretrained(
+                location,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                **NO_CODE,
+                **NO_PICKLE,
+            )
         except (OSError, ValueError, SafetensorError) as error:
             raise UserError(
                 f"cannot load a reward model from {str(source)!r} ({explain(error)}); train "
                 "one with algo=reward_model"
             ) from error
-        broken = sorted(info["missing_keys"]) + sorted(key for key, *_ in info["mismatched_keys"])
-        if broken:
+        missing = missing_weights(info)
+        if missing:
             raise UserError(
-                f"{str(source)!r} lacks weights ({', '.join(broken[:3])}): they would be "
+                f"{str(source)!r} lacks weights ({', '.join(missing[:3])}): they would be "
                 "random; train it again"
             )
         return ScalarModel(model, tokenizer).requires_grad_(False)
+
+
+def _padding(policy: Policy) -> tuple[Any, int]:
+    """Return the tokenizer and the padding id of a scalar model on this policy. transformers scores
+    the last token that is not padding, so an end-of-text token that pads is replaced by another
+    special token, if there is one."""
+    tokenizer = policy.tokenizer
+    others = sorted(set(tokenizer.all_special_ids) - policy.eos_ids)
+    if policy.pad_id not in policy.eos_ids or not others:
+        return tokenizer, policy.pad_id
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(others[0])
+    return tokenizer, int(others[0])

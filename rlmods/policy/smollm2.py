@@ -12,8 +12,8 @@ import torch
 
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
+from rlmods.policy.chat_template import set_template_kwargs
 from rlmods.policy.hf import load
-from rlmods.policy.text import set_template_kwargs
 
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 

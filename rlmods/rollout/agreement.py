@@ -16,15 +16,17 @@ LENGTHS = (2, 9)
 """Tokens of the prompts."""
 NUM_TOKENS = 4
 """Tokens of the responses."""
-MAX_GAP, MAX_GAP_16_BIT = 1e-3, 0.2
+MAX_GAP = 1e-3
 """Largest mean distance that rounding explains, nats per token."""
+MAX_GAP_16_BIT = 0.2
+"""The same for weights of 16 bits."""
 
 
 def check_agreement(policy: Policy, *, padded: bool = True) -> None:
     """Check on two short texts that sampling gives the log-probabilities of training.
 
     Args:
-        padded: also check prompts of different length in one batch, of which the shorter is padded.
+        padded: also check prompts of different length in one batch, which pads the shorter one.
 
     Raises:
         UserError: it does not; training would be off-policy without a trace of it in the loss.
@@ -35,16 +37,19 @@ def check_agreement(policy: Policy, *, padded: bool = True) -> None:
     prompts = [[(7 * i + 5 * length) % size for i in range(length)] for length in LENGTHS]
     with unsharded(policy):  # gathered weights may have another data type than shards
         is_float32 = next(policy.parameters()).dtype == torch.float32
-    max_gap, name = MAX_GAP if is_float32 else MAX_GAP_16_BIT, type(policy.model).__name__
+    max_gap = MAX_GAP if is_float32 else MAX_GAP_16_BIT
+    name = type(policy.model).__name__
     gap = max(sampler_gap(policy, [prompt]) for prompt in prompts)
     if not gap <= max_gap:
         raise UserError(
-            f"policy: {name} gives other log-probabilities with a cache than without "
-            f"({gap:.2g} nats per token), which is not supported: "
-            "choose another model"
+            f"policy: {name} gives other log-probabilities with a cache than without ({gap:.2g} "
+            "nats per token), which is not supported: choose another model"
         )
-    shared = [[*prompts[1][:5], *rest] for rest in (prompts[0][:1], prompts[1][5:])]
-    gap = max(sampler_gap(policy, prompts), sampler_gap(policy, shared, [5, 5])) if padded else 0.0
+    if not padded:
+        return
+    short, long = prompts
+    shared = [[*long[:5], *short[:1]], long]
+    gap = max(sampler_gap(policy, prompts), sampler_gap(policy, shared, [5, 5]))
     if not gap <= max_gap:
         raise UserError(
             f"policy: padding changes the log-probabilities of {name} by {gap:.2g} nats per "
@@ -63,32 +68,26 @@ def sampler_gap(
 
     The first token of the vocabulary with a cumulative probability above 1/2 is sampled, so nothing
     is random."""
-    with (
-        sampling_mode(policy),
-        unsharded(policy),
-        torch.autocast(policy.device.type, enabled=False),
-    ):
-        uniforms = torch.full((len(prompts), NUM_TOKENS), 0.5, dtype=torch.float64)
-        limits = [NUM_TOKENS] * len(prompts)
-        # so that beginnings are shared, or not, however short the prompts are
-        cost = 1_000_000 if beginnings is None else 0
+    autocast = torch.autocast(policy.device.type, enabled=False)
+    with sampling_mode(policy), unsharded(policy), autocast:
         decoded = decode(
             policy,
             prompts,
-            limits,
-            uniforms,
+            [NUM_TOKENS] * len(prompts),
+            torch.full((len(prompts), NUM_TOKENS), 0.5, dtype=torch.float64),
             beginnings=beginnings,
-            forward_cost=cost,
+            # so that beginnings are shared, or not, however short the prompts are
+            forward_cost=1_000_000 if beginnings is None else 0,
             temperature=1.0,
             top_p=1.0,
             top_k=0,
         )
-        total, count = 0.0, 0
-        for prompt, tokens, logprobs, length in zip(
-            prompts, decoded.tokens, decoded.logprobs, decoded.lengths.tolist(), strict=True
-        ):
-            row = torch.cat([torch.tensor(prompt, device=tokens.device), tokens[:length]])[None]
+        total = 0.0
+        for i, prompt in enumerate(prompts):
+            length = int(decoded.lengths[i])
+            tokens = decoded.tokens[i, :length]
+            row = torch.cat([torch.tensor(prompt, device=tokens.device), tokens])[None]
             mask = torch.arange(row.shape[1], device=row.device)[None] >= len(prompt)
-            total += float((policy(row, mask).logprobs[mask] - logprobs[:length]).abs().sum())
-            count += length
-    return total / count
+            gaps = policy(row, mask).logprobs[mask] - decoded.logprobs[i, :length]
+            total += float(gaps.abs().sum())
+    return total / int(decoded.lengths.sum())

@@ -1,7 +1,6 @@
 """Batched decoding with a growing key-value cache and keyed sampling.
 
-P prompts, G samples each, R = P * G rows, L new tokens at most, V tokens in the vocabulary; H
-heads, S slots and D features in the cache."""
+P prompts, G samples each, R = P * G rows, L new tokens at most, V tokens in the vocabulary."""
 
 from __future__ import annotations
 
@@ -13,7 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rlmods.policy.base import Policy, eval_mode
+from rlmods.policy.base import Policy
+from rlmods.policy.modes import eval_mode
 from rlmods.rollout.cache import FORWARD_COST, CachedRows, Past
 
 COMPACT_BELOW = 7 / 8
@@ -41,8 +41,8 @@ class Decoded:
     """Entropy of the distribution at each of the first K steps, nats (`entropy`); arbitrary from
     `lengths` on."""
     pasts: list[Past | None]
-    """What was processed of a prompt and its sampled tokens but the last; None unless wanted
-    (`keep`), and if it cannot be kept."""
+    """Keys and values of a prompt and its sampled tokens but the last; None unless wanted (`keep`),
+    and if single rows cannot be copied."""
 
 
 # not inference_mode: some models keep tensors made in forward, which training then uses
@@ -65,82 +65,133 @@ def decode(
     pasts: list[Past | None] | None = None,
     keep: Sequence[bool] | None = None,
 ) -> Decoded:
-    """Sample R / P responses to each prompt, with one prefill per prompt. The caller puts the
-    modules in eval mode.
+    """Sample R / P responses to each prompt, given modules in eval mode.
 
-    `beginnings[p]`: number of ids at the beginning of prompt p that some other prompts begin with
-    too. These, and what all prompts begin with, are processed once, where that saves more than
-    `forward_cost` ids. `limits[p]`: maximum number of response tokens of prompt p. `uniforms[r,
-    t]`: the only source of randomness of row r at step t. `stop` receives the last `window` tokens
-    of a row and returns True if the row ends there. `num_entropies`: number of steps K of which
-    entropies are returned. `pasts[p]`: what was processed of a row with which prompt p has ids in
-    common; the list is emptied, so that the memory is free while tokens are sampled. `keep[p]`:
-    return what is processed of the rows of prompt p (`Decoded.pasts`)."""
-    device, steps = policy.device, max(limits)
-    repeat = torch.arange(len(prompts), device=device).repeat_interleave(
-        len(uniforms) // len(prompts)
-    )
-    context = CachedRows(policy)
+    Args:
+        limits: maximum number of response tokens of each prompt.
+        uniforms: `[r, t]` is the only source of randomness of row r at step t.
+        beginnings: number of ids of each prompt that some other prompts begin with too. They are
+            processed once where that saves more than `forward_cost` ids.
+        stop: receives the last `window` tokens of a row, and returns True if the row ends there.
+        num_entropies: number of steps K whose entropies are returned.
+        pasts: processed rows that have ids in common with each prompt. The list is emptied, so that
+            the memory is free while tokens are sampled.
+        keep: prompts whose `Decoded.pasts` are wanted."""
     pasts = pasts or [None] * len(prompts)
+    context = CachedRows(policy)
     logits = context.prefill(
         prompts,
-        steps,
+        max(limits),
         beginnings=beginnings or [0] * len(prompts),
         pasts=pasts,
         forward_cost=forward_cost,
     )
     pasts.clear()
-    if len(repeat) > len(prompts):
-        context.select(repeat)
-        logits = logits[repeat]
-    limit, uniforms = torch.tensor(limits, device=device)[repeat], uniforms.to(device)
-    eos = torch.tensor(sorted(policy.eos_ids), device=device)
-    out = Decoded(
-        tokens=torch.zeros(len(repeat), steps, dtype=torch.long, device=device),
-        logprobs=torch.zeros(len(repeat), steps, device=device),
-        lengths=torch.zeros(len(repeat), dtype=torch.long, device=device),
-        stopped=torch.zeros(len(repeat), dtype=torch.bool, device=device),
-        entropies=torch.zeros(len(repeat), min(num_entropies, steps), device=device),
-        pasts=[None] * len(repeat),
-    )
-
-    def keep_pasts(finished: Tensor) -> None:
-        """Keep what was processed of these rows of the batch."""
-        for i, row in zip(finished.tolist(), rows[finished].tolist(), strict=True):
-            prompt = row * len(prompts) // len(repeat)
-            if keep is not None and keep[prompt] and context.keeps:
-                ids = [*prompts[prompt], *out.tokens[row, : out.lengths[row] - 1].tolist()]
-                out.pasts[row] = context.past(i, ids)
-
-    rows = torch.arange(len(repeat), device=device)  # the row of `out` for each row of the batch
-    active, num_active = torch.ones_like(out.stopped), len(repeat)
-    for step in range(steps):
+    batch = _Batch(policy, context, prompts, limits, uniforms, num_entropies, keep)
+    if len(uniforms) > len(prompts):
+        context.select(batch.prompt_of)
+        logits = logits[batch.prompt_of]
+    for step in range(max(limits)):
+        uniform = batch.uniforms[batch.rows, step]
         tokens, logprobs = sample_tokens(
-            logits, uniforms[rows, step], temperature=temperature, top_p=top_p, top_k=top_k
+            logits, uniform, temperature=temperature, top_p=top_p, top_k=top_k
         )
-        out.tokens[rows, step], out.logprobs[rows, step] = tokens, logprobs
         if step < num_entropies:
-            out.entropies[rows, step] = entropy(logits, temperature)
-        out.lengths[rows] += active
-        ends = (tokens[:, None] == eos).any(-1)
-        if stop is not None:
-            tails = out.tokens[rows[active], max(0, step + 1 - window) : step + 1].tolist()
-            ends[active] |= torch.tensor([stop(tail) for tail in tails], device=device)
-        out.stopped[rows] |= ends & active
-        active = active & ~ends & (step + 1 < limit[rows])
-        num_sampled, num_active = num_active, int(active.sum())
+            batch.out.entropies[batch.rows, step] = entropy(logits, temperature)
+        num_sampled = batch.num_active
+        batch.record(step, tokens, logprobs, stop, window)
         if on_step is not None:
-            on_step(num_sampled - num_active, num_sampled)
-        if num_active == 0:
+            on_step(num_sampled - batch.num_active, num_sampled)
+        if batch.num_active == 0:
             break
-        if num_active <= COMPACT_BELOW * len(rows):
-            keep_pasts((~active).nonzero().squeeze(-1))
-            left = active.nonzero().squeeze(-1)
-            context.select(left)
-            rows, tokens, active = rows[left], tokens[left], active[left]
-        logits = context.append(tokens)
-    keep_pasts(torch.arange(len(rows), device=device))
-    return out
+        logits = context.append(batch.compact(tokens))
+    batch.keep_pasts(torch.arange(len(batch.rows), device=policy.device))
+    return batch.out
+
+
+class _Batch:
+    """The rows that are sampled at once, B of the R rows of the output."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        context: CachedRows,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        uniforms: Float[Tensor, "R L"],
+        num_entropies: int,
+        keep: Sequence[bool] | None,
+    ) -> None:
+        device = policy.device
+        num_rows = len(uniforms)
+        steps = max(limits)
+        self.context = context
+        self.prompts = prompts
+        self.keep = keep
+        self.uniforms = uniforms.to(device)
+        self.prompt_of: Int[Tensor, " R"] = torch.arange(
+            len(prompts), device=device
+        ).repeat_interleave(num_rows // len(prompts))
+        self.limit: Int[Tensor, " R"] = torch.tensor(limits, device=device)[self.prompt_of]
+        self.eos = torch.tensor(sorted(policy.eos_ids), device=device)
+        self.out = Decoded(
+            tokens=torch.zeros(num_rows, steps, dtype=torch.long, device=device),
+            logprobs=torch.zeros(num_rows, steps, device=device),
+            lengths=torch.zeros(num_rows, dtype=torch.long, device=device),
+            stopped=torch.zeros(num_rows, dtype=torch.bool, device=device),
+            entropies=torch.zeros(num_rows, min(num_entropies, steps), device=device),
+            pasts=[None] * num_rows,
+        )
+        self.rows: Int[Tensor, " B"] = torch.arange(num_rows, device=device)
+        """The row of the output for each row of the batch."""
+        self.active: Bool[Tensor, " B"] = torch.ones_like(self.out.stopped)
+        self.num_active = num_rows
+
+    def record(
+        self,
+        step: int,
+        tokens: Int[Tensor, " B"],
+        logprobs: Float[Tensor, " B"],
+        stop: Callable[[list[int]], bool] | None,
+        window: int,
+    ) -> None:
+        """Add the tokens of a step to the output, and find the rows that end with them."""
+        out = self.out
+        out.tokens[self.rows, step] = tokens
+        out.logprobs[self.rows, step] = logprobs
+        out.lengths[self.rows] += self.active
+        ends = (tokens[:, None] == self.eos).any(-1)
+        if stop is not None:
+            tails = out.tokens[self.rows[self.active], max(0, step + 1 - window) : step + 1]
+            stops = [stop(tail) for tail in tails.tolist()]
+            ends[self.active] |= torch.tensor(stops, device=ends.device)
+        out.stopped[self.rows] |= ends & self.active
+        self.active = self.active & ~ends & (step + 1 < self.limit[self.rows])
+        self.num_active = int(self.active.sum())
+
+    def compact(self, tokens: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """Remove finished rows from the batch if they are many, and return the tokens of the rows
+        that stay."""
+        if self.num_active > COMPACT_BELOW * len(self.rows):
+            return tokens
+        self.keep_pasts((~self.active).nonzero().squeeze(-1))
+        left = self.active.nonzero().squeeze(-1)
+        self.context.select(left)
+        self.rows = self.rows[left]
+        self.active = self.active[left]
+        return tokens[left]
+
+    def keep_pasts(self, finished: Int[Tensor, " F"]) -> None:
+        """Keep the keys and values of these rows of the batch, for the prompts that want them."""
+        if self.keep is None or not self.context.keeps:
+            return
+        for i in finished.tolist():
+            row = int(self.rows[i])
+            prompt = int(self.prompt_of[row])
+            if self.keep[prompt]:
+                sampled = self.out.tokens[row, : self.out.lengths[row] - 1].tolist()
+                ids = [*self.prompts[prompt], *sampled]
+                self.out.pasts[row] = self.context.past(i, ids)
 
 
 @contextmanager
@@ -178,20 +229,19 @@ def sample_tokens(
     scores = scores - scores.amax(-1, keepdim=True)
     # In float32, tokens of probability below 6e-8 late in the vocabulary would get an interval of
     # width 0. (MPS has no float64.)
-    cdf = scores.exp().cumsum(
-        -1, dtype=torch.float32 if scores.device.type == "mps" else torch.float64
-    )
+    dtype = torch.float32 if scores.device.type == "mps" else torch.float64
+    cdf = scores.exp().cumsum(-1, dtype=dtype)
     total = cdf[:, -1:]
     if temperature > 0:
         # In float32 a uniform just below 1 rounds to 1, and searching for the total would return an
         # index past the last token.
-        point = torch.minimum(
-            uniform[:, None].to(cdf) * total, torch.nextafter(total, torch.zeros_like(total))
-        )
+        highest = torch.nextafter(total, torch.zeros_like(total))
+        point = torch.minimum(uniform[:, None].to(cdf) * total, highest)
         tokens = torch.searchsorted(cdf, point, right=True).clamp(max=logits.shape[-1] - 1)
     else:
         tokens = scores.argmax(-1, keepdim=True)
-    return tokens.squeeze(-1), (scores.gather(-1, tokens) - total.log()).squeeze(-1).float()
+    logprobs = (scores.gather(-1, tokens) - total.log()).squeeze(-1).float()
+    return tokens.squeeze(-1), logprobs
 
 
 def entropy(logits: Float[Tensor, "R V"], temperature: float) -> Float[Tensor, " R"]:
@@ -211,8 +261,6 @@ def truncate(scores: Float[Tensor, "R V"], *, top_p: float, top_k: int) -> Float
         ranked, order = scores.sort(stable=True, dim=-1, descending=True)
         probability = ranked.softmax(-1)
         preceding = probability.cumsum(-1) - probability  # total probability of the better tokens
-        scores = scores.masked_fill(
-            torch.empty_like(order, dtype=torch.bool).scatter(-1, order, preceding >= top_p),
-            -torch.inf,
-        )
+        removed = torch.empty_like(order, dtype=torch.bool).scatter(-1, order, preceding >= top_p)
+        scores = scores.masked_fill(removed, -torch.inf)
     return scores

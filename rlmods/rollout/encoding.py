@@ -1,18 +1,21 @@
-"""Prompts as token ids, and sampled ids as responses: what every rollout engine does in the same
-way."""
+"""Prompts as token ids, and sampled ids as responses: the same for every rollout engine."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
+from rlmods.rollout.cache import num_common
 from rlmods.types import Prompt, Response
+
+Occurrences = Counter[tuple[str, int]]
+"""How often each prompt, by id and time, was sampled since `sync`."""
+OnTokens = Callable[[int, int, int], None]
+"""Called with the finished rows, all rows and the sampled tokens of a call of `generate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Context:
     prompt: EncodedPrompt
     """Prompt at which the ids begin; with the samples it determines the random numbers."""
     tokens: Sequence[int]
-    """The ids: of the prompt and, in a later turn, of the response so far."""
+    """Ids of the prompt and, in a later turn, of the response so far."""
     samples: Sequence[int]
     """Indices among the prompt's G responses. All contexts of a call have the same number of
     them."""
@@ -45,8 +48,7 @@ class Context:
     """Number of response tokens so far. Token t of a response has its own random number, in
     whatever turn it is sampled."""
     num_entropies: int = 0
-    """Number of sampled tokens, from the first on, at which the entropy of the distribution is
-    wanted."""
+    """Number of sampled tokens, from the first on, whose entropies are wanted."""
     past: Any = field(default=None, repr=False, compare=False)
     """What the engine kept of an earlier turn (`Continuation.past`). It takes it out, so that the
     memory is free once it is used."""
@@ -55,13 +57,9 @@ class Context:
 
     @property
     def num_shared(self) -> int:
-        """Number of ids at the beginning that contexts of other responses to the prompt have too,
-        below the number of all ids: of the prompt, or of what it has in common with a context after
-        a cut."""
-        same = takewhile(
-            lambda pair: pair[0] == pair[1], zip(self.prompt.tokens, self.tokens, strict=False)
-        )
-        return min(sum(1 for _ in same), len(self.tokens) - 1)
+        """Number of ids at the beginning, below the number of all ids, that contexts of other
+        responses to the prompt have too."""
+        return min(num_common(self.prompt.tokens, self.tokens), len(self.tokens) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,31 +80,28 @@ class Continuation:
     None if it keeps nothing."""
 
 
-def check_settings(rollout: Any) -> None:
-    """Check the fields of sampling that all engines have.
+@dataclass
+class Progress:
+    """Rows and tokens that one call of `generate` has sampled."""
 
-    Raises:
-        ValueError: a value is out of range.
-    """
-    rules = {
-        "max_tokens": (rollout.max_tokens >= 1, "at least 1"),
-        "temperature": (0 <= rollout.temperature < math.inf, "0 (greedy) or more"),
-        "top_p": (0 < rollout.top_p <= 1, "above 0 and at most 1"),
-        "top_k": (rollout.top_k >= 0, "0 (all) or more"),
-        "stop": (
-            all(isinstance(text, str) and text for text in rollout.stop),
-            "a list of non-empty strings",
-        ),
-    }
-    for name, (valid, requirement) in rules.items():
-        if not valid:
-            raise ValueError(f"rollout.{name}={getattr(rollout, name)!r}: must be {requirement}")
+    on_tokens: OnTokens | None
+    total: int
+    """Number of rows."""
+    done: int = 0
+    tokens: int = 0
+
+    def __call__(self, ended: int, sampled: int) -> None:
+        """Count further rows that ended and tokens, and report the sums."""
+        self.done += ended
+        self.tokens += sampled
+        if self.on_tokens is not None:
+            self.on_tokens(self.done, self.total, self.tokens)
 
 
 def encode(
     policy: Policy,
     prompts: Sequence[Prompt],
-    occurrences: Counter[tuple[str, int]],
+    occurrences: Occurrences,
     max_tokens: int,
     max_length: int | None = None,
 ) -> list[EncodedPrompt]:
@@ -117,10 +112,11 @@ def encode(
     Raises:
         UserError: a prompt is empty or leaves no room for a response.
     """
-    return [
-        encode_prompt(policy, prompt, next_occurrence(prompt, occurrences), max_tokens, max_length)
-        for prompt in prompts
-    ]
+    encoded = []
+    for prompt in prompts:
+        occurrence = next_occurrence(prompt, occurrences)
+        encoded.append(encode_prompt(policy, prompt, occurrence, max_tokens, max_length))
+    return encoded
 
 
 def encode_prompt(
@@ -141,19 +137,17 @@ def encode_prompt(
     if not tokens:
         raise UserError(f"prompt {prompt.id}: empty: remove it from the data")
     if len(tokens) >= context:
-        problem = (
-            f"{len(tokens)} tokens leave no room for a response in the model's context of {context}"
+        longer = "a larger rollout.max_length"
+        if context == policy.context_length:
+            longer = "policy=... for a model with a longer context"
+        raise UserError(
+            f"prompt {prompt.id}: {len(tokens)} tokens leave no room for a response in the model's "
+            f"context of {context}; shorten it, or type {longer}"
         )
-        longer = (
-            "policy=... for a model with a longer context"
-            if context == policy.context_length
-            else "a larger rollout.max_length"
-        )
-        raise UserError(f"prompt {prompt.id}: {problem}; shorten it, or type {longer}")
     return EncodedPrompt(prompt, tokens, occurrence, min(max_tokens, context - len(tokens)))
 
 
-def next_occurrence(prompt: Prompt, occurrences: Counter[tuple[str, int]]) -> int:
+def next_occurrence(prompt: Prompt, occurrences: Occurrences) -> int:
     """Return how often the prompt occurred before, different in each pass over the data, and count
     it."""
     occurrence = occurrences[prompt.id, prompt.time] + (prompt.time << 20)
@@ -166,24 +160,27 @@ def whole(prompts: Sequence[EncodedPrompt], samples: int) -> list[Context]:
     return [Context(prompt, prompt.tokens, range(samples), prompt.limit) for prompt in prompts]
 
 
-def response(
+def as_responses(
     policy: Policy,
-    prompt: EncodedPrompt,
-    continuation: Continuation,
-    *,
-    sample: int,
+    prompts: Sequence[EncodedPrompt],
+    continuations: Sequence[Sequence[Continuation]],
     iteration: int,
-) -> Response:
-    """Return the response of one turn with these sampled ids."""
-    return Response(
-        prompt=prompt.prompt,
-        prompt_tokens=prompt.tokens,
-        tokens=continuation.tokens,
-        behavior_logprobs=continuation.logprobs,
-        text=policy.decode(without_eos(policy, continuation.tokens)),
-        finish="stop" if continuation.stopped else "length",
-        meta={"sample": sample, "iteration": iteration},
-    )
+) -> list[Response]:
+    """Return responses of one turn, prompt-major, given those to each prompt as sampled ids."""
+    responses = []
+    for encoded, row in zip(prompts, continuations, strict=True):
+        for sample, continuation in enumerate(row):
+            response = Response(
+                prompt=encoded.prompt,
+                prompt_tokens=encoded.tokens,
+                tokens=continuation.tokens,
+                behavior_logprobs=continuation.logprobs,
+                text=policy.decode(without_eos(policy, continuation.tokens)),
+                finish="stop" if continuation.stopped else "length",
+                meta={"sample": sample, "iteration": iteration},
+            )
+            responses.append(response)
+    return responses
 
 
 def without_eos(policy: Policy, tokens: list[int]) -> list[int]:

@@ -7,10 +7,9 @@ import hashlib
 import math
 import uuid
 import weakref
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
@@ -18,8 +17,8 @@ from transformers.core_model_loading import revert_weight_conversion
 from rlmods.distributed.sharding import FullState
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
-from rlmods.rollout.encoding import Context, Continuation, diverged, encode, response, whole
-from rlmods.types import Prompt, Response
+from rlmods.rollout.base import TokenRollout
+from rlmods.rollout.encoding import Context, Continuation, Progress, diverged
 
 MIN_TEMPERATURE = 0.01
 """Smallest temperature above 0; vLLM replaces smaller ones by it."""
@@ -28,8 +27,6 @@ MAX_LOGPROB = 1e-3
 MAX_CHARACTERS = 160
 """Characters of an engine's text that an error message keeps."""
 E = TypeVar("E")
-Progress = Callable[[int, int], None]
-"""Called with the number of further rows that ended, and the number of their tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class Engine(Protocol):
         ...
 
 
-_engines: dict[Hashable, Any] = {}
+_engines: dict[Hashable, object] = {}
 
 
 def shared(key: Hashable, start: Callable[[], E]) -> E:
@@ -82,7 +79,7 @@ def shared(key: Hashable, start: Callable[[], E]) -> E:
     uses the same engine."""
     if key not in _engines:
         _engines[key] = start()
-    return _engines[key]  # type: ignore[no-any-return]
+    return cast(E, _engines[key])
 
 
 class Versions:
@@ -91,17 +88,20 @@ class Versions:
     def __init__(self) -> None:
         self.name = ""
         """Name of the current weights."""
-        self._process, self._count = uuid.uuid4().hex[:8], 0
+        self._process = uuid.uuid4().hex[:8]
+        self._count = 0
         self._policy: Callable[[], Policy | None] = lambda: None
         self._state: tuple[int, ...] = ()
 
     def update(self, policy: Policy, iteration: int) -> bool:
-        """Set `name` to that of the policy's weights. Returns False if they have not changed: same
+        """Name the policy's weights. Returns False if they have not changed: same
         policy, iteration and counters of in-place operations."""
         state = (iteration, *(x._version for x in policy.parameters()))
         if self._policy() is policy and self._state == state:
             return False
-        self._policy, self._state, self._count = weakref.ref(policy), state, self._count + 1
+        self._policy = weakref.ref(policy)
+        self._state = state
+        self._count += 1
         self.name = f"{self._process}-{self._count}-iteration-{iteration}"
         return True
 
@@ -130,7 +130,7 @@ def check_temperature(temperature: float) -> None:
 
 
 def sampling_settings(
-    rollout: Any, policy: Policy, context: Context, iteration: int
+    rollout: TokenRollout, policy: Policy, context: Context, iteration: int
 ) -> dict[str, Any]:
     """Return the fields of `vllm.SamplingParams` for the continuations of a context, every one that
     changes sampling among them: neither the checkpoint's generation config nor the engine's own
@@ -162,35 +162,13 @@ def sampling_settings(
     }
 
 
-def generate(
-    rollout: Any,
+def extend(
+    rollout: TokenRollout,
     engine: Engine,
     policy: Policy,
-    prompts: Sequence[Prompt],
-    occurrences: Counter[tuple[str, int]],
+    contexts: Sequence[Context],
     *,
-    samples: int,
     iteration: int,
-    max_length: int | None = None,
-) -> list[Response]:
-    """Return `samples` responses to each prompt, prompt-major, with the sampling settings of
-    `rollout`.
-
-    Raises:
-        UserError: a prompt is empty or too long, the policy's logits are not finite, or the engine
-        has other weights than it was given.
-    """
-    encoded = encode(policy, prompts, occurrences, rollout.max_tokens, max_length)
-    sampled = extend(rollout, engine, policy, whole(encoded, samples), iteration=iteration)
-    return [
-        response(policy, prompt, continuation, sample=sample, iteration=iteration)
-        for prompt, row in zip(encoded, sampled, strict=True)
-        for sample, continuation in enumerate(row)
-    ]
-
-
-def extend(
-    rollout: Any, engine: Engine, policy: Policy, contexts: Sequence[Context], *, iteration: int
 ) -> list[list[Continuation]]:
     """Return a continuation of each context for each of its samples, with the sampling settings of
     `rollout`.
@@ -199,75 +177,48 @@ def extend(
         UserError: the policy's logits are not finite, or the engine has other weights than it was
         given.
     """
-    requests = [
-        Request(context.tokens, sampling_settings(rollout, policy, context, iteration))
-        for context in contexts
-    ]
-    completions = engine.complete(
-        requests, _progress(rollout.on_tokens, sum(len(context.samples) for context in contexts))
-    )
+    requests = []
+    for context in contexts:
+        settings = sampling_settings(rollout, policy, context, iteration)
+        requests.append(Request(context.tokens, settings))
+    num_rows = sum(len(context.samples) for context in contexts)
+    completions = engine.complete(requests, Progress(rollout.on_tokens, num_rows))
+    continuations = []
     for context, row in zip(contexts, completions, strict=True):
         if len(row) != len(context.samples):
-            problem = (
-                f"the engine returned {len(row)} responses to prompt {context.prompt.prompt.id} "
-                f"instead of {len(context.samples)}"
+            raise UserError(
+                f"rollout: the engine returned {len(row)} responses to prompt "
+                f"{context.prompt.prompt.id} instead of {len(context.samples)}: see its log"
             )
-            raise UserError(f"rollout: {problem}: see its log")
-    return [
-        [_checked(policy, context, completion, engine.version, iteration) for completion in row]
-        for context, row in zip(contexts, completions, strict=True)
-    ]
+        continuations.append([_checked(policy, context, x, engine.version, iteration) for x in row])
+    return continuations
 
 
 def _checked(
     policy: Policy, context: Context, completion: Completion, version: str, iteration: int
 ) -> Continuation:
-    found, prompt = set(completion.versions), context.prompt.prompt
-    if found != {version}:
-        names = ", ".join(sorted(found))[:MAX_CHARACTERS] or "of no version"
-        problem = (
-            f"a response was sampled with the weights {names} instead of {version}, so another "
-            "process changed the engine's weights"
-        )
-        raise UserError(f"rollout: {problem}: give each training run its own engine")
-    tokens, logprobs = completion.tokens, completion.logprobs
-    if (
-        completion.finish not in ("stop", "length")
-        or not 0 < len(tokens) == len(logprobs)
-        or len(tokens) > context.limit
-    ):
-        problem = (
-            f"{len(tokens)} tokens, {len(logprobs)} log-probabilities and finish reason "
-            f"{str(completion.finish)[:MAX_CHARACTERS]}"
-        )
+    versions = set(completion.versions)
+    if versions != {version}:
+        names = ", ".join(sorted(versions))[:MAX_CHARACTERS] or "of no version"
         raise UserError(
-            f"rollout: the engine returned a response to prompt {prompt.id} with {problem}: "
-            "see its log"
+            f"rollout: a response was sampled with the weights {names} instead of {version}, so "
+            "another process changed the engine's weights: give each training run its own engine"
+        )
+    tokens = completion.tokens
+    logprobs = completion.logprobs
+    what = f"rollout: the engine returned a response to prompt {context.prompt.prompt.id} with"
+    is_complete = completion.finish in ("stop", "length") and len(tokens) == len(logprobs)
+    if not is_complete or not 0 < len(tokens) <= context.limit:
+        raise UserError(
+            f"{what} {len(tokens)} tokens, {len(logprobs)} log-probabilities and finish reason "
+            f"{str(completion.finish)[:MAX_CHARACTERS]}: see its log"
         )
     if not all(map(math.isfinite, logprobs)):
         raise diverged(iteration)
     size = policy.model.get_input_embeddings().weight.shape[0]
     if not all(0 <= token < size for token in tokens) or max(logprobs) > MAX_LOGPROB:
-        problem = (
-            f"tokens from {min(tokens)} to {max(tokens)} of a vocabulary of {size}, and "
-            f"log-probabilities up to {max(logprobs):.3g}"
-        )
         raise UserError(
-            f"rollout: the engine returned a response to prompt {prompt.id} with {problem}: "
-            "start it with this policy"
+            f"{what} tokens from {min(tokens)} to {max(tokens)} of a vocabulary of {size}, and "
+            f"log-probabilities up to {max(logprobs):.3g}: start it with this policy"
         )
     return Continuation(tokens, logprobs, stopped=completion.finish == "stop")
-
-
-def _progress(hook: Callable[[int, int, int], None] | None, total: int) -> Progress:
-    """Return a function that adds up the rows and tokens of one call of `generate` for
-    `on_tokens`."""
-    done, tokens = 0, 0
-
-    def progress(ended: int, sampled: int) -> None:
-        nonlocal done, tokens
-        done, tokens = done + ended, tokens + sampled
-        if hook is not None:
-            hook(done, total, tokens)
-
-    return progress

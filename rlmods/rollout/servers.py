@@ -8,12 +8,13 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -23,7 +24,8 @@ from rlmods.distributed.collectives import all_gather, is_first_rank
 from rlmods.errors import UserError
 from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.policy.base import Policy
-from rlmods.rollout.external import Completion, Progress, Request, Versions, full_weights
+from rlmods.rollout.encoding import Progress
+from rlmods.rollout.external import Completion, Request, Versions, full_weights
 from rlmods.rollout.weight_folder import WeightFolder
 
 FILE_BYTES = 1 << 30
@@ -33,9 +35,9 @@ UNSYNCED = "default"
 """Version that a server reports before it receives weights."""
 POLL_S = 0.1
 """Time between two reports of progress, at which a run can also be interrupted."""
-
 IDLE_S = 1.0
 """Time after which a thread without a prompt looks whether it should end."""
+T = TypeVar("T")
 
 
 class Servers:
@@ -51,12 +53,10 @@ class Servers:
         backoff_s: float,
         concurrency: int,
     ) -> None:
-        self.urls, self.folder, self.concurrency, self.timeout_s = (
-            tuple(urls),
-            folder,
-            concurrency,
-            timeout_s,
-        )
+        self.urls = tuple(urls)
+        self.folder = folder
+        self.concurrency = concurrency
+        self.timeout_s = timeout_s
         self.version = ""
         self._versions = Versions()
         self._available: tuple[str, ...] = ()
@@ -71,37 +71,23 @@ class Servers:
         )
 
     def load(self, policy: Policy, iteration: int) -> None:
-        ranks = all_gather(
-            (self._versions.update(policy, iteration), self._available, self._versions.name)
-        )
-        (*_, version), changed = ranks[0], any(changed for changed, *_ in ranks)
-        held = (
-            []
-            if changed
-            else [url for url in self.urls if all(url in available for _, available, _ in ranks)]
-        )
-        if len(held) == len(self.urls):
+        """Write the weights to files and make every server load them that does not have them. Every
+        rank calls this."""
+        is_changed = self._versions.update(policy, iteration)
+        ranks = all_gather((is_changed, self._available, self._versions.name))
+        targets = list(self.urls)
+        if not any(changed for changed, _, _ in ranks):
+            held = set.intersection(*(set(available) for _, available, _ in ranks))
+            targets = [url for url in self.urls if url not in held]
+        if not targets:
             return
-        targets = [url for url in self.urls if url not in held]
-        folder, problem = self._write(policy)
-        problems = dict.fromkeys(targets, problem) if problem else {}
-        if folder is not None:
-            try:
-                if not problem:
-                    with ThreadPoolExecutor(len(targets)) as threads:
-                        found = threads.map(partial(self._load, folder.path, version), targets)
-                        problems = {
-                            url: text for url, text in zip(targets, found, strict=True) if text
-                        }
-            finally:
-                folder.remove()
-        problems, self.version = all_gather(problems)[0], version
+        self.version = ranks[0][2]
+        problems = all_gather(self._transfer(policy, targets))[0]
         self._available = tuple(url for url in self.urls if url not in problems)
         if not self._available:
             self._versions.forget()
-            raise UserError(
-                f"rollout: no server has the weights: {'; '.join(dict.fromkeys(problems.values()))}"
-            )
+            texts = dict.fromkeys(problems.values())
+            raise UserError(f"rollout: no server has the weights: {'; '.join(texts)}")
         if is_first_rank():
             for text in problems.values():
                 warnings.warn(f"rollout: {text}: left out until the next iteration", stacklevel=2)
@@ -146,13 +132,13 @@ class Servers:
         finally:
             for stop in stops.values():
                 stop.set()
-        for url, problem in problems.items():
+        for problem in problems.values():
             warnings.warn(
                 f"rollout: {problem}: its prompts went to the others, and it is left out "
                 "until the next iteration",
                 stacklevel=2,
             )
-            self._available = tuple(x for x in self._available if x != url)
+        self._available = tuple(url for url in self._available if url not in problems)
         return [done[i] for i in range(len(requests))]
 
     def _work(
@@ -170,54 +156,49 @@ class Servers:
                 index = todo.get(timeout=IDLE_S)
             except queue.Empty:
                 continue
+            request = requests[index]
+            body = {"token_ids": list(request.tokens), "sampling_params": request.settings}
             result: list[Completion] | str | Exception
             try:
-                result = self._request(endpoint, requests[index], stop)
+                result = self._ask(endpoint, body, _completions, stop)
             except NoReplyError as error:
                 result = f"{url}: {error}"
             except Exception as error:  # the main thread raises it
                 result = error
             replies.put(_Reply(url, index, result))
 
-    def _request(
-        self, endpoint: Endpoint, request: Request, stop: threading.Event
-    ) -> list[Completion]:
-        body = {"token_ids": list(request.tokens), "sampling_params": request.settings}
-        for attempt in range(endpoint.retries + 1):
+    def _ask(
+        self,
+        endpoint: Endpoint,
+        body: Mapping[str, object],
+        read: Callable[[Endpoint, Any], T],
+        stop: threading.Event,
+    ) -> T:
+        """Return what `read` makes of the reply. Failed requests are repeated.
+
+        Raises:
+            NoReplyError: all tries failed, or the last before `stop`.
+            UserError: the server rejects the request, or its reply cannot be read.
+        """
+        for attempt in count():
             try:
-                choices = sorted(
-                    _post(endpoint, body)["choices"], key=lambda choice: choice["index"]
-                )
-                completions = [_completion(choice) for choice in choices]
-                if any(UNSYNCED in x.versions for x in completions):
-                    raise NoReplyError("it was started again and has no weights yet", final=True)
-                return completions
+                return read(endpoint, _post(endpoint, body))
             except NoReplyError as error:
-                if (
-                    not endpoint.wait(error, attempt, time.monotonic() + self.timeout_s, stop)
-                    or stop.is_set()
-                ):
+                deadline = time.monotonic() + self.timeout_s
+                if not endpoint.wait(error, attempt, deadline, stop) or stop.is_set():
                     raise
-            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-                advice = "start it with python -m rlmods.serve"
-                raise UserError(
-                    f"rollout: {endpoint.url}: its reply lacks tokens, log-probabilities or "
-                    f"versions: {advice}"
-                ) from error
         raise AssertionError("unreachable")
 
-    # Weights
-
-    def _write(self, policy: Policy) -> tuple[WeightFolder | None, str]:
-        """Write the weights to a new folder. Returns it, None on other ranks than the first, and
-        the problem if it is incomplete. Every rank takes part, also after an error of the first
-        one: it gathers sharded weights."""
-        folder, problem = None, ""
+    def _transfer(self, policy: Policy, urls: Sequence[str]) -> dict[str, str]:
+        """Write the weights to a new folder, and make these servers load them. Returns the problem
+        of each server that did not. Every rank takes part, also after an error of the first one: it
+        gathers sharded weights."""
+        folder = None
+        problem = ""
         if is_first_rank():
+            size = sum(x.nbytes for x in policy.parameters())
             try:
-                folder = WeightFolder.create(
-                    self.folder, sum(x.nbytes for x in policy.parameters())
-                )
+                folder = WeightFolder.create(self.folder, size)
             except OSError as error:
                 problem = (
                     f"{error.filename} cannot be written ({error.strerror}): type "
@@ -233,36 +214,33 @@ class Servers:
                         f"{folder.path} cannot be written ({reason}): type rollout.folder=FOLDER "
                         "with room for the weights"
                     )
-        return folder, problem
+        try:
+            if problem or folder is None:
+                return dict.fromkeys(urls, problem) if problem else {}
+            with ThreadPoolExecutor(len(urls)) as threads:
+                found = list(threads.map(partial(self._load, folder.path), urls))
+            return {url: text for url, text in zip(urls, found, strict=True) if text}
+        finally:
+            if folder is not None:
+                folder.remove()
 
-    def _load(self, folder: Path, version: str, url: str) -> str | None:
-        """Make a server load the weights in a folder. Returns the problem if it does not, None if
-        it does."""
-        calls: tuple[tuple[str, dict[str, Any]], ...] = (
-            (
-                "/collective_rpc",
-                {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}},
-            ),
-            ("/reset_prefix_cache", {}),
-            ("/update_weight_version", {"new_version": version}),
-        )
-        stop = threading.Event()
-        for path, body in calls:
-            endpoint = self._endpoint(url, path=path)
-            for attempt in range(endpoint.retries + 1):
-                try:
-                    reply = _post(endpoint, body)
-                    if isinstance(reply, dict) and reply.get("success") is False:
-                        raise NoReplyError(
-                            "it did not drop the cached keys and values of the previous weights"
-                        )
-                    break
-                except (NoReplyError, UserError) as error:
-                    if isinstance(error, UserError):
-                        return str(error)
-                    if not endpoint.wait(error, attempt, time.monotonic() + self.timeout_s, stop):
-                        return f"{url}: {error}"
-        return None
+    def _load(self, folder: Path, url: str) -> str:
+        """Make a server load the weights in a folder. Returns the problem, or ""."""
+        weights = {"weights_path": str(folder)}
+        calls: dict[str, dict[str, object]] = {
+            "/collective_rpc": {"method": "reload_weights", "kwargs": weights},
+            "/reset_prefix_cache": {},
+            "/update_weight_version": {"new_version": self.version},
+        }
+        try:
+            for path, body in calls.items():
+                endpoint = self._endpoint(url, path=path)
+                self._ask(endpoint, body, _check_success, threading.Event())
+        except UserError as error:
+            return str(error)
+        except NoReplyError as error:
+            return f"{url}: {error}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +253,7 @@ class _Reply:
     result: list[Completion] | str | Exception
 
 
-def _post(endpoint: Endpoint, body: dict[str, Any]) -> Any:
+def _post(endpoint: Endpoint, body: Mapping[str, object]) -> Any:
     """Return the reply to a request.
 
     Raises:
@@ -283,19 +261,37 @@ def _post(endpoint: Endpoint, body: dict[str, Any]) -> Any:
         UserError: the server rejects the request, and would again.
     """
     try:
-        return endpoint.post(body)
+        return endpoint.post(dict(body))
     except NoReplyError as error:
         if not error.final:
             raise
-        advice = {
-            401: f"its key is not accepted: export {endpoint.key_variable}=KEY",
-            403: f"it does not serve {endpoint.path}: start it with python -m rlmods.serve",
-            404: f"it does not serve {endpoint.path}: start it with python -m rlmods.serve",
-        }.get(
-            error.status or 0,
-            str(error).replace("rollout.url=http://HOST/v1", "'rollout.urls=[http://HOST:PORT]'"),
-        )
+        urls = "'rollout.urls=[http://HOST:PORT]'"
+        advice = str(error).replace("rollout.url=http://HOST/v1", urls)
+        if error.status == 401:
+            advice = f"its key is not accepted: export {endpoint.key_variable}=KEY"
+        elif error.status in (403, 404):
+            advice = f"it does not serve {endpoint.path}: start it with python -m rlmods.serve"
         raise UserError(f"rollout: {endpoint.url}: {advice}") from error
+
+
+def _completions(endpoint: Endpoint, reply: Any) -> list[Completion]:
+    """Return the responses of a reply, in their order.
+
+    Raises:
+        NoReplyError: the server has no weights yet.
+        UserError: the reply is not one to this request.
+    """
+    try:
+        choices = sorted(reply["choices"], key=lambda choice: choice["index"])
+        completions = [_completion(choice) for choice in choices]
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise UserError(
+            f"rollout: {endpoint.url}: its reply lacks tokens, log-probabilities or versions: "
+            "start it with python -m rlmods.serve"
+        ) from error
+    if any(UNSYNCED in completion.versions for completion in completions):
+        raise NoReplyError("it was started again and has no weights yet", final=True)
+    return completions
 
 
 def _completion(choice: Any) -> Completion:
@@ -308,15 +304,23 @@ def _completion(choice: Any) -> Completion:
     )
 
 
+def _check_success(endpoint: Endpoint, reply: Any) -> None:
+    if isinstance(reply, dict) and reply.get("success") is False:
+        raise NoReplyError("it did not drop the cached keys and values of the previous weights")
+
+
 def _parts(policy: Policy) -> Iterator[dict[str, Tensor]]:
     """Yield the weights in parts of about `FILE_BYTES`, on the CPU of the first rank."""
-    part, size, first = dict[str, Tensor](), 0, is_first_rank()
+    part: dict[str, Tensor] = {}
+    size = 0
+    is_first = is_first_rank()
     for name, x in full_weights(policy):
-        if not first:
+        if not is_first:
             continue
         if size and size + x.nbytes > FILE_BYTES:
             yield part
-            part, size = {}, 0
-        # a copy, as a file cannot hold tied weights
-        part[name], size = x.to("cpu", copy=True).contiguous(), size + x.nbytes
+            part = {}
+            size = 0
+        part[name] = x.to("cpu", copy=True).contiguous()  # a file cannot hold tied weights
+        size += x.nbytes
     yield part

@@ -7,10 +7,9 @@ import os
 import shutil
 import warnings
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -22,19 +21,17 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from rlmods.errors import UserError, check_bounds
 from rlmods.policy.base import Policy
 from rlmods.policy.quantization import without_quantization_config
-from rlmods.rollout.encoding import Context, Continuation, check_settings
+from rlmods.rollout.base import TokenRollout
+from rlmods.rollout.encoding import Context, Continuation, Progress
 from rlmods.rollout.external import (
     Completion,
-    Progress,
     Request,
     Versions,
     check_temperature,
     extend,
     full_weights,
-    generate,
     shared,
 )
-from rlmods.types import Prompt, Response
 
 INSTALL = "pip install 'rlmods[vllm]' (without a GPU, see docs/rollout.md), or type rollout=local"
 ENVIRONMENT = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -43,7 +40,7 @@ slow down training on a CPU."""
 
 
 @dataclass
-class VLLM:
+class VLLM(TokenRollout):
     """Samples with vLLM in the training process, one engine on each rank, on the device of the
     rank.
 
@@ -56,20 +53,6 @@ class VLLM:
     Raises: ValueError for a field that is out of range; UserError when training is set up, if vLLM
     is not installed or does not support the policy."""
 
-    max_tokens: int = 16
-    """Maximum number of tokens of a response, including EOS."""
-    temperature: float = 1.0
-    """Divides the logits. 0 is greedy; `behavior_logprobs` are then those of temperature 1 without
-    truncation."""
-    top_p: float = 1.0
-    """Sample among the fewest tokens whose probability reaches this. 1: among all."""
-    top_k: int = 0
-    """Sample among this many most probable tokens. 0: among all."""
-    stop: Sequence[str] = ()
-    """A response ends with the token that completes one of these strings; the string is part of
-    `tokens` and `text`."""
-    seed: int = 0
-    """Seed of the samples."""
     max_length: int | None = None
     """Maximum number of tokens of a prompt and its response; null: the policy's context. The cache
     must have room for it."""
@@ -80,19 +63,9 @@ class VLLM:
     trainer's precision is bf16-mixed, else that of the policy's."""
     eager: bool | None = None
     """Run without compiled graphs, which take time to start; null: only without a GPU."""
-    on_tokens: Callable[[int, int, int], None] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
-    """Called after every step with the finished rows, all rows and the tokens of finished rows in
-    this call of `generate`."""
-    _policy: Policy | None = field(default=None, init=False, repr=False, compare=False)
-    _occurrences: Counter[tuple[str, int]] = field(
-        default_factory=Counter, init=False, repr=False, compare=False
-    )
 
     def __post_init__(self) -> None:
-        self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        check_settings(self)
+        super().__post_init__()
         check_temperature(self.temperature)
         rules = {
             "max_length": (self.max_length is None or self.max_length >= 2, "null or at least 2"),
@@ -114,25 +87,8 @@ class VLLM:
 
     def sync(self, policy: Policy, *, iteration: int) -> None:
         """Copy the policy's weights into the engine, which the first call starts."""
-        self._policy = policy
-        self._occurrences.clear()
+        super().sync(policy, iteration=iteration)
         self._engine(policy).load(policy, iteration)
-
-    def generate(
-        self, prompts: Sequence[Prompt], *, samples: int, iteration: int
-    ) -> list[Response]:
-        """Return `samples` responses to each prompt, prompt-major.
-
-        Raises:
-            UserError: a prompt is empty or leaves no room for a response, or the policy's logits
-            are not finite.
-        """
-        if (policy := self._policy) is None:
-            raise RuntimeError("generate() before sync(): there is no policy to sample from")
-        engine, size = self._engine(policy), {"samples": samples, "iteration": iteration}
-        return generate(
-            self, engine, policy, prompts, self._occurrences, max_length=self.max_length, **size
-        )
 
     def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
         """Return a continuation of each context for each of its samples.
@@ -140,8 +96,7 @@ class VLLM:
         Raises:
             UserError: the policy's logits are not finite.
         """
-        if (policy := self._policy) is None:
-            raise RuntimeError("extend() before sync(): there is no policy to sample from")
+        policy = self.synced
         return extend(self, self._engine(policy), policy, contexts, iteration=iteration)
 
     def _engine(self, policy: Policy) -> InProcess:
@@ -167,9 +122,9 @@ class InProcess:
         folder = mkdtemp(prefix="rlmods-vllm-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         write_description(policy, Path(folder))
-        options: dict[str, Any] = (
-            {"distributed_executor_backend": "external_launcher"} if _num_ranks() > 1 else {}
-        )
+        options: dict[str, Any] = {}
+        if _num_ranks() > 1:
+            options["distributed_executor_backend"] = "external_launcher"
         with _isolated():
             import vllm
 
@@ -225,7 +180,8 @@ class InProcess:
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
 
-        engine, done = self._llm.llm_engine, dict[str, list[Completion]]()
+        engine = self._llm.llm_engine
+        done: dict[str, list[Completion]] = {}
         ids = [str(i) for i in range(len(requests))]
         with _outside_of_training():
             try:
@@ -235,13 +191,12 @@ class InProcess:
                     )
                     engine.add_request(name, tokens_input(list(request.tokens)), settings)
                 while len(done) < len(ids):
-                    outputs = [output for output in engine.step() if output.finished]
-                    done |= {
-                        output.request_id: [_completion(x) for x in output.outputs]
-                        for output in outputs
-                    }
-                    rows = [x for output in outputs for x in output.outputs]
-                    progress(len(rows), sum(len(x.token_ids) for x in rows))
+                    rows: list[Completion] = []
+                    for output in engine.step():
+                        if output.finished:
+                            done[output.request_id] = [_completion(x) for x in output.outputs]
+                            rows += done[output.request_id]
+                    progress(len(rows), sum(len(x.tokens) for x in rows))
             finally:
                 # some, if the run is being stopped
                 engine.abort_request([name for name in ids if name not in done])
@@ -250,16 +205,11 @@ class InProcess:
 
 def _completion(output: Any) -> Completion:
     tokens = list(output.token_ids)
-    logprobs = [
-        float(position[token].logprob)
-        for position, token in zip(output.logprobs or (), tokens, strict=False)
-    ]
-    return Completion(
-        tokens,
-        logprobs,
-        output.finish_reason,
-        tuple(span.version for span in output.weight_versions or ()),
-    )
+    logprobs = []
+    for position, token in zip(output.logprobs or (), tokens, strict=False):
+        logprobs.append(float(position[token].logprob))
+    versions = tuple(span.version for span in output.weight_versions or ())
+    return Completion(tokens, logprobs, output.finish_reason, versions)
 
 
 def check_architecture(policy: Policy) -> None:
@@ -293,7 +243,8 @@ def check_architecture(policy: Policy) -> None:
 def write_description(policy: Policy, folder: Path) -> None:
     """Write what an engine needs besides weights: configuration and tokenizer."""
     config = policy.model.config
-    names, config.architectures = config.architectures, [type(policy.model).__name__]
+    names = config.architectures
+    config.architectures = [type(policy.model).__name__]
     try:
         with without_quantization_config(policy.model):
             config.save_pretrained(folder)
@@ -315,13 +266,13 @@ def _isolated() -> Iterator[None]:
     # until vLLM sets the level of the environment
     logging.getLogger("vllm").setLevel(logging.ERROR)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine reads the policy's tensors
-    rank = (
-        {"RANK": str(dist.get_rank()), "LOCAL_RANK": os.environ.get("LOCAL_RANK", "0")}
-        if _num_ranks() > 1
-        else {}
-    )
+    rank: dict[str, str] = {}
+    if _num_ranks() > 1:
+        rank["RANK"] = str(dist.get_rank())
+        rank["LOCAL_RANK"] = os.environ.get("LOCAL_RANK", "0")
     before = {name: os.environ.get(name) for name in rank}
-    set_num_threads, num_threads = torch.set_num_threads, torch.get_num_threads()
+    set_num_threads = torch.set_num_threads
+    num_threads = torch.get_num_threads()
     os.environ.update(rank)
     try:
         with _outside_of_training(), warnings.catch_warnings():

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rlmods.errors import UserError, check_bounds
 from rlmods.needs import RolloutNeeds
 from rlmods.policy.base import Policy
-from rlmods.rollout.encoding import Context, Continuation, check_settings
-from rlmods.rollout.external import check_temperature, extend, generate, shared
+from rlmods.rollout.base import TokenRollout
+from rlmods.rollout.encoding import Context, Continuation
+from rlmods.rollout.external import check_temperature, extend, shared
 from rlmods.rollout.servers import Servers
-from rlmods.types import Prompt, Response
 
 
 @dataclass
-class VLLMServer:
+class VLLMServer(TokenRollout):
     """Samples with vLLM servers, each started by `python -m rlmods.serve policy=... port=...`
     before training.
 
@@ -31,20 +30,6 @@ class VLLMServer:
 
     urls: Sequence[str] = ()
     """Addresses of the servers: [http://HOST:PORT, ...]."""
-    max_tokens: int = 16
-    """Maximum number of tokens of a response, including EOS."""
-    temperature: float = 1.0
-    """Divides the logits. 0 is greedy; `behavior_logprobs` are then those of temperature 1 without
-    truncation."""
-    top_p: float = 1.0
-    """Sample among the fewest tokens whose probability reaches this. 1: among all."""
-    top_k: int = 0
-    """Sample among this many most probable tokens. 0: among all."""
-    stop: Sequence[str] = ()
-    """A response ends with the token that completes one of these strings; the string is part of
-    `tokens` and `text`."""
-    seed: int = 0
-    """Seed of the samples."""
     folder: str | None = None
     """Folder for the weights, which the servers read: on a shared file system if they are on other
     machines. null: a temporary folder, in memory where the system has one."""
@@ -61,22 +46,12 @@ class VLLMServer:
     ahead: int = 0
     """1: sample the next batch of prompts while this one is graded and trained on, with weights
     that are then one iteration old; 0: sample each batch when it is needed."""
-    on_tokens: Callable[[int, int, int], None] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
-    """Called while sampling with the finished rows, all rows and the tokens of finished rows in
-    this call of `generate`."""
-    _policy: Policy | None = field(default=None, init=False, repr=False, compare=False)
-    _occurrences: Counter[tuple[str, int]] = field(
-        default_factory=Counter, init=False, repr=False, compare=False
-    )
 
     @property
     def needs(self) -> RolloutNeeds:
         return RolloutNeeds(ahead=self.ahead == 1)
 
     def __post_init__(self) -> None:
-        self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         self.urls = tuple((self.urls,) if isinstance(self.urls, str) else self.urls)
         if not self.urls or not all(
             isinstance(url, str) and url.startswith(("http://", "https://")) for url in self.urls
@@ -87,7 +62,7 @@ class VLLMServer:
             )
         if len(set(self.urls)) < len(self.urls):
             raise UserError("rollout.urls names a server twice: type each address once")
-        check_settings(self)
+        super().__post_init__()
         check_temperature(self.temperature)
         rules = {
             "timeout_s": (self.timeout_s > 0, "above 0"),
@@ -100,30 +75,8 @@ class VLLMServer:
 
     def sync(self, policy: Policy, *, iteration: int) -> None:
         """Send the policy's weights to every server. Every rank calls this; the first one sends."""
-        self._policy = policy
-        self._occurrences.clear()
+        super().sync(policy, iteration=iteration)
         self._servers.load(policy, iteration)
-
-    def generate(
-        self, prompts: Sequence[Prompt], *, samples: int, iteration: int
-    ) -> list[Response]:
-        """Return `samples` responses to each prompt, prompt-major.
-
-        Raises:
-            UserError: a prompt is empty or leaves no room for a response, the policy's logits are
-            not finite, or the servers fail.
-        """
-        if (policy := self._policy) is None:
-            raise RuntimeError("generate() before sync(): there is no policy to sample from")
-        return generate(
-            self,
-            self._servers,
-            policy,
-            prompts,
-            self._occurrences,
-            samples=samples,
-            iteration=iteration,
-        )
 
     def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
         """Return a continuation of each context for each of its samples.
@@ -131,8 +84,7 @@ class VLLMServer:
         Raises:
             UserError: the policy's logits are not finite, or the servers fail.
         """
-        if (policy := self._policy) is None:
-            raise RuntimeError("extend() before sync(): there is no policy to sample from")
+        policy = self.synced
         return extend(self, self._servers, policy, contexts, iteration=iteration)
 
     @property

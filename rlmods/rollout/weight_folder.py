@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,21 +63,14 @@ def remove_abandoned() -> None:
     """Remove this user's folders in memory that no process has locked."""
     for path in MEMORY.glob(f"{PREFIX}*"):
         try:
-            info = path.lstat()
-            if (
-                not stat.S_ISDIR(info.st_mode)
-                or info.st_uid != os.getuid()
-                or time.time() - info.st_mtime < MIN_AGE_S
-            ):
-                continue
             directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError:  # another process has removed it
+        except OSError:  # not a folder, or another process has removed it
             continue
         try:
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - os.fstat(directory).st_mtime >= MIN_AGE_S:
+                shutil.rmtree(path, ignore_errors=True)
         except BlockingIOError:
-            continue
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+            pass
         finally:
             os.close(directory)

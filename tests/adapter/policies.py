@@ -8,7 +8,7 @@ import torch
 
 from rlmods.adapter import LoRA
 from rlmods.policy import Policy
-from tests.policy.test_base import MODELS, PDROP, policy
+from tests.support.models import MODELS, PDROP, policy
 
 
 def base(kind: str = "llama", **options: Any) -> Policy:

@@ -15,8 +15,8 @@ from rlmods.errors import UserError
 from rlmods.policy import HuggingFace, Policy, Tiny, injection
 from rlmods.policy.adapted import AdaptedPolicy
 from rlmods.policy.hf import load
-from tests.policy.mixtures import mixture
-from tests.policy.test_base import llama, policy, rows
+from tests.support.mixtures import mixture
+from tests.support.models import llama, policy, rows
 
 from .policies import base, frozen_tensors, lora, perturbed
 

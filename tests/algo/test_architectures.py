@@ -25,7 +25,7 @@ from rlmods.policy import Policy
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
 from rlmods.rollout.agreement import check_agreement
-from tests.policy.test_base import GPT2, seeded
+from tests.support.models import GPT2, seeded
 from tests.support.tiny_setup import fit, learner
 
 WIDTH, LAYERS = 16, 2

@@ -22,7 +22,7 @@ from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.encoding import Continuation
 from rlmods.types import Prompt, Response
 from tests.environment import hostile
-from tests.policy.test_control_tokens import SPECIAL, Model
+from tests.support.control_tokens import SPECIAL, Model
 from tests.support.tiny_setup import Batch, Splits, fit, learner
 
 CHATML = (

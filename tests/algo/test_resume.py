@@ -44,10 +44,10 @@ from rlmods.teacher import Local as LocalTeacher
 from rlmods.teacher import SelfTeacher
 from rlmods.training.evaluation import Validation
 from rlmods.types import Response, Scores
-from tests.policy.mixtures import mixture
 from tests.reward.models import save
 from tests.support.environments import Chat, Echo, forgetful
 from tests.support.fake_engine import FakeEngine
+from tests.support.mixtures import mixture
 from tests.support.tiny_setup import fit, half_flat, learner, policy
 
 SMALL = Arithmetic(level=1, num_train=10, num_val=4)()

@@ -20,8 +20,8 @@ from rlmods.ranking import BradleyTerry, PlackettLuce
 from rlmods.reward import Neural
 from rlmods.training.preference_batch import collate_preferences
 from rlmods.types import PreferenceBatch, Prompt, Response
-from tests.policy.test_base import MODELS
-from tests.policy.test_base import policy as small_policy
+from tests.support.models import MODELS
+from tests.support.models import policy as small_policy
 from tests.support.offline import RAGGED, alone, close, gradients, padded, shuffled, widened
 from tests.support.tiny_setup import SPLITS, fit, learner, policy
 

@@ -20,8 +20,8 @@ from rlmods.training.evaluation import Validation
 from rlmods.training.meter import Meter
 from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Experience, Prompt, Totals
-from tests.policy.test_base import MODELS, llama
-from tests.policy.test_base import policy as small_policy
+from tests.support.models import MODELS, llama
+from tests.support.models import policy as small_policy
 from tests.support.offline import alone, close, gradients, padded, shuffled
 from tests.support.tiny_setup import SPLITS, fit, learner, policy
 

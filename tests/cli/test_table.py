@@ -17,9 +17,9 @@ from rlmods.critic import Separate
 from rlmods.policy import Policy
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.run.directory import RunDir
-from tests.policy.mixtures import mixture
-from tests.policy.test_base import llama
 from tests.support.composed import composed
+from tests.support.mixtures import mixture
+from tests.support.models import llama
 from tests.support.tiny_setup import learner
 
 TINY = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1")

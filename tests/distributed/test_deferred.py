@@ -37,10 +37,10 @@ from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
 from rlmods.policy.tiny import Tiny, character_tokenizer
 from rlmods.reference import Model
-from tests.policy.mixtures import mixture
 from tests.support import ranks
 from tests.support.composed import composed
 from tests.support.deferred_ranks import LARGE
+from tests.support.mixtures import mixture
 
 SIZES: dict[str, Any] = {
     "vocab_size": 103,

@@ -18,7 +18,7 @@ from rlmods.policy.conversation import Conversation
 from rlmods.run.files import dumps
 from rlmods.types import Prompt, Reply, Turn
 from tests.environment.said import CHAT, HOSTILE, contents, reply, said
-from tests.policy.test_control_tokens import Model
+from tests.support.control_tokens import Model
 
 CALLS = {
     "qwen3_coder": "<tool_call>\n<function=calculator>\n<parameter=expression>\n1+2\n</parameter>\n</function>\n</tool_call>",

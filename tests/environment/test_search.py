@@ -10,7 +10,7 @@ from rlmods.environment import Tools
 from rlmods.environment.search import Search
 from rlmods.errors import UserError
 from tests.environment.said import CHAT, contents, reply
-from tests.policy.test_control_tokens import Model
+from tests.support.control_tokens import Model
 
 
 class TestSearch:

@@ -13,7 +13,7 @@ from rlmods.environment import Tools
 from rlmods.environment.formats import FORMATS
 from rlmods.types import Prompt, Reply
 from tests.environment.said import CHAT, HOSTILE, PLAIN, reply, said
-from tests.policy.test_control_tokens import Model
+from tests.support.control_tokens import Model
 
 
 class TestEpisode:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+from tokenizers import AddedToken
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -20,8 +20,6 @@ from transformers import (
     CohereForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
     GraniteConfig,
     GraniteForCausalLM,
     LlamaConfig,
@@ -31,75 +29,30 @@ from transformers import (
 
 from rlmods.errors import UserError
 from rlmods.policy import HuggingFace, Policy, ScalarModel, linear_logprobs
-from rlmods.policy.base import float32_output
+from rlmods.policy.chat_template import end_of_turn
 from rlmods.policy.hf import load
-from rlmods.policy.text import end_of_turn
+from rlmods.policy.output_layer import float32_output
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
 from rlmods.training.preference_batch import collate_preferences
 from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Prompt, Response
+from tests.support.models import (
+    CHAT,
+    CHAT_TEMPLATE,
+    MODELS,
+    PDROP,
+    SHAPE,
+    gpt2,
+    gradient,
+    llama,
+    policy,
+    rows,
+    seeded,
+    tokenizer_with_bos,
+)
 
 TEMPERATURES = [0.6, 1.0, 1.5]
-SHAPE: dict[str, Any] = {
-    "vocab_size": 102,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "bos_token_id": None,
-    "eos_token_id": 1,
-    "pad_token_id": 0,
-}
-GPT2: dict[str, Any] = {
-    "vocab_size": 102,
-    "n_positions": 64,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "bos_token_id": None,
-}
-PDROP = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
-
-
-def seeded(kind: Any, config: Any) -> Any:
-    """Weights large enough for distributions that are neither uniform nor deterministic, and that
-    depend on positions."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = kind(config)
-        for name, x in model.named_parameters():
-            if x.ndim == 2:
-                x.data.normal_(std=0.5 if "wpe" in name else 0.25)
-    return model.eval()
-
-
-def llama(**change: Any) -> Any:
-    return seeded(LlamaForCausalLM, LlamaConfig(**SHAPE | change))
-
-
-def gpt2(**change: Any) -> Any:
-    return seeded(GPT2LMHeadModel, GPT2Config(**GPT2 | {"eos_token_id": 1} | change))
-
-
-MODELS = {"llama": llama, "gpt2": gpt2}
-
-
-def policy(model: Any = None, **options: Any) -> Policy:
-    return Policy(llama() if model is None else model, character_tokenizer(), **options)
-
-
-def rows() -> tuple[Tensor, Tensor]:
-    """Return right-padded rows, and a mask with a gap and a row without loss."""
-    tokens = torch.randint(2, 102, (4, 13), generator=torch.Generator().manual_seed(3))
-    mask = torch.zeros(4, 13, dtype=torch.bool)
-    mask[0, 3:9] = True
-    mask[0, 5] = False
-    mask[1, 1:13] = True
-    mask[2, 12] = True
-    return tokens, mask
 
 
 def expected_logprobs(policy: Policy, tokens: Tensor, mask: Tensor, temperature: float) -> Tensor:
@@ -107,20 +60,6 @@ def expected_logprobs(policy: Policy, tokens: Tensor, mask: Tensor, temperature:
     logprobs = (policy.model(input_ids=tokens).logits.float() / temperature).log_softmax(-1)
     picked = logprobs[:, :-1].gather(-1, tokens[:, 1:, None]).squeeze(-1)
     return torch.where(mask, torch.cat([torch.zeros(len(tokens), 1), picked], 1), 0.0)
-
-
-def gradient(policy: Policy, x: Tensor) -> Tensor:
-    """Return the gradient of a weighted sum, with different weights for different tokens."""
-    policy.zero_grad()
-    (x * torch.linspace(-1, 2, x.numel()).view(x.shape)).sum().backward()
-    flat = torch.cat(
-        [
-            p.grad.flatten() if p.grad is not None else torch.zeros(p.numel())
-            for p in policy.parameters()
-        ]
-    )
-    assert flat.norm() > 1e-3
-    return flat
 
 
 class TestForward:
@@ -507,33 +446,10 @@ class TestExport:
         )
 
 
-def tokenizer_with_bos(template: str | None, added: str = "<s> $A") -> PreTrainedTokenizerFast:
-    """Return a tokenizer that adds <s>, as Llama's does, or other special tokens."""
-    inner = Tokenizer(
-        models.WordLevel({"<pad>": 0, "</s>": 1, "<s>": 2, "a": 3, "b": 4}, unk_token="b")
-    )
-    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    inner.add_special_tokens(["<pad>", "</s>", "<s>"])
-    inner.post_processor = processors.TemplateProcessing(
-        single=added, special_tokens=[("<s>", 2), ("</s>", 1)]
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=inner, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
-    )
-    tokenizer.chat_template = template
-    return tokenizer
-
-
 class TestEncode:
-    CHAT = Prompt(id="c", messages=[{"role": "user", "content": "ab"}])
-    TEMPLATE = (
-        "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}{% if "
-        "add_generation_prompt %}b{% endif %}"
-    )
-
     def test_beginning_of_text_is_added_once_and_the_generation_prompt_at_the_end(self) -> None:
-        lm = Policy(llama(), tokenizer_with_bos(self.TEMPLATE))
-        assert lm.encode(self.CHAT) == [2, 3, 4, 4]
+        lm = Policy(llama(), tokenizer_with_bos(CHAT_TEMPLATE))
+        assert lm.encode(CHAT) == [2, 3, 4, 4]
         assert lm.encode(Prompt(id="t", text="ab")) == [2, 3, 4]
         assert lm.encode_response("ab") == [3, 4, 1]
 
@@ -566,12 +482,12 @@ class TestEncode:
         assert lm.encode_response("ab") == [3, 4, 1]
 
     def test_a_template_without_beginning_of_text_gets_none(self) -> None:
-        lm = Policy(llama(), tokenizer_with_bos(self.TEMPLATE.replace("{{ bos_token }}", "")))
-        assert lm.encode(self.CHAT) == [3, 4, 4]
+        lm = Policy(llama(), tokenizer_with_bos(CHAT_TEMPLATE.replace("{{ bos_token }}", "")))
+        assert lm.encode(CHAT) == [3, 4, 4]
 
     def test_chat_without_a_template_is_rejected(self) -> None:
         with pytest.raises(UserError, match=r"prompt c: .*data\.chat=false"):
-            policy().encode(self.CHAT)
+            policy().encode(CHAT)
 
     def test_decode_omits_special_tokens(self) -> None:
         lm = policy()
@@ -605,9 +521,9 @@ class TestEndOfTurn:
             Policy(llama(), tokenizer_with_turns()),
             ScalarModel.from_policy(Policy(llama(), tokenizer_with_turns())),
         ):
-            assert lm.encode_response("ab", self.CHAT) == [3, 4, 6]
+            assert lm.encode_response("ab", CHAT) == [3, 4, 6]
             assert lm.encode_response("ab", self.TEXT) == lm.encode_response("ab") == [3, 4, 1]
-            assert lm.encode_response("ab", self.CHAT, finished=False) == [3, 4]
+            assert lm.encode_response("ab", CHAT, finished=False) == [3, 4]
             assert lm.eos_ids == {1, 6}
 
     @pytest.mark.parametrize(
@@ -628,7 +544,7 @@ class TestEndOfTurn:
     def test_of_a_template(self, template: str | None, expected: int | None) -> None:
         tokenizer = tokenizer_with_turns(template)
         assert end_of_turn(tokenizer) == expected
-        assert Policy(llama(), tokenizer).encode_response("a", self.CHAT) == [
+        assert Policy(llama(), tokenizer).encode_response("a", CHAT) == [
             3,
             1 if expected is None else expected,
         ]
@@ -640,7 +556,7 @@ class TestEndOfTurn:
         )  # type: ignore[method-assign]
         rollout = Local(max_tokens=4)
         rollout.sync(lm, iteration=0)
-        [response] = rollout.generate([self.CHAT], samples=1, iteration=0)
+        [response] = rollout.generate([CHAT], samples=1, iteration=0)
         assert (list(response.tokens), response.finish, response.text) == ([6], "stop", "")
 
     def test_ends_the_rows_of_sft_preferences_and_process_rewards(self) -> None:
@@ -652,7 +568,7 @@ class TestEndOfTurn:
             "finished": (True, False),
         }
         meta |= {"steps": ("a", "b"), "step_labels": (1.0, 0.0)}
-        for prompt, end in ((replace(self.CHAT, meta=meta), 6), (replace(self.TEXT, meta=meta), 1)):
+        for prompt, end in ((replace(CHAT, meta=meta), 6), (replace(self.TEXT, meta=meta), 1)):
             rows = sft_batch([prompt], lm, 0)
             assert rows.tokens[rows.mask].tolist() == [3, 4, end]
             pairs = collate_preferences([prompt], lm)
@@ -673,7 +589,7 @@ class TestTemplateVariables:
             load(tmp_path / "plain"),
             load(tmp_path / "plain", chat_template_kwargs={"terse": True}),
         )
-        assert terse.encode(self.CHAT) == [*plain.encode(self.CHAT), 4]
+        assert terse.encode(CHAT) == [*plain.encode(CHAT), 4]
         terse.export(tmp_path / "terse")
         ScalarModel.from_policy(terse).export(tmp_path / "scores")
         for loaded in (
@@ -681,10 +597,10 @@ class TestTemplateVariables:
             ScalarModel.load(tmp_path / "scores"),
             HuggingFace(str(tmp_path / "terse"))(),
         ):
-            assert loaded.encode(self.CHAT) == terse.encode(self.CHAT)
+            assert loaded.encode(CHAT) == terse.encode(CHAT)
         assert load(tmp_path / "terse", chat_template_kwargs={"terse": False}).encode(
-            self.CHAT
-        ) == plain.encode(self.CHAT)
+            CHAT
+        ) == plain.encode(CHAT)
 
     @pytest.mark.parametrize("name", ["enable_thinkin", "add_generation_prompt", "tokenize"])
     def test_that_the_template_does_not_use_are_refused(self, name: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rlmods.errors import UserError
 from rlmods.policy.conversation import Conversation
 from rlmods.policy.text import REMOVED
 from rlmods.types import Prompt
-from tests.policy.test_control_tokens import ADDED, CHAT, SPECIAL, TOOL_TOKENS, Model
+from tests.support.control_tokens import ADDED, CHAT, SPECIAL, TOOL_TOKENS, Model
 
 CHATML = (
     "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"

@@ -14,12 +14,12 @@ from rlmods.adapter import LoRA
 from rlmods.algo import DPO, Batch, ProcessRewardModel, RewardModel
 from rlmods.errors import UserError
 from rlmods.policy import Policy
-from rlmods.policy.base import eval_mode
 from rlmods.policy.dropout import set_dropout
+from rlmods.policy.modes import eval_mode
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ranking import BradleyTerry
-from tests.policy.test_base import PDROP, gpt2
-from tests.policy.test_base import policy as wrapped
+from tests.support.models import PDROP, gpt2
+from tests.support.models import policy as wrapped
 from tests.support.tiny_setup import SPLITS, OneRank, fit, learner
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -13,9 +13,9 @@ from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from rlmods.errors import UserError
 from rlmods.policy import HuggingFace, ScalarModel, Tiny
+from rlmods.policy.chat_template import render
 from rlmods.policy.hf import exported, load
 from rlmods.policy.packing import IMPLEMENTATION
-from rlmods.policy.text import render
 from rlmods.policy.tiny import character_tokenizer
 
 

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from rlmods.distributed import sharding
 from rlmods.ops import float32_linear
 from rlmods.policy import Policy, Tiny
-from rlmods.policy.base import float32_output
+from rlmods.policy.output_layer import float32_output
 from tests.support import ranks
 
 

@@ -32,8 +32,8 @@ from rlmods.policy.base import Other
 from rlmods.policy.dropout import set_dropout
 from rlmods.policy.packing import IMPLEMENTATION, MIN_USED, Packing, gather
 from rlmods.policy.tiny import character_tokenizer
-from tests.policy.test_base import SHAPE, gpt2, llama, seeded
 from tests.support.batches import few
+from tests.support.models import SHAPE, gpt2, llama, seeded
 from tests.support.trees import forest, forests
 
 MODELS = {

@@ -17,9 +17,8 @@ from transformers import PhimoeConfig, PhimoeForCausalLM
 from rlmods.policy import Policy
 from rlmods.policy.hf import load
 from rlmods.policy.tiny import character_tokenizer
-
-from .mixtures import EIGHT, KINDS, LOCAL, SHAPE, mixture, routes
-from .test_base import gradient, policy, rows
+from tests.support.mixtures import EIGHT, KINDS, LOCAL, SHAPE, mixture, routes
+from tests.support.models import gradient, policy, rows
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

@@ -25,7 +25,7 @@ from rlmods.policy.cpu_linear import CPULinear
 from rlmods.policy.scalar import POOLINGS, find, pool
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.types import Prompt
-from tests.policy.test_base import MODELS, PDROP, SHAPE, gpt2, llama, seeded
+from tests.support.models import MODELS, PDROP, SHAPE, gpt2, llama, seeded
 
 LENGTHS = [3, 9, 6, 1]
 PAD, EOS = 0, 1

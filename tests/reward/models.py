@@ -10,7 +10,7 @@ import torch
 
 from rlmods.policy import Policy, ScalarModel
 from rlmods.types import Finish, Prompt, Response
-from tests.policy.test_base import llama
+from tests.support.models import llama
 
 
 def save(run: Path, seed: int = 0, tokenizer: Any = None, **metadata: Any) -> str:

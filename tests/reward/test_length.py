@@ -6,8 +6,8 @@ from rlmods.errors import UserError
 from rlmods.reward import Length
 from rlmods.rollout import Local
 from rlmods.types import Prompt
-from tests.policy.test_base import policy
 from tests.reward.samples import response
+from tests.support.models import policy
 
 
 def test_every_token_is_penalized_including_the_end_of_text() -> None:

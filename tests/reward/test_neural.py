@@ -21,10 +21,10 @@ from rlmods.reward import Accuracy, Neural, WeightedSum
 from rlmods.reward.neural import ensemble
 from rlmods.sampling import Dynamic, Fixed
 from rlmods.types import Prompt, Response
-from tests.policy.test_base import TestEncode, tokenizer_with_bos
 from tests.reward.models import said, save
 from tests.reward.test_weighted_sum import composed
 from tests.support import tiny_setup
+from tests.support.models import CHAT, CHAT_TEMPLATE, tokenizer_with_bos
 
 RESPONSES = [
     said("<answer>3</answer>"),
@@ -146,7 +146,7 @@ class TestNeural:
     def test_chat_uses_the_template_of_the_model_with_one_beginning_of_text(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        source = save(tmp_path, tokenizer=tokenizer_with_bos(TestEncode.TEMPLATE))
+        source = save(tmp_path, tokenizer=tokenizer_with_bos(CHAT_TEMPLATE))
         rows: list[Any] = []
         grade = ScalarModel.grade
         monkeypatch.setattr(
@@ -156,7 +156,7 @@ class TestNeural:
         )
         Neural(source)(
             [
-                Response(TestEncode.CHAT, text="ab"),
+                Response(CHAT, text="ab"),
                 Response(Prompt(id="t", text="ab"), text="b", finish="length"),
             ]
         )

@@ -21,9 +21,9 @@ from rlmods.policy import ScalarModel
 from rlmods.reward import Process, WeightedSum
 from rlmods.reward.process import step_ends
 from rlmods.types import Prompt, Response
-from tests.policy.test_base import tokenizer_with_bos
 from tests.reward.models import said, save
 from tests.reward.test_weighted_sum import composed
+from tests.support.models import tokenizer_with_bos
 
 PIECES = ["<eos>", "\n", "\n\n", "a", "b", " ", ".\n", "\n\nb", "a\n \nb", "é", "#", "##"]
 RESPONSES = [

@@ -59,9 +59,11 @@ class Chain(nn.Module):
 
     @property
     def base_model(self) -> Any:
-        return lambda input_ids, **_: SimpleNamespace(
-            last_hidden_state=self.table[input_ids[:, -1:]]
-        )
+        def forward(input_ids: torch.Tensor, **_: Any) -> SimpleNamespace:
+            return SimpleNamespace(last_hidden_state=self.table[input_ids[:, -1:]])
+
+        forward.forward = forward  # type: ignore[attr-defined]
+        return forward
 
     def get_output_embeddings(self) -> nn.Module:
         return nn.Identity()

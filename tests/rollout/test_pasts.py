@@ -238,7 +238,7 @@ def test_nothing_is_kept_of_last_turns_and_of_responses_that_have_ended(
         rows.update((id(row), row) for row in active)
         made = contexts(self, batch, active)
         assert not any(
-            context.keep and len(own[0].turns) + 1 == self.environment.max_turns
+            context.keep and len(own[0].trajectory.turns) + 1 == self.environment.max_turns
             for own, context in zip(batch, made, strict=True)
         )
         assert not any(row.past is not None for row in rows.values() if row.done)

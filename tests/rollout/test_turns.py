@@ -380,7 +380,7 @@ class TestRollout:
 
     def test_settings_are_those_of_the_inner_rollout(self) -> None:
         rollout = MultiTurn(Local(max_tokens=8, seed=7), GuessNumber(max_tokens=50))
-        greedy = with_settings(rollout, temperature=0.0, top_p=1.0, top_k=0, cache=3)
+        greedy = with_settings(rollout, temperature=0.0, top_p=1.0, top_k=0)
         assert (greedy.temperature, greedy.rollout.temperature, rollout.temperature) == (
             0.0,
             0.0,

@@ -27,8 +27,8 @@ from rlmods.rollout.external import shared
 from rlmods.rollout.vllm import InProcess
 from rlmods.training.evaluation import with_settings
 from rlmods.types import Prompt, Response
-from tests.policy.mixtures import mixture
 from tests.support import ranks
+from tests.support.mixtures import mixture
 from tests.support.tiny_setup import fit, learner
 
 pytest.importorskip("vllm")

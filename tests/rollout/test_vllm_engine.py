@@ -17,13 +17,13 @@ from transformers import AutoConfig, AutoTokenizer
 from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.rollout import VLLM, Local, external
-from rlmods.rollout.encoding import whole
+from rlmods.rollout.encoding import encode, whole
 from rlmods.rollout.external import Versions, sampling_settings
 from rlmods.training.evaluation import with_settings
 from rlmods.types import Prompt, Response
-from tests.policy.mixtures import mixture
 from tests.rollout.stand_in import choice
 from tests.support import tiny_setup
+from tests.support.mixtures import mixture
 
 PROMPTS = [Prompt(id=f"p{i}", text=str(7 * i) * (i + 1)) for i in range(5)]
 
@@ -144,7 +144,7 @@ def test_responses_are_in_the_order_of_the_prompts(policy: Policy) -> None:
         (p, {"sample": i, "iteration": 4}) for p in PROMPTS for i in range(3)
     ]
     for p, rows in zip(PROMPTS, zip(*3 * [iter(responses)], strict=True), strict=True):
-        encoded = external.encode(policy, [p], rollout._occurrences.__class__(), 6)[0]
+        encoded = encode(policy, [p], rollout._occurrences.__class__(), 6)[0]
         settings = sampling_settings(rollout, policy, whole([encoded], 3)[0], 4)
         for i, r in enumerate(rows):
             expected = choice({"sampling_params": settings}, i, "")
@@ -162,7 +162,7 @@ def test_seeds_differ_by_everything_that_samples_depend_on(policy: Policy) -> No
     ) -> int:
         rollout = VLLM(seed=run)
         prompts = [Prompt(id=prompt, text="1", time=time)] * (before + 1)
-        encoded = external.encode(policy, prompts, rollout._occurrences, 6)[-1]
+        encoded = encode(policy, prompts, rollout._occurrences, 6)[-1]
         return int(sampling_settings(rollout, policy, whole([encoded], 1)[0], iteration)["seed"])
 
     seeds = [

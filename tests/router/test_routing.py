@@ -4,8 +4,8 @@ import pytest
 
 from rlmods.errors import UserError
 from rlmods.router import Routing
-from tests.policy.mixtures import mixture
-from tests.policy.test_base import policy
+from tests.support.mixtures import mixture
+from tests.support.models import policy
 
 
 @pytest.mark.parametrize(

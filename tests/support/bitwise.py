@@ -277,7 +277,7 @@ def record_runs(out: Path, tree: Path, only: list[str]) -> None:
     path = out / "record.json"
     record: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
     if not (out / "mixture").exists():
-        from tests.policy.mixtures import mixture
+        from tests.support.mixtures import mixture
 
         mixture().export(out / "mixture")
     # Prompts and exported files hold no path of their run, but a policy's name may: the same folder

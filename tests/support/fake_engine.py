@@ -6,13 +6,13 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from rlmods.needs import RolloutNeeds
+from rlmods.rollout.base import TokenRollout
 from rlmods.rollout.encoding import Context, Continuation
 from rlmods.types import Prompt, Response
 
@@ -31,7 +31,7 @@ class Calls:
 
 
 @dataclass
-class FakeEngine:
+class FakeEngine(TokenRollout):
     """Samples tokens from a generator that is a function of weights, seed, prompt, pass,
     occurrence, sample and iteration.
 
@@ -39,27 +39,17 @@ class FakeEngine:
     """
 
     max_tokens: int = 8
-    temperature: float = 1.0
-    seed: int = 0
     ahead: int = 0
     duration_s: float = 0.0
     """Time of a call of `generate`."""
     before: Callable[[FakeEngine], None] | None = None
     """Called with this copy of the rollout in `generate`, before it samples."""
-    on_tokens: Callable[[int, int, int], None] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
-    _policy: Any = field(default=None, init=False, repr=False, compare=False)
     _weights: str = field(default="", init=False, repr=False, compare=False)
-    _occurrences: Counter[tuple[str, int]] = field(
-        default_factory=Counter, init=False, repr=False, compare=False
-    )
+    calls: Calls = field(default_factory=Calls)
 
     @property
     def needs(self) -> RolloutNeeds:
         return RolloutNeeds(ahead=self.ahead == 1)
-
-    calls: Calls = field(default_factory=Calls)
 
     def sync(self, policy: Any, *, iteration: int) -> None:
         assert self.calls.num_running == 0, "the weights change while the engine samples"

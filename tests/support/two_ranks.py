@@ -24,9 +24,9 @@ from rlmods.distributed.collectives import all_gather, is_first_rank
 from rlmods.distributed.deferred import defer_loading
 from rlmods.distributed.strategy import DDP, FSDP2
 from rlmods.types import Prompt, Response, Scores
-from tests.policy.mixtures import mixture
 from tests.support import composition
 from tests.support.composed import ALGORITHMS, algorithm, alone, composed
+from tests.support.mixtures import mixture
 from tests.support.tiny_setup import Log
 
 ONLINE = (

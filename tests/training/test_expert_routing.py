@@ -25,9 +25,9 @@ from rlmods.sampling import Dynamic
 from rlmods.training.buffer import SampleBuffer
 from rlmods.training.extensions.expert_routing import ExpertRouting, loss_row_tokens
 from rlmods.types import Experience, Totals
-from tests.policy.mixtures import mixture
-from tests.policy.test_base import llama
-from tests.policy.test_base import policy as plain
+from tests.support.mixtures import mixture
+from tests.support.models import llama
+from tests.support.models import policy as plain
 from tests.support.tiny_setup import attached, collected, extension, fit, gradients, learner
 
 SEVERAL = Batch(prompts=4, samples=4, epochs=4, minibatches=2)

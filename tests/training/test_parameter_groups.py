@@ -17,8 +17,8 @@ from rlmods.policy import Policy
 from rlmods.preference import Sigmoid
 from rlmods.ranking import BradleyTerry
 from rlmods.training.parameter_groups import parameter_groups
-from tests.policy.test_base import gpt2
-from tests.policy.test_base import policy as wrapped
+from tests.support.models import gpt2
+from tests.support.models import policy as wrapped
 from tests.support.tiny_setup import OneRank, learner
 
 LR, DECAY = 0.1, 0.5

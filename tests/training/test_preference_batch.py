@@ -8,8 +8,7 @@ from rlmods.preference import Sigmoid
 from rlmods.ranking import BradleyTerry
 from rlmods.training.preference_batch import collate_preferences, shift_responses
 from rlmods.types import Prompt
-from tests.policy.test_base import TestEncode as Chat
-from tests.policy.test_base import llama, tokenizer_with_bos
+from tests.support.models import CHAT, CHAT_TEMPLATE, llama, tokenizer_with_bos
 from tests.support.offline import RAGGED
 from tests.support.tiny_setup import learner, policy
 
@@ -90,7 +89,7 @@ def test_beginning_of_text_comes_once_in_every_algorithm(text: bool) -> None:
     prompt = Prompt(
         id="0",
         text="ab" if text else None,
-        messages=None if text else Chat.CHAT.messages,
+        messages=None if text else CHAT.messages,
         meta=meta,
     )
     asked = [2, 3, 4] if text else [2, 3, 4, 4]
@@ -101,7 +100,7 @@ def test_beginning_of_text_comes_once_in_every_algorithm(text: bool) -> None:
         DPO: {"preference": Sigmoid()},
     }
     for kind, parts in kinds.items():
-        made = learner(kind, policy=Policy(llama(), tokenizer_with_bos(Chat.TEMPLATE)), **parts)
+        made = learner(kind, policy=Policy(llama(), tokenizer_with_bos(CHAT_TEMPLATE)), **parts)
         if kind is DPO:
             made.reference.release()
         tokens = made.rows([prompt]).tokens.flatten(0, -2)[0].tolist()

@@ -38,9 +38,9 @@ from rlmods.teacher import Local
 from rlmods.training.extensions import PTX
 from rlmods.training.preflight import RowShape, largest_microbatches, largest_shapes, row_shape
 from rlmods.types import Prompt
-from tests.policy.mixtures import mixture
 from tests.support import ranks
 from tests.support.environments import Echo
+from tests.support.mixtures import mixture
 from tests.support.tiny_setup import SPLITS, attached, extension, fit, learner, policy
 
 OFFLINE = {"rollout": None, "reward": None}

@@ -1,0 +1,214 @@
+"""A response of several turns while it is sampled."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from rlmods.errors import UserError
+from rlmods.policy.base import Policy
+from rlmods.policy.conversation import Conversation
+from rlmods.protocols import Episode
+from rlmods.rollout.encoding import Context, Continuation, EncodedPrompt, without_eos
+from rlmods.types import Branch, Prompt, Reply, Response, Turn
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a response, in tokens unless it says otherwise."""
+
+    turn: int
+    """Of one turn."""
+    response: int
+    """Of the response, observations included, without what contexts after cuts repeat."""
+    context: int
+    """Of a prompt or context and what follows."""
+    num_turns: int
+
+
+@dataclass
+class Trajectory:
+    """What follows the prompt: sampled turns, and the observations between them."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    """0 at observed tokens."""
+    mask: list[bool] = field(default_factory=list)
+    """True at sampled tokens."""
+    turns: list[Turn] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)
+    """Indices of the tokens at which the context begins anew."""
+    num_repeated: int = 0
+    """Number of tokens of contexts after cuts, without the observations that they end with."""
+
+    @property
+    def num_counted(self) -> int:
+        """Number of tokens that `Limits.response` limits."""
+        return len(self.tokens) - self.num_repeated
+
+    def copied(self) -> Trajectory:
+        """Return a copy that grows without an effect on this one."""
+        return Trajectory(
+            tokens=list(self.tokens),
+            logprobs=list(self.logprobs),
+            mask=list(self.mask),
+            turns=list(self.turns),
+            cuts=list(self.cuts),
+            num_repeated=self.num_repeated,
+        )
+
+    def append(self, tokens: Sequence[int], logprobs: Sequence[float], *, sampled: bool) -> None:
+        """Append sampled or observed tokens."""
+        self.tokens += tokens
+        self.logprobs += logprobs
+        self.mask += [sampled] * len(tokens)
+
+
+@dataclass
+class Row:
+    """A response in progress."""
+
+    prompt: Prompt
+    """The prompt of the data."""
+    encoded: EncodedPrompt
+    """The prompt as the environment shows it."""
+    sample: int
+    limits: Limits
+    episode: Episode
+    conversation: Conversation
+    trajectory: Trajectory = field(default_factory=Trajectory)
+    last: Continuation | None = None
+    """The turn that was sampled last, with what the engine kept of it."""
+    branch: Branch | None = None
+    """Where this response branched off another; None: sampled from the prompt on."""
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+    """Decisions about branches of this response, for the sample log."""
+    status: Literal["running", "ended", "limited"] = "running"
+    """ended: by the environment. limited: a limit ended it."""
+
+    @property
+    def done(self) -> bool:
+        """True if no turn follows."""
+        return self.status != "running"
+
+    @property
+    def segment(self) -> list[int]:
+        """The ids that the policy has read: from the prompt on, or from the last cut on."""
+        tokens = self.trajectory.tokens
+        cuts = self.trajectory.cuts
+        return tokens[cuts[-1] :] if cuts else [*self.encoded.tokens, *tokens]
+
+    @property
+    def past(self) -> Any:
+        """What the engine kept of the last turn."""
+        return None if self.last is None else self.last.past
+
+    def drop_past(self) -> None:
+        """Free what the engine kept of the last turn."""
+        if self.last is not None:
+            self.last = replace(self.last, past=None)
+
+    def copied(self) -> Row:
+        """Return a copy that goes on without an effect on this response."""
+        return replace(
+            self,
+            episode=copy.deepcopy(self.episode),
+            conversation=copy.deepcopy(self.conversation),
+            trajectory=self.trajectory.copied(),
+            last=None,
+            decisions=[],
+        )
+
+    def context(self, samples: Sequence[int], num_entropies: int, keep: bool) -> Context:
+        """Return the ids that the next turn continues, with what the engine kept of the last one,
+        which this row then drops."""
+        ids = self.segment
+        remaining = self.limits.response - self.trajectory.num_counted
+        limit = min(self.limits.turn, remaining, self.limits.context - len(ids))
+        position = len(self.trajectory.tokens)
+        past = self.past
+        self.drop_past()
+        return Context(self.encoded, ids, samples, limit, position, num_entropies, past, keep)
+
+    def add_turn(self, policy: Policy, continuation: Continuation) -> Turn:
+        """Append the sampled tokens of a turn, and return it."""
+        self.last = continuation
+        start = len(self.trajectory.tokens)
+        self.trajectory.append(continuation.tokens, continuation.logprobs, sampled=True)
+        ids = without_eos(policy, continuation.tokens)
+        finish: Literal["stop", "length"] = "stop" if continuation.stopped else "length"
+        end = start + len(continuation.tokens)
+        return Turn(start, end, policy.decode(ids), policy.decode_raw(ids), finish)
+
+    def add_reply(self, policy: Policy, turn: Turn, reply: Reply) -> None:
+        """Append the reply of the environment to a turn. A truncated turn is the last one."""
+        trajectory = self.trajectory
+        turn = replace(turn, reward=_reward(reply), calls=tuple(reply.calls))
+        trajectory.turns.append(turn)
+        if reply.messages is None:
+            self.status = "ended"
+            return
+        if turn.finish == "length" or len(trajectory.turns) == self.limits.num_turns:
+            self.status = "limited"
+            return
+        has_eos = trajectory.tokens[-1] in policy.eos_ids
+        new, context = self.conversation.observe(policy, turn.raw, has_eos, reply.messages)
+        length = len(self.segment) + len(new) if context is None else len(context)
+        is_full = trajectory.num_counted + len(new) >= self.limits.response
+        if is_full or length >= self.limits.context:
+            self.status = "limited"
+            return
+        if context is not None:
+            trajectory.cuts.append(len(trajectory.tokens))
+            trajectory.num_repeated += len(context) - len(new)
+        observed = new if context is None else context
+        trajectory.append(observed, [0.0] * len(observed), sampled=False)
+
+    def add_end(self, reply: Reply) -> None:
+        """Add what the environment gives a response that a limit ended to its last turn."""
+        turn = self.trajectory.turns[-1]
+        given = [x for x in (turn.reward, _reward(reply)) if x is not None]
+        self.trajectory.turns[-1] = replace(
+            turn, reward=sum(given) if given else None, calls=(*turn.calls, *reply.calls)
+        )
+
+    def response(self, iteration: int, *, branches: bool) -> Response:
+        """Return the response, whose last token is a sampled one: observations are appended only if
+        a turn follows. `branches`: a rule decides whether responses branch."""
+        trajectory = self.trajectory
+        last = trajectory.turns[-1]
+        meta: dict[str, Any] = {"sample": self.sample, "iteration": iteration}
+        if branches:
+            meta["decisions"] = self.decisions
+        return Response(
+            prompt=self.prompt,
+            prompt_tokens=self.encoded.tokens,
+            tokens=trajectory.tokens,
+            behavior_logprobs=trajectory.logprobs,
+            text=last.text,
+            finish="stop" if self.status == "ended" and last.finish == "stop" else "length",
+            meta=meta,
+            branch=self.branch,
+            mask=trajectory.mask,
+            turns=tuple(trajectory.turns),
+            cuts=tuple(trajectory.cuts),
+        )
+
+
+def _reward(reply: Reply) -> float | None:
+    """Return the reward of a reply, which may be a number of NumPy, as a plain one.
+
+    Raises:
+        UserError: it is not finite.
+    """
+    if reply.reward is None:
+        return None
+    if not math.isfinite(reply.reward):
+        raise UserError(
+            f"environment: the reward of a turn is {reply.reward}: return a finite number, or "
+            "None for no reward"
+        )
+    return float(reply.reward)
