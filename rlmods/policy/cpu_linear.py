@@ -125,8 +125,8 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def _has_onednn() -> bool:
-    is_enabled = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled  # type: ignore[no-untyped-call]
-    return _IS_X86 and bool(is_enabled)
+    is_built = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return _IS_X86 and bool(is_built) and bool(torch.backends.mkldnn.enabled)
 
 
 def _has_bfloat16() -> bool:

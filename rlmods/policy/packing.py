@@ -215,7 +215,8 @@ def packed_attention(
         if attention_mask is None and query.shape[2] == 1 and is_16_bit_on_cpu:
             # PyTorch's kernel for one token without a mask is five times as slow in 16 bits.
             attention_mask = torch.ones(1, 1, 1, key.shape[2], dtype=torch.bool)
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)  # type: ignore[no-any-return]
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return output, None
     dtype = attention_dtype(query.device.type, query.dtype, autocast_dtype(query))
     queries, keys, values = (x.squeeze(0).transpose(0, 1).to(dtype) for x in (query, key, value))
     outputs = []

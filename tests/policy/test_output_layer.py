@@ -117,6 +117,7 @@ def _on_rank(rank: int) -> None:
         torch.testing.assert_close(layer(output.states[:2]), logits[:2])
 
 
+@pytest.mark.slow
 def test_gathered_weights_give_the_logits_of_a_forward_in_16_bits() -> None:
     """Float32 shards are cast as in the forward, and logits are not rounded."""
     ranks.spawn(_on_rank)

@@ -152,6 +152,7 @@ class TestEqualsPadded:
         ),
         st.booleans(),
     )
+    @pytest.mark.slow
     def test_of_any_groups(self, lengths: list[tuple[int, list[int]]], gaps: bool) -> None:
         check_equal(policy(), *groups([(3, [4, 2]), *lengths], gaps))
 
