@@ -112,8 +112,8 @@ def broadcast_to_tokens(x: RowFloats, mask: TokenMask) -> TokenFloats:
 
 
 def sampled_token(origin: TokenInts, group: RowInts) -> TokenInts:
-    """Return a number for each slot, equal for slots of different rows iff they hold the same
-    sampled token: rows of one group, in the same column, with the same origin
+    """Return a number for each slot, equal for slots of different rows if and only if they hold the
+    same sampled token: rows of one group, in the same column, with the same origin
     (`Experience.origin`)."""
     _, tree = torch.unique(group, return_inverse=True)
     column = torch.arange(origin.shape[1], device=origin.device)
@@ -127,7 +127,7 @@ def mean_over_branches(
     """Return the mean of `x` over the rows that share each token, and their number; 0 where the
     mask is False.
 
-    Rows in which the mask of the token is False are left out. `origin`: None if no rows share
+    Rows with a false mask at the token are left out. `origin`: None if no rows share
     tokens, so that the mean is `x` itself."""
     if origin is None:
         return broadcast_to_tokens(x, mask), mask.long()

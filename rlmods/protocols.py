@@ -83,10 +83,10 @@ class KL(Protocol):
 
 @runtime_checkable
 class Correction(Protocol):
-    """Weights the objective of each token where the sampler's distribution (`behavior_logprobs`) is
-    not that of the trainer at the start of the iteration (`old_logprobs`), as with another engine,
-    a truncated distribution, or weights of an earlier iteration. The weights carry no gradient.
-    None: no weights."""
+    """Weights the objective of each token where the sampler's distribution (`behavior_logprobs`)
+    differs from the trainer's at the start of the iteration (`old_logprobs`), as with another
+    engine, a truncated distribution, or weights of an earlier iteration. The weights carry no
+    gradient. None: no weights."""
 
     def __call__(
         self, old_logprobs: TokenFloats, behavior_logprobs: TokenFloats, mask: TokenMask
@@ -134,7 +134,7 @@ class Rollout(Protocol):
         ...
 
     def sync(self, policy: Any, *, iteration: int) -> None:
-        """Update the weights to those of `policy` (`rlmods.policy.Policy`); responses generated
+        """Load the weights of `policy` (`rlmods.policy.Policy`); responses generated
         afterwards are sampled from them."""
         ...
 
@@ -182,8 +182,8 @@ class Episode(Protocol):
     that `copy.deepcopy` copies it at any turn, unless `EnvironmentNeeds.copies` is False."""
 
     prompt: Prompt
-    """What the policy reads first, chat messages or plain text. Its id and pass are those of the
-    prompt that the episode began with."""
+    """What the policy reads first, chat messages or plain text, with the id and pass of the prompt
+    that the episode began with."""
     tools: Sequence[Mapping[str, Any]]
     """JSON schemas of tools, which a chat template shows to the policy; empty if there are none."""
 
@@ -268,7 +268,7 @@ class Judge(Protocol):
 
 
 Candidate = Response | str
-"""A response to judge; a bare text is that of a finished response."""
+"""A response to judge; a bare text is a finished response."""
 
 
 @runtime_checkable

@@ -174,14 +174,14 @@ class Response:
     prompt_tokens: Sequence[int] = ()
     """Token ids of the prompt as given to the model."""
     tokens: Sequence[int] = ()
-    """Sampled token ids, EOS included, and those of observations. The loss uses these ids; they are
-    never decoded and encoded again."""
+    """Sampled token ids, EOS included, and the ids of observations. The loss uses these ids; they
+    are never decoded and encoded again."""
     behavior_logprobs: Sequence[float] = ()
     """Natural log-probability of each token under the distribution it was drawn from (temperature
     and truncation included). Those of observations are 0 and are not read."""
     text: str = ""
-    """Decoded sampled tokens, without EOS and other special tokens; of several turns, those of the
-    last one. Rewards read it: no text of an environment is graded as the policy's."""
+    """Decoded sampled tokens, without EOS and other special tokens; with several turns, the tokens
+    of the last one. Rewards read it: no text of an environment is graded as the policy's."""
     finish: Finish = "stop"
     """"stop": ended by an EOS token or a stop string. "length": truncated by a limit on tokens or
     turns."""
@@ -193,7 +193,7 @@ class Response:
     """Where the response branches off from another one; None if it was sampled from the prompt
     on."""
     mask: Sequence[bool] | None = None
-    """True for each token that the policy sampled, False for those of observations; None: all are
+    """True for each token that the policy sampled, False for observed tokens; None: all are
     sampled."""
     turns: Sequence[Turn] = ()
     """The turns of the policy, if an environment replies to them; empty for a response of one
@@ -237,8 +237,8 @@ class Response:
 
 
 def as_response(prompt: Prompt, candidate: Response | str) -> Response:
-    """Return a candidate as a response. A bare text is that of a finished response whose tokens are
-    unknown."""
+    """Return a candidate as a response. A bare text is a finished response with
+    unknown tokens."""
     return candidate if isinstance(candidate, Response) else Response(prompt, text=candidate)
 
 
@@ -337,7 +337,7 @@ class Experience(Rows):
     advantages: TokenFloats
     """Advantage of each token."""
     policy_version: RowInts
-    """Iteration in which the row was graded, whose policy is pi_old; older than the current one for
+    """Iteration that graded the row. Its policy is pi_old. Older than the current one for
     buffered and replayed rows."""
     sampler_version: RowInts
     """Iteration of the policy that sampled the row: `policy_version`, or the one before if it was
@@ -356,8 +356,8 @@ class Experience(Rows):
     steps: TokenMask | None = None
     """True on the last token of each graded step; None if the reward is one number per response."""
     origin: TokenInts | None = None
-    """The response in which each token was sampled, by a number that is unique in its group: rows
-    of a group hold the same sampled token in a column iff they have the same origin there. None if
+    """Number of the response that sampled each token, unique within the group: two rows of a group
+    share the token in a column if and only if they have the same origin there. None if
     no response branches off from another one."""
     cuts: TokenMask | None = None
     """True on the first token of each segment but the first (`Response.cuts`). Tokens depend on

@@ -15,8 +15,8 @@ class Accept:
     """Rejection sampling: A_i = 1 if R_i >= threshold else 0, on every token of the response.
     Rejected responses get no gradient.
 
-    RFT, arXiv:2308.01825; with ratio=log_likelihood the gradient is that of supervised fine-tuning
-    on the accepted responses. R_i is the score by which `sampling` selects, so that one score
+    RFT, arXiv:2308.01825; with ratio=log_likelihood the gradient equals supervised fine-tuning on
+    the accepted responses. R_i is the score by which `sampling` selects, so that one score
     selects and accepts (`needs.correctness`)."""
 
     threshold: float = 0.5

@@ -24,19 +24,19 @@ class BranchNorm:
     Without branches (`rollout`), both equal advantage=group_norm; soft always does.
 
     A shared token is a token of each of the d rows, in the loss and in its denominators (`Totals`):
-    its gradient is the sum over the rows, in which the network computes equal ratios r_t. Where the
-    objective is r_t A_t, as within the clipping range, and all rows have the same weight, as with
-    aggregation=token_mean or fixed_length, both sums are r_t sum_j A_j and the gradients are equal.
-    They differ where clipping depends on the sign of A, and with aggregation=sequence_mean, which
-    weights rows by 1 / |y|."""
+    its gradient is the sum over the rows. The network computes equal ratios r_t in all of them.
+    Where the objective is r_t A_t, as within the clipping range, and all rows have the same weight,
+    as with aggregation=token_mean or fixed_length, both sums are r_t sum_j A_j and the gradients
+    are equal. They differ where clipping depends on the sign of A, and with
+    aggregation=sequence_mean, which weights rows by 1 / |y|."""
 
     eps: float = 1e-6
     """Added to the standard deviation; above 0."""
     unbiased: bool = True
     """Divide the squared deviations by G - 1 instead of G."""
     attribution: Literal["soft", "hard"] = "hard"
-    """Advantage of shared tokens. soft: that of the row; hard: the mean over the rows that share
-    the token."""
+    """Advantage of shared tokens. soft: the row's own; hard: the mean over the rows that share the
+    token."""
 
     @property
     def needs(self) -> AdvantageNeeds:

@@ -17,8 +17,8 @@ class GroupNorm:
     on every token of the response.
 
     DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.2. Groups with equal rewards, and groups of
-    one, get exactly 0. With a KL in the reward, mean and standard deviation are those of the
-    rewards without it (`needs.normalizes_rewards`)."""
+    one, get exactly 0. With a KL in the reward, mean and standard deviation are computed
+    without it (`needs.normalizes_rewards`)."""
 
     eps: float = 1e-6
     """Added to the standard deviation; above 0."""

@@ -24,10 +24,11 @@ class MaxRL:
     """Maximum-likelihood advantage: A_i = (R_i - mean(R)) / mean(R) over the responses to one
     prompt, on every token of the response; 0 for a prompt whose mean reward is 0.
 
-    MaxRL, arXiv:2602.02710, algorithm 1. With rewards of 0 and 1, the expected gradient is that of
-    sum_{k < G} pass@k / k, the first G - 1 terms of the expansion of log P(success) (the estimator
-    without the baseline -1 has G terms); the plain policy gradient is the first term. Rewards must
-    not be negative: the mean would not be a probability, and A not bounded by G - 1.
+    MaxRL, arXiv:2602.02710, algorithm 1. With rewards of 0 and 1, the expected gradient is the
+    gradient of sum_{k < G} pass@k / k, the first G - 1 terms of the expansion of log P(success)
+    (the estimator without the baseline -1 has G terms); the plain policy gradient is the first
+    term. Rewards must not be negative: the mean would not be a probability, and A would have no
+    bound.
 
     Raises UserError for a negative reward."""
 

@@ -25,8 +25,8 @@ class Tree:
     branches, sampled from the policy after the same tokens; else a branch counts by its number of
     leaves.
 
-    The idea is that of process rewards from Monte Carlo roll-outs (Math-Shepherd, arXiv:2312.08935;
-    VinePPO, arXiv:2410.01679), with the roll-outs that are trained on. A shared token is a token of
+    The idea: process rewards from Monte Carlo roll-outs (Math-Shepherd, arXiv:2312.08935; VinePPO,
+    arXiv:2410.01679), here from the responses that are trained on. A shared token is a token of
     each row that shares it, as in advantage=branch_hard: with aggregation=token_mean its gradient
     is weighted by their number."""
 

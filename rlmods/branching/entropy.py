@@ -1,4 +1,4 @@
-"""The rule of ARPO by which responses branch."""
+"""ARPO's rule for branches."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Entropy:
 
         P = alpha + beta dH  exceeds tau,       dH = H - H_initial,
 
-    where H is the mean entropy of the first k tokens after the tool result and H_initial that of
-    the first k tokens of the response, both divided by log V, the entropy of a uniform distribution
-    over the vocabulary. dH is between -1 and 1.
+    where H is the mean entropy of the first k tokens after the tool result and H_initial the mean
+    entropy of the first k tokens of the response, both divided by log V, the entropy of a uniform
+    distribution over the vocabulary. dH is between -1 and 1.
 
     ARPO, arXiv:2507.19849, section 3.1. M is `batch.samples`. `BranchPlan` applies the rule to one
     prompt."""

@@ -23,7 +23,7 @@ class Truncated:
     """Upper bound C of the weight; at least 1."""
     level: Level = "token"
     """token: each token's own ratio. The equality holds for a token given its prefix, and prefixes
-    stay those of the sampler. sequence: the product of the ratios of a response, on all its tokens.
+    stay the sampler's. sequence: the product of the ratios of a response, on all its tokens.
     The equality holds for responses, with a variance that grows with length."""
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ class DPPO:
     """Divergence mask: M r A, where M = 0 on tokens whose probability moved in the direction of A
     by more than a bound on the divergence between pi_old and pi, else 1. Nothing else is clipped.
 
-    DPPO, arXiv:2602.04879, equations 11 and 12. The divergence is that of the two events "the
+    DPPO, arXiv:2602.04879, equations 11 and 12. The divergence is computed from two events, "the
     sampled token" and "any other", with p the probability of the sampled token:
 
         tv: |p - p_old|        kl: p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p))

@@ -17,7 +17,7 @@ class LogLikelihood:
     from pi_old; with A = 1, SFT.
 
     RFT, arXiv:2308.01825. pi_old is a constant that makes the value 0 on-policy. Nothing is
-    clipped. The probabilities are those of temperature 1, as in SFT, at any temperature of the
+    clipped. The probabilities have temperature 1, as in SFT, at any temperature of the
     rollout."""
 
     needs: ClassVar[RatioNeeds] = RatioNeeds(level="none", temperature=1.0)

@@ -20,8 +20,8 @@ class Routing:
     Gating weights come from live logits, so the router still learns. Ratios of whole sequences
     (ratio=sequence) are stable without replay.
 
-    The recorded choices are those of the trainer's forward. R3 (arXiv:2510.11370) replays those of
-    the sampling engine, which would also close the gap between sampler and trainer
+    The recorded choices are the trainer's. R3 (arXiv:2510.11370) replays the sampling engine's
+    choices, which would also close the gap between sampler and trainer
     (`train/sampler_logprob_gap`); no rollout here reports them.
 
     `train/router_changed_fraction` is the fraction of live choices that differ from the recorded
@@ -36,7 +36,7 @@ class Routing:
     `replay` is True."""
     aux_coefficient: float = 0.0
     """Weight of the load-balancing loss (`rlmods.router.balance`) relative to the RL loss; 0: none.
-    Its loads are those of the recorded choices over a whole optimizer step; to record them, the
+    Its loads are counted from the recorded choices over a whole optimizer step; to record them, the
     rows of an iteration's first step are scored too."""
     entropy_coefficient: float = 0.0
     """Weight of the entropy bonus of the routers relative to the RL loss; 0: none. The bonus is the

@@ -15,7 +15,7 @@ from rlmods.types import RowFloats, RowInts, RowMask
 
 @dataclass(frozen=True)
 class Dynamic:
-    """Dynamic sampling: keep a whole group iff its scores are not all equal, 0 < #correct < G.
+    """Dynamic sampling: keep a whole group if its scores are not all equal, 0 < #correct < G.
     DAPO, arXiv:2503.14476, equation 11.
 
     A group of equal scores has advantage 0 everywhere: it costs time and dilutes the mean. NaN

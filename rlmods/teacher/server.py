@@ -30,7 +30,7 @@ class Server(Demonstrated):
     log-probabilities of the tokens of its prompt.
 
     One request per response sends the ids of prompt and response, so that nothing is tokenized
-    again, and reads the log-probabilities of the response's ids. They are those of temperature 1. A
+    again, and reads the log-probabilities of the response's ids. Their temperature is 1. A
     request that fails is repeated after a pause that doubles with each try.
 
     Raises: UserError for a field that is missing or out of range; when the policy is loaded, if the
