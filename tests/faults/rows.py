@@ -195,8 +195,7 @@ ROWS = {
 def table() -> str:
     """Return the table in Markdown. The messages are in the rows only."""
     lines = ["| fault | exit status | lost |", "|---|---|---|"]
-    for row in ROWS.values():
-        lines.append(f"| {row.fault} | {row.status} | {row.lost} |")
+    lines += [f"| {row.fault} | {row.status} | {row.lost} |" for row in ROWS.values()]
     return "\n".join(lines)
 
 
