@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rlmods.algo import Batch
 from rlmods.cli.command import (
@@ -54,6 +54,7 @@ from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
 from rlmods.protocols import ChecksPolicy, ReportsTokens
 from rlmods.run import dumps
+from rlmods.run.saved_form import saved_form
 from rlmods.training.collate import generate
 from rlmods.types import Prompt, Response
 
@@ -64,7 +65,7 @@ REASONS = ("empty", "duplicate", "near_duplicate")
 
 
 @dataclass(frozen=True)
-class Settings:
+class CollectSettings:
     """Settings of the command, described in the module docstring."""
 
     out: str = "candidates.jsonl"
@@ -96,16 +97,12 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
         UserError: a user's mistake.
     """
     model, saved = (None, None) if source is None else find_policy(source, overrides)
-    config = configuration(overrides, saved=saved, run_keys=RUN_KEYS, settings=Settings)
-    settings = take_settings(config, Settings)
-    batch, rollout = (
-        parse_settings(config.batch, "batch", Batch),
-        instantiate(config.rollout, "rollout"),
-    )
+    config = configuration(overrides, saved=saved, run_keys=RUN_KEYS, settings=CollectSettings)
+    settings = take_settings(config, CollectSettings)
+    batch = parse_settings(config.batch, "batch", Batch)
+    rollout = instantiate(config.rollout, "rollout")
     if not isinstance(instantiate(config.environment, "environment"), SingleTurn):
-        raise UserError(
-            "responses of several turns are no candidates: type environment=single_turn"
-        )
+        raise UserError("candidates are responses of a single turn: type environment=single_turn")
     _check_samples(batch.samples, settings.min_candidates, getattr(rollout, "temperature", 1.0))
     prompts = list(instantiate(config.data, "data")().train)
     policy = _policy(model, config)
@@ -113,31 +110,37 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
         rollout.check_policy(policy)
     kept = short_prompts(policy, prompts, max_prompt_tokens(config, "data"))
     policy.warn_of_control_tokens((), kept)
-    num_long, prompts = len(prompts) - len(kept), kept[: settings.num_prompts]
-    output = Output(
-        Path(settings.out).expanduser(), _provenance(model, config, policy, batch.samples, settings)
-    )
-    remaining = _remaining(prompts, output)
+    provenance = _provenance(model, config, policy, batch.samples, settings)
+    output = Output(Path(settings.out).expanduser(), provenance)
+    remaining = _remaining(kept[: settings.num_prompts], output)
     rollout.sync(policy, iteration=0)
     with progress("sampling", batch.samples * len(remaining)) as update:
         for start in range(0, len(remaining), batch.prompts):
             chunk = remaining[start : start + batch.prompts]
+            num_done = start * batch.samples
             if isinstance(rollout, ReportsTokens):
-                rollout.on_tokens = lambda done, *_, before=start * batch.samples: update(
-                    before + done
-                )
+                rollout.on_tokens = lambda done, *_, before=num_done: update(before + done)
             responses = generate(rollout, chunk, samples=batch.samples, iteration=0)
             for i, prompt in enumerate(chunk):
-                candidates, dropped = deduplicate(
-                    responses[i * batch.samples : (i + 1) * batch.samples], settings.near
-                )
-                row = _prompt_row(prompt) | {
-                    "candidates": [_candidate(r) for r in candidates],
-                    "dropped": {r: dropped[r] for r in REASONS},
-                }
-                output.add(row, keep=len(candidates) >= settings.min_candidates)
-            update((start + len(chunk)) * batch.samples)
-    return _summary(output) | ({"long_prompts": num_long} if num_long else {})
+                sampled = responses[i * batch.samples : (i + 1) * batch.samples]
+                _write(output, prompt, sampled, settings)
+            update(num_done + len(responses))
+    summary = _summary(output)
+    if len(kept) < len(prompts):
+        summary["long_prompts"] = len(prompts) - len(kept)
+    return summary
+
+
+def _write(
+    output: Output, prompt: Prompt, responses: Sequence[Response], settings: CollectSettings
+) -> None:
+    """Write the row of a prompt."""
+    candidates, dropped = deduplicate(responses, settings.near)
+    row = _prompt_row(prompt) | {
+        "candidates": [_candidate(response) for response in candidates],
+        "dropped": {reason: dropped[reason] for reason in REASONS},
+    }
+    output.add(row, keep=len(candidates) >= settings.min_candidates)
 
 
 def deduplicate(responses: Sequence[Response], near: float) -> tuple[list[Response], Counter[str]]:
@@ -146,7 +149,8 @@ def deduplicate(responses: Sequence[Response], near: float) -> tuple[list[Respon
     kept: list[Response] = []
     dropped: Counter[str] = Counter()
     for response in responses:
-        text, others = response.text, [r.text for r in kept]
+        text = response.text
+        others = [other.text for other in kept]
         if not text.strip():
             dropped["empty"] += 1
         elif text in others:
@@ -167,11 +171,14 @@ def similarity(first: str, second: str) -> float:
 
     Ignores case. 1 for equal texts, 0 for texts that share no pair; symmetric; sensitive to word
     order, unlike an index of single words."""
-    p, q = (
-        set(pairwise(["", *re.findall(r"\w+|[^\w\s]", text.casefold()), ""]))
-        for text in (first, second)
-    )
+    p = _pairs_of_words(first)
+    q = _pairs_of_words(second)
     return len(p & q) / len(p | q)
+
+
+def _pairs_of_words(text: str) -> set[tuple[str, str]]:
+    words = re.findall(r"\w+|[^\w\s]", text.casefold())
+    return set(pairwise(["", *words, ""]))
 
 
 def _is_count(value: Any) -> bool:
@@ -197,25 +204,26 @@ def _policy(model: str | Path | None, config: DictConfig) -> Policy:
 
 
 def _provenance(
-    model: str | Path | None, config: DictConfig, policy: Policy, samples: int, settings: Settings
+    model: str | Path | None,
+    config: DictConfig,
+    policy: Policy,
+    samples: int,
+    settings: CollectSettings,
 ) -> dict[str, Any]:
     """Return the settings that determine the candidates of a prompt."""
-    source, data, rollout = (
-        OmegaConf.to_container(config[group], resolve=True)
-        for group in ("policy", "data", "rollout")
-    )
-    assert isinstance(rollout, dict)
-    rollout.pop("batch_size", None)  # changes the speed only
-    if model is not None:
-        source = str(Path(model).resolve() if Path(model).exists() else model)
-    sampling = {
-        **rollout,
+    # without secrets, since every row holds it
+    saved = saved_form(config)
+    sampling = saved["rollout"] | {
         "samples": samples,
         "min_candidates": settings.min_candidates,
         "near": settings.near,
     }
-    model_name = source if isinstance(source, str) else dumps(source)
-    return {"model": model_name, "weights": fingerprint(policy), "data": data, "sampling": sampling}
+    sampling.pop("batch_size", None)  # changes the speed only
+    name = dumps(saved["policy"])
+    if model is not None:
+        name = str(Path(model).resolve() if Path(model).exists() else model)
+    weights = fingerprint(policy)
+    return {"model": name, "weights": weights, "data": saved["data"], "sampling": sampling}
 
 
 def _remaining(prompts: Sequence[Prompt], output: Output) -> list[Prompt]:
@@ -223,12 +231,10 @@ def _remaining(prompts: Sequence[Prompt], output: Output) -> list[Prompt]:
     changed."""
     done = output.rows
     for prompt in prompts:
+        now = _prompt_row(prompt)
+        del now["meta"]
         row = done.get(prompt.id)
-        if row is not None and any(
-            dumps(row.get(key)) != dumps(value)
-            for key, value in _prompt_row(prompt).items()
-            if key != "meta"
-        ):
+        if row is not None and dumps({key: row.get(key) for key in now}) != dumps(now):
             raise UserError(
                 f"{output.path}: prompt {prompt.id} has changed since its row was written: "
                 "type another out=FILE"
@@ -257,18 +263,18 @@ def _normalize(text: str) -> str:
 
 
 def _summary(output: Output) -> dict[str, Any]:
-    lengths = [
-        candidate["num_tokens"] for row in output.kept.values() for candidate in row["candidates"]
-    ]
+    lengths: list[int] = []
+    for row in output.kept.values():
+        lengths += [candidate["num_tokens"] for candidate in row["candidates"]]
+    dropped = Counter[str]()
+    for row in output.rows.values():
+        dropped.update(row["dropped"])
     return {
         "out": str(output.path),
         "prompts": len(output.rows),
         "dropped_prompts": len(output.dropped),
         "candidates": len(lengths),
-        **{
-            reason: sum(row["dropped"][reason] for row in output.rows.values())
-            for reason in REASONS
-        },
+        **{reason: dropped[reason] for reason in REASONS},
         "mean_tokens": sum(lengths) / len(lengths) if lengths else None,
     }
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from rlmods.protocols import ChecksPolicy
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.reward import Neural
 from rlmods.rollout.turns import find_prompt_without_episode, over_turns
+from rlmods.run.settings import Override
 from rlmods.training.collate import collate_unscored, generate
 from rlmods.training.evaluation import values_by_prompt
 from rlmods.training.segments import forward
@@ -51,7 +52,8 @@ RUN_KEYS = ("data", "reward", "rollout", "environment", "validation", "seed")
 class SingleProcess:
     """Rank, iteration and device of a process without a Trainer."""
 
-    rank, world_size = 0, 1
+    rank = 0
+    world_size = 1
 
     def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -65,124 +67,117 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     """
     model, saved = find_policy(source, overrides)
     # `reference` is also a group of the configuration, which evaluation does not use.
-    names = [
-        override.removeprefix("reference=")
-        for override in overrides
-        if override.startswith("reference=")
-    ]
-    reference_name = None if not names or names[-1] == "null" else names[-1]
-    config = configuration(
-        [x for x in overrides if not x.startswith("reference=")], saved=saved, run_keys=RUN_KEYS
-    )
+    names = [text for text in overrides if text.startswith("reference=")]
+    reference_name = names[-1].removeprefix("reference=") if names else "null"
+    own = [text for text in overrides if text not in names]
+    config = configuration(own, saved=saved, run_keys=RUN_KEYS)
     splits = instantiate(config.data, "data")()
     if not splits.val:
         raise UserError("there are no held-out prompts: type data.num_val=200")
+    token_budget = config.batch.token_budget
     if is_reward_model(model):
-        return {
-            "model": source,
-            **pair_accuracy(
-                model, splits.val[: config.validation.max_prompts], config.batch.token_budget
-            ),
-        }
+        pairs = splits.val[: config.validation.max_prompts]
+        return {"model": source} | pair_accuracy(model, pairs, token_budget)
     if saved is not None:
         _use_trained_reward_models(config, saved, Path(model), overrides)
     reward = instantiate(config.reward, "reward")
-    rollout = over_turns(
-        instantiate(config.rollout, "rollout"), instantiate(config.environment, "environment")
-    )
+    environment = instantiate(config.environment, "environment")
+    rollout = over_turns(instantiate(config.rollout, "rollout"), environment)
     validation = read_validation(config.validation)
     named = chain.from_iterable((validation.data or {}).values())
-    if (problem := find_prompt_without_episode(rollout, (*splits.val, *named))) is not None:
+    problem = find_prompt_without_episode(rollout, (*splits.val, *named))
+    if problem is not None:
         raise UserError(f"environment: no episode begins with {problem}")
     process = SingleProcess()
     policy = load(model).to(process.device)
     if isinstance(rollout, ChecksPolicy):
         rollout.check_policy(policy)
-    reference = (
-        None if reference_name is None else _load_reference(reference_name).to(process.device)
-    )
+    reference = None
+    if reference_name != "null":
+        reference = _load_reference(reference_name).to(process.device)
     kept = short_prompts(policy, splits.val, max_prompt_tokens(config, "data"))
     policy.warn_of_control_tokens((), kept)
     validation = without_long_prompts(validation, policy, config.validation)
     metrics, rows = validation(policy, rollout, reward, kept, process)
-    by_prompt = values_by_prompt(rows, validation.samples, validation.pass_at)
-    intervals = {name: bootstrap_interval(values) for name, values in by_prompt.items()}
-    bounded = {name: [x.low, x.high] for name, x in intervals.items() if x.is_bounded}
     prompts = kept[: validation.max_prompts]
     if reference is not None:
-        sampler, samples = validation.sampler(rollout), max(1, validation.samples)
-        metrics["val/kl_ref"] = kl_from(
-            reference, policy, sampler, prompts, samples, config.batch.token_budget
-        )
-    dropped = (
-        {"dropped_prompts": len(splits.val) - len(kept)} if len(kept) < len(splits.val) else {}
-    )
-    return {
-        "model": source,
-        "prompts": len(prompts),
-        **dropped,
-        **dict(sorted(metrics.items())),
-        "interval_95": bounded,
-    }
+        sampler = validation.sampler(rollout)
+        samples = max(1, validation.samples)
+        metrics["val/kl_ref"] = kl_from(reference, policy, sampler, prompts, samples, token_budget)
+    result = {"model": source, "prompts": len(prompts)}
+    if len(kept) < len(splits.val):
+        result["dropped_prompts"] = len(splits.val) - len(kept)
+    by_prompt = values_by_prompt(rows, validation.samples, validation.pass_at)
+    return result | dict(sorted(metrics.items())) | {"interval_95": _intervals(by_prompt)}
+
+
+def _intervals(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Return the bounds of bootstrap intervals over prompts, where there are any."""
+    bounds = {}
+    for name, by_prompt in values.items():
+        interval = bootstrap_interval(by_prompt)
+        if interval.is_bounded:
+            bounds[name] = [interval.low, interval.high]
+    return bounds
 
 
 def is_reward_model(model: str | Path) -> bool:
     """Return whether a directory holds a reward model; False for a hub name."""
     path = Path(model).expanduser() / "config.json"
-    try:
-        architectures = (
-            json.loads(path.read_text()).get("architectures") if path.is_file() else None
-        )
-    except (ValueError, AttributeError, OSError, RecursionError):  # loading it has the message
+    if not path.is_file():
         return False
-    return isinstance(architectures, list) and any(
-        str(x).endswith("ForSequenceClassification") for x in architectures
-    )
+    try:
+        architectures = json.loads(path.read_text())["architectures"]
+        return any(str(name).endswith("ForSequenceClassification") for name in architectures)
+    except (ValueError, TypeError, KeyError, RecursionError):  # loading it has the message
+        return False
 
 
 def pair_accuracy(
     model: str | Path, prompts: Sequence[Prompt], token_budget: int
 ) -> dict[str, Any]:
-    """Return the fraction of pairs of responses to a prompt, one ranked above the other, of which
-    the reward model scores the better one higher (ties count half), and its bootstrap interval over
-    prompts if all have equally many pairs.
+    """Return the fraction of pairs of responses to a prompt, one ranked above the other, whose
+    better response the reward model scores higher (ties count half), and its bootstrap interval
+    over prompts if all have equally many pairs.
 
     Raises:
-        UserError: the data has no such pairs, or the model is none.
+        UserError: the data has no such pairs, or the model is not a reward model.
     """
-    reward, correct = Neural(model=str(model), token_budget=token_budget), list[list[float]]()
-    for prompt in prompts:
-        texts, ranks = prompt.meta.get("candidates", ()), torch.tensor(prompt.meta.get("ranks", ()))
-        finished = prompt.meta.get("finished") or [True] * len(texts)
-        responses = [
-            Response(prompt, text=x, finish="stop" if end else "length")
-            for x, end in zip(texts, finished, strict=True)
-        ]
-        if len(responses) < 2:
-            continue
-        scores = torch.tensor(
-            [math.nan if score is None else score for score in reward(responses)]
-        )[None]
-        present = ~scores.isnan()
-        better = is_better(ranks[None], present)
-        if better.any():
-            correct.append(pair_correctness(pairwise_differences(scores, present))[better].tolist())
+    reward = Neural(model=str(model), token_budget=token_budget)
+    correct = list(filter(None, [_correct_pairs(reward, prompt) for prompt in prompts]))
     if not correct:
         raise UserError(
             "a reward model is evaluated on preferences, and the data has none: type "
             "data=preferences data.train=FILE"
         )
-    pairs = [x for prompt in correct for x in prompt]
-    interval = bootstrap_interval([sum(x) / len(x) for x in correct])
-    bounded = interval.is_bounded and len({len(x) for x in correct}) == 1
-    found = {
+    sizes = {len(pairs) for pairs in correct}
+    by_prompt = [sum(pairs) / len(pairs) for pairs in correct]
+    num_pairs = sum(map(len, correct))
+    intervals = _intervals({"val/pair_accuracy": by_prompt}) if len(sizes) == 1 else {}
+    return {
         "prompts": len(correct),
-        "pairs": len(pairs),
-        "val/pair_accuracy": sum(pairs) / len(pairs),
+        "pairs": num_pairs,
+        "val/pair_accuracy": sum(map(sum, correct)) / num_pairs,
+        "interval_95": intervals,
     }
-    return found | {
-        "interval_95": {"val/pair_accuracy": [interval.low, interval.high]} if bounded else {}
-    }
+
+
+def _correct_pairs(reward: Neural, prompt: Prompt) -> list[float]:
+    """Return 1, 0.5 or 0 for each pair of responses to a prompt with different ranks."""
+    texts = prompt.meta.get("candidates", ())
+    if len(texts) < 2:
+        return []
+    finished = prompt.meta.get("finished") or [True] * len(texts)
+    responses = [
+        Response(prompt, text=text, finish="stop" if is_finished else "length")
+        for text, is_finished in zip(texts, finished, strict=True)
+    ]
+    scores = torch.tensor([math.nan if score is None else score for score in reward(responses)])
+    present = ~scores.isnan()[None]
+    better = is_better(torch.tensor(prompt.meta.get("ranks", ()))[None], present)
+    correct = pair_correctness(pairwise_differences(scores[None], present))
+    pairs: list[float] = correct[better].tolist()
+    return pairs
 
 
 def _use_trained_reward_models(
@@ -191,34 +186,26 @@ def _use_trained_reward_models(
     """Set the reward models of the run's terms with a nonzero weight to those that the run has
     trained further, in place. A model that the overrides set stays as it is, by itself or with the
     term or the reward that it belongs to."""
-    trained = [
-        str(path)
-        for path in sorted(
-            export.glob("reward_model*"), key=lambda path: (len(path.name), path.name)
-        )
-    ]
-    typed = {override.lstrip("+~").split("=")[0].split("@")[-1] for override in overrides}
+    trained = sorted(map(str, export.glob("reward_model*")), key=lambda x: (len(x), x))
+    typed = {Override.parse(override).key for override in overrides}
     if not trained or "reward" in typed:
         return
-    terms = OmegaConf.load(saved).reward.get("terms")
-    for name in map(str, terms if isinstance(terms, DictConfig) else ()):
-        term = terms[name]
-        reward = term.get("reward") if isinstance(term, DictConfig) else None
-        if (
-            isinstance(reward, DictConfig)
-            and reward.get("_target_") == "rlmods.reward.Neural"
-            and term.get("weight", 1.0)
-        ):
-            count = 1 if isinstance(reward.get("model"), str) else len(reward.get("model") or ())
-            models, trained = trained[:count], trained[count:]
-            if len(models) < count:
-                raise UserError(
-                    f"{export}: fewer reward models than in the reward of the run: type "
-                    "reward=OPTION"
-                )
-            key = f"reward.terms.{name}.reward.model"
-            if not any(key == other or key.startswith(f"{other}.") for other in typed):
-                config.reward.terms[name].reward.model = models[0] if count == 1 else models
+    terms: Any = OmegaConf.select(OmegaConf.load(saved), "reward.terms") or {}
+    for name, term in terms.items():
+        reward: Any = term.get("reward") or {}
+        if reward.get("_target_") != "rlmods.reward.Neural" or not term.get("weight", 1.0):
+            continue
+        is_single = isinstance(reward.model, str)
+        count = 1 if is_single else len(reward.model or ())
+        models = trained[:count]
+        trained = trained[count:]
+        if len(models) < count:
+            raise UserError(
+                f"{export}: fewer reward models than in the reward of the run: type reward=OPTION"
+            )
+        key = f"reward.terms.{name}.reward.model"
+        if not any(f"{key}.".startswith(f"{other}.") for other in typed):
+            config.reward.terms[name].reward.model = models[0] if is_single else models
 
 
 def _load_reference(source: str) -> Policy:
@@ -254,9 +241,8 @@ def kl_from(
     total = 0.0
     for indices in pack(rows.forward_tokens, token_budget):
         micro = rows.select(indices).trim()
-        logprobs, ref_logprobs = (
-            forward(x, micro, temperature=rollout.temperature).logprobs for x in (policy, reference)
-        )
+        logprobs = forward(policy, micro, temperature=rollout.temperature).logprobs
+        ref_logprobs = forward(reference, micro, temperature=rollout.temperature).logprobs
         total += float((logprobs - ref_logprobs).double().sum())
     return total / max(1, int(rows.mask.sum()))
 

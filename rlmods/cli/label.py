@@ -34,8 +34,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from rlmods.cli.command import (
     INTERRUPTED,
     Output,
@@ -55,6 +53,7 @@ from rlmods.needs import JudgeNeeds, needs_of
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.protocols import counts_of
 from rlmods.run.jsonl import read_rows
+from rlmods.run.saved_form import saved_form
 from rlmods.types import Prompt, Response
 
 ROWS_PER_CALL = 64
@@ -75,7 +74,7 @@ continued."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class LabelSettings:
     """Settings of the command, described in the module docstring."""
 
     out: str = "labelled.jsonl"
@@ -92,64 +91,67 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: a user's mistake, the judge cannot be reached, or questions to it were lost.
     """
-    config = configuration(overrides, settings=Settings)
-    settings = take_settings(config, Settings)
-    rows, path = _candidates(Path(source).expanduser()), Path(settings.out).expanduser()
+    config = configuration(overrides, settings=LabelSettings)
+    settings = take_settings(config, LabelSettings)
+    path = Path(settings.out).expanduser()
+    rows = _candidates(Path(source).expanduser())
     if path.resolve() == Path(source).expanduser().resolve():
         raise UserError(f"out={settings.out} is the input file: type another out=FILE")
     if "cache" in config.judge and config.judge.cache is None:
         config.judge.cache = f"{path}.judge.jsonl"
-    judge, judge_settings = (
-        instantiate(config.judge, "judge"),
-        OmegaConf.to_container(config.judge, resolve=True),
-    )
-    assert isinstance(judge_settings, dict)
+    judge = instantiate(config.judge, "judge")
     if needs_of(judge, JudgeNeeds).answer and all(row.get("answer") is None for row in rows):
         raise UserError(
             f"{source}: the judge needs gold answers, but no row has one: type judge=neural "
             "or judge=llm"
         )
-    weights = (
-        {"weights": [fingerprint(network) for network in judge.scorer.networks]}
-        if isinstance(judge, Neural)
-        else {}
-    )
-    provenance = {
-        key: value for key, value in judge_settings.items() if key not in REQUEST_SETTINGS
-    } | weights
+    # without secrets, since every row holds it
+    provenance = saved_form(config)["judge"]
+    for name in REQUEST_SETTINGS:
+        provenance.pop(name, None)
+    if isinstance(judge, Neural):
+        provenance["weights"] = [fingerprint(network) for network in judge.scorer.networks]
     output = Output(path, {"judge": provenance, "keep_ties": settings.keep_ties})
-    remaining, lost = _remaining(rows, output), dict[str, NoReplyError]()
+    remaining = _remaining(rows, output)
+    lost: dict[str, NoReplyError] = {}
     if isinstance(judge, LLM):
         judge.losses.skip_rejected = True
     with progress("judging", len(remaining)) as update:
         for start in range(0, len(remaining), ROWS_PER_CALL):
             chunk = remaining[start : start + ROWS_PER_CALL]
-            asked = [_responses(row) for row in chunk]
-            results = rankings(judge, asked)
-            losses = _losses(judge, asked, accepted=bool(output.rows))
-            for row, (ranks, verdicts), loss in zip(chunk, results, losses, strict=True):
-                labelled = row | {"ranks": ranks, "verdicts": verdicts}
-                if loss is None:
-                    output.add(labelled, keep=settings.keep_ties or _has_preference(ranks))
-                elif loss.rejected:
-                    output.add(labelled | {"rejected": str(loss)}, keep=False)
-                else:
-                    lost[row["id"]] = loss
+            lost |= _rank(judge, chunk, output, settings)
             update(start + len(chunk))
     if lost:
-        ids = ", ".join([repr(key) for key in lost][:MAX_IDS]) + (
-            ", ..." if len(lost) > MAX_IDS else ""
-        )
-        reason = (
-            f"{len(lost)} rows have questions without a reply ({ids}), the last because of: "
-            f"{[*lost.values()][-1]}"
-        )
+        ids = ", ".join(map(repr, list(lost)[:MAX_IDS]))
+        more = ", ..." if len(lost) > MAX_IDS else ""
         raise UserError(
-            f"judge.url={judge.url}: {reason}; run the same command again, which asks only "
-            "what is missing"
+            f"judge.url={judge.url}: {len(lost)} rows have questions without a reply ({ids}{more})"
+            f", the last because of: {list(lost.values())[-1]}; run the same command again, which "
+            "asks only what is missing"
         )
     counts = {event: count for event, count in counts_of(judge).items() if count}
     return _summary(output) | ({"judge": counts} if counts else {})
+
+
+def _rank(
+    judge: Any, rows: Sequence[dict[str, Any]], output: Output, settings: LabelSettings
+) -> dict[str, NoReplyError]:
+    """Write the rows with ranks. Return why questions were lost by the id of the row, which is not
+    written then."""
+    asked = [_responses(row) for row in rows]
+    results = rankings(judge, asked)
+    losses = _losses(judge, asked, accepted=bool(output.rows))
+    lost = {}
+    for row, result, loss in zip(rows, results, losses, strict=True):
+        ranks, verdicts = result
+        labelled = row | {"ranks": ranks, "verdicts": verdicts}
+        if loss is None:
+            output.add(labelled, keep=settings.keep_ties or _has_preference(ranks))
+        elif loss.rejected:
+            output.add(labelled | {"rejected": str(loss)}, keep=False)
+        else:
+            lost[row["id"]] = loss
+    return lost
 
 
 def kappa(first: str, second: str) -> dict[str, Any]:
@@ -159,69 +161,89 @@ def kappa(first: str, second: str) -> dict[str, Any]:
         UserError: a file cannot be read or is not labelled, the files share no row, or the
         candidates of a shared row differ.
     """
-    paths = [Path(path).expanduser() for path in (first, second)]
-    files = [{row["id"]: row for row in _candidates(path, dropped_path(path))} for path in paths]
-    shared = [(row, files[1][key]) for key, row in files[0].items() if key in files[1]]
+    ours = _by_id(first)
+    theirs = _by_id(second)
+    shared = [key for key in ours if key in theirs]
     if not shared:
         raise UserError(
             f"{first} and {second} have no row in common: label the same candidates twice, "
             "with another judge= and out="
         )
-    for a, b in shared:
-        if _texts(a) != _texts(b):
+    verdicts: list[float | None] = []
+    others: list[float | None] = []
+    for key in shared:
+        if _texts(ours[key]) != _texts(theirs[key]):
             raise UserError(
-                f"{second}: row {b['id']} has other candidates than in {first}: label the "
-                "same candidates twice"
+                f"{second}: row {key} has other candidates than in {first}: label the same "
+                "candidates twice"
             )
-    verdicts = [
-        [verdict for rows in shared for verdict in _verdicts(rows[i], path)]
-        for i, path in enumerate((first, second))
-    ]
-    pairs = [(a, b) for a, b in zip(*verdicts, strict=True) if a is not None and b is not None]
-    num_agreed = sum(category(a) == category(b) for a, b in pairs)
-    agreement = num_agreed / len(pairs) if pairs else None
+        verdicts += _verdicts(ours[key], first)
+        others += _verdicts(theirs[key], second)
+    num_pairs = 0
+    num_agreed = 0
+    for verdict, other in zip(verdicts, others, strict=True):
+        if verdict is not None and other is not None:
+            num_pairs += 1
+            num_agreed += category(verdict) == category(other)
     return {
         "rows": len(shared),
-        "pairs": len(pairs),
-        "agreement": agreement,
-        "kappa": cohens_kappa(*verdicts),
+        "pairs": num_pairs,
+        "agreement": num_agreed / num_pairs if num_pairs else None,
+        "kappa": cohens_kappa(verdicts, others),
     }
 
 
+def _by_id(file: str) -> dict[str, dict[str, Any]]:
+    """Return the rows of a labelled file by id, dropped ones included."""
+    path = Path(file).expanduser()
+    return {row["id"]: row for row in _candidates(path, dropped_path(path))}
+
+
 def _candidates(path: Path, *more: Path) -> list[dict[str, Any]]:
-    """Read and check the rows of files of candidates. Raises: UserError for a missing file or an
-    invalid row."""
-    rows, seen = [row for file in (path, *more) for row in read_rows(file)], set()
-    for number, row in enumerate(rows, 1):
-        candidates = row.get("candidates")
-        if not isinstance(candidates, list) or not all(
-            isinstance(c, dict) and isinstance(c.get("text"), str) for c in candidates
-        ):
-            raise UserError(
-                f'{path}: row {number} has no "candidates", objects with "text"; python -m '
-                "rlmods.collect writes them"
-            )
-        if not isinstance(row.get("id"), str) or row["id"] in seen:
-            raise UserError(
-                f'{path}: row {number} has no unique "id", a text that no other row has'
-            )
-        if not isinstance(row.get("prompt"), str | list):
-            raise UserError(f'{path}: row {number} has no "prompt", a text or a list of messages')
-        if isinstance(row["prompt"], list):
-            check_messages(row["prompt"], f"{path}: row {number}", "prompt")
-        if not isinstance(row.get("answer"), str | None) or not isinstance(
-            row.get("meta"), dict | None
-        ):
-            raise UserError(
-                f'{path}: row {number} has an "answer" that is no text, or a "meta" that is '
-                "no object"
-            )
-        seen.add(row["id"])
+    """Read and check the rows of files of candidates.
+
+    Raises:
+        UserError: a missing file, or an invalid row.
+    """
+    rows: list[dict[str, Any]] = []
+    for file in (path, *more):
+        rows += read_rows(file)
     if not rows:
         raise UserError(
             f"{path}: no such file, or no rows in it; python -m rlmods.collect writes one"
         )
+    seen: set[str] = set()
+    for number, row in enumerate(rows, 1):
+        problem = _problem(row)
+        if problem is None and row["id"] in seen:
+            problem = 'no unique "id", a text that no other row has'
+        if problem is not None:
+            raise UserError(
+                f"{path}: row {number} has {problem}; python -m rlmods.collect writes such rows"
+            )
+        if isinstance(row["prompt"], list):
+            check_messages(row["prompt"], f"{path}: row {number}", "prompt")
+        seen.add(row["id"])
     return rows
+
+
+def _problem(row: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a row of candidates, None if nothing is."""
+    candidates = row.get("candidates")
+    if not isinstance(candidates, list):
+        return 'no "candidates", objects with "text"'
+    for candidate in candidates:
+        if not isinstance(candidate, dict) or not isinstance(candidate.get("text"), str):
+            return 'no "candidates", objects with "text"'
+    if not isinstance(row.get("id"), str):
+        return 'no unique "id", a text that no other row has'
+    if not isinstance(row.get("prompt"), str | list):
+        return 'no "prompt", a text or a list of messages'
+    if not isinstance(row.get("answer"), str | None):
+        return 'an "answer" that is not a text'
+    if not isinstance(row.get("meta"), dict | None):
+        return 'a "meta" that is not an object'
+    return None
 
 
 def _remaining(rows: Sequence[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
@@ -238,15 +260,14 @@ def _remaining(rows: Sequence[dict[str, Any]], output: Output) -> list[dict[str,
 
 
 def _prompt(row: Mapping[str, Any]) -> Prompt:
-    content = (
-        {"text": row["prompt"]} if isinstance(row["prompt"], str) else {"messages": row["prompt"]}
-    )
+    content = row["prompt"]
     return Prompt(
         id=row["id"],
+        text=content if isinstance(content, str) else None,
+        messages=None if isinstance(content, str) else content,
         answer=row.get("answer"),
         source=row.get("source"),
         meta=row.get("meta") or {},
-        **content,
     )
 
 
@@ -275,10 +296,10 @@ def _losses(
     """
     if not isinstance(judge, LLM):
         return [None] * len(asked)
-    losses = [
-        judge.lost([(prompt, *pair) for pair in combinations(responses, 2)])
-        for prompt, responses in asked
-    ]
+    losses = []
+    for prompt, responses in asked:
+        pairs = [(prompt, *pair) for pair in combinations(responses, 2)]
+        losses.append(judge.lost(pairs))
     rejections = [loss for loss in losses if loss is not None and loss.rejected]
     if rejections and not (accepted or judge.losses.in_a_row >= 0 or judge.counts["cached"]):
         raise UserError(f"judge.url={judge.url}: {rejections[0]}")
@@ -294,10 +315,14 @@ def _verdicts(row: Mapping[str, Any], path: str) -> list[float | None]:
         raise UserError(
             f"{path}: row {row['id']} is not labelled; label the file with python -m rlmods.label"
         )
-    return [
-        None if a is None or b is None else 0.5 if a == b else float(a < b)
-        for a, b in combinations(row["ranks"], 2)
-    ]
+    return [_verdict(*pair) for pair in combinations(row["ranks"], 2)]
+
+
+def _verdict(first: int | None, second: int | None) -> float | None:
+    """Return the verdict on two candidates with these ranks."""
+    if first is None or second is None:
+        return None
+    return 0.5 if first == second else float(first < second)
 
 
 def _has_preference(ranks: Sequence[int | None]) -> bool:
@@ -306,7 +331,9 @@ def _has_preference(ranks: Sequence[int | None]) -> bool:
 
 def _summary(output: Output) -> dict[str, Any]:
     rows = output.rows.values()
-    verdicts = [verdict for row in rows for verdict in row["verdicts"]]
+    verdicts: list[float | None] = []
+    for row in rows:
+        verdicts += row["verdicts"]
     return {
         "out": str(output.path),
         "rows": len(rows),
@@ -314,8 +341,8 @@ def _summary(output: Output) -> dict[str, Any]:
         "dropped_rows": len(output.dropped),
         "rejected_rows": sum("rejected" in row for row in rows),
         "pairs": len(verdicts),
-        "ties": sum(verdict == 0.5 for verdict in verdicts),
-        "without_verdict": sum(verdict is None for verdict in verdicts),
+        "ties": verdicts.count(0.5),
+        "without_verdict": verdicts.count(None),
     }
 
 

@@ -35,13 +35,12 @@ from rlmods.rollout import Local
 from rlmods.rollout.turns import MultiTurn, num_added_tokens
 from rlmods.training.preflight import row_shape
 
-USABLE = 0.9
-"""Fraction of GPU memory for tensors."""
 GIB = 2**30
+USABLE = 0.9  # fraction of GPU memory for tensors
 
 
 @dataclass(frozen=True)
-class Settings:
+class PlanSettings:
     """Options of this command, described in the module's docstring."""
 
     num_gpus: int = 8
@@ -91,7 +90,8 @@ class Sizes:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Sizes:
         """Read the sizes from a Hugging Face configuration of a language model."""
-        hidden, heads = config["hidden_size"], config["num_attention_heads"]
+        hidden = config["hidden_size"]
+        heads = config["num_attention_heads"]
         head_size = config.get("head_dim") or hidden // heads
         key_value = (config.get("num_key_value_heads") or heads) * head_size
         inner = config.get("moe_intermediate_size") or config.get("intermediate_size") or 4 * hidden
@@ -175,8 +175,8 @@ def _held(
         # of a copy under an adapter, only the adapter is copied
         sizes["reference"] = _num_bytes([model], trained=model.base_fingerprint is not None)
     share = 0 if devices.offloads else 1 / devices.shards
-    buckets = {"gradient buckets": gradients * devices.has_buckets}
-    return {name: size * share for name, size in sizes.items()} | buckets
+    held = {name: size * share for name, size in sizes.items()}
+    return held | {"gradient buckets": gradients * devices.has_buckets}
 
 
 def _optimizer_copies(optimizer: DictConfig) -> float:
@@ -217,7 +217,7 @@ def advise(spec: RunSpec, devices: Devices, stage: Mapping[str, float]) -> list[
     return advice
 
 
-def report(spec: RunSpec, settings: Settings) -> str:
+def report(spec: RunSpec, settings: PlanSettings) -> str:
     """Return the table of parts and stages, the peak, and overrides that lower it."""
     devices = read_devices(spec.config.trainer, settings.num_gpus)
     with torch.device("meta"):
@@ -243,7 +243,7 @@ def report(spec: RunSpec, settings: Settings) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    command(arguments, __doc__, lambda: report(*compose_run(arguments, Settings)))
+    command(arguments, __doc__, lambda: report(*compose_run(arguments, PlanSettings)))
 
 
 if __name__ == "__main__":

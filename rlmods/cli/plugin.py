@@ -66,12 +66,13 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
     settings = {"_target_": f"{name}.{class_name}"} | {
         field.name: field.default for field in fields(template)
     }
+    code = (TEMPLATES / f"{group}.py").read_text()
+    test = (TEMPLATES / f"test_{group}.py").read_text()
+    comment = f"# {inspect.getdoc(template)}".splitlines()[0]
     files = {
-        f"{name}.py": _fill_in((TEMPLATES / f"{group}.py").read_text(), name, class_name),
-        f"test_{name}.py": _fill_in((TEMPLATES / f"test_{group}.py").read_text(), name, class_name),
-        f"{group}/{name}.yaml": f"# {inspect.getdoc(template)}".splitlines()[0]
-        + "\n"
-        + yaml.safe_dump(settings, sort_keys=False),
+        f"{name}.py": _fill_in(code, name, class_name),
+        f"test_{name}.py": _fill_in(test, name, class_name),
+        f"{group}/{name}.yaml": f"{comment}\n{yaml.safe_dump(settings, sort_keys=False)}",
     }
     for path, text in files.items():
         (plugin / path).parent.mkdir(parents=True, exist_ok=True)

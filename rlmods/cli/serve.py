@@ -16,6 +16,7 @@ What follows `--` is passed on to `vllm serve`. Stop it with Ctrl-C.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spa
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServeSettings:
     """Settings of the command, described in the module docstring."""
 
     port: int = 8000
@@ -66,7 +67,7 @@ class Settings:
                 raise UserError(f"{name}={getattr(self, name)}: must be {words}")
 
 
-def flags(settings: Settings, policy: Policy, folder: Path) -> list[str]:
+def flags(settings: ServeSettings, policy: Policy, folder: Path) -> list[str]:
     """Return the arguments of `vllm serve` for the policy that is saved in `folder`."""
     has_gpu = torch.cuda.is_available()
     cache_gib = settings.cache_gib or (None if has_gpu else 1.0)
@@ -82,14 +83,13 @@ def flags(settings: Settings, policy: Policy, folder: Path) -> list[str]:
     }
     if cache_gib is not None:
         named["kv-cache-memory-bytes"] = int(cache_gib * 2**30)
-    # the former serves requests with token ids
-    switches = ["--enable-scale-out", *([] if has_gpu else ["--enforce-eager"])]
-    return [
-        "--model",
-        str(folder),
-        *(x for name, value in named.items() for x in (f"--{name}", str(value))),
-        *switches,
-    ]
+    arguments = ["--model", str(folder)]
+    for name, value in named.items():
+        arguments += [f"--{name}", str(value)]
+    arguments.append("--enable-scale-out")  # serves requests with token ids
+    if not has_gpu:
+        arguments.append("--enforce-eager")
+    return arguments
 
 
 def serve(arguments: Sequence[str]) -> str:
@@ -98,11 +98,10 @@ def serve(arguments: Sequence[str]) -> str:
     Raises:
         UserError: vLLM is not installed or does not support the policy, or a setting is invalid.
     """
-    own, more = list(arguments), list[str]()
-    if "--" in own:
-        own, more = own[: own.index("--")], own[own.index("--") + 1 :]
-    config = configuration(own, settings=Settings)
-    settings = take_settings(config, Settings)
+    own = list(itertools.takewhile(lambda argument: argument != "--", arguments))
+    more = list(arguments[len(own) + 1 :])
+    config = configuration(own, settings=ServeSettings)
+    settings = take_settings(config, ServeSettings)
     policy = instantiate(config.policy, "policy")()
     check_architecture(policy)
     for name, value in ENVIRONMENT.items():

@@ -141,7 +141,7 @@ def _check_lengths(spec: RunSpec, policy: Policy, splits: Splits, validation: Va
 
 def _with_columns(splits: Splits, columns: Sequence[str]) -> list[Any]:
     """Return the held-out rows that have these columns."""
-    return [row for row in splits.val if all(column in row.meta for column in columns)]
+    return [row for row in splits.val if row.meta.keys() >= set(columns)]
 
 
 def _warn_of_control_tokens(spec: RunSpec, policy: Policy, splits: Splits) -> None:

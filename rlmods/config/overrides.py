@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from rlmods.config.options import CONF, options
 from rlmods.errors import UserError, suggest
@@ -71,51 +71,49 @@ def explain_override(error: Exception) -> UserError | None:
     """Return a one-line error for an override that Hydra rejected; None if Hydra did not raise
     `error`."""
     if "Config group override must be" in str(error):
+        advice = "a number: type GROUP=OPTION, or GROUP.SETTING=NUMBER for a setting of it"
         if str(error).endswith("NoneType"):
-            return UserError(
-                "a group takes the name of an option, not null: drop it, or type GROUP=OPTION"
-            )
-        return UserError(
-            "a group takes the name of an option, not a number: type GROUP=OPTION, or "
-            "GROUP.SETTING=NUMBER for a setting of it"
-        )
+            advice = "null: drop it, or type GROUP=OPTION"
+        return UserError(f"a group takes the name of an option, not {advice}")
     if not isinstance(error, HydraException):
         return None
     text = " ".join(str(error).split("\nSee https://")[0].split())
     if isinstance(error, OverrideParseException):
         key, has_value, value = error.override.partition("=")
-        quoted = (
-            f"; a value with special characters needs quotes: '{key}=\"{value}\"'"
-            if has_value
-            else ""
-        )
-        return UserError(
-            f"{error.override}: {text}; an override is key=value or group=option{quoted}"
-        )
-    if match := re.match(
+        advice = "an override is key=value or group=option"
+        if has_value:
+            advice += f"; a value with special characters needs quotes: '{key}=\"{value}\"'"
+        return UserError(f"{error.override}: {text}; {advice}")
+    twice = re.match(
         r"Multiple values for (\S+)\. To override a value use 'override \S+: (\S+)'", text
-    ):
+    )
+    if twice is not None:
+        typed = f"{twice[1]}={twice[2]}"
         return UserError(
-            f"+{match[1]}={match[2]}: the group has an option already, which "
-            f"{match[1]}={match[2]} replaces: type it without +"
+            f"+{typed}: the group has an option already, which {typed} replaces: type it without +"
         )
-    missing = getattr(error, "missing_cfg_file", None)
-    if isinstance(error, MissingConfigException) and missing is not None:
-        group, _, option = str(missing).rpartition("/")
-        if extra := EXTRAS.get(f"{group}={option}"):
-            return UserError(f"{group}={option}: not installed: type pip install -e '.[{extra}]'")
-        return UserError(
-            f"{group}={option}: no such option; {suggest(option, error.options or options(group))}"
-        )
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file is not None:
+        return _unknown_option(str(error.missing_cfg_file), error.options)
     if text.startswith("Could not delete from config"):
         return UserError(
             f"{text} Type the whole key of a setting to remove, such as ~callbacks.samples or "
             "~reward.terms.overlong"
         )
-    siblings = getattr(error.__cause__, "parent_node", None)
-    if text.startswith("Could not override") and isinstance(siblings, DictConfig):
-        return _unknown_key(str(getattr(error.__cause__, "full_key", "")), siblings)
+    cause = error.__cause__
+    if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+        return _unknown_key(str(cause.full_key), cause.parent_node)
     return UserError(text)
+
+
+def _unknown_option(file: str, known: Sequence[str] | None) -> UserError:
+    """Return the error for an option whose file `GROUP/OPTION` does not exist."""
+    group, _, option = file.rpartition("/")
+    extra = EXTRAS.get(f"{group}={option}")
+    if extra is not None:
+        return UserError(f"{group}={option}: not installed: type pip install -e '.[{extra}]'")
+    return UserError(
+        f"{group}={option}: no such option; {suggest(option, known or options(group))}"
+    )
 
 
 def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
@@ -123,51 +121,35 @@ def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
     if full_key in ALIASES:
         return UserError(f"{full_key}: no such setting; type {ALIASES[full_key]}")
     parent, _, key = full_key.rpartition(".")
-    primary = OmegaConf.load(CONF / "train.yaml")
-    empty = [
-        group
-        for entry in primary.defaults
-        if isinstance(entry, DictConfig)
-        for group, option in entry.items()
-        if option is None
-    ]
-    for group in map(str, empty):
-        if group.split("@")[-1] == full_key:
-            return UserError(f"no option of {key} is selected: type {group}=OPTION too")
-    candidates = [] if parent else [name for name in _names(siblings) if name.endswith(f".{key}")]
-    if candidates:
-        return UserError(f"{key}: no such setting; did you mean {' or '.join(candidates[:3])}?")
-    names = [
-        f"{parent}.{name}" if parent else name
-        for name in map(str, siblings)
-        if name not in ("_target_", "hydra")
-    ]
-    if (
-        owners := [
-            option
-            for option in options(parent)
-            if key in OmegaConf.load(CONF / parent / f"{option}.yaml")
-        ]
-        if parent
-        else []
-    ):
-        return UserError(
-            f"{full_key}: a setting of "
-            f"{' or '.join(f'{parent}={option}' for option in owners)}, which is not selected"
-        )
+    for entry in OmegaConf.load(CONF / "train.yaml").defaults:
+        for name, option in entry.items() if isinstance(entry, DictConfig) else ():
+            group = str(name)
+            if option is None and group.split("@")[-1] == full_key:
+                return UserError(f"no option of {key} is selected: type {group}=OPTION too")
+    if not parent:
+        same = [name for name in _names(siblings) if name.endswith(f".{key}")]
+        if same:
+            return UserError(f"{key}: no such setting; did you mean {' or '.join(same[:3])}?")
+    chosen = options(parent) if parent else {}
+    files = {f"{parent}={option}": CONF / parent / f"{option}.yaml" for option in chosen}
+    owners = [override for override, file in files.items() if key in OmegaConf.load(file)]
+    if owners:
+        return UserError(f"{full_key}: a setting of {' or '.join(owners)}, which is not selected")
+    prefix = f"{parent}." if parent else ""
+    names = [prefix + name for name in map(str, siblings) if name not in ("_target_", "hydra")]
     if not names:
         return UserError(f"{full_key}: no such setting; {parent} is a single value")
-    hint = (
-        f" (+{full_key}=... passes one that is not listed)"
-        if parent.split(".")[0] in OPEN_GROUPS
-        else ""
-    )
+    hint = ""
+    if parent.split(".")[0] in OPEN_GROUPS:
+        hint = f" (+{full_key}=... passes one that is not listed)"
     return UserError(f"{full_key}: no such setting{hint}; {suggest(full_key, names)}")
 
 
-def _names(node: Any, prefix: str = "") -> Iterator[str]:
+def _names(node: object, prefix: str = "") -> Iterator[str]:
     """Yield the dotted names of all settings."""
-    for name in map(str, node if isinstance(node, DictConfig) else ()):
+    if not isinstance(node, DictConfig):
+        return
+    for name in map(str, node):
         yield prefix + name
         if name != "hydra":
             yield from _names(node._get_node(name), f"{prefix}{name}.")

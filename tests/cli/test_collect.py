@@ -381,6 +381,6 @@ class TestCommand:
     def test_help_lists_all_settings(self, capsys):
         with pytest.raises(SystemExit):
             module.main(["--help"])
-        assert {f"{f.name}=" for f in fields(module.Settings)} <= set(
+        assert {f"{f.name}=" for f in fields(module.CollectSettings)} <= set(
             re.findall(r"\w+=", capsys.readouterr().out)
         )

@@ -111,7 +111,7 @@ class TestRows:
 
     def test_are_readable_as_preferences(self, source, tmp_path):
         label(source, [f"out={tmp_path}/out.jsonl"])
-        with pytest.warns(UserWarning, match="2 of 5 rows prefer no candidate"):
+        with pytest.warns(UserWarning, match="2 rows prefer no candidate"):
             prompts = Preferences(train=f"{tmp_path}/out.jsonl", num_val=0)().train
         assert [p.meta["ranks"] for p in prompts] == [(1, 0, 0), (0, 1, 1), (1, 0)]
         assert [p.meta["candidates"] for p in prompts] == [
@@ -430,7 +430,7 @@ MISTAKES = {
     "an answer that is a list": (
         GOOD.replace('"id"', '"answer": [1], "id"'),
         [],
-        'row 1 has an "answer" that is no text',
+        'row 1 has an "answer" that is not a text',
     ),
     "a broken line": ("{\n" + GOOD, [], "in.jsonl:1: broken JSON"),
     "no gold answers": (GOOD, [], "no row has one: type judge=neural or judge=llm"),
@@ -471,6 +471,6 @@ class TestCommand:
     def test_help_lists_all_settings(self, capsys):
         with pytest.raises(SystemExit):
             module.main(["--help"])
-        assert {f"{f.name}=" for f in fields(module.Settings)} <= set(
+        assert {f"{f.name}=" for f in fields(module.LabelSettings)} <= set(
             re.findall(r"\w+=", capsys.readouterr().out)
         )

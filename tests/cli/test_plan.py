@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlmods.cli.command import compose_run
-from rlmods.cli.plan import Settings, Sizes, main, predict, read_devices
+from rlmods.cli.plan import PlanSettings, Sizes, main, predict, read_devices
 from rlmods.config.instantiate import instantiate
 from rlmods.policy.linear_logprobs import logits_per_chunk
 
@@ -25,7 +25,7 @@ SIZES = Sizes(LAYERS, WIDTH, WIDTH, WIDTH, INNER, WORDS)
 
 
 def stages(*overrides: str, precision: str = "32-true") -> dict[str, dict[str, float]]:
-    spec, settings = compose_run(["algo=dapo", *RANDOM, *overrides], Settings)
+    spec, settings = compose_run(["algo=dapo", *RANDOM, *overrides], PlanSettings)
     devices = read_devices(spec.config.trainer, settings.num_gpus)
     with torch.device("meta"):
         policy = spec.adapter(instantiate(spec.config.policy, "policy")())

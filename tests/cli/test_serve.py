@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlmods.cli import serve
-from rlmods.cli.serve import Settings, flags
+from rlmods.cli.serve import ServeSettings, flags
 from rlmods.errors import UserError
 from tests.support import tiny_setup
 
@@ -99,7 +99,7 @@ def test_flags_are_those_that_the_trainer_needs(tmp_path: Path) -> None:
     policy = tiny_setup.policy()
     given = pairs(
         flags(
-            Settings(tensor_parallel=4, dtype="bfloat16", max_length=100, cache_gib=0.5),
+            ServeSettings(tensor_parallel=4, dtype="bfloat16", max_length=100, cache_gib=0.5),
             policy,
             tmp_path,
         )
@@ -117,7 +117,7 @@ def test_flags_are_those_that_the_trainer_needs(tmp_path: Path) -> None:
     }
     assert expected.items() <= given.items()
     assert "--enable-scale-out" in given
-    plain = pairs(flags(Settings(), policy, tmp_path))
+    plain = pairs(flags(ServeSettings(), policy, tmp_path))
     assert (plain["--dtype"], plain["--max-model-len"]) == ("float32", str(policy.context_length))
 
 
