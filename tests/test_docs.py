@@ -65,6 +65,13 @@ def fenced_commands() -> list[tuple[str, list[str]]]:
     return [(file, shlex.split(match[0], comments=True)) for file, match in matches if match]
 
 
+def command_settings(module: ModuleType) -> type[Any]:
+    """Return the settings of a command, a dataclass such as `PlanSettings`."""
+    name = next(x for x in vars(module) if x.endswith("Settings") and x[0].isupper())
+    kind: type[Any] = getattr(module, name)
+    return kind
+
+
 class TestCommands:
     @pytest.mark.parametrize(
         ("page", "words"),
@@ -80,7 +87,8 @@ class TestCommands:
             if hasattr(module, "parse"):  # a command without settings of a run
                 module.parse(arguments)
             elif command != "rlmods.plugin":  # which takes no settings
-                configuration([word for word in arguments if "=" in word], settings=module.Settings)
+                overrides = [word for word in arguments if "=" in word]
+                configuration(overrides, settings=command_settings(module))
         elif arguments[0] == "-m":  # the first job of a sweep
             check_overrides([word.split(",")[0] for word in arguments[1:]])
         else:
@@ -163,7 +171,7 @@ class TestRLHF:
         assert {"sft", "reward_model", *pipeline.COMPARED} <= set(stages)
         for stage in ("collect", "label"):
             module, _, *overrides = stages[stage][1:]
-            configuration(overrides, settings=import_module(module).Settings)
+            configuration(overrides, settings=command_settings(import_module(module)))
 
     def test_runs_with_and_without_the_penalty_differ_only_in_its_coefficient(
         self, pipeline: ModuleType, tmp_path: Path
