@@ -64,7 +64,7 @@ class Distill(PolicyGradient):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        self.teacher.check_context(self.trainer.datamodule.splits.train, self.rollout.max_tokens)  # type: ignore[attr-defined]
+        self.teacher.check_context(self.splits.train, self.rollout.max_tokens)
 
     def collate(
         self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores

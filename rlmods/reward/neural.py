@@ -52,7 +52,8 @@ class RewardModelBase:
         return tuple(ScalarModel.load(source).to(device) for source in self.sources)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in names}
 
     def check(self, option: Literal["neural", "process"]) -> None:
         """Check the models when the configuration is composed, without loading them.

@@ -147,7 +147,8 @@ def test_results(
     return passed + ["0"] * missing, status
 
 
-test_results.__test__ = False  # type: ignore[attr-defined]  # keeps pytest from collecting the function
+# keeps pytest from collecting the function
+test_results.__test__ = False  # type: ignore[attr-defined]
 
 
 def call_function(

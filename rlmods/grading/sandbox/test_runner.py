@@ -315,7 +315,9 @@ class ModulesOfTheCode:
         self.known = known
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name in self.known else None  # type: ignore[arg-type]
+        if name not in self.known:
+            return None
+        return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Let Python make the module."""

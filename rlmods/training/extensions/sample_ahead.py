@@ -150,7 +150,8 @@ class SampleAhead(Extension):
                 on_tokens(*self._progress)
         self._future = None
         self._responses, end = future.result()
-        self.loop.timer.seconds["rollout_ahead"] += min(end, waiting_since) - self._start  # type: ignore[assignment]
+        seconds: Any = self.loop.timer.seconds
+        seconds["rollout_ahead"] += min(end, waiting_since) - self._start
 
     # Checkpoint
 
