@@ -27,7 +27,7 @@ from rlmods.rollout.turns import num_added_tokens
 from rlmods.run.directory import RunDir
 from rlmods.training.extensions import PTX
 from rlmods.types import Prompt
-from tests.support.composed import ALGORITHMS, CONF, algorithm, alone, composed, loaded
+from tests.support.composed import ALGORITHMS, CONF, algorithm, alone, composed, loaded, with_option
 from tests.support.tiny_setup import extension
 
 OPTIONS = [
@@ -72,9 +72,11 @@ def cases() -> Iterator[tuple[str, str]]:
 class TestEveryOption:
     @pytest.mark.parametrize(("option", "algo"), list(cases()))
     def test_makes_a_plan_or_says_what_to_type(self, option: str, algo: str) -> None:
-        typed = (option,) if option.startswith("experiment=") else (f"algo={algo}", option)
         try:
-            made = composed(*typed)
+            if option.startswith("experiment="):
+                made = composed(option)
+            else:
+                made = with_option(f"algo={algo}", option)
         except UserError as error:
             message = str(error)
             assert "\n" not in message
@@ -152,7 +154,8 @@ class TestEveryOption:
         ).learner
         assert type(learner) is algorithm(algo)
         assert learner.seed == 4
-        assert learner.rollout is None or learner.rollout.seed == 4
+        rollout = getattr(learner.rollout, "rollout", learner.rollout)
+        assert rollout is None or rollout.seed == 4
         assert learner.optimizer([torch.nn.Parameter(torch.zeros(1))]).defaults["lr"] == 0.5
         assert len(learner.splits.val) == 8
 
@@ -996,7 +999,9 @@ class TestRules:
         data = (
             "data=mixture",
             "+data@data.sources.sums=arithmetic",
+            "data.sources.sums.num_train=256",
             "+data@data.sources.words=stories",
+            "data.sources.words.num_train=256",
             "data.sources.words.chat=false",
         )
         made = composed(
@@ -1009,14 +1014,17 @@ class TestRules:
         assert list(made.parts["reward"].rewards) == ["sums", "words"]
         assert made.splits.weights == {"sums": 3.0, "words": 1.0}
         assert made.label == "dapo"
-        one = (*data, "reward=by_source", "+reward@reward.rewards.sums=math")
-        assert "no reward for the source 'words'" in refused(*one)
-        assert "type +reward@reward.rewards.words=OPTION" in refused(*one)
-        assert "prompt arithmetic-2-train" in (
-            message := refused("reward=by_source", "+reward@reward.rewards.sums=math")
-        )
+        message = refused(*data, "reward=by_source", "+reward@reward.rewards.sums=math")
+        assert "no reward for the source 'words'" in message
+        assert "type +reward@reward.rewards.words=OPTION" in message
+        message = refused("reward=by_source", "+reward@reward.rewards.sums=math")
+        assert "prompt arithmetic-2-train" in message
         assert message.endswith("type data=mixture, or data.source=COLUMN")
-        same = ("data=mixture", "+data@data.sources.format=arithmetic")
+        same = (
+            "data=mixture",
+            "+data@data.sources.format=arithmetic",
+            "data.sources.format.num_train=256",
+        )
         assert refused(*same).startswith("the source format has the name of a term of the reward")
         assert composed(*same, "reward=accuracy").splits.train[0].source == "format"
 

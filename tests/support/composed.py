@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from hydra import compose as hydra
@@ -30,8 +31,24 @@ def composed(*typed: str) -> RunSpec:
     return compose.run_spec(config, choices, overrides)
 
 
+def with_option(base: str, option: str) -> RunSpec:
+    """Return the run that two overrides select, `algo=ALGO` and one for another group. The first is
+    composed once, and the settings of the second replaced in it, if its file includes no other."""
+    group, name = option.split("=")
+    file = CONF / group / f"{name}.yaml"
+    if group not in (*compose.PARTS, "adapter") or "defaults" in OmegaConf.load(file):
+        return composed(base, option)
+    config, choices, overrides = configuration(base)
+    config = copy.deepcopy(config)
+    with open_dict(config):
+        config[group] = OmegaConf.load(file)
+    return compose.run_spec(config, {**choices, group: name}, [*overrides, option])
+
+
+@lru_cache(maxsize=64)
 def configuration(*typed: str) -> tuple[DictConfig, dict[str, str], Sequence[str]]:
-    """Return what Hydra composes: the configuration, the option of each group, the overrides."""
+    """Return what Hydra composes: the configuration, the option of each group, the overrides.
+    `compose.run_spec` does not change them."""
     plugins.register()
     name.register()
     small: list[str] = []
