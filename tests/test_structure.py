@@ -63,6 +63,8 @@ NOT_CHOSEN = {
     "rollout": {"MultiTurn"},
 }
 """Public classes of a group's package that are not options."""
+BASES = {"TokenRollout"}
+"""Base classes of parts."""
 OPTIONS = [path for group in GROUPS for path in sorted((ROOT / "conf" / group).glob("*.yaml"))]
 MODULES = sorted((ROOT / "rlmods").rglob("*.py"))
 
@@ -133,6 +135,7 @@ class TestGroups:
                     inspect.isclass(kind)
                     and kind.__module__ == module.__name__
                     and not n.startswith("_")
+                    and n not in BASES
                 )
                 if (
                     own

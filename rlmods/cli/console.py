@@ -55,6 +55,14 @@ def plain_errors(hint: Callable[[], str] | None = None) -> Iterator[None]:
         if advice:
             lines.append(advice)
         sys.exit("\n".join(lines) or 1)
+    except SystemExit as error:  # of Lightning on a second Ctrl-C
+        if hint is None or error.code in (None, 0):
+            raise
+        lines = [error.code] if isinstance(error.code, str) else []
+        advice = hint()
+        if advice:
+            lines.append(advice)
+        sys.exit("\n".join(lines) or error.code)
 
 
 def as_user_error(error: Exception) -> UserError | None:

@@ -155,15 +155,22 @@ class Shifted(GPT2LMHeadModel):
         )
 
 
+class _WithoutCache:
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def forward(self, past_key_values: Any = None, use_cache: bool = False, **inputs: Any) -> Any:
+        return self.model(**inputs, use_cache=False)
+
+    __call__ = forward
+
+
 class Forgetful(LlamaForCausalLM):
     """Ignores its cache."""
 
     @property
     def base_model(self) -> Any:
-        def forward(past_key_values: Any = None, use_cache: bool = False, **inputs: Any) -> Any:
-            return self.model(**inputs, use_cache=False)
-
-        return forward
+        return _WithoutCache(self.model)
 
 
 class TestAgreement:

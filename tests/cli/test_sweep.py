@@ -135,15 +135,17 @@ class TestMember:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         folder = write(tmp_path / "a", exit="finished", **{"val/accuracy": {"best": 0.75}})
-        assert run_member(self.config(folder), check, lambda: pytest.fail("trained")) == 0.75
+        config = self.config(folder)
+        assert run_member(config, lambda: config, lambda: pytest.fail("trained")) == 0.75
         assert "finished already" in capsys.readouterr().out
 
     def test_a_finished_one_with_other_settings_is_refused(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         folder = write(tmp_path / "a", exit="finished", **{"val/accuracy": {"best": 0.75}})
+        config = self.config(folder, seed=2)
         with pytest.raises(MemberError, match="was started with seed=1 \\(now 2\\)"):
-            run_member(self.config(folder, seed=2), check, lambda: pytest.fail("trained"))
+            run_member(config, lambda: config, lambda: pytest.fail("trained"))
         assert "finished already" not in capsys.readouterr().out
 
     def test_a_finished_fork_keeps_its_origin_and_precision(
@@ -154,7 +156,8 @@ class TestMember:
         (folder / "config.yaml").write_text(
             f"seed: 1\nfork: {tmp_path}/b@6\nrun_dir: {folder}\ntrainer:\n  precision: bf16-mixed\n"
         )
-        run_member(self.config(Path("a"), fork="b@6"), check, lambda: pytest.fail("trained"))
+        config = self.config(Path("a"), fork="b@6")
+        run_member(config, lambda: config, lambda: pytest.fail("trained"))
 
     @pytest.mark.parametrize("exit", ["interrupted", "failed: x"])
     @pytest.mark.parametrize(("resume", "expected"), [(None, "auto"), ("a.ckpt", "a.ckpt")])

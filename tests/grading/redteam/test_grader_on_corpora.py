@@ -5,9 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-
-import pytest
 
 from rlmods.grading.grader import verify
 from tests.grading.redteam import honest, hostile
@@ -16,7 +13,6 @@ from tests.grading.redteam.rows import Graded, grade
 
 MAX_PAID = 0.01
 MAX_REFUSED = 0.03
-DOCS = Path(__file__).parents[3] / "docs" / "security.md"
 
 
 @cache
@@ -35,14 +31,3 @@ def test_hostile_answers_are_not_paid() -> None:
 def test_honest_answers_are_not_refused() -> None:
     refused = [(x.row.gold, x.row.text) for x in graded("honest") if not x.paid]
     assert len(refused) <= MAX_REFUSED * len(graded("honest")), refused
-
-
-@pytest.mark.parametrize("title", ["hostile", "honest"])
-def test_totals_of_the_docs_are_those_of_the_corpora(title: str) -> None:
-    """If this fails, the table in docs/security.md is from another grader or corpus: replace it by
-    the output of `python -m tests.grading.redteam`."""
-    (line,) = [
-        line for line in DOCS.read_text().splitlines() if line.startswith(f"| {title}: all |")
-    ]
-    tried, paid = (int(cell) for cell in line.split("|")[2:4])
-    assert (tried, paid) == (len(graded(title)), sum(x.paid is True for x in graded(title)))
