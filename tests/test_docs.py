@@ -116,6 +116,7 @@ class TestTuning:
         if line.startswith("| ") and not line.startswith("| symptom")
     )
 
+    @pytest.mark.slow
     def test_overrides_compose(self) -> None:
         assert all(len(row) == 3 for row in self.ROWS)
         spans = {
@@ -185,6 +186,7 @@ class TestRLHF:
             f"run_dir={tmp_path}/ppo_without_kl",
         }
 
+    @pytest.mark.slow
     def test_held_out_prompts_are_the_validation_split_of_arithmetic(
         self, pipeline: ModuleType, tmp_path: Path
     ) -> None:
@@ -209,6 +211,7 @@ class TestRLHF:
 
 
 class TestAlgorithms:
+    @pytest.mark.slow
     def test_commands_are_valid_and_cover_every_algorithm(self) -> None:
         algorithms = script("algorithms")
         for row in algorithms.ROWS:

@@ -63,8 +63,8 @@ NOT_CHOSEN = {
     "rollout": {"MultiTurn"},
 }
 """Public classes of a group's package that are not options."""
-BASES = {"TokenRollout"}
-"""Base classes of parts."""
+HELPERS = {"Progress", "TokenRollout"}
+"""Base classes and helpers of parts."""
 OPTIONS = [path for group in GROUPS for path in sorted((ROOT / "conf" / group).glob("*.yaml"))]
 MODULES = sorted((ROOT / "rlmods").rglob("*.py"))
 
@@ -135,7 +135,7 @@ class TestGroups:
                     inspect.isclass(kind)
                     and kind.__module__ == module.__name__
                     and not n.startswith("_")
-                    and n not in BASES
+                    and n not in HELPERS
                 )
                 if (
                     own
@@ -383,6 +383,7 @@ class TestImports:
         }
         assert importing <= {"lab", "cli"}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("wing", ["grading", "lab"])
     def test_wings_do_not_import_torch(self, wing: str) -> None:
         """Nor do the modules that they import: all are imported in a fresh interpreter."""

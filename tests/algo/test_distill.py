@@ -255,6 +255,7 @@ def test_a_prompt_too_long_for_the_teacher() -> None:
         fit(learner(Distill, teacher=part, advantage=NoAdvantage(), ratio=Unclipped()), 1)
 
 
+@pytest.mark.slow
 def test_it_learns() -> None:
     """The divergence from the teacher, which is far from uniform, falls."""
     made = learner(

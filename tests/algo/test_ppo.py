@@ -46,6 +46,7 @@ def ppo(critic="separate", **change):
 
 @pytest.mark.parametrize("critic", CRITICS)
 class TestCritic:
+    @pytest.mark.slow
     def test_knows_more_and_more(self, critic):
         """A reward that the prompt alone decides can be known in full."""
 
@@ -56,6 +57,7 @@ class TestCritic:
         assert rows[0]["train/explained_variance"] == pytest.approx(0, abs=1e-6)
         assert rows[-1]["train/value_loss"] < 0.5 * rows[0]["train/value_loss"]
 
+    @pytest.mark.slow
     def test_policy_learns(self, critic):
         rows = fit(ppo(critic), 15)
         assert rows[-1]["train/reward"] > rows[0]["train/reward"] + 0.15
@@ -244,6 +246,7 @@ class TestGreedyBaseline:
         want = torch.tensor(made.reward(answers).values).repeat_interleave(4)
         assert torch.equal(torch.where(rows.mask, rows.values, 0.0).amax(1), want)
 
+    @pytest.mark.slow
     def test_learns(self):
         rows = fit(learner(advantage=Greedy(), batch=Batch(prompts=8, samples=8)), 15)
         assert rows[-1]["train/reward"] > rows[0]["train/reward"] + 0.1

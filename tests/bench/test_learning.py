@@ -33,6 +33,7 @@ def curve(side: str, seed: int, *accuracy: float, greedy: float = 0.5) -> Curve:
 
 
 class TestTask:
+    @pytest.mark.slow
     def test_prompts_are_those_that_training_draws(self, tmp_path: Path) -> None:
         task = Task(steps=4, iterations=2)
         forked(
@@ -128,6 +129,7 @@ class TestReport:
 
 
 class TestCommand:
+    @pytest.mark.slow
     def test_trains_both_sides_with_every_seed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

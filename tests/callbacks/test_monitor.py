@@ -315,6 +315,7 @@ class TestSampler:
         ):
             train(trained, 40, callbacks=(Monitor(),))
 
+    @pytest.mark.slow
     def test_a_policy_that_moves_too_far_is_noticed_when_sampling_ahead(self) -> None:
         trained = learner(rollout=Reporting(ahead=1, forgets=True), correction=Truncated())
         with pytest.raises(
@@ -386,6 +387,7 @@ def warnings_of(iterations: int, **change: Any) -> list[str]:
     return list(monitor.fired.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_names_the_likely_cause(name: str) -> None:
     change, says = CASES[name]
@@ -395,6 +397,7 @@ def test_names_the_likely_cause(name: str) -> None:
     assert says in message
 
 
+@pytest.mark.slow
 def test_a_healthy_run_is_silent() -> None:
     batch = Batch(prompts=4, samples=4, epochs=4, minibatches=4)
     assert warnings_of(6, batch=batch) == []

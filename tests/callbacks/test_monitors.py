@@ -121,6 +121,7 @@ class TestEarlyStopping:
         assert trained.iteration == 1
 
 
+@pytest.mark.slow
 def test_model_checkpoint_keeps_the_best(tmp_path: Path) -> None:
     best = ModelCheckpoint(tmp_path, "best", monitor="val/accuracy", mode="max")
     trained, _ = train(

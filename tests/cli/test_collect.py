@@ -192,6 +192,7 @@ class TestRows:
         [row] = read_rows(out)
         assert [turn["role"] for turn in row["prompt"]] == ["user"]
 
+    @pytest.mark.slow
     def test_source_of_a_mixture(self, model, tmp_path):
         mixture = (
             "data=mixture",

@@ -42,6 +42,7 @@ class TestCommand:
 
 
 class TestConfiguration:
+    @pytest.mark.slow
     def test_composes_in_a_process_that_imports_nothing_else(self):
         code = (
             "from rlmods.cli.command import configuration; print(configuration([]).algo.max_draws)"

@@ -208,6 +208,7 @@ class TestRows:
 
 
 class TestInterruption:
+    @pytest.mark.slow
     def test_only_the_truncated_line_and_missing_rows_are_judged_again(
         self, source, tmp_path, monkeypatch
     ):

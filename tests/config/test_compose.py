@@ -995,6 +995,7 @@ class TestRules:
         message = refused("algo=online_dpo", *few, "data.answer=null", "reward=format")
         assert message.startswith("judge=rule needs gold answers")
 
+    @pytest.mark.slow
     def test_sources(self, tmp_path: Path) -> None:
         data = (
             "data=mixture",

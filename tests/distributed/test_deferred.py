@@ -376,6 +376,7 @@ class TestRun:
         learner._check_networks()
         assert len(checked) == 1
 
+    @pytest.mark.slow
     def test_two_ranks(self, tmp_path: Path) -> None:
         torch.manual_seed(0)
         save(MODELS["tied"]().bfloat16(), tmp_path / "bfloat16")

@@ -159,6 +159,7 @@ class TestRun:
         machine(monkeypatch)
         assert started(tmp_path / "other", "trainer.precision=bf16-mixed").precision == "bf16-mixed"
 
+    @pytest.mark.slow
     def test_resumed_on_another_processor_keeps_its_own(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

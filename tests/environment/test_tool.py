@@ -124,6 +124,7 @@ class TestHostile:
         [call] = reply(f"<{name}>{{}}</{name}>", tools).calls
         assert (call.error, call.result) == (error, result)
 
+    @pytest.mark.slow
     def test_a_tool_that_hangs_is_stopped(self, tools: Tools) -> None:
         start = time.monotonic()
         [hung, after] = reply('<hang>{}</hang><add>{"a": 1, "b": 2}</add>', tools).calls

@@ -188,6 +188,7 @@ def test_warmup_does_not_count_against_deadlines() -> None:
         )
 
 
+@pytest.mark.slow
 def test_worker_that_stops_reading_affects_only_its_own_call() -> None:
     """Writing to the pipe of a stopped worker must not block."""
     pool = Pool("tests.grading.misbehaving:stop_reading", workers=1)

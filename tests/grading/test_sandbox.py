@@ -196,6 +196,7 @@ class TestHarm:
             )
         )
 
+    @pytest.mark.slow
     def test_no_files_or_descriptors_are_left(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -484,6 +485,7 @@ class TestGrade:
         assert self.grade(self.RIGHT) == (2, 2, 0)
         assert self.grade(self.RIGHT + "import sys; sys.stdout.flush()\n" + end) == (0, 2, 0)
 
+    @pytest.mark.slow
     def test_a_program_that_prints_the_answer_and_does_not_end_is_late(self) -> None:
         assert self.grade("print(2, flush=True)\nwhile True: pass") == (0, 2, 2)
         assert self.grade("print(2, flush=True)\nwhile True: pass", stop_early=True) == (0, 2, 1)

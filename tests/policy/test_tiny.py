@@ -101,6 +101,7 @@ class TestShipped:
         text = "".join(WORDS[2:]) + "12+34=\n Zz~é"
         assert Tiny()().tokenizer(text)["input_ids"] == character_tokenizer()(text)["input_ids"]
 
+    @pytest.mark.slow
     def test_solves_some_but_not_all_validation_prompts(self) -> None:
         prompts = Arithmetic()().val
         assert {p.meta["level"] for p in prompts} == {2}

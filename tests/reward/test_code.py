@@ -119,6 +119,7 @@ class TestCode:
         ):
             WeightedSum({"code": {"reward": Code(), "weight": 1.0}})([with_code(RIGHT)])
 
+    @pytest.mark.slow
     def test_batch_deadline(self) -> None:
         start = time.monotonic()
         result = scores(*[with_code("while True: pass")] * 8, timeout_s=30.0, batch_timeout_s=2.0)

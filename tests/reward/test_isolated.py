@@ -62,6 +62,7 @@ def in_a_thread_of_asyncio() -> Any:
     return asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "run", [grade_batch, in_a_thread, in_asyncio, in_a_thread_of_asyncio], ids=lambda f: f.__name__
 )
@@ -98,6 +99,7 @@ def test_on_two_ranks() -> None:
 
 
 class TestIsolated:
+    @pytest.mark.slow
     def test_same_values_as_the_reward(self) -> None:
         rows = [response("<answer>1</answer>", "1"), response("1", "1"), response("", None)]
         assert Isolated(Format(), timeout_s=60.0, workers=1)(rows).values == Format()(rows).values
@@ -137,6 +139,7 @@ class TestIsolated:
         with pytest.raises(UserError, match="timeout_s=0: must be above 0"):
             Isolated(Plugin(), timeout_s=0)
 
+    @pytest.mark.slow
     def test_all_scores_of_the_reward_are_returned(self) -> None:
         reward = Accuracy()
         rows = [response(r"\boxed{1}", "1"), response(r"\boxed{2}", "1"), response("", None)]

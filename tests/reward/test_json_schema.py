@@ -172,6 +172,7 @@ class TestSchema:
         }
         assert scores(response("3", schema=old), response("2", schema=old)).values == [0.0, 1.0]
 
+    @pytest.mark.slow
     def test_counts_timeouts_and_errors(self) -> None:
         slow = {"type": "string", "pattern": "^(a|aa)+$"}
         rows = [

@@ -145,6 +145,7 @@ def test_tools_are_those_of_the_prompt() -> None:
     assert ToolCall()(rows).values == [1.0, None, 0.0]
 
 
+@pytest.mark.slow
 @needs_jsonschema
 def test_counts_timeouts_and_errors() -> None:
     slow = {"properties": {"a": {"pattern": "^(a|aa)+$"}}}

@@ -65,6 +65,7 @@ def test_leaving_waits_for_no_call_and_cancels_those_that_have_not_begun() -> No
     hanging.set()
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_does_not_keep_the_process() -> None:
     program = (
         "import time; from rlmods.rollout.threads import Threads\nwith Threads(1, 'test') as "

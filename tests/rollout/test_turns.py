@@ -324,6 +324,7 @@ class TestWithEnvironment:
         sample(Script(), stop=["3"])
         assert stops == [("3", "7"), ("3",)]
 
+    @pytest.mark.slow
     def test_the_conversation_is_told_whether_a_turn_has_its_end(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -471,6 +471,7 @@ class OnRank:
         two_ranks(rank, self.urls)
 
 
+@pytest.mark.slow
 def test_sharded_weights_are_sent_once_in_full(policy: Policy) -> None:
     with servers(None) as found:
         ranks.spawn(OnRank([found[0].url]))

@@ -54,6 +54,7 @@ class TestPlace:
 
 
 class TestAbandoned:
+    @pytest.mark.slow
     def test_folders_of_killed_processes_are_removed(self, memory: Path) -> None:
         code = f"""
 import os, signal

@@ -132,6 +132,7 @@ class TestReplay:
                 )
         assert changed > 0, "no router has changed its mind, so that nothing was tested"
 
+    @pytest.mark.slow
     def test_the_first_ratio_is_one_and_later_ones_are_those_of_a_model_that_does_not_route(
         self,
     ) -> None:

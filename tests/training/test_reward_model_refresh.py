@@ -105,6 +105,7 @@ class TestRefresh:
         assert second["pair_accuracy"] > max(0.9, first["pair_accuracy"])
         assert second["loss"] < first["loss"]
 
+    @pytest.mark.slow
     def test_it_is_frozen_again_and_scores_are_around_zero(self) -> None:
         network = scalar()
         kept = refresh(network)
@@ -120,6 +121,7 @@ class TestRefresh:
         last = torch.tensor([row[~row.isnan()][-1] for row in numbers])
         assert abs(float(last.mean()) - network.metadata["offset"]) < 1e-5
 
+    @pytest.mark.slow
     def test_a_tenth_is_older(self) -> None:
         kept = refresh(scalar(), epochs=1)
         kept.collect(groups(*QUESTIONS), Meter())

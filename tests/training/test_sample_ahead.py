@@ -125,6 +125,7 @@ class TestSchedule:
         assert made.iteration == NUM_ITERATIONS
         assert set(threads) == {"MainThread"}
 
+    @pytest.mark.slow
     def test_time_of_sampling_is_split_into_waiting_and_the_rest(self) -> None:
         def reward(responses: list[Response]) -> Scores:
             time.sleep(0.3)
