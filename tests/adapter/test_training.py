@@ -61,6 +61,7 @@ def adapter_values(module: Any) -> dict[str, torch.Tensor]:
     return {name: x.detach().clone() for name, x in module.policy.trainable_tensors().items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_adapter_is_trained_and_the_base_is_not(name: str) -> None:
     module = learner(**ADAPTER, **ALGORITHMS[name])

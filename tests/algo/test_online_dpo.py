@@ -25,6 +25,7 @@ def online(judge=even_first, **change):
     )
 
 
+@pytest.mark.slow
 def test_learns_what_the_judge_prefers():
     rows = fit(online(), 20)
     assert rows[0]["train/loss"] == pytest.approx(torch.tensor(2.0).log().item(), abs=1e-4)

@@ -304,6 +304,7 @@ class TestGrowth:
         assert policy.eos_ids
         assert not policy.eos_ids & set(range(policy.model.config.vocab_size))
 
+    @pytest.mark.slow
     def test_measures_responses_of_the_given_length(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -287,6 +287,7 @@ class Reporting(FakeEngine):
 class TestSampler:
     """The real loop measures the difference between sampler and trainer."""
 
+    @pytest.mark.slow
     def test_the_update_of_one_iteration_is_within_the_bound(self) -> None:
         rows = train(
             learner(rollout=Reporting(ahead=1), correction=Truncated()),

@@ -248,6 +248,7 @@ class TestInterruption:
             out.with_name("rows.jsonl.dropped.jsonl").read_bytes(),
         ) == complete[:2]
 
+    @pytest.mark.slow
     def test_a_truncated_line_is_sampled_again(self, complete, model, tmp_path):
         out, kept = tmp_path / "rows.jsonl", complete[0]
         last = kept[:-1].rfind(b"\n") + 1
@@ -273,6 +274,7 @@ class TestInterruption:
         assert collect(model, [*SMALL, f"out={out}"])["prompts"] == 12
         assert sorted(out.read_bytes().splitlines()) == sorted(complete[0].splitlines())
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("typed", "words"),
         [

@@ -851,6 +851,7 @@ RULES = {
 
 
 class TestRules:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("typed", "says"), [case for cases in RULES.values() for case in cases]
     )
@@ -1160,6 +1161,7 @@ class TestRules:
         assert "type ptx.prompt=" in refused("algo.ptx_coefficient=0.1", *stream, "ptx.prompt=nope")
         assert composed().splits.ptx == ()
 
+    @pytest.mark.slow
     def test_ptx_from_a_mixture(self, tmp_path: Path) -> None:
         files = {source: tmp_path / f"{source}.jsonl" for source in ("few", "many")}
         for source, count in (("few", 3), ("many", 30)):

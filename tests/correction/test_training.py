@@ -227,6 +227,7 @@ class TestRun:
                 row["train/grad_norm"],
             ) == (1, 0, 0)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", [Truncated(), Masked(0.5, 2.0), Truncated(level="sequence")])
     def test_learns_from_truncated_distributions(self, kind: Any) -> None:
         batch, rollout = Batch(prompts=8, samples=8, minibatches=2), Local(max_tokens=8, top_p=0.8)

@@ -15,6 +15,7 @@ from rlmods.reward.accuracy import verify
 LEVELS = range(1, 6)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     levels=st.tuples(st.sampled_from(LEVELS), st.sampled_from(LEVELS)),
@@ -58,6 +59,7 @@ def test_a_small_level_yields_all_of_its_questions():
     assert len(splits.val) > 20
 
 
+@pytest.mark.slow
 def test_data_depends_on_the_seed_and_smaller_sizes_are_prefixes():
     full, same, other = Arithmetic()(), Arithmetic()(), Arithmetic(seed=1)()
     assert full == same

@@ -176,6 +176,7 @@ class TestRun:
         ):
             started(tmp_path / "slow", "resume=auto", "trainer.precision=bf16-mixed")
 
+    @pytest.mark.slow
     def test_started_from_the_checkpoint_of_another_keeps_that_of_the_other(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -135,6 +135,7 @@ class TestTimeOfAResponse:
     def tools(self, **settings: Any) -> Tools:
         return Tools([HOSTILE + "rest"], **{"max_calls": 8, "workers": 1} | settings)
 
+    @pytest.mark.slow
     def test_no_call_is_run_after_the_limit(self) -> None:
         tools = self.tools(max_tool_s=2)
         tools.start(PLAIN, key=()).reply(said("<rest>0</rest>"))  # the worker has started

@@ -282,6 +282,7 @@ class TestNumbers:
         assert len(report["shares"][0]["tokens"]) == 16
         assert checkpoints(tmp_path / "run")[-1] == "iteration_000002.ckpt"
 
+    @pytest.mark.slow
     def test_explosion(self, tmp_path: Path, run: Run) -> None:
         run(
             "optimizer.lr=0.03",
@@ -299,6 +300,7 @@ class TestReward:
             "failed: RuntimeError: reward fault raised LookupError"
         )
 
+    @pytest.mark.slow
     def test_reward_hangs(self, tmp_path: Path, run: Run) -> None:
         few = (
             "batch.prompts=1",
@@ -312,6 +314,7 @@ class TestReward:
 
 
 class TestResume:
+    @pytest.mark.slow
     def test_data_changed(self, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         data = tmp_path / "data.jsonl"
         lines = [json.dumps({"prompt": f"{i}+1=", "answer": str(i + 1)}) for i in range(6)]

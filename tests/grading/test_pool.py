@@ -78,6 +78,7 @@ def test_hangs_and_crashes_affect_only_their_own_call(pool: Pool) -> None:
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.slow
 def test_from_a_thread(pool: Pool) -> None:
     failures: list[BaseException] = []
 

@@ -130,6 +130,7 @@ class TestHarm:
             with home() as folder:
                 assert escape(what, folder, {"confined": False, "timeout_s": 3.0}) is not None, what
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "source", ["while True: pass", "import time; time.sleep(60)", "input()\nwhile True: pass"]
     )
@@ -142,6 +143,7 @@ class TestHarm:
         result = run("while True: print('x' * 100)")
         assert (result.status, len(result.stdout)) == ("output", LIMITS.output_bytes)
 
+    @pytest.mark.slow
     def test_ignoring_signals_does_not_prevent_the_timeout(self) -> None:
         source = (
             "import signal\nfor n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n  "
@@ -339,6 +341,7 @@ class TestAssertions:
             "f()",
         ) == [True, False]
 
+    @pytest.mark.slow
     def test_tests_after_a_timeout_fail(self) -> None:
         results, status = run_tests(
             "def f(x):\n    while x: pass", ["f(0)", "f(1)", "f(0)"], LIMITS
@@ -359,6 +362,7 @@ class TestCheating:
         source, test = SHADOWS[what]
         assert passed(source, test, entry_point="f") == [False]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("what", BELIEVED)
     def test_objects_and_replies_are_not_believed(self, what: str) -> None:
         source, test = BELIEVED[what]

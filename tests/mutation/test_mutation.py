@@ -34,6 +34,7 @@ def test_mutants_are_named_by_file_function_operator_and_number(tmp_path: Path) 
     assert not any("BitOr" in name for name in names), "annotations are left out"
 
 
+@pytest.mark.slow
 def test_every_file_has_tests() -> None:
     files = {mutant.file for mutant in all_mutants(ROOT)}
     assert len(files) > 40

@@ -156,6 +156,7 @@ class TestEqualsPadded:
     def test_of_any_groups(self, lengths: list[tuple[int, list[int]]], gaps: bool) -> None:
         check_equal(policy(), *groups([(3, [4, 2]), *lengths], gaps))
 
+    @pytest.mark.slow
     @few
     @given(forests)
     def test_of_any_trees(self, drawn: tuple[int, float]) -> None:

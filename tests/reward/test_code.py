@@ -68,6 +68,7 @@ class TestCode:
             with_code(RIGHT, None, checks=check, name="add"), tests="checks", entry_point="name"
         ).values == [1.0]
 
+    @pytest.mark.slow
     def test_failures_score_zero_and_are_counted(self) -> None:
         no_code, no_tests = response("add is a + b", tests=ADD), response("no tests")
         result = scores(

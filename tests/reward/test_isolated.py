@@ -125,6 +125,7 @@ class TestIsolated:
     def test_traits_of_the_reward_are_kept(self) -> None:
         assert WeightedSum({"a": {"reward": Accuracy(), "timeout_s": 1.0}}).needs.answer
 
+    @pytest.mark.slow
     def test_batch_deadline(self) -> None:
         start = time.monotonic()
         scores = Isolated(Plugin(), timeout_s=60.0, batch_timeout_s=2.0)(

@@ -187,6 +187,7 @@ class TestSchema:
         assert result.values == [0.0, 0.0, 0.0, 1.0]
         assert result.counts == {"unread": 0, "timeouts": 1, "errors": 2}
 
+    @pytest.mark.slow
     def test_batch_timeout(self) -> None:
         start = time.monotonic()
         rows = [response(f'"{"a" * 60}b"', schema={"pattern": "^(a|aa)+$"})] * 3

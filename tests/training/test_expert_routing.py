@@ -103,6 +103,7 @@ def distances(
 
 
 class TestReplay:
+    @pytest.mark.slow
     def test_every_row_keeps_its_own_routes_through_epochs_and_shuffling(self) -> None:
         run = made(Routing(replay=True), batch=replace(SEVERAL, token_budget=48))
         seen, recorded, score = watched(run), dict[tuple[int, ...], Tensor](), run.scorer.score

@@ -192,6 +192,7 @@ class TestRefresh:
         assert run(refresh(network)) == {"pairs": 0.0}
         assert torch.equal(before, network.model.score.weight)
 
+    @pytest.mark.slow
     def test_its_state_is_all_of_it(self) -> None:
         networks = scalar(0), scalar(0)
         kept, other = (refresh(network) for network in networks)

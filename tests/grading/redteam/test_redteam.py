@@ -294,6 +294,7 @@ class TestReferences:
         assert chance.tried == 6
         assert "gold answer, plain: 6 of 6 are not paid" in show(attack(each(strict), PROMPTS, FEW))
 
+    @pytest.mark.slow
     def test_chance_is_the_share_of_equal_answers(self) -> None:
         same_golds = [Prompt(str(i), text=f"{i}+1=", answer=str(1 + i // 3)) for i in range(6)]
         assert attack(Accuracy(), same_golds, FEW).chance > 0
@@ -385,6 +386,7 @@ class TestUselessReferences:
         ] == [True, False]
         assert report.references[1].example["prompt"] == PROMPTS[0].id
 
+    @pytest.mark.slow
     def test_late_references_stop_the_command(self) -> None:
         with pytest.raises(
             UserError, match=r"\(right answer, any form\) took longer.*type call_timeout_s=15"
