@@ -417,8 +417,9 @@ class PolicyGradient(Learner):
         them early."""
         for i, rows in enumerate(plan):
             minibatch = batch.select(rows)
-            on_policy = (minibatch.policy_version == self.iteration) & (i == 0)
-            minibatch = replace(minibatch, on_policy=on_policy)
+            # rows that waited through an iteration without a step have no old log-probabilities yet
+            is_new = (minibatch.policy_version == self.iteration) & (i == 0)
+            minibatch = replace(minibatch, on_policy=minibatch.on_policy | is_new)
             more = []
             for extension in self.extensions:
                 more += extension.before_step(minibatch)
