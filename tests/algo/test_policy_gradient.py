@@ -44,8 +44,9 @@ from rlmods.reward import WeightedSum
 from rlmods.reward.scores import as_scores
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
+from rlmods.training.collate import collate_unscored
 from rlmods.training.evaluation import Validation
-from rlmods.types import Credit, Experience, Scores
+from rlmods.types import Credit, Experience, Prompt, Response, Scores
 from tests.support import batches
 from tests.support.tiny_setup import (
     SPLITS,
@@ -689,6 +690,21 @@ class TestDynamicSampling:
         assert row["train/short_of_groups"] == 1
         assert row["train/kept_fraction"] == 0.5
         assert row["optimizer_step"] == steps
+
+    def test_rows_without_old_logprobs_stay_on_policy_in_the_first_minibatch(self):
+        """Groups that waited through an iteration without a step: nothing to compare them with."""
+        made = learner()
+        seen = []
+        made.train_step = lambda minibatch, *more: seen.append(minibatch.on_policy.tolist())
+        made.iteration = 1
+        prompt = Prompt(id="a", text="1+1=")
+        response = Response(
+            prompt, prompt_tokens=[1, 2], tokens=[3], behavior_logprobs=[-1.0], finish="stop"
+        )
+        rows = collate_unscored([response, response], pad_id=0, policy_version=0)
+        rows = replace(rows, on_policy=torch.tensor([True, False]))
+        made.optimize(rows, [torch.tensor([0, 1])])
+        assert seen == [[True, False]]
 
     def test_hopeless_reward_can_stop_the_run(self):
         made = learner(
