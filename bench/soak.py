@@ -1,4 +1,4 @@
-"""Watches a long run from outside: `python -m tests.support.soak [-n ITERATIONS] [-f FOLDER]
+"""Watches a long run from outside: `python -m bench.soak [-n ITERATIONS] [-f FOLDER]
 OVERRIDE...`.
 
 Memory, descriptors, threads and processes must not grow, and an iteration must not get slower: the
@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 BOUNDS = {
     "memory_mb": 1.03,
     "descriptors": 1.0,

@@ -1,7 +1,7 @@
 """Run every pair of options of different groups for two iterations and check what must hold:
-`python -m tests.support.pairs OUT.json`.
+`python -m bench.pairs OUT.json`.
 
-    python -m tests.support.pairs OUT.json [--triples | --wide] [--only advantage ratio] [--jobs 1/2]
+    python -m bench.pairs OUT.json [--triples | --wide] [--only advantage ratio] [--jobs 1/2]
 
 A pair is refused when composing (with its message), or trained on a random model and held against
 these properties:
