@@ -194,7 +194,8 @@ def file(name: str) -> str:
         models.reader().export(folder)
         return str(folder)
     if name != "rows":
-        return models.save(folder, **({"kind": name} if name == "process" else {}))
+        kind = {"kind": name} if name == "process" else {}
+        return str(models.save(folder, **kind))
     row = {
         "answer": "4",
         "tests": ["assert f(2) == 4"],
@@ -237,7 +238,8 @@ class Varied:
         scores = as_scores(self.reward(responses), len(responses), "reward")
         added = parity(responses, self.sign)
         values = [
-            None if v is None else self.sign * v + a for v, a in zip(scores, added, strict=True)
+            None if v is None or a is None else self.sign * v + a
+            for v, a in zip(scores, added, strict=True)
         ]
         return replace(
             scores, values=values, correct=None if scores.correct is None else added.correct
@@ -429,12 +431,10 @@ def main(arguments: Sequence[str]) -> int:
             continue
         results[name] = check(case)
         settings.out.write_text(json.dumps(results, indent=1))
-        wrong = [key for key, value in results[name].items() if value is False]
-        outcome = (
-            f"WRONG {', '.join(wrong)}"
-            if wrong
-            else next((key for key in results[name] if key.startswith("refused")), "right")
-        )
+        failed = [key for key, value in results[name].items() if value is False]
+        outcome = next((key for key in results[name] if key.startswith("refused")), "right")
+        if failed:
+            outcome = f"WRONG {', '.join(failed)}"
         print(f"{number + 1}/{len(cases)} {name}: {outcome}", flush=True)
     refused = sum(any(key.startswith("refused") for key in result) for result in results.values())
     wrong = {

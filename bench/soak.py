@@ -85,13 +85,13 @@ def soak(
     assert process.returncode == 0, (folder.parent / f"{folder.name}.log").read_text()[-2000:]
     spans = [(i * num_iterations // 4, (i + 1) * num_iterations // 4 - 1) for i in (1, 3)]
     seconds = iterations(folder)
-    found = {"iteration_s": tuple(statistics.median(seconds[low:high]) for low, high in spans)}
+    medians = {"iteration_s": [statistics.median(seconds[low:high]) for low, high in spans]}
     for name in readings[0][1]:
-        found[name] = tuple(
+        medians[name] = [
             statistics.median(held[name] for at, held in readings if low <= at <= high)
             for low, high in spans
-        )
-    return found  # type: ignore[return-value]
+        ]
+    return {name: (early, late) for name, (early, late) in medians.items()}
 
 
 def iterations(folder: Path) -> list[float]:
