@@ -188,7 +188,7 @@ class Response:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that
     sampled it. With a rule for branches also `decisions`, those about branches of this response
-    (`rlmods.branching.plan.Decision`)."""
+    (`rlmods.branching.entropy.Decision`)."""
     branch: Branch | None = None
     """Where the response branches off from another one; None if it was sampled from the prompt
     on."""

@@ -52,4 +52,4 @@ def _exports_are_not_loaded(
     """Of most runs that tests make in this process: `tests/callbacks/test_exports.py` and runs in
     processes of their own do."""
     if "loads_exports" not in request.keywords:
-        monkeypatch.setattr("rlmods.policy.exports.MAX_BYTES", -1)
+        monkeypatch.setattr("rlmods.policy.files.MAX_BYTES", -1)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rlmods.needs import AdapterNeeds
 from rlmods.policy import AdaptedPolicy, Policy
-from rlmods.policy.injection import require_peft
+from rlmods.policy.adapted import require_peft
 
 INITS = {"default": True, "gaussian": "gaussian"}
 """Initialisation of A, as `init_lora_weights` of peft; B is 0 at first, so that training starts

@@ -16,8 +16,7 @@ from rlmods.errors import UserError, check_bounds
 from rlmods.needs import PreferenceNeeds, needs_of
 from rlmods.ops import kl_divergence
 from rlmods.policy.base import Other, Policy
-from rlmods.policy.dropout import set_dropout
-from rlmods.policy.modes import eval_mode
+from rlmods.policy.modes import eval_mode, set_dropout
 from rlmods.preference.terms import best_token_mean, sft_loss
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.meter import Meter

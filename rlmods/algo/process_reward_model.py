@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.errors import UserError, check_bounds
-from rlmods.policy.dropout import set_dropout
+from rlmods.policy.modes import set_dropout
 from rlmods.policy.scalar import ScalarModel
 from rlmods.reward.process import tokens_at
 from rlmods.training.collate import collate_unscored

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rlmods.algo.learner import Learner
 from rlmods.errors import check_bounds
-from rlmods.policy.dropout import set_dropout
+from rlmods.policy.modes import set_dropout
 from rlmods.policy.scalar import ScalarModel
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.meter import Meter

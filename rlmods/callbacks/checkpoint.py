@@ -22,7 +22,7 @@ from rlmods.callbacks.hooks import Metrics, Rows, as_learner
 from rlmods.callbacks.retention import Retention
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
-from rlmods.policy.exports import export_problem
+from rlmods.policy.files import export_problem
 from rlmods.run.card import model_card
 from rlmods.run.integrity import (
     Checksums,

@@ -17,7 +17,7 @@ from rlmods.callbacks.monitor import Monitor
 from rlmods.callbacks.progress import format_validation
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
 from rlmods.errors import UserError
-from rlmods.policy.exports import export_problem
+from rlmods.policy.files import export_problem
 from rlmods.run import wrap_write_errors, write_summary
 from rlmods.run.card import model_card
 from rlmods.run.directory import RunDir

@@ -50,7 +50,7 @@ from rlmods.config.lengths import max_prompt_tokens, short_prompts
 from rlmods.environment import SingleTurn
 from rlmods.errors import UserError
 from rlmods.policy import Policy
-from rlmods.policy.fingerprint import fingerprint
+from rlmods.policy.files import fingerprint
 from rlmods.policy.hf import load
 from rlmods.protocols import ChecksPolicy, ReportsTokens
 from rlmods.run import dumps

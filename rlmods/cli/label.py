@@ -50,7 +50,7 @@ from rlmods.judge import LLM, Neural, cohens_kappa, rankings
 from rlmods.judge.agreement import category
 from rlmods.judge.chat import NoReplyError
 from rlmods.needs import JudgeNeeds, needs_of
-from rlmods.policy.fingerprint import fingerprint
+from rlmods.policy.files import fingerprint
 from rlmods.protocols import counts_of
 from rlmods.run.jsonl import read_rows
 from rlmods.run.saved_form import saved_form

@@ -25,12 +25,12 @@ from rlmods.cli.command import command, compose_run
 from rlmods.config.instantiate import instantiate
 from rlmods.config.lengths import max_prompt_tokens, short_prompts
 from rlmods.config.run_spec import RunSpec
-from rlmods.distributed.precision import choose
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
+from rlmods.distributed.trainer import choose
 from rlmods.errors import UserError
 from rlmods.needs import KLNeeds, PreferenceNeeds, ReferenceNeeds, needs_of
 from rlmods.policy import Policy
-from rlmods.policy.linear_logprobs import logits_per_chunk
+from rlmods.policy.output_layer import logits_per_chunk
 from rlmods.rollout import Local
 from rlmods.rollout.turns import MultiTurn, num_added_tokens
 from rlmods.training.preflight import row_shape

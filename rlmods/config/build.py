@@ -26,7 +26,7 @@ from rlmods.config.run_spec import RunSpec
 from rlmods.data import PromptModule, Splits
 from rlmods.distributed import strategy
 from rlmods.distributed.deferred import defer_loading
-from rlmods.distributed.precision import Precision, choose, device_type
+from rlmods.distributed.trainer import Precision, choose, device_type
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.rollout.turns import MultiTurn, num_added_tokens

@@ -8,14 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rlmods.critic.config import CriticConfig
+from rlmods.critic.loss import CriticConfig
 from rlmods.distributed.deferred import is_deferred
 from rlmods.distributed.sharding import device_of
 from rlmods.errors import UserError
 from rlmods.ops import scatter
 from rlmods.policy import Policy, ScalarModel
-from rlmods.policy.checks import enable_packing
-from rlmods.policy.packing import packed_states, padded_states
+from rlmods.policy.packing import enable_packing, packed_states, padded_states
 
 
 class ValueNetwork(nn.Module):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rlmods.critic.config import CriticConfig
+from rlmods.critic.loss import CriticConfig
 from rlmods.policy import Policy
 
 

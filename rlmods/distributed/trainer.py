@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
+from torch import nn
 
 
 def build(
@@ -50,3 +52,71 @@ def build(
     )
     trainer.max_iterations = max_iterations  # type: ignore[attr-defined]
     return trainer
+
+
+PRECISIONS = ("32-true", "32", "bf16-mixed")
+"""Supported values of `trainer.precision` apart from `auto`. "32" is "32-true"."""
+MIN_PARAMETERS = 50_000_000
+"""Smaller models compute in float32 on every machine: casts take a larger part of their time, and
+their results do not depend on the processor."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A value of `trainer.precision`, and the reason for it."""
+
+    name: str
+    """`bf16-mixed`: products in bfloat16; weights, gradients, optimizer state, log-softmax and
+    losses in float32. `32-true`: float32."""
+    reason: str
+
+
+def choose(network: nn.Module, device: str, *, is_fast: bool | None = None) -> Precision:
+    """Return `bf16-mixed` for a network of at least `MIN_PARAMETERS` parameters on a device that
+    computes bfloat16 at speed, else `32-true`.
+
+    Args:
+        network: the trained network.
+        device: type of the device: "cuda", "cpu", "mps", ...
+        is_fast: True if the device computes bfloat16 at speed; None: as found on this machine.
+    """
+    size = sum(p.numel() for p in network.parameters())
+    dtypes = {p.dtype for p in network.parameters() if p.is_floating_point()}
+    if size < MIN_PARAMETERS:
+        return Precision(
+            "32-true", f"bfloat16 is for models of {MIN_PARAMETERS / 1e6:.0f}M parameters or more"
+        )
+    others = dtypes - {torch.float32, torch.bfloat16}
+    if others:
+        return Precision("32-true", f"the weights are {str(others.pop()).removeprefix('torch.')}")
+    if is_fast is None:
+        is_fast, reason = has_fast_bfloat16(device)
+    else:
+        reason = "GPUs compute bfloat16 at speed" if is_fast else "without fast bfloat16"
+    return Precision("bf16-mixed" if is_fast else "32-true", reason)
+
+
+def has_fast_bfloat16(device: str) -> tuple[bool, str]:
+    """Return True if this machine's device computes products of bfloat16 several times as fast as
+    those of float32, and the reason.
+
+    On GPUs, tensor cores do. On processors, matrix units (AMX) do; vector instructions alone
+    (AVX512_BF16) are about twice as fast (bench/RESULTS.md). Other devices count as slow; MPS is
+    not used at all (`rlmods.distributed.trainer`)."""
+    if device == "cuda":
+        found = torch.cuda.is_bf16_supported(including_emulation=False)
+        return found, f"this GPU computes {'bfloat16 at speed' if found else 'no bfloat16'}"
+    if device == "cpu":
+        if not hasattr(torch.cpu, "get_capabilities"):
+            return False, "this version of PyTorch does not know about matrix units"
+        capabilities: Mapping[str, object] = torch.cpu.get_capabilities()
+        found = bool(capabilities.get("amx_bf16", False))
+        return found, f"this processor has {'' if found else 'no '}matrix units for bfloat16 (AMX)"
+    return False, f"no fast bfloat16 on {device}"
+
+
+def device_type(accelerator: object) -> str:
+    """Return the type of the device that `trainer.accelerator` selects on this machine."""
+    if accelerator in ("auto", "gpu", "cuda"):
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return str(accelerator)

@@ -18,19 +18,20 @@ from rlmods.distributed.deferred import is_deferred
 from rlmods.distributed.sharding import device_of, full_state, shard_like
 from rlmods.ops import scatter
 from rlmods.policy.chat_template import eos_ids
-from rlmods.policy.checks import check_head, packing_agrees
 from rlmods.policy.cpu_linear import use_cpu_linear
-from rlmods.policy.dropout import disable_dropout, original_dropout
-from rlmods.policy.linear_logprobs import linear_logprobs
 from rlmods.policy.modes import (
     checkpoint_activations,
     context_length,
     disable_cudnn_attention,
+    disable_dropout,
+    original_dropout,
 )
 from rlmods.policy.output_layer import (
     Head,
+    check_head,
     gathered_head,
     is_plain_linear,
+    linear_logprobs,
     logit_transform,
     output_logits,
 )
@@ -38,6 +39,7 @@ from rlmods.policy.packing import (
     States,
     is_packed,
     packed_states,
+    packing_agrees,
     padded_states,
     use_packed_attention,
     use_plain_attention,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rlmods.policy.base import Policy
 from rlmods.policy.chat_template import eos_ids, set_template_kwargs
 from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain, is_classifier
 from rlmods.policy.quantization import quantization_config
+from rlmods.policy.text import TokenizerMixin
 from rlmods.run.hub import check_hub
 
 
@@ -258,3 +259,57 @@ class _Source:
                 "machine has no such model; connect, or type a directory or a run"
             )
         return f"cannot be loaded ({reason}); type a hub name, a directory or a run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenModel:
+    """Base of parts that load a model that is not trained, from a name or by an option of the group
+    `policy`."""
+
+    name: str | None = None
+    """Hub name, directory or run."""
+    dtype: str = "float32"
+    """Data type of the weights; bfloat16 halves their memory."""
+    policy: Callable[[], Policy] | None = None
+    """Option of the group `policy` that loads the model instead of `name`, with its own settings;
+    null: none."""
+
+    def load(self, student: Policy, group: str) -> Policy:
+        """Load the model, with any adapter merged, for comparison with `student`.
+
+        Args:
+            group: configuration group of this part, for error messages.
+
+        Raises:
+            UserError: no model or two are given, it cannot be loaded, or its vocabulary is not the
+            student's.
+        """
+        if (self.name is None) == (self.policy is None):
+            raise UserError(
+                f"{group}={type(self).__name__.lower()} needs one model: type "
+                f"{group}.name=HUB_NAME_OR_DIRECTORY_OR_RUN, or +policy@{group}.policy=OPTION"
+            )
+        try:
+            if self.policy is None:
+                network = load(exported(str(self.name)), dtype=self.dtype)
+            else:
+                network = self.policy()
+        except UserError as error:
+            setting = f"name={self.name}" if self.policy is None else "policy"
+            raise UserError(f"{group}.{setting}: {error}") from error
+        check_vocabulary(network, student, group)
+        return network.merged().requires_grad_(False).eval()
+
+
+def check_vocabulary(model: TokenizerMixin, student: TokenizerMixin, group: str) -> None:
+    """Check that a model has the tokens of `student`, so that log-probabilities of the same ids can
+    be compared.
+
+    Raises:
+        UserError: it has others.
+    """
+    if model.tokenizer.get_vocab() != student.tokenizer.get_vocab():
+        raise UserError(
+            f"{group}: the model has another vocabulary than the policy, so their tokens "
+            f"cannot be compared: type another {group}.name="
+        )

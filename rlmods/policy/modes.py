@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 
+from rlmods.errors import UserError
 from rlmods.policy.routers import ContextFn
 
 
@@ -47,3 +49,79 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for m, training in modes:
             m.training = training
+
+
+JITTER = ("jitter_noise", "input_jitter_noise")
+"""Attributes of mixture-of-experts blocks that add noise to the router's input in train mode, which
+disturbs log-probabilities as dropout does."""
+
+
+def _configs(model: nn.Module) -> list[PreTrainedConfig]:
+    """Return the different configurations of the model and its parts."""
+    found = {}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if config is not None:
+            found[id(config)] = config
+    return list(found.values())
+
+
+def _settings(module: nn.Module) -> list[str]:
+    """Return the names of a module's attributes that are probabilities of dropout."""
+    names = [k for k, v in vars(module).items() if isinstance(v, float) and "dropout" in k]
+    return [*names, "p"] if isinstance(module, nn.modules.dropout._DropoutNd) else names
+
+
+def _is_dropout(name: str, value: object) -> bool:
+    """Return True for a probability of dropout in a configuration."""
+    return isinstance(value, float) and (name.endswith(("dropout", "_pdrop")) or "dropout_" in name)
+
+
+def disable_dropout(model: nn.Module) -> list[dict[str, float]]:
+    """Set dropout in modules, functional attributes and configurations, and router jitter, to 0;
+    return the configurations' old values."""
+    original = []
+    for config in _configs(model):
+        values = {name: x for name, x in vars(config).items() if _is_dropout(name, x)}
+        original.append(values)
+        for name in values:
+            setattr(config, name, 0.0)
+    for module in model.modules():
+        jitter = [name for name in JITTER if isinstance(vars(module).get(name), float)]
+        for name in (*_settings(module), *jitter):
+            setattr(module, name, 0.0)
+    return original
+
+
+def set_dropout(network: Any, probability: float) -> None:
+    """Set dropout in modules and functional attributes of `network.model`. It acts in train mode
+    only, which training then uses.
+
+    Raises:
+        UserError: the model has no dropout.
+    """
+    places = [(x, name) for x in network.model.modules() for name in _settings(x)]
+    if not places:
+        raise UserError(
+            f"algo.dropout={probability}: {type(network.model).__name__} has no dropout: type "
+            "algo.dropout=0"
+        )
+    for module, name in places:
+        setattr(module, name, probability)
+    network.training_dropout = probability
+
+
+@contextmanager
+def original_dropout(model: nn.Module, original: list[dict[str, float]]) -> Iterator[None]:
+    """Restore the configurations' dropout values, as returned by `disable_dropout`, inside the
+    block."""
+    pairs = list(zip(_configs(model), original, strict=True))
+    for config, values in pairs:
+        for name, value in values.items():
+            setattr(config, name, value)
+    try:
+        yield
+    finally:
+        for config, values in pairs:
+            for name in values:
+                setattr(config, name, 0.0)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from rlmods.distributed.sharding import full_tensor
-from rlmods.ops import float32_linear
-from rlmods.policy.cpu_linear import packed_linear, packed_weight
-from rlmods.policy.linear_logprobs import LogitTransform
+from rlmods.errors import UserError
+from rlmods.ops import autocast_dtype, float32_linear, is_exact, product_precision
+from rlmods.policy.cpu_linear import cpu_linear, packed_linear, packed_weight
 
 Head = Callable[[Tensor], Tensor]
 """Maps hidden states [..., H] to logits [..., V]."""
@@ -89,3 +92,205 @@ class _Float32Linear(TorchFunctionMode):
         if func is linear and args[1] is self.layer.weight:
             return float32_linear(*args)
         return func(*args, **(kwargs or {}))
+
+
+LOGITS_PER_CHUNK = {"cpu": 2**23, "cuda": 2**26}
+"""Maximum number of logits in memory, by device. Chunks of 32 MiB of float32 stay near the cache of
+a processor and are not returned to the system after each use; a GPU needs larger products, and
+reads all weights for each chunk."""
+
+
+@dataclass(frozen=True)
+class LogitTransform:
+    """`cap tanh(scale x / cap) / temperature`, which some architectures apply to the outputs x of
+    their output layer; cap 0: no tanh."""
+
+    scale: float = 1.0
+    cap: float = 0.0
+    temperature: float = 1.0
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Return transformed logits."""
+        factor = self.scale / self.temperature
+        if self.cap:
+            return torch.tanh(logits * (self.scale / self.cap)) * (self.cap / self.temperature)
+        return logits if factor == 1 else logits * factor
+
+    def apply_(self, logits: Tensor) -> Tensor:
+        """Transform in place, without a gradient."""
+        factor = self.scale / self.temperature
+        if self.cap:
+            return logits.mul_(self.scale / self.cap).tanh_().mul_(self.cap / self.temperature)
+        return logits if factor == 1 else logits.mul_(factor)
+
+    def backward_(self, gradient: Tensor, logits: Tensor) -> Tensor:
+        """Turn the gradient of transformed `logits` into that of the outputs of the layer, in
+        place."""
+        factor = self.scale / self.temperature
+        if self.cap:
+            gradient.mul_(1 - (logits * (self.temperature / self.cap)).square_())
+        return gradient if factor == 1 else gradient.mul_(factor)
+
+
+def logits_per_chunk(device: str) -> int:
+    """Return the maximum number of logits in memory on a type of device."""
+    return LOGITS_PER_CHUNK.get(device, LOGITS_PER_CHUNK["cuda"])
+
+
+class TokenScores(NamedTuple):
+    """Scores of n tokens, float32."""
+
+    logprobs: Float[Tensor, " n"]
+    """Natural log-probability."""
+    entropy: Float[Tensor, " n"]
+    """Entropy of the distribution of the token, nats."""
+
+
+def linear_logprobs(
+    hidden: Float[Tensor, "n H"],
+    weight: Float[Tensor, "V H"],
+    bias: Float[Tensor, " V"] | None,
+    targets: Int[Tensor, " n"],
+    transform: LogitTransform,
+    *,
+    entropy_gradient: bool = False,
+) -> TokenScores:
+    r"""Return log-probabilities of `targets` and entropies of the distributions, from l =
+    transform(h W^T + b):
+
+        log pi(y) = l_y - log sum_v exp(l_v)                  H = -sum_v pi(v) log pi(v)
+
+    whose gradients are  d log pi(y) / d l_v = 1[v = y] - pi(v)  and  d H / d l_v = -pi(v) (log
+    pi(v) + H).
+
+    Logits, float32 (float64 for weights of float64), exist for a chunk at a time: in forward those
+    of some tokens, in backward, which computes them again, those of a part of the vocabulary, so
+    that each row of the gradient of W is written once. Under autocast, or with 16-bit weights, the
+    factors of products in backward are rounded to bfloat16, as those of other layers are. The
+    entropy carries a gradient only with `entropy_gradient`."""
+    logprobs, entropy = _LinearLogprobs.apply(
+        hidden, weight, bias, targets, transform, entropy_gradient
+    )  # type: ignore[no-untyped-call]
+    return TokenScores(logprobs, entropy)
+
+
+class _LinearLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        transform: LogitTransform,
+        entropy_gradient: bool,
+    ) -> tuple[Tensor, Tensor]:
+        exact = is_exact(hidden, weight)
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        log_z = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
+        entropy = torch.empty_like(log_z)
+        logprobs = torch.empty_like(log_z)
+        size = logits_per_chunk(hidden.device.type) // len(weight)
+        with torch.autocast(hidden.device.type, enabled=False):
+            states = hidden.to(dtype)
+            matrix = weight.to(dtype)
+            for rows in _chunks(len(hidden), size):
+                logits = _logits(states[rows], matrix, bias, transform, exact)
+                highest = logits.amax(-1, keepdim=True)
+                probabilities = logits.sub_(highest).exp()
+                total = probabilities.sum(-1)
+                log_total = total.log()
+                logprobs[rows] = logits.gather(-1, targets[rows, None]).squeeze(-1) - log_total
+                entropy[rows] = log_total - probabilities.mul_(logits).sum(-1) / total
+                log_z[rows] = log_total + highest.squeeze(-1)
+        ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy)
+        ctx.transform = transform
+        ctx.exact = exact
+        ctx.entropy_gradient = entropy_gradient
+        is_16_bit = torch.bfloat16 in (weight.dtype, autocast_dtype(hidden))
+        ctx.factors = torch.bfloat16 if is_16_bit and not exact else dtype
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_logprobs: Tensor, of_entropy: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        states = hidden.to(log_z.dtype)
+        states_factor = states.to(ctx.factors)
+        factor = -of_logprobs[:, None]
+        d_hidden = torch.zeros_like(states) if needs_hidden else None
+        d_weight = torch.empty_like(weight) if needs_weight else None
+        d_bias = torch.empty_like(bias) if needs_bias else None
+        # Half as many logits as in forward, as their gradient is in memory too.
+        size = logits_per_chunk(hidden.device.type) // 2 // max(1, len(hidden))
+        for words in _chunks(len(weight), size):
+            matrix = weight[words].to(log_z.dtype)
+            part = None if bias is None else bias[words]
+            logits = _logits(states, matrix, part, ctx.transform, ctx.exact)
+            if ctx.entropy_gradient or ctx.transform.cap:
+                gradient = (logits - log_z[:, None]).exp_()
+            else:  # the logits are not read again
+                gradient = logits.sub_(log_z[:, None]).exp_()
+            if ctx.entropy_gradient:
+                gradient.mul_(factor - of_entropy[:, None] * (logits - (log_z - entropy)[:, None]))
+            else:
+                gradient.mul_(factor)
+            is_here = (targets >= words.start) & (targets < words.stop)
+            index = torch.where(is_here, targets - words.start, 0)[:, None]
+            gradient.scatter_add_(-1, index, torch.where(is_here, of_logprobs, 0.0)[:, None])
+            ctx.transform.backward_(gradient, logits)
+            if d_bias is not None:
+                d_bias[words] = gradient.sum(0)
+            gradient = gradient.to(ctx.factors)
+            if d_hidden is not None:
+                d_hidden += _product(gradient, matrix.to(ctx.factors), ctx.exact)
+            if d_weight is not None:
+                d_weight[words] = _product(gradient.t(), states_factor, ctx.exact)
+        if d_hidden is not None:
+            d_hidden = d_hidden.to(hidden.dtype)
+        return d_hidden, d_weight, d_bias, None, None, None
+
+
+def _chunks(count: int, size: int) -> list[slice]:
+    size = max(1, size)
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, transform: LogitTransform, exact: bool
+) -> Tensor:
+    logits = _product(hidden, weight.t(), exact)
+    return transform.apply_(logits if bias is None else logits.add_(bias))
+
+
+def _product(a: Tensor, b: Tensor, exact: bool) -> Tensor:
+    if exact:
+        return cpu_linear(a, b.t())
+    with product_precision(a.device.type, exact):
+        return a @ b
+
+
+@torch.no_grad()
+def check_head(model: PreTrainedModel, device: torch.device) -> None:
+    """Check that the model computes logits as `output_logits` does. Otherwise its
+    log-probabilities would be silently wrong.
+
+    Raises:
+        UserError: they are not.
+    """
+    if device.type == "meta":
+        return
+    ids = torch.arange(4, device=device)[None] % model.config.get_text_config().vocab_size
+    expected = model(input_ids=ids, use_cache=False).logits
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    actual = output_logits(model, hidden)
+    # transformers rounds logits to 16 bits
+    tolerance = 1e-3 if expected.dtype == torch.float32 else 2e-2
+    if not torch.allclose(expected.float(), actual.float(), rtol=tolerance, atol=tolerance):
+        raise UserError(
+            f"policy: {type(model).__name__} transforms its logits after the output layer, which "
+            "is not supported: choose another model"
+        )

@@ -314,5 +314,40 @@ def use_plain_attention(model: PreTrainedModel) -> None:
     model.set_attn_implementation("sdpa")
 
 
+@torch.no_grad()
+def packing_agrees(model: PreTrainedModel, device: torch.device) -> bool:
+    """Return True if packed and padded rows have the same states: the architecture passes the
+    packing on to its attention, and tokens see each other in no other way."""
+    if device.type == "meta":
+        return False
+    size = model.config.get_text_config().vocab_size
+    tokens = torch.tensor([[3, 1, 4, 1, 5], [3, 1, 4, 2, 0], [2, 7, 1, 8, 2]], device=device) % size
+    scored = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 0], [0, 0, 1, 0, 1]], device=device)
+    mask = scored.bool()
+    with torch.autocast(device.type, enabled=False):
+        try:
+            states = packed_states(model.base_model, tokens, mask)
+        except TypeError:  # forward without further arguments
+            return False
+        padded = padded_states(model.base_model, tokens, mask).hidden
+    tolerance = 1e-3 if padded.dtype == torch.float32 else 3e-2
+    packed = states.by_token(states.hidden).float()
+    padded = padded.float()
+    limit = tolerance * float(padded.abs().max())
+    return torch.allclose(packed, padded, rtol=tolerance, atol=limit)
+
+
+def enable_packing(model: PreTrainedModel, device: torch.device) -> bool:
+    """Let a model of transformers accept `packing`, and return True if the states of packed rows
+    are then those of padded ones. Otherwise leave it with its own attention. `device`: where its
+    forward runs."""
+    if not use_packed_attention(model):
+        return False
+    if packing_agrees(model, device):
+        return True
+    use_plain_attention(model)
+    return False
+
+
 AttentionInterface.register(IMPLEMENTATION, packed_attention)
 AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)

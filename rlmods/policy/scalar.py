@@ -26,7 +26,6 @@ from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy
 from rlmods.policy.chat_template import eos_ids
 from rlmods.policy.cpu_linear import use_cpu_linear
-from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.files import (
     NO_CODE,
     NO_PICKLE,
@@ -39,6 +38,8 @@ from rlmods.policy.modes import (
     checkpoint_activations,
     context_length,
     disable_cudnn_attention,
+    disable_dropout,
+    original_dropout,
 )
 from rlmods.policy.text import TokenizerMixin
 from rlmods.run.hub import check_hub

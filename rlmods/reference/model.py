@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlmods.policy import Policy
-from rlmods.policy.frozen import FrozenModel
+from rlmods.policy.hf import FrozenModel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,22 +4,198 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
-from rlmods.errors import check_bounds
+from rlmods.errors import UserError, check_bounds
 from rlmods.policy.base import Policy
-from rlmods.rollout.encoding import (
-    Context,
-    Continuation,
-    Occurrences,
-    OnTokens,
-    as_responses,
-    encode,
-    whole,
-)
+from rlmods.rollout.cache import num_common
 from rlmods.types import Prompt, Response
+
+Occurrences = Counter[tuple[str, int]]
+"""How often each prompt, by id and time, was sampled since `sync`."""
+OnTokens = Callable[[int, int, int], None]
+"""Called with the finished rows, all rows and the sampled tokens of a call of `generate`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A prompt as given to the model."""
+
+    prompt: Prompt
+    tokens: list[int]
+    occurrence: int
+    """How often the prompt's id occurred before since `sync`, so that a repeated prompt gets
+    different responses."""
+    limit: int
+    """Maximum number of response tokens, including EOS."""
+
+
+@dataclass(slots=True)
+class Context:
+    """Token ids that are continued, once for each of `samples`."""
+
+    prompt: EncodedPrompt
+    """Prompt at which the ids begin; with the samples it determines the random numbers."""
+    tokens: Sequence[int]
+    """Ids of the prompt and, in a later turn, of the response so far."""
+    samples: Sequence[int]
+    """Indices among the prompt's G responses. All contexts of a call have the same number of
+    them."""
+    limit: int
+    """Maximum number of sampled tokens, including EOS."""
+    position: int = 0
+    """Number of response tokens so far. Token t of a response has its own random number, in
+    whatever turn it is sampled."""
+    num_entropies: int = 0
+    """Number of sampled tokens, from the first on, whose entropies are wanted."""
+    past: Any = field(default=None, repr=False, compare=False)
+    """What the engine kept of an earlier turn (`Continuation.past`). It takes it out, so that the
+    memory is free once it is used."""
+    keep: bool = False
+    """True if the engine should keep what it processes for the next turn."""
+
+    @property
+    def num_shared(self) -> int:
+        """Number of ids at the beginning, below the number of all ids, that contexts of other
+        responses to the prompt have too."""
+        return min(num_common(self.prompt.tokens, self.tokens), len(self.tokens) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Sampled tokens that follow a context."""
+
+    tokens: list[int]
+    """Sampled ids, with the one that ended the turn."""
+    logprobs: list[float]
+    """Natural log-probability of each in the distribution it was sampled from."""
+    stopped: bool
+    """True if EOS or a stop string ended it, False if the limit did."""
+    entropies: Sequence[float] = ()
+    """Entropy of the distribution at each of the first tokens, nats, without truncation
+    (`Context.num_entropies`)."""
+    past: Any = field(default=None, repr=False, compare=False)
+    """What the engine keeps of the ids that it has processed, for a context that begins with them;
+    None if it keeps nothing."""
+
+
+@dataclass
+class Progress:
+    """Rows and tokens that one call of `generate` has sampled."""
+
+    on_tokens: OnTokens | None
+    total: int
+    """Number of rows."""
+    done: int = 0
+    tokens: int = 0
+
+    def __call__(self, ended: int, sampled: int) -> None:
+        """Count further rows that ended and tokens, and report the sums."""
+        self.done += ended
+        self.tokens += sampled
+        if self.on_tokens is not None:
+            self.on_tokens(self.done, self.total, self.tokens)
+
+
+def encode(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    occurrences: Occurrences,
+    max_tokens: int,
+    max_length: int | None = None,
+) -> list[EncodedPrompt]:
+    """Encode prompts with the policy's tokenizer, and count each in `occurrences`. `max_length`:
+    maximum number of tokens of a prompt and its response, if that is less than the policy's
+    context.
+
+    Raises:
+        UserError: a prompt is empty or leaves no room for a response.
+    """
+    encoded = []
+    for prompt in prompts:
+        occurrence = next_occurrence(prompt, occurrences)
+        encoded.append(encode_prompt(policy, prompt, occurrence, max_tokens, max_length))
+    return encoded
+
+
+def encode_prompt(
+    policy: Policy,
+    prompt: Prompt,
+    occurrence: int,
+    max_tokens: int,
+    max_length: int | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> EncodedPrompt:
+    """Encode one prompt, of this occurrence. `tools`: JSON schemas that the chat template shows.
+
+    Raises:
+        UserError: the prompt is empty or leaves no room for a response.
+    """
+    context = min(policy.context_length, max_length or policy.context_length)
+    tokens = policy.encode(prompt, tools) if tools else policy.encode(prompt)
+    if not tokens:
+        raise UserError(f"prompt {prompt.id}: empty: remove it from the data")
+    if len(tokens) >= context:
+        longer = "a larger rollout.max_length"
+        if context == policy.context_length:
+            longer = "policy=... for a model with a longer context"
+        raise UserError(
+            f"prompt {prompt.id}: {len(tokens)} tokens leave no room for a response in the model's "
+            f"context of {context}; shorten it, or type {longer}"
+        )
+    return EncodedPrompt(prompt, tokens, occurrence, min(max_tokens, context - len(tokens)))
+
+
+def next_occurrence(prompt: Prompt, occurrences: Occurrences) -> int:
+    """Return how often the prompt occurred before, different in each pass over the data, and count
+    it."""
+    occurrence = occurrences[prompt.id, prompt.time] + (prompt.time << 20)
+    occurrences[prompt.id, prompt.time] += 1
+    return occurrence
+
+
+def whole(prompts: Sequence[EncodedPrompt], samples: int) -> list[Context]:
+    """Return the contexts of `samples` responses of one turn to each prompt."""
+    return [Context(prompt, prompt.tokens, range(samples), prompt.limit) for prompt in prompts]
+
+
+def as_responses(
+    policy: Policy,
+    prompts: Sequence[EncodedPrompt],
+    continuations: Sequence[Sequence[Continuation]],
+    iteration: int,
+) -> list[Response]:
+    """Return responses of one turn, prompt-major, given those to each prompt as sampled ids."""
+    responses = []
+    for encoded, row in zip(prompts, continuations, strict=True):
+        for sample, continuation in enumerate(row):
+            response = Response(
+                prompt=encoded.prompt,
+                prompt_tokens=encoded.tokens,
+                tokens=continuation.tokens,
+                behavior_logprobs=continuation.logprobs,
+                text=policy.decode(without_eos(policy, continuation.tokens)),
+                finish="stop" if continuation.stopped else "length",
+                meta={"sample": sample, "iteration": iteration},
+            )
+            responses.append(response)
+    return responses
+
+
+def without_eos(policy: Policy, tokens: list[int]) -> list[int]:
+    """Return the ids without the one that ended the turn."""
+    return tokens[:-1] if tokens[-1] in policy.eos_ids else tokens
+
+
+def diverged(iteration: int) -> UserError:
+    """Return the error for sampled tokens whose log-probabilities are NaN or infinite."""
+    return UserError(
+        f"iteration {iteration}: the policy's logits are not finite, training has diverged: "
+        "type a lower optimizer.lr"
+    )
 
 
 @dataclass

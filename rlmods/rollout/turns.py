@@ -4,8 +4,11 @@ on."""
 from __future__ import annotations
 
 import copy
+import queue
+import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -17,18 +20,16 @@ from rlmods.needs import EnvironmentNeeds, RolloutNeeds, needs_of
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
 from rlmods.protocols import BindsPolicy, ChecksPolicy, ChecksPrompt, EndsEarly, Environment
-from rlmods.rollout.base import TokenRollout
-from rlmods.rollout.encoding import (
+from rlmods.rollout.base import (
     Context,
     Occurrences,
     OnTokens,
     Progress,
+    TokenRollout,
     encode_prompt,
     next_occurrence,
 )
-from rlmods.rollout.groups import Group, Tree, shared_contexts
-from rlmods.rollout.threads import Threads
-from rlmods.rollout.trajectory import Limits, Row
+from rlmods.rollout.trajectory import Group, Limits, Row, Tree, shared_contexts
 from rlmods.types import Prompt, Response
 
 MAX_WORKERS = 32
@@ -292,3 +293,57 @@ def num_added_tokens(policy: Policy, rollout: Any, prompts: Sequence[Prompt]) ->
     if isinstance(episode, EndsEarly):
         episode.end()
     return len(shown) - len(policy.encode(prompts[0]))
+
+
+class Threads:
+    """Up to `count` threads that call functions in the order of `submit`, started when they are
+    needed.
+
+    Unlike `ThreadPoolExecutor`, leaving the context waits for no call: calls that have not begun
+    are cancelled, and the threads are daemons, so a call that hangs holds up neither an exception,
+    nor Ctrl-C, nor the end of the process."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self.count, self.name, self.num_threads = count, name, 0
+        self._idle = threading.Semaphore(0)
+        self._tasks: queue.SimpleQueue[
+            tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None
+        ] = queue.SimpleQueue()
+        self._futures: list[Future[Any]] = []
+
+    def __enter__(self) -> Threads:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for future in self._futures:
+            future.cancel()
+        for _ in range(self.num_threads):
+            self._tasks.put(None)
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Call the function in a thread, and return its future."""
+        future: Future[Any] = Future()
+        self._futures = (
+            [other for other in self._futures if not other.done()]
+            if len(self._futures) > 4 * self.count
+            else self._futures
+        )
+        self._futures.append(future)
+        self._tasks.put((future, function, args))
+        if not self._idle.acquire(blocking=False) and self.num_threads < self.count:
+            self.num_threads += 1
+            threading.Thread(
+                target=self._work, name=f"{self.name}_{self.num_threads}", daemon=True
+            ).start()
+        return future
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            future, function, args = task
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function(*args))
+                except BaseException as error:  # raised by `Future.result` in the thread that waits
+                    future.set_exception(error)
+            del task, future, function, args  # an idle thread keeps no episode alive
+            self._idle.release()

@@ -21,8 +21,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from rlmods.errors import UserError, check_bounds
 from rlmods.policy.base import Policy
 from rlmods.policy.quantization import without_quantization_config
-from rlmods.rollout.base import TokenRollout
-from rlmods.rollout.encoding import Context, Continuation, Progress
+from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout
 from rlmods.rollout.external import (
     Completion,
     Request,

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
 
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rlmods.distributed.collectives import all_gather, is_first_rank
 from rlmods.errors import UserError, check_bounds
+from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.needs import RolloutNeeds
 from rlmods.policy.base import Policy
-from rlmods.rollout.base import TokenRollout
-from rlmods.rollout.encoding import Context, Continuation
-from rlmods.rollout.external import check_temperature, extend, shared
-from rlmods.rollout.servers import Servers
+from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout
+from rlmods.rollout.external import (
+    Completion,
+    Request,
+    Versions,
+    WeightFolder,
+    check_temperature,
+    extend,
+    full_weights,
+    shared,
+)
 
 
 @dataclass
@@ -94,3 +117,301 @@ class VLLMServer(TokenRollout):
             ("vllm_server", self.urls, self.folder, limits),
             lambda: Servers(self.urls, self.folder, *limits),
         )
+
+
+FILE_BYTES = 1 << 30
+"""Size from which on weights continue in another file, so that the first rank does not hold all of
+them at once."""
+UNSYNCED = "default"
+"""Version that a server reports before it receives weights."""
+POLL_S = 0.1
+"""Time between two reports of progress, at which a run can also be interrupted."""
+IDLE_S = 1.0
+"""Time after which a thread without a prompt looks whether it should end."""
+T = TypeVar("T")
+
+
+class Servers:
+    """vLLM servers with the same weights (`rlmods.rollout.external.Engine`)."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        folder: str | None,
+        key_variable: str | None,
+        timeout_s: float,
+        retries: int,
+        backoff_s: float,
+        concurrency: int,
+    ) -> None:
+        self.urls = tuple(urls)
+        self.folder = folder
+        self.concurrency = concurrency
+        self.timeout_s = timeout_s
+        self.version = ""
+        self._versions = Versions()
+        self._available: tuple[str, ...] = ()
+        """Servers with the current weights."""
+        self._endpoint = partial(
+            Endpoint,
+            key_variable=key_variable,
+            timeout_s=timeout_s,
+            retries=retries,
+            backoff_s=backoff_s,
+            group="rollout",
+        )
+
+    def load(self, policy: Policy, iteration: int) -> None:
+        """Write the weights to files and make every server load them that does not have them. Every
+        rank calls this."""
+        is_changed = self._versions.update(policy, iteration)
+        ranks = all_gather((is_changed, self._available, self._versions.name))
+        targets = list(self.urls)
+        if not any(changed for changed, _, _ in ranks):
+            held = set.intersection(*(set(available) for _, available, _ in ranks))
+            targets = [url for url in self.urls if url not in held]
+        if not targets:
+            return
+        self.version = ranks[0][2]
+        problems = all_gather(self._transfer(policy, targets))[0]
+        self._available = tuple(url for url in self.urls if url not in problems)
+        if not self._available:
+            self._versions.forget()
+            texts = dict.fromkeys(problems.values())
+            raise UserError(f"rollout: no server has the weights: {'; '.join(texts)}")
+        if is_first_rank():
+            for text in problems.values():
+                warnings.warn(f"rollout: {text}: left out until the next iteration", stacklevel=2)
+
+    def complete(self, requests: Sequence[Request], progress: Progress) -> list[list[Completion]]:
+        """Each server takes prompts from one queue. A prompt whose request fails goes back into it,
+        and a server whose tries of a prompt all failed takes no more."""
+        todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for i in range(len(requests)):
+            todo.put(i)
+        replies: queue.SimpleQueue[_Reply] = queue.SimpleQueue()
+        stops = {url: threading.Event() for url in self._available}
+        done: dict[int, list[Completion]] = {}
+        problems: dict[str, str] = {}
+        for url, stop in stops.items():
+            for _ in range(min(self.concurrency, len(requests))):
+                # Daemons: Python does not wait for their requests when the run is interrupted.
+                threading.Thread(
+                    target=self._work, args=(url, requests, todo, replies, stop), daemon=True
+                ).start()
+        try:
+            while len(done) < len(requests):
+                progress(0, 0)
+                try:
+                    reply = replies.get(timeout=POLL_S)
+                except queue.Empty:
+                    continue
+                if isinstance(reply.result, Exception):
+                    raise reply.result
+                if isinstance(reply.result, str):
+                    stops[reply.url].set()
+                    problems[reply.url] = reply.result
+                    if len(problems) == len(stops):
+                        raise UserError(
+                            f"rollout: no server is left for {len(requests) - len(done)} "
+                            f"prompts: {'; '.join(problems.values())}"
+                        )
+                    todo.put(reply.index)
+                else:
+                    done[reply.index] = reply.result
+                    progress(len(reply.result), sum(len(x.tokens) for x in reply.result))
+        finally:
+            for stop in stops.values():
+                stop.set()
+        for problem in problems.values():
+            warnings.warn(
+                f"rollout: {problem}: its prompts went to the others, and it is left out "
+                "until the next iteration",
+                stacklevel=2,
+            )
+        self._available = tuple(url for url in self._available if url not in problems)
+        return [done[i] for i in range(len(requests))]
+
+    def _work(
+        self,
+        url: str,
+        requests: Sequence[Request],
+        todo: queue.SimpleQueue[int],
+        replies: queue.SimpleQueue[_Reply],
+        stop: threading.Event,
+    ) -> None:
+        """Complete prompts of the queue on one server until `stop` is set."""
+        endpoint = self._endpoint(url, path="/inference/v1/generate")
+        while not stop.is_set():
+            try:
+                index = todo.get(timeout=IDLE_S)
+            except queue.Empty:
+                continue
+            request = requests[index]
+            body = {"token_ids": list(request.tokens), "sampling_params": request.settings}
+            result: list[Completion] | str | Exception
+            try:
+                result = self._ask(endpoint, body, _completions, stop)
+            except NoReplyError as error:
+                result = f"{url}: {error}"
+            except Exception as error:  # the main thread raises it
+                result = error
+            replies.put(_Reply(url, index, result))
+
+    def _ask(
+        self,
+        endpoint: Endpoint,
+        body: Mapping[str, object],
+        read: Callable[[Endpoint, Any], T],
+        stop: threading.Event,
+    ) -> T:
+        """Return what `read` makes of the reply. Failed requests are repeated.
+
+        Raises:
+            NoReplyError: all tries failed, or the last before `stop`.
+            UserError: the server rejects the request, or its reply cannot be read.
+        """
+        for attempt in count():
+            try:
+                return read(endpoint, _post(endpoint, body))
+            except NoReplyError as error:
+                deadline = time.monotonic() + self.timeout_s
+                if not endpoint.wait(error, attempt, deadline, stop) or stop.is_set():
+                    raise
+        raise AssertionError("unreachable")
+
+    def _transfer(self, policy: Policy, urls: Sequence[str]) -> dict[str, str]:
+        """Write the weights to a new folder, and make these servers load them. Returns the problem
+        of each server that did not. Every rank takes part, also after an error of the first one: it
+        gathers sharded weights."""
+        folder = None
+        problem = ""
+        if is_first_rank():
+            size = sum(x.nbytes for x in policy.parameters())
+            try:
+                folder = WeightFolder.create(self.folder, size)
+            except OSError as error:
+                problem = (
+                    f"{error.filename} cannot be written ({error.strerror}): type "
+                    "rollout.folder=FOLDER"
+                )
+        for i, part in enumerate(_parts(policy)):
+            if folder is not None and not problem:
+                try:
+                    save_file(part, folder.path / f"model-{i:05d}.safetensors")
+                except (OSError, SafetensorError) as error:
+                    reason = " ".join(str(error).split())[:160]
+                    problem = (
+                        f"{folder.path} cannot be written ({reason}): type rollout.folder=FOLDER "
+                        "with room for the weights"
+                    )
+        try:
+            if problem or folder is None:
+                return dict.fromkeys(urls, problem) if problem else {}
+            with ThreadPoolExecutor(len(urls)) as threads:
+                found = list(threads.map(partial(self._load, folder.path), urls))
+            return {url: text for url, text in zip(urls, found, strict=True) if text}
+        finally:
+            if folder is not None:
+                folder.remove()
+
+    def _load(self, folder: Path, url: str) -> str:
+        """Make a server load the weights in a folder. Returns the problem, or ""."""
+        weights = {"weights_path": str(folder)}
+        calls: dict[str, dict[str, object]] = {
+            "/collective_rpc": {"method": "reload_weights", "kwargs": weights},
+            "/reset_prefix_cache": {},
+            "/update_weight_version": {"new_version": self.version},
+        }
+        try:
+            for path, body in calls.items():
+                endpoint = self._endpoint(url, path=path)
+                self._ask(endpoint, body, _check_success, threading.Event())
+        except UserError as error:
+            return str(error)
+        except NoReplyError as error:
+            return f"{url}: {error}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """Result of one prompt on one server: its responses, a problem of the server, or an error that
+    ends the run."""
+
+    url: str
+    index: int
+    result: list[Completion] | str | Exception
+
+
+def _post(endpoint: Endpoint, body: Mapping[str, object]) -> Any:
+    """Return the reply to a request.
+
+    Raises:
+        NoReplyError: there is none, which may be temporary.
+        UserError: the server rejects the request, and would again.
+    """
+    try:
+        return endpoint.post(dict(body))
+    except NoReplyError as error:
+        if not error.final:
+            raise
+        urls = "'rollout.urls=[http://HOST:PORT]'"
+        advice = str(error).replace("rollout.url=http://HOST/v1", urls)
+        if error.status == 401:
+            advice = f"its key is not accepted: export {endpoint.key_variable}=KEY"
+        elif error.status in (403, 404):
+            advice = f"it does not serve {endpoint.path}: start it with python -m rlmods.serve"
+        raise UserError(f"rollout: {endpoint.url}: {advice}") from error
+
+
+def _completions(endpoint: Endpoint, reply: Any) -> list[Completion]:
+    """Return the responses of a reply, in their order.
+
+    Raises:
+        NoReplyError: the server has no weights yet.
+        UserError: the reply is not one to this request.
+    """
+    try:
+        choices = sorted(reply["choices"], key=lambda choice: choice["index"])
+        completions = [_completion(choice) for choice in choices]
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise UserError(
+            f"rollout: {endpoint.url}: its reply lacks tokens, log-probabilities or versions: "
+            "start it with python -m rlmods.serve"
+        ) from error
+    if any(UNSYNCED in completion.versions for completion in completions):
+        raise NoReplyError("it was started again and has no weights yet", final=True)
+    return completions
+
+
+def _completion(choice: Any) -> Completion:
+    values = [position["logprob"] for position in choice["logprobs"]["content"]]
+    return Completion(
+        tokens=[int(i) for i in choice["token_ids"]],
+        logprobs=[math.nan if x is None else float(x) for x in values],
+        finish=choice["finish_reason"],
+        versions=tuple(str(span["version"]) for span in choice["weight_versions"]),
+    )
+
+
+def _check_success(endpoint: Endpoint, reply: Any) -> None:
+    if isinstance(reply, dict) and reply.get("success") is False:
+        raise NoReplyError("it did not drop the cached keys and values of the previous weights")
+
+
+def _parts(policy: Policy) -> Iterator[dict[str, Tensor]]:
+    """Yield the weights in parts of about `FILE_BYTES`, on the CPU of the first rank."""
+    part: dict[str, Tensor] = {}
+    size = 0
+    is_first = is_first_rank()
+    for name, x in full_weights(policy):
+        if not is_first:
+            continue
+        if size and size + x.nbytes > FILE_BYTES:
+            yield part
+            part = {}
+            size = 0
+        part[name] = x.to("cpu", copy=True).contiguous()  # a file cannot hold tied weights
+        size += x.nbytes
+    yield part

@@ -12,8 +12,8 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
-from rlmods.distributed.precision import PRECISIONS
 from rlmods.distributed.sharded_checkpoint import read_metadata
+from rlmods.distributed.trainer import PRECISIONS
 from rlmods.errors import UserError
 from rlmods.run.integrity import find_damage
 from rlmods.run.saved import LOADER, read_config

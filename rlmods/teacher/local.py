@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlmods.errors import UserError
 from rlmods.policy import Policy
-from rlmods.policy.frozen import FrozenModel
+from rlmods.policy.hf import FrozenModel
 from rlmods.teacher.demonstration import Demonstrated
 
 

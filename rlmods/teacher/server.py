@@ -15,7 +15,7 @@ from rlmods.errors import UserError, check_bounds
 from rlmods.judge.chat import Endpoint, NoReplyError, as_user_error
 from rlmods.policy import Policy
 from rlmods.policy.files import NO_CODE
-from rlmods.policy.frozen import check_vocabulary
+from rlmods.policy.hf import check_vocabulary
 from rlmods.policy.text import TokenizerMixin
 from rlmods.run.hub import check_hub
 from rlmods.teacher.demonstration import Demonstrated

@@ -10,7 +10,7 @@ import torch
 from rlmods.distributed.sharding import is_sharded, to_full
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
-from rlmods.policy.fingerprint import fingerprint
+from rlmods.policy.files import fingerprint
 
 
 class Reference:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from rlmods.adapter import LoRA, NoAdapter
 from rlmods.errors import UserError
-from rlmods.policy import HuggingFace, Policy, Tiny, injection
+from rlmods.policy import HuggingFace, Policy, Tiny, adapted
 from rlmods.policy.adapted import AdaptedPolicy
 from rlmods.policy.hf import load
 from tests.support.mixtures import mixture
@@ -131,7 +131,7 @@ class TestInitialisation:
             lora(on=policy(llama().to(torch.bfloat16)), modules_to_save=["mlp"])
 
     def test_without_peft(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(injection, "find_spec", lambda name: None)
+        monkeypatch.setattr(adapted, "find_spec", lambda name: None)
         with pytest.raises(UserError, match=r"pip install 'rlmods\[lora\]'"):
             LoRA()
 

@@ -24,7 +24,7 @@ from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
-from rlmods.rollout.agreement import check_agreement
+from rlmods.rollout.local import check_agreement
 from tests.support.models import GPT2, seeded
 from tests.support.tiny_setup import fit, learner
 

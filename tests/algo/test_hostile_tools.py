@@ -19,7 +19,7 @@ from rlmods.lab.show import show
 from rlmods.policy import Policy
 from rlmods.reward import Length
 from rlmods.rollout import Local, MultiTurn
-from rlmods.rollout.encoding import Continuation
+from rlmods.rollout.base import Continuation
 from rlmods.types import Prompt, Response
 from tests.environment import hostile
 from tests.support.control_tokens import SPECIAL, Model

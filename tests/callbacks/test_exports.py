@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from rlmods.callbacks import IterationCheckpoint, Summary
 from rlmods.errors import UserError
-from rlmods.policy import exports
-from rlmods.policy.exports import check_export, export_problem
+from rlmods.policy import files
+from rlmods.policy.files import check_export, export_problem
 from rlmods.policy.scalar import ScalarModel
 from rlmods.run.directory import RunDir
 from tests.support.tiny_setup import fit, learner, policy
@@ -82,7 +82,7 @@ class TestCheck:
     ) -> None:
         change(folder, lambda weights: weights.pop("model.norm.weight"))
         assert "lacks weights" in (export_problem(folder) or "")
-        monkeypatch.setattr(exports, "MAX_BYTES", 10)
+        monkeypatch.setattr(files, "MAX_BYTES", 10)
         assert export_problem(folder) is None
 
 

@@ -15,7 +15,7 @@ from rlmods.cli import collect as module
 from rlmods.cli.collect import collect, deduplicate, similarity
 from rlmods.errors import UserError
 from rlmods.policy import Tiny
-from rlmods.policy.fingerprint import fingerprint
+from rlmods.policy.files import fingerprint
 from rlmods.policy.hf import load
 from rlmods.rollout import Local
 from rlmods.run.jsonl import read_rows

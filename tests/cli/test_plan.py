@@ -8,7 +8,7 @@ import torch
 from rlmods.cli.command import compose_run
 from rlmods.cli.plan import PlanSettings, Sizes, main, predict, read_devices
 from rlmods.config.instantiate import instantiate
-from rlmods.policy.linear_logprobs import logits_per_chunk
+from rlmods.policy.output_layer import logits_per_chunk
 
 RANDOM = (
     "policy=tiny",

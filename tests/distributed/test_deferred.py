@@ -33,7 +33,7 @@ from rlmods.distributed import deferred
 from rlmods.distributed.strategy import shards
 from rlmods.errors import UserError
 from rlmods.policy import AdaptedPolicy, Policy, ScalarModel
-from rlmods.policy.fingerprint import fingerprint
+from rlmods.policy.files import fingerprint
 from rlmods.policy.hf import load
 from rlmods.policy.tiny import Tiny, character_tokenizer
 from rlmods.reference import Model

@@ -60,7 +60,7 @@ PACKAGES = (
     "training/segments.py",
     "training/train_step.py",
     "training/trees.py",
-    "policy/linear_logprobs.py",
+    "policy/output_layer.py",
     "reward/overlong.py",
     "reward/weighted_sum.py",
 )

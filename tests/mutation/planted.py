@@ -225,7 +225,7 @@ def rejected_groups_are_trained_on(original: Function) -> Function:
     return pop
 
 
-@bug("policy.linear_logprobs", "linear_logprobs", "tests/policy/test_linear_logprobs.py")
+@bug("policy.output_layer", "linear_logprobs", "tests/policy/test_output_layer.py")
 def entropy_has_no_gradient(original: Function) -> Function:
     def linear_logprobs(*args: Any, **options: Any) -> Any:
         scores = original(*args, **options)
@@ -234,7 +234,7 @@ def entropy_has_no_gradient(original: Function) -> Function:
     return linear_logprobs
 
 
-@bug("policy.linear_logprobs", "linear_logprobs", "tests/policy/test_linear_logprobs.py")
+@bug("policy.output_layer", "linear_logprobs", "tests/policy/test_output_layer.py")
 def the_temperature_is_forgotten(original: Function) -> Function:
     def linear_logprobs(
         hidden: Any, weight: Any, bias: Any, targets: Any, transform: Any, **options: Any

@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from rlmods.errors import UserError
-from rlmods.policy import HuggingFace, Policy, ScalarModel, linear_logprobs
+from rlmods.policy import HuggingFace, Policy, ScalarModel, output_layer
 from rlmods.policy.chat_template import end_of_turn
 from rlmods.policy.hf import load
 from rlmods.policy.output_layer import float32_output
@@ -86,7 +86,7 @@ class TestForward:
         tokens, mask = rows()
         unchunked, unchunked_entropy = lm(tokens, mask, temperature=0.7, entropy=True)[:2]
         expected = gradient(lm, unchunked + unchunked_entropy)
-        monkeypatch.setitem(linear_logprobs.LOGITS_PER_CHUNK, "cpu", chunk * 102)
+        monkeypatch.setitem(output_layer.LOGITS_PER_CHUNK, "cpu", chunk * 102)
         actual, entropy = lm(tokens, mask, temperature=0.7, entropy=True)[:2]
         torch.testing.assert_close(actual, unchunked, rtol=0, atol=1e-6)
         torch.testing.assert_close(entropy, unchunked_entropy, rtol=0, atol=1e-5)
@@ -348,7 +348,7 @@ class TestAutocast:
         assert self.without_gradient(policy()) == []
 
     def test_chunks_do_not_cache_casts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(linear_logprobs.LOGITS_PER_CHUNK, "cpu", 3 * 102)
+        monkeypatch.setitem(output_layer.LOGITS_PER_CHUNK, "cpu", 3 * 102)
         assert not self.uses_old_weights(policy())
         assert self.without_gradient(policy()) == []
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from rlmods.distributed import sharding
 from rlmods.ops import float32_linear
 from rlmods.policy import Policy, Tiny
-from rlmods.policy.output_layer import float32_output
+from rlmods.policy import output_layer as module
+from rlmods.policy.output_layer import LogitTransform, float32_output, linear_logprobs
 from tests.support import ranks
 
 
@@ -121,3 +124,194 @@ def _on_rank(rank: int) -> None:
 def test_gathered_weights_give_the_logits_of_a_forward_in_16_bits() -> None:
     """Float32 shards are cast as in the forward, and logits are not rounded."""
     ranks.spawn(_on_rank)
+
+
+N, H, V = 11, 6, 29
+
+
+TRANSFORMS = [
+    LogitTransform(),
+    LogitTransform(temperature=0.6),
+    LogitTransform(scale=0.3, temperature=1.7),
+    LogitTransform(cap=2.0),
+    LogitTransform(scale=1.5, cap=3.0, temperature=0.8),
+]
+
+
+def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((N, H), (V, H), (V,))
+    hidden, weight, bias = (
+        torch.randn(*x, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        for x in shapes
+    )
+    return hidden, weight, bias, torch.randint(V, (N,), generator=generator)
+
+
+def slow(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, t: LogitTransform
+) -> tuple[Tensor, Tensor]:
+    logits = hidden @ weight.t() + (0 if bias is None else bias)
+    logits = t.scale * logits
+    logits = (t.cap * torch.tanh(logits / t.cap) if t.cap else logits) / t.temperature
+    logprobs = logits.log_softmax(-1)
+    return logprobs.gather(-1, targets[:, None]).squeeze(-1), -(logprobs.exp() * logprobs).sum(-1)
+
+
+@pytest.fixture(params=[1, 4, 100])
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setitem(module.LOGITS_PER_CHUNK, "cpu", request.param * V)
+    return int(request.param)
+
+
+class TestEqualsAutograd:
+    @pytest.mark.parametrize("with_bias", [True, False])
+    @pytest.mark.parametrize("transform", TRANSFORMS)
+    def test_in_value_and_gradient(
+        self, transform: LogitTransform, with_bias: bool, chunk: int
+    ) -> None:
+        hidden, weight, bias, targets = inputs()
+        parameters = [hidden, weight, *([bias] if with_bias else [])]
+        results = []
+        for function in (lambda *x: linear_logprobs(*x, entropy_gradient=True), slow):
+            logprobs, entropy = function(
+                hidden, weight, bias if with_bias else None, targets, transform
+            )
+            weights = torch.linspace(-1, 2, N, dtype=torch.float64)
+            gradients = torch.autograd.grad(
+                (weights * logprobs + weights.flip(0) * entropy).sum(), parameters
+            )
+            results.append([logprobs, entropy, *gradients])
+        for actual, expected in zip(*results, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
+
+    @pytest.mark.parametrize("transform", TRANSFORMS)
+    def test_in_the_gradient_of_logprobs_alone(self, transform: LogitTransform, chunk: int) -> None:
+        hidden, weight, bias, targets = inputs()
+        weights = torch.linspace(-1, 2, N, dtype=torch.float64)
+        found, expected = (
+            torch.autograd.grad(
+                (weights * function(hidden, weight, bias, targets, transform)[0]).sum(),
+                (hidden, weight, bias),
+            )
+            for function in (linear_logprobs, slow)
+        )
+        for actual, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-10, atol=1e-12)
+
+    def test_the_entropy_has_no_gradient_unless_asked_for(self, chunk: int) -> None:
+        hidden, weight, bias, targets = inputs()
+        logprobs, entropy = linear_logprobs(hidden, weight, bias, targets, LogitTransform())
+        assert not entropy.requires_grad
+        [actual] = torch.autograd.grad(logprobs.sum(), weight)
+        [expected] = torch.autograd.grad(
+            slow(hidden, weight, bias, targets, LogitTransform())[0].sum(), weight
+        )
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
+
+    @pytest.mark.parametrize("trained", [0, 1, 2])
+    def test_only_what_is_trained_gets_a_gradient(self, trained: int, chunk: int) -> None:
+        *tensors, targets = inputs()
+        for i, x in enumerate(tensors):
+            x.requires_grad_(i == trained)
+        linear_logprobs(*tensors, targets, LogitTransform()).logprobs.sum().backward()
+        assert [x.grad is not None for x in tensors] == [i == trained for i in range(3)]
+
+    def test_float32_is_as_exact_as_autograd(self) -> None:
+        exact = slow(*inputs(), LogitTransform())[0]
+        actual = linear_logprobs(*inputs(torch.float32), LogitTransform()).logprobs
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual.double(), exact, rtol=0, atol=2e-6)
+
+    def test_no_logits_of_more_than_a_chunk(
+        self, chunk: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes: list[int] = []
+        logits, saved = module._logits, []
+
+        def counted(*args: Any) -> Tensor:
+            found = logits(*args)
+            sizes.append(found.numel())
+            return found
+
+        monkeypatch.setattr(module, "_logits", counted)
+        hidden, weight, bias, targets = inputs()
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: saved.append(x.numel()) or x, lambda x: x
+        ):
+            linear_logprobs(
+                hidden, weight, bias, targets, LogitTransform()
+            ).logprobs.sum().backward()
+        # at least one token in forward, one word in backward
+        assert max(sizes) <= max(chunk * V, N)
+        assert sum(sizes) == 2 * N * V
+        assert len(sizes) > 2 or chunk == 100
+        assert max(saved) <= V * H
+
+    def test_no_tokens(self) -> None:
+        hidden, weight, bias, _ = inputs()
+        found = linear_logprobs(
+            hidden[:0], weight, bias, torch.empty(0, dtype=torch.long), LogitTransform()
+        )
+        found.logprobs.sum().backward()
+        assert not weight.grad.any()
+
+
+class TestPrecision:
+    def test_under_autocast_products_have_16_bits_and_the_rest_32(self) -> None:
+        hidden, weight, bias, targets = inputs(torch.float32)
+        exact = slow(*inputs(), LogitTransform())[0]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = linear_logprobs(
+                hidden.bfloat16(), weight, bias, targets, LogitTransform()
+            ).logprobs
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), exact, rtol=0, atol=0.1)
+        found.sum().backward()
+        assert weight.grad.dtype == torch.float32
+        tensors = inputs()
+        [expected] = torch.autograd.grad(slow(*tensors, LogitTransform())[0].sum(), tensors[1])
+        torch.testing.assert_close(weight.grad.double(), expected, rtol=0, atol=0.2)
+
+    def test_gradients_under_autocast_are_as_exact_as_their_factors(self) -> None:
+        hidden, weight, bias, targets = (
+            x.detach().bfloat16().float().requires_grad_() if x.is_floating_point() else x
+            for x in inputs()
+        )
+        doubles = [x.detach().double().requires_grad_() for x in (hidden, weight, bias)]
+        weights = torch.linspace(-1, 2, N)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = linear_logprobs(hidden, weight, bias, targets, LogitTransform()).logprobs
+        actual = torch.autograd.grad((weights * found).sum(), (hidden, weight, bias))
+        expected = torch.autograd.grad(
+            (weights * slow(*doubles, targets, LogitTransform())[0]).sum(), doubles
+        )
+        for x, exact in zip(actual, expected, strict=True):
+            assert x.dtype == torch.float32
+            assert (x - exact).norm() < 4e-3 * exact.norm()  # bfloat16 has 8 bits
+
+    def test_entropies_have_32_bits_under_autocast(self) -> None:
+        """Of logits that are sums in float32 of products of 16-bit numbers, which every processor
+        computes alike."""
+        hidden, weight, _, targets = (
+            x.detach().bfloat16().float() if x.is_floating_point() else x for x in inputs()
+        )
+        expected = slow(hidden.double(), weight.double(), None, targets, LogitTransform())[1]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = linear_logprobs(hidden, weight, None, targets, LogitTransform()).entropy
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+    def test_weights_of_16_bits_get_gradients_of_16_bits(self) -> None:
+        hidden, weight, bias, targets = (
+            x.detach().bfloat16().requires_grad_() if x.is_floating_point() else x for x in inputs()
+        )
+        found = linear_logprobs(hidden, weight, bias, targets, LogitTransform()).logprobs
+        assert found.dtype == torch.float32
+        found.sum().backward()
+        assert {x.grad.dtype for x in (hidden, weight, bias)} == {torch.bfloat16}
+
+    def test_the_setting_of_matrix_products_is_restored(self) -> None:
+        before = torch.get_float32_matmul_precision()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            linear_logprobs(*inputs(torch.float32), LogitTransform()).logprobs.sum().backward()
+        assert torch.get_float32_matmul_precision() == before

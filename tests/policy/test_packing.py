@@ -29,7 +29,7 @@ from rlmods.adapter import LoRA
 from rlmods.ops import kl_divergence
 from rlmods.policy import Policy, packing
 from rlmods.policy.base import Other
-from rlmods.policy.dropout import set_dropout
+from rlmods.policy.modes import set_dropout
 from rlmods.policy.packing import IMPLEMENTATION, MIN_USED, Packing, gather
 from rlmods.policy.tiny import character_tokenizer
 from tests.support.batches import few

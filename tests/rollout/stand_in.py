@@ -13,7 +13,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from rlmods.rollout.servers import UNSYNCED
+from rlmods.rollout.vllm_server import UNSYNCED
 from tests.judge.server import RequestLog, serve
 
 Change = Callable[["StandIn", dict[str, Any], dict[str, Any]], Any]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import math
 from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.cpu_linear import packed_weight
-from rlmods.rollout import Local
+from rlmods.protocols import Rollout
+from rlmods.rollout import Local, decode
 from tests.policy.test_cpu_linear import needs_onednn
 from tests.rollout.models import (
     EOS_A,
@@ -143,3 +148,166 @@ def test_truncated_support_and_logprobs(fields):
         assert r.behavior_logprobs[0] == pytest.approx(
             inside[support.index(r.tokens[0])].log().item(), abs=1e-4
         )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_rows_and_batch_size_do_not_matter(name, monkeypatch):
+    policy = TinyPolicy(MODELS[name]())
+    expected = outcomes(sample(policy))
+    assert outcomes(sample(policy, batch_size=1)) == expected
+    assert outcomes(sample(policy, batch_size=9)) == expected
+    assert sorted(outcomes(sample(policy, RAGGED[::-1]))) == sorted(expected)
+    # as on two ranks
+    assert outcomes(sample(policy, RAGGED[:2])) + outcomes(sample(policy, RAGGED[2:])) == expected
+    assert [s for s in expected if s[1] < 2] == outcomes(sample(policy, samples=2))
+    for fraction in (0.0, 1.0):  # finished rows never leave the batch; they leave it at once
+        monkeypatch.setattr(decode, "COMPACT_BELOW", fraction)
+        assert outcomes(sample(policy)) == expected
+
+
+def test_a_higher_limit_only_extends_responses():
+    policy = TinyPolicy(llama(), eos=[])
+    short, long = sample(policy, max_tokens=5), sample(policy, max_tokens=20)
+    assert [r.tokens for r in short] == [r.tokens[:5] for r in long]
+
+
+def test_seed_iteration_sample_occurrence_and_id_change_samples():
+    policy, tokens = TinyPolicy(llama(), eos=[]), lambda rows: [tuple(r.tokens) for r in rows]
+    base = tokens(sample(policy, RAGGED[:1], samples=8))
+    assert len(set(base)) == 8
+    assert tokens(sample(policy, RAGGED[:1], samples=8)) == base
+    assert not set(base) & set(tokens(sample(policy, RAGGED[:1], samples=8, seed=8)))
+    assert not set(base) & set(tokens(sample(policy, RAGGED[:1], samples=8, iteration=1)))
+    twice = tokens(sample(policy, RAGGED[:1] * 2, samples=8))
+    assert twice[:8] == base
+    assert len(set(twice)) == 16
+    renamed = [dataclasses.replace(RAGGED[0], id="other")]
+    assert not set(base) & set(tokens(sample(policy, renamed, samples=8)))
+
+
+def test_a_prompt_of_two_passes_gets_other_answers_in_one_batch():
+    """A batch may hold a prompt of this pass over the data and of the next: the answers are those
+    that each pass gets by itself."""
+    policy, tokens = TinyPolicy(llama(), eos=[]), lambda rows: [tuple(r.tokens) for r in rows]
+    passes = [dataclasses.replace(RAGGED[0], time=time) for time in (0, 1, 2)]
+    alone = [tokens(sample(policy, [prompt], samples=4)) for prompt in passes]
+    assert len({answer for answers in alone for answer in answers}) == 12
+    together = tokens(sample(policy, passes, samples=4))
+    assert together == [answer for answers in alone for answer in answers]
+
+
+def test_global_generators_are_neither_used_nor_advanced():
+    policy = TinyPolicy(gpt2()).train()
+    torch.manual_seed(1)
+    first, state = outcomes(sample(policy)), torch.get_rng_state()
+    torch.manual_seed(1)
+    assert torch.equal(state, torch.get_rng_state())
+    torch.manual_seed(2)
+    assert outcomes(sample(policy)) == first
+
+
+def test_generate_uses_the_current_weights():
+    policy = TinyPolicy(llama())
+    rollout = Local(seed=7)
+    rollout.sync(policy, iteration=0)
+    before = rollout.generate(RAGGED, samples=4, iteration=0)
+    policy.model.lm_head.weight.data.mul_(-1)
+    after = rollout.generate(RAGGED, samples=4, iteration=0)
+    assert outcomes(before) != outcomes(after)
+    assert_agrees(policy, after)
+
+
+def test_modes_are_restored_and_no_graph_is_built():
+    policy = TinyPolicy(gpt2()).train()
+    policy.model.transformer.h[0].eval()
+    before = [m.training for m in policy.modules()]
+    seen = []
+
+    def record(module, _, out):
+        seen.append(
+            (
+                module.training,
+                out.requires_grad,
+                out.is_inference(),
+                out.shape[:-1].numel() <= 4 * len(RAGGED),
+            )
+        )
+
+    handle = policy.model.lm_head.register_forward_hook(record)
+    sample(policy, samples=4)
+    handle.remove()
+    # one position of a row: only the last logits are computed
+    assert set(seen) == {(False, False, False, True)}
+    assert [m.training for m in policy.modules()] == before
+    policy.model.lm_head.weight.data[3] = torch.nan
+    with pytest.raises(UserError):
+        sample(policy)
+    assert [m.training for m in policy.modules()] == before
+
+
+def test_one_prefill_for_all_samples():
+    policy, shapes = TinyPolicy(llama()), []
+    policy.model.base_model.register_forward_pre_hook(
+        lambda _m, _a, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    sample(policy, RAGGED, samples=8, batch_size=24, max_tokens=3)
+    assert [s for s in shapes if s[1] > 1] == [(3, 17), (3, 4)]
+    assert len(shapes) == 6
+
+
+def test_on_tokens_reports_rows_and_tokens():
+    rollout, calls = Local(max_tokens=12, batch_size=8), []
+    rollout.on_tokens = lambda *numbers: calls.append(numbers)
+    rollout.sync(TinyPolicy(llama()), iteration=0)
+    responses = rollout.generate(RAGGED, samples=4, iteration=0)
+    assert calls == sorted(calls)
+    assert calls[-1] == (24, 24, sum(len(r.tokens) for r in responses))
+
+
+def test_bfloat16_model_has_float32_logprobs():
+    policy = TinyPolicy(llama().bfloat16())
+    responses = sample(policy)
+    logprob = torch.tensor(responses[0].behavior_logprobs[0])
+    assert logprob.bfloat16() != logprob
+    assert_agrees(policy, responses, atol=0.3)
+
+
+@pytest.mark.parametrize("first", ["forward", "sample"])
+def test_autocast_caches_no_weights(first):
+    """Weights change between two calls under one autocast, as in a training step: neither call may
+    use the other's casts."""
+    policy, ids = TinyPolicy(llama()), torch.tensor([[5, 6, 7]])
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        if first == "forward":
+            policy.model(input_ids=ids)
+            policy.model.lm_head.weight.mul_(-1)
+            assert_agrees(TinyPolicy(copy.deepcopy(policy.model)), sample(policy), atol=0.3)
+        else:
+            sample(policy)
+            policy.model.lm_head.weight.mul_(-1)
+            assert torch.equal(
+                policy.model(input_ids=ids).logits,
+                copy.deepcopy(policy.model)(input_ids=ids).logits,
+            )
+
+
+def test_no_prompts_give_no_responses():
+    assert sample(TinyPolicy(llama()), []) == []
+    assert isinstance(Local(), Rollout)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 0),
+        ("temperature", -1.0),
+        ("temperature", math.nan),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_k", -1),
+        ("stop", [""]),
+    ],
+)
+def test_invalid_settings_name_the_override(field, value):
+    with pytest.raises(ValueError, match=rf"rollout\.{field}="):
+        Local(**{field: value})

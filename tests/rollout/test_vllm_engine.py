@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoTokenizer
 from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.rollout import VLLM, Local, external
-from rlmods.rollout.encoding import encode, whole
+from rlmods.rollout.base import encode, whole
 from rlmods.rollout.external import Versions, sampling_settings
 from rlmods.training.evaluation import with_settings
 from rlmods.types import Prompt, Response

@@ -18,8 +18,8 @@ from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.rollout import VLLMServer, external
-from rlmods.rollout import servers as servers_module
-from rlmods.rollout.encoding import EncodedPrompt, whole
+from rlmods.rollout import vllm_server as servers_module
+from rlmods.rollout.base import EncodedPrompt, whole
 from rlmods.rollout.external import sampling_settings
 from rlmods.types import Prompt, Response
 from tests.rollout.stand_in import Change, StandIn, choice, servers

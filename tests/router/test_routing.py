@@ -1,9 +1,12 @@
 """Router options: checks, freezing and update frequency."""
 
 import pytest
+import torch
+from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 from rlmods.errors import UserError
 from rlmods.router import Routing
+from rlmods.router.routing import balance_loss, count_experts, router_entropy
 from tests.support.mixtures import mixture
 from tests.support.models import policy
 
@@ -49,3 +52,103 @@ def test_routers_are_updated_every_n_iterations():
     ]
     assert not any(Routing().is_frozen(i) for i in range(3))
     assert all(Routing(every=None).is_frozen(i) for i in range(3))
+
+
+N, T, L, E, K = 5, 7, 3, 8, 2
+
+
+def random_routing() -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+    """Return logits of each layer, the experts they choose, and a mask of the tokens."""
+    generator = torch.Generator().manual_seed(0)
+    logits = [(2 * torch.randn(N * T, E, generator=generator)).requires_grad_() for _ in range(L)]
+    routes = torch.stack([x.topk(K).indices for x in logits], 1).view(N, T, L, K).to(torch.int16)
+    return logits, routes, torch.arange(T) < torch.tensor([7, 3, 1, 0, 5])[:, None]
+
+
+def fractions(routes: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return count_experts(routes, mask, E).sum(0) / (mask.sum() * L)
+
+
+class TestLoad:
+    def test_counts_choices(self) -> None:
+        _, routes, mask = random_routing()
+        routes[0, 0] = -1
+        expected = torch.zeros(L, E, dtype=torch.float64)
+        for n in range(N):
+            for t in range(T):
+                for layer in range(L):
+                    for expert in routes[n, t, layer].tolist() if mask[n, t] else ():
+                        if expert >= 0:
+                            expected[layer, expert] += 1
+        assert torch.equal(count_experts(routes, mask, E), expected)
+        assert expected.sum() == (mask.sum() - 1) * L * K
+
+
+class TestBalanceLoss:
+    def test_equals_transformers_in_value_and_gradient(self) -> None:
+        logits, routes, mask = random_routing()
+        expected = load_balancing_loss_func(tuple(logits), E, K, mask)
+        actual = balance_loss(logits, mask.flatten(), fractions(routes, mask), mask.sum())
+        torch.testing.assert_close(actual, expected)
+        for a, b in zip(
+            torch.autograd.grad(actual, logits), torch.autograd.grad(expected, logits), strict=True
+        ):
+            torch.testing.assert_close(a, b)
+            assert b.norm() > 1e-3
+            assert (a[~mask.flatten()] == 0).all()
+
+    def test_microbatches_add_up(self) -> None:
+        logits, routes, mask = random_routing()
+        step = fractions(routes, mask), mask.sum()
+        parts = [
+            balance_loss([x.view(N, T, E)[i] for x in logits], mask[i], *step) for i in range(N)
+        ]
+        torch.testing.assert_close(sum(parts), balance_loss(logits, mask.flatten(), *step))
+
+    def test_uniform_load_gives_k_and_collapse_gives_the_number_of_experts(self) -> None:
+        mask = torch.ones(4 * E, dtype=torch.bool)
+        uniform = torch.full((E,), K / E)
+        logits = [torch.zeros(4 * E, E)]
+        torch.testing.assert_close(
+            balance_loss(logits, mask, uniform, 4 * E), torch.tensor(float(K))
+        )
+        skewed = torch.zeros(E)
+        skewed[:K] = 1.0
+        collapsed = [(50.0 * skewed).expand(4 * E, E)]
+        torch.testing.assert_close(
+            balance_loss(collapsed, mask, skewed, 4 * E), torch.tensor(float(E))
+        )
+
+
+class TestRouterEntropy:
+    def test_equals_that_of_the_distribution_in_value_and_gradient(self) -> None:
+        logits, _, mask = random_routing()
+        tokens = mask.flatten()
+        entropy = router_entropy(logits, tokens)
+        expected = torch.stack(
+            [torch.distributions.Categorical(logits=x).entropy() for x in logits]
+        ).mean(0)[tokens]
+        torch.testing.assert_close(entropy, expected)
+        for a, b in zip(
+            torch.autograd.grad(entropy.sum(), logits),
+            torch.autograd.grad(expected.sum(), logits),
+            strict=True,
+        ):
+            torch.testing.assert_close(a, b)
+            assert b.norm() > 1e-2
+            assert (a[~tokens] == 0).all()
+
+    def test_uniform_routers_have_log_e_and_certain_ones_0(self) -> None:
+        mask = torch.ones(2, dtype=torch.bool)
+        torch.testing.assert_close(
+            router_entropy([torch.zeros(2, E)], mask), torch.full((2,), float(E)).log()
+        )
+        assert (
+            router_entropy([torch.full((2, E), -1e6).index_fill(1, torch.tensor([0]), 0.0)], mask)
+            == 0
+        ).all()
+
+    def test_no_tokens_have_a_gradient_of_0(self) -> None:
+        logits = [torch.zeros(3, E, requires_grad=True)]
+        router_entropy(logits, torch.zeros(3, dtype=torch.bool)).sum().backward()
+        assert (logits[0].grad == 0).all()

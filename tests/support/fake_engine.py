@@ -12,8 +12,7 @@ from random import Random
 from typing import Any
 
 from rlmods.needs import RolloutNeeds
-from rlmods.rollout.base import TokenRollout
-from rlmods.rollout.encoding import Context, Continuation
+from rlmods.rollout.base import Context, Continuation, TokenRollout
 from rlmods.types import Prompt, Response
 
 

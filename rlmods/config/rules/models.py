@@ -11,7 +11,7 @@ from rlmods.algo.online_dpo import OnlineDPOSettings
 from rlmods.config.rules.estimator import advantage_needs
 from rlmods.config.rules.grading import terms
 from rlmods.config.run_spec import RunSpec
-from rlmods.distributed.precision import PRECISIONS
+from rlmods.distributed.trainer import PRECISIONS
 from rlmods.needs import (
     AdapterNeeds,
     KLNeeds,

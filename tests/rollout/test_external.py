@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from rlmods.rollout import weight_folder
-from rlmods.rollout.weight_folder import PREFIX, WeightFolder, remove_abandoned
+from rlmods.rollout import external
+from rlmods.rollout.external import PREFIX, WeightFolder, remove_abandoned
 
 
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(weight_folder, "MEMORY", tmp_path)
+    monkeypatch.setattr(external, "MEMORY", tmp_path)
     return tmp_path
 
 
@@ -59,9 +59,9 @@ class TestAbandoned:
         code = f"""
 import os, signal
 from pathlib import Path
-from rlmods.rollout import weight_folder
-weight_folder.MEMORY = Path({str(memory)!r})
-folder = weight_folder.WeightFolder.create(None, 10)
+from rlmods.rollout import external
+external.MEMORY = Path({str(memory)!r})
+folder = external.WeightFolder.create(None, 10)
 (folder.path / "model.safetensors").write_bytes(b"x")
 os.kill(os.getpid(), signal.SIGKILL)
 """

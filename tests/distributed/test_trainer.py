@@ -16,8 +16,8 @@ from torch import nn
 from rlmods.cli.table import show_run
 from rlmods.config import build
 from rlmods.config.run_spec import RunSpec
-from rlmods.distributed import precision
-from rlmods.distributed.precision import MIN_PARAMETERS, choose, device_type, has_fast_bfloat16
+from rlmods.distributed import trainer
+from rlmods.distributed.trainer import MIN_PARAMETERS, choose, device_type, has_fast_bfloat16
 from rlmods.errors import UserError
 from rlmods.run.directory import RUN_DIR_VARIABLE, RunDir
 from tests.support.composed import composed
@@ -118,7 +118,7 @@ class TestChoice:
 def amx(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor with matrix units, for which every model is large enough."""
     machine(monkeypatch, amx=True)
-    monkeypatch.setattr(precision, "MIN_PARAMETERS", 1)
+    monkeypatch.setattr(trainer, "MIN_PARAMETERS", 1)
     monkeypatch.setenv(RUN_DIR_VARIABLE, "")
 
 

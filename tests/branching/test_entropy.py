@@ -12,14 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.branching import Entropy
-from rlmods.branching.plan import BranchPlan, Decision
+from rlmods.branching.entropy import BranchPlan, Decision
 from rlmods.ops import keyed_uniforms
 from rlmods.types import Branch
 from tests.support.batches import few
 
 NEVER = Entropy(num_initial=2, tau=math.inf)
+
+
 ALWAYS = Entropy(num_initial=1, tau=-math.inf)
+
+
 Script = Callable[[int, int], float]
+
+
 """H of a response after its tool result number 1, 2, ...; number 0: H_initial."""
 
 

@@ -14,8 +14,7 @@ from rlmods.adapter import LoRA
 from rlmods.algo import DPO, Batch, ProcessRewardModel, RewardModel
 from rlmods.errors import UserError
 from rlmods.policy import Policy
-from rlmods.policy.dropout import set_dropout
-from rlmods.policy.modes import eval_mode
+from rlmods.policy.modes import eval_mode, set_dropout
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ranking import BradleyTerry
 from tests.support.models import PDROP, gpt2
