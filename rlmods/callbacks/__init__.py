@@ -2,8 +2,7 @@
 hooks in `hooks.py` in addition to Lightning's."""
 
 from rlmods.callbacks.checkpoint import IterationCheckpoint
-from rlmods.callbacks.monitor import Monitor
-from rlmods.callbacks.nonfinite import NonfiniteRows
+from rlmods.callbacks.monitor import Monitor, NonfiniteRows
 from rlmods.callbacks.progress import Progress
 from rlmods.callbacks.samples import Samples
 from rlmods.callbacks.stop import GracefulStop

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import copy
+import math
 import os
 import shutil
 import time
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning import LightningModule, Trainer
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.strategies import ModelParallelStrategy
 from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 
 from rlmods.callbacks.hooks import Metrics, Rows, as_learner
-from rlmods.callbacks.retention import Retention
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
 from rlmods.policy.files import export_problem
+from rlmods.run import atomic_write, dumps
 from rlmods.run.card import model_card
 from rlmods.run.integrity import (
     Checksums,
@@ -46,9 +45,6 @@ BEST_EXPORT = "export_best"
 class IterationCheckpoint(Checkpoint):
     """Save `iteration_000012.ckpt` every `every` iterations, or `every_s` seconds, and after the
     last, atomically, and keep the newest.
-
-    A run on a single rank that ends by an exception or Ctrl-C saves the last iteration first,
-    unless optimizer steps of the next were made.
 
     If a checkpoint cannot be written (full disk), warn, log `checkpoint/failures` (failures so far
     in this process), keep the older ones and try again after the next iteration. If the last
@@ -81,12 +77,17 @@ class IterationCheckpoint(Checkpoint):
         Raises:
             UserError: a negative count, an unknown mode, or `export=best` without `best`.
         """
-        if every < 0:
-            raise UserError(f"callbacks.checkpoint.every={every}: must be 0 or more")
-        if every_s is not None and not every_s > 0:
-            raise UserError(f"callbacks.checkpoint.every_s={every_s}: must be null or above 0")
-        if export not in (None, "best", "all"):
-            raise UserError(f"callbacks.checkpoint.export={export}: must be null, best or all")
+        rules = {
+            "every": (every, every >= 0, "0 or more"),
+            "keep": (keep, keep >= 0, "0 or more"),
+            "keep_every": (keep_every, keep_every >= 0, "0 or more"),
+            "every_s": (every_s, every_s is None or every_s > 0, "null or above 0"),
+            "best_mode": (best_mode, best_mode in ("max", "min"), "max or min"),
+            "export": (export, export in (None, "best", "all"), "null, best or all"),
+        }
+        for name, (value, is_valid, words) in rules.items():
+            if not is_valid:
+                raise UserError(f"callbacks.checkpoint.{name}={value}: must be {words}")
         if export == "best" and best is None:
             raise UserError(
                 "callbacks.checkpoint.export=best needs a validation metric: type "
@@ -95,23 +96,19 @@ class IterationCheckpoint(Checkpoint):
         self.folder = Path(folder)
         self.every = every
         self.every_s = every_s
+        self.keep = keep
+        self.keep_every = keep_every
+        self.metric = best
+        self.mode = best_mode
         self.export = export
-        self.retention = Retention(keep, keep_every, best, best_mode)
         self.failures = 0
-        self._last_saved = -1
         self._last_attempt = -1
         self._attempt_time = time.monotonic()
         self._error: str | None = None
-        self._own: set[int] = set()
-        """Iterations with checkpoints of this run, without damaged ones later than the one resumed
-        from. First rank only."""
-        self._values: dict[int, float] = {}
-        """Metric `best`, by saved iteration."""
-        self._last_validation: tuple[int, float] | None = None
-        """Iteration and metric of the latest validation."""
-        self._is_best = False
-        """True if the latest validation is the best so far and not saved yet."""
-        self._unsaved: _Unsaved | None = None
+        self._best: tuple[int, float] | None = None
+        """Iteration and metric of the best checkpoint, the same on all ranks."""
+        self._better: tuple[int, float] | None = None
+        """Those of the latest validation, if it is better and not saved yet."""
 
     # Lightning's hooks
 
@@ -120,47 +117,19 @@ class IterationCheckpoint(Checkpoint):
             trainer.strategy.checkpoint_io = DirectCheckpointIO()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        iteration = as_learner(pl_module).iteration
-        self._last_saved = iteration
-        self._last_attempt = iteration
+        self._last_attempt = as_learner(pl_module).iteration
         self._attempt_time = time.monotonic()
-        values: dict[int, float] = {}
         if trainer.is_global_zero:
-            for leftover in self.folder.glob(".iteration_*.tmp"):
+            leftovers = [*self.folder.glob(".iteration_*.tmp")]
+            leftovers += self.folder.parent.glob(f".{BEST_EXPORT}.*tmp")
+            for leftover in leftovers:
                 _remove(leftover)
-            for leftover in self.folder.parent.glob(f".{BEST_EXPORT}.*tmp"):
-                _remove(leftover)
-            existing = [number for number, _ in list_checkpoints(self.folder)]
-            self._own = {number for number in existing if number <= iteration}
-            values = self.retention.read_values(self.folder / "best.json", self._own)
-        self._values = trainer.strategy.broadcast(values)
+            if self._best is not None and not self._path(self._best[0]).exists():
+                self._best = None  # a fork does not have the checkpoints of its origin
+        self._best = trainer.strategy.broadcast(self._best)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._save(trainer, as_learner(pl_module))
-
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
-        """Save the end of the last iteration, if this is the only rank and no optimizer step was
-        made since."""
-        unsaved = self._unsaved
-        self._unsaved = None
-        optimizer_steps = as_learner(pl_module).optimizer_steps
-        if unsaved is None or self._error or unsaved.optimizer_steps != optimizer_steps:
-            return
-        final = self.folder / CHECKPOINT_NAME.format(unsaved.iteration)
-        temporary = self.folder / f".{final.name}.tmp"
-        try:
-            trainer.strategy.save_checkpoint(unsaved.checkpoint, temporary)
-            sync(temporary)
-            os.replace(temporary, final)
-        except (OSError, RuntimeError) as error:  # do not hide the exception
-            temporary.unlink(missing_ok=True)
-            reason = _format_error(error)
-            warnings.warn(f"iteration {unsaved.iteration} was not saved ({reason})", stacklevel=2)
-        else:
-            self._own.add(unsaved.iteration)
-            self._delete_old(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """
@@ -179,36 +148,40 @@ class IterationCheckpoint(Checkpoint):
     ) -> None:
         checkpoint["iteration"] = as_learner(pl_module).iteration
 
+    def state_dict(self) -> dict[str, Any]:
+        if self.metric is None:
+            return {}
+        return {"metric": self.metric, "mode": self.mode, "best": self._best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        is_same = (state_dict["metric"], state_dict["mode"]) == (self.metric, self.mode)
+        self._best = state_dict["best"] if is_same else None
+
     # The learner's hooks
 
     def on_validation_metrics(
         self, trainer: Trainer, learner: Learner, metrics: Metrics, rows: Rows
     ) -> None:
         """Called before `on_iteration_end` of the same iteration."""
-        name = self.retention.best
-        if name is None:
+        if self.metric is None:
             return
-        if learner.iteration == 0:
-            if name not in metrics:
-                raise UserError(
-                    f"callbacks.checkpoint.best={name}: no such validation metric, use one of "
-                    f"{', '.join(sorted(metrics))}"
-                )
-        elif name in metrics:
-            self._last_validation = (learner.iteration, metrics[name])
-            values = {**self._values, learner.iteration: metrics[name]}
-            is_best = self.retention.best_iteration(values) == learner.iteration
-            self._is_best = trainer.strategy.broadcast(is_best)
+        value = metrics.get(self.metric, math.nan)
+        if learner.iteration > 0 and self._is_better(value):
+            self._better = (learner.iteration, value)
+        elif learner.iteration == 0 and self.metric not in metrics:
+            raise UserError(
+                f"callbacks.checkpoint.best={self.metric}: no such validation metric, use one of "
+                f"{', '.join(sorted(metrics))}"
+            )
 
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         iteration = learner.iteration
         is_last = iteration >= learner.max_iterations
         is_due = self.every > 0 and iteration % self.every == 0
-        is_permanent = self.retention.is_permanent(iteration)
-        is_wanted = is_last or is_due or is_permanent or self._is_best or bool(self._error)
-        if is_wanted or self._is_overdue(trainer):
+        is_wanted = is_last or is_due or self._is_permanent(iteration)
+        is_urgent = self._better is not None or self._error is not None
+        if is_wanted or is_urgent or self._is_overdue(trainer):
             self._save(trainer, learner)
-        self._keep_state(trainer, learner)
 
     def _is_overdue(self, trainer: Trainer) -> bool:
         """Return True on all ranks if `every_s` has passed on the first."""
@@ -217,19 +190,13 @@ class IterationCheckpoint(Checkpoint):
         overdue = time.monotonic() - self._attempt_time >= self.every_s
         return bool(trainer.strategy.broadcast(overdue))
 
-    def _keep_state(self, trainer: Trainer, learner: Learner) -> None:
-        """Keep what a checkpoint of this iteration holds for `on_exception`: weights and optimizer
-        as references, which only an optimizer step changes, and copies of everything else. Other
-        ranks could not take part in saving it."""
-        self._unsaved = None
-        is_sharded = isinstance(trainer.strategy, ModelParallelStrategy)
-        if trainer.world_size > 1 or is_sharded or learner.iteration == self._last_saved:
-            return
-        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-        kept = checkpoint.keys() & {"state_dict", "optimizer_states"}
-        weights = {key: checkpoint.pop(key) for key in kept}
-        copied = copy.deepcopy(checkpoint)
-        self._unsaved = _Unsaved(copied | weights, learner.iteration, learner.optimizer_steps)
+    def _is_permanent(self, iteration: int) -> bool:
+        return self.keep_every > 0 and iteration % self.keep_every == 0
+
+    def _is_better(self, value: float) -> bool:
+        if self._best is None:
+            return not math.isnan(value)
+        return value > self._best[1] if self.mode == "max" else value < self._best[1]
 
     # Saving
 
@@ -241,28 +208,27 @@ class IterationCheckpoint(Checkpoint):
             return
         self._last_attempt = iteration
         self._attempt_time = time.monotonic()
-        final = self.folder / CHECKPOINT_NAME.format(iteration)
-        temporary = self.folder / f".{final.name}.tmp"
+        final = self._path(iteration)
+        temporary = final.with_name(f".{final.name}.tmp")
+        previous = self._best
+        self._best = self._better or previous  # saved with it
+        self._better = None
         with learner.timer.within("checkpoint"):
             self._error = _write(trainer, temporary) or _publish(trainer, temporary, final)
-        is_best = self._is_best
-        self._is_best = False
         if self._error:
+            self._best = previous
             message = (
                 f"iteration {iteration} was not saved ({self._error}): training continues, "
                 f"{self._describe_newest()}"
             )
             self._count_failure(trainer, learner, temporary, message)
             return
-        self._last_saved = iteration
-        self._own.add(iteration)
-        if self._last_validation is not None and self._last_validation[0] == iteration:
-            self._values[iteration] = self._last_validation[1]
         if self.export == "all":
             self._export(trainer, learner, self.folder / EXPORT_NAME.format(iteration))
-        if self.export is not None and is_best:
+        if self.export is not None and self._best != previous:
             self._export(trainer, learner, self.folder.parent / BEST_EXPORT)
-        self._delete_old(trainer)
+        if trainer.is_global_zero:
+            self._delete_old(iteration)
 
     def _export(self, trainer: Trainer, learner: Learner, final: Path) -> None:
         """Write the model as a Hugging Face directory, replaced as a whole; a collective. If it
@@ -297,36 +263,46 @@ class IterationCheckpoint(Checkpoint):
             warnings.warn(message, stacklevel=2)
         learner.log_row({"checkpoint/failures": float(self.failures)})
 
-    def _delete_old(self, trainer: Trainer) -> None:
-        saved = list_checkpoints(self.folder) if trainer.is_global_zero else []
-        existing = {number: path for number, path in saved if number in self._own}
-        kept = self.retention.select(existing, self._values)
-        values = {number: value for number, value in self._values.items() if number in kept}
-        self._values = trainer.strategy.broadcast(values)
-        if not trainer.is_global_zero:
-            return
+    def _delete_old(self, iteration: int) -> None:
+        """Delete the checkpoints that are not kept. Later ones than this iteration, which a resumed
+        run repeats, are damaged or of another run: they are left alone."""
+        saved = [number for number, _ in list_checkpoints(self.folder) if number <= iteration]
         try:
-            self.retention.write_values(self.folder / "best.json", self._values, CHECKPOINT_NAME)
-            for number in existing.keys() - kept:
-                _remove(existing[number])
+            self._write_best()
+            for number in set(saved) - self._kept(saved):
+                _remove(self._path(number))
                 _remove(self.folder / EXPORT_NAME.format(number))
         except (OSError, UserError) as error:
             message = f"{self.folder}: older checkpoints could not be deleted ({error})"
             warnings.warn(message, stacklevel=2)
 
+    def _kept(self, saved: Sequence[int]) -> set[int]:
+        """Return the iterations whose checkpoints are kept, of those that are saved, in order."""
+        kept = set(saved[-self.keep :] if self.keep else saved)
+        kept.update(filter(self._is_permanent, saved))
+        if self._best is not None:
+            kept.add(self._best[0])
+        return kept
+
+    def _write_best(self) -> None:
+        if self._best is not None:
+            iteration, value = self._best
+            content = {
+                "metric": self.metric,
+                "mode": self.mode,
+                "checkpoint": CHECKPOINT_NAME.format(iteration),
+                "value": value,
+            }
+            atomic_write(self.folder / "best.json", dumps(content, indent=2) + "\n")
+
+    def _path(self, iteration: int) -> Path:
+        return self.folder / CHECKPOINT_NAME.format(iteration)
+
     def _describe_newest(self) -> str:
-        if self._last_saved > 0:
-            return f"the newest checkpoint is of iteration {self._last_saved}"
+        saved = list_checkpoints(self.folder)
+        if saved:
+            return f"the newest checkpoint is of iteration {saved[-1][0]}"
         return "there is no checkpoint"
-
-
-@dataclass(frozen=True)
-class _Unsaved:
-    """Checkpoint of the end of the last iteration, which is not saved."""
-
-    checkpoint: dict[str, Any]
-    iteration: int
-    optimizer_steps: int
 
 
 def _write(trainer: Trainer, path: Path) -> str | None:

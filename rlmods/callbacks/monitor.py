@@ -1,18 +1,23 @@
-"""Monitor: warns of a run that goes wrong, or ends it, by a table of rules on its metrics."""
+"""Monitor: warns of a run that goes wrong, or ends it, by a table of rules on its metrics; and the
+rows of optimizer steps that are not finite."""
 
 from __future__ import annotations
 
+import io
 import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import torch
 from lightning import Callback, LightningModule, Trainer
 
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.errors import UserError
+from rlmods.run import atomic_write
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner
@@ -366,6 +371,32 @@ class Monitor(Callback):
         self.series = {name: Series(**values) for name, values in state_dict["series"].items()}
         self.active = set(state_dict["active"])
         self.fired = dict(state_dict["fired"])
+
+
+class NonfiniteRows(Callback):
+    """Write the rows of the last optimizer step to `folder` when too many steps in a row were not
+    finite (`batch.max_nonfinite`): `iteration_000012.pt` for each rank, read by `torch.load(path,
+    weights_only=True)`, with the rows under `shares`, and under `losses` the loss of every
+    microbatch with the indices of its rows."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def on_nonfinite_batch(
+        self, trainer: Trainer, learner: Learner, study: Mapping[str, object]
+    ) -> None:
+        """
+        Raises:
+            UserError: always, with the path of the file.
+        """
+        rank = f"_rank_{trainer.global_rank}" if trainer.world_size > 1 else ""
+        path = self.folder / f"iteration_{study['iteration']:06d}{rank}.pt"
+        content = io.BytesIO()
+        torch.save(dict(study), content)
+        atomic_write(path, content.getvalue())
+        raise UserError(
+            f"{study['why']}; its rows are in {path}: torch.load(PATH, weights_only=True)"
+        )
 
 
 def _limit_rules(limits: Mapping[str, float | None]) -> list[Rule]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import rich
 import torch
@@ -14,15 +15,30 @@ from rich.panel import Panel
 from rich.text import Text
 
 from rlmods.callbacks.hooks import Metrics, Row, Rows, as_learner
-from rlmods.logger.samples import TableLogger, table
-from rlmods.run import atomic_write, dumps
-from rlmods.run.files import printable
+from rlmods.run.files import atomic_write, dumps, printable
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner
 
 TEXT_COLUMNS = ("prompt", "response", "answer")
 """Columns printed as separate paragraphs; other short columns go on one line below."""
+FIRST = ("prompt", "response", "answer", "reward", "advantage")
+"""Columns of a table that come first, if the rows have them."""
+MAX_CHARS = 10_000
+"""Longer texts are cut."""
+
+Cell = str | float | int | bool | None
+
+
+@runtime_checkable
+class TableLogger(Protocol):
+    """Logger that keeps tables, such as Lightning's WandbLogger."""
+
+    def log_table(
+        self, key: str, columns: list[str], data: list[list[Any]], *, step: int | None
+    ) -> None:
+        """Log a table under a name."""
+        ...
 
 
 class Samples(Callback):
@@ -69,44 +85,46 @@ class Samples(Callback):
         """Write, print and send a table; a collective, as each rank has its own rows."""
         iteration = learner.iteration
         is_written = _is_due(iteration, self.every)
-        is_printed = _is_due(iteration, self.print_every)
+        is_printed = _is_due(iteration, self.print_every) and self.shown > 0
         is_sent = _is_due(iteration, self.table_every)
         if not (is_written or is_printed or is_sent):
             return
         rows = _gather_rows(learner.samples, trainer)
-        if is_written:
-            self._write("iteration", iteration, rows)
-        if is_printed and self.shown:
+        self._log(trainer, "iteration", iteration, rows, is_written, is_sent)
+        if is_printed:
             step = max(1, len(rows) // self.shown)
             for row in rows[::step][: self.shown]:
                 rich.get_console().print(panel(row, f"iteration {iteration}"))
-        if is_sent:
-            self._send(trainer, "iteration", iteration, rows)
 
     def on_validation_metrics(
         self, trainer: Trainer, learner: Learner, metrics: Metrics, rows: Rows
     ) -> None:
         """Write and send a table; a collective, as each rank has its own rows."""
-        if not (self.every or self.table_every):
-            return
-        rows = _gather_rows(rows, trainer)
-        if self.every:
-            self._write("validation", learner.iteration, rows)
-        if self.table_every:
-            self._send(trainer, "validation", learner.iteration, rows)
+        if self.every or self.table_every:
+            rows = _gather_rows(rows, trainer)
+            is_written = self.every > 0
+            is_sent = self.table_every > 0
+            self._log(trainer, "validation", learner.iteration, rows, is_written, is_sent)
 
-    def _write(self, kind: str, iteration: int, rows: Rows) -> None:
-        if rows:  # offline algorithms and other ranks than the first have none
+    def _log(
+        self,
+        trainer: Trainer,
+        kind: str,
+        iteration: int,
+        rows: Rows,
+        is_written: bool,
+        is_sent: bool,
+    ) -> None:
+        if not rows:  # offline algorithms and other ranks than the first have none
+            return
+        if is_written:
             path = self.path / f"{kind}_{iteration:06d}.jsonl"
             atomic_write(path, "".join(dumps(row) + "\n" for row in rows))
-
-    def _send(self, trainer: Trainer, name: str, iteration: int, rows: Rows) -> None:
-        if not rows:
-            return
-        columns, cells = table(rows[: self.table_rows])
-        for logger in trainer.loggers:
-            if isinstance(logger, TableLogger):
-                logger.log_table(f"samples/{name}", columns, cells, step=iteration)
+        if is_sent:
+            columns, cells = table(rows[: self.table_rows])
+            for logger in trainer.loggers:
+                if isinstance(logger, TableLogger):
+                    logger.log_table(f"samples/{kind}", columns, cells, step=iteration)
 
 
 def panel(row: Row, title: str) -> Panel:
@@ -116,7 +134,8 @@ def panel(row: Row, title: str) -> Panel:
     fields = []
     for name, value in row.items():
         if name not in TEXT_COLUMNS and isinstance(value, int | float | str):
-            fields.append(f"{name} {_format(value)}")
+            shown = f"{value:.3g}" if isinstance(value, float) else str(value)[:40]
+            fields.append(f"{name} {shown}")
     for name in TEXT_COLUMNS:
         if row.get(name) is not None:
             text = printable(str(row[name]).strip())
@@ -131,10 +150,6 @@ def panel(row: Row, title: str) -> Panel:
     )
 
 
-def _format(value: float | str) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)[:40]
-
-
 def _is_due(iteration: int, every: int) -> bool:
     return every > 0 and iteration % every == 0
 
@@ -143,8 +158,38 @@ def _gather_rows(rows: Rows, trainer: Trainer) -> Rows:
     """Gather the rows of all ranks on the first rank; the others get none."""
     if trainer.world_size == 1:
         return rows
-    gathered: list[Rows | None] | None = None
+    gathered: list[Rows] | None = None
     if trainer.is_global_zero:
-        gathered = [None] * trainer.world_size
+        gathered = [()] * trainer.world_size
     torch.distributed.gather_object(rows, gathered)
-    return [row for part in gathered or [] for row in part or ()]
+    return list(chain.from_iterable(gathered or []))
+
+
+def table(rows: Rows) -> tuple[list[str], list[list[Cell]]]:
+    """Return the columns of the rows that hold texts and numbers, and the cells of each row; None
+    where a row lacks a column.
+
+    A prompt of several messages becomes one text. Control characters, which a terminal or browser
+    may execute, become escapes."""
+    shown: dict[str, None] = {}
+    for row in rows:
+        shown |= {name: None for name, value in row.items() if _is_shown(name, value)}
+    columns = [name for name in FIRST if name in shown]
+    columns += [name for name in shown if name not in FIRST]
+    return columns, [_cells(row, columns) for row in rows]
+
+
+def _cells(row: Row, columns: list[str]) -> list[Cell]:
+    return [_cell(name, row.get(name)) for name in columns]
+
+
+def _is_shown(name: str, value: object) -> bool:
+    return name == "prompt" or value is None or isinstance(value, str | float | int)
+
+
+def _cell(name: str, value: Any) -> Cell:
+    if not _is_shown(name, value):
+        return None
+    if isinstance(value, list):  # messages
+        value = "\n".join(f"{message['role']}: {message['content']}" for message in value)
+    return printable(value[:MAX_CHARS]) if isinstance(value, str) else value

@@ -18,10 +18,11 @@ from rlmods.callbacks.progress import format_validation
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
 from rlmods.errors import UserError
 from rlmods.policy.files import export_problem
-from rlmods.run import wrap_write_errors, write_summary
+from rlmods.run import atomic_write, dumps, wrap_write_errors
 from rlmods.run.card import model_card
 from rlmods.run.directory import RunDir
 from rlmods.run.saved import SavedRun
+from rlmods.run.secrets import clean, clean_urls
 from rlmods.training.timer import peak_memory_mb
 
 if TYPE_CHECKING:
@@ -82,11 +83,9 @@ class Summary(Callback):
             return
         first = self.accuracy["first"]
         best = self.accuracy["best"]
-        self.accuracy = {
-            "first": value if first is None else first,
-            "best": value if best is None else max(value, best),
-            "last": value,
-        }
+        self.accuracy["first"] = value if first is None else first
+        self.accuracy["best"] = value if best is None else max(value, best)
+        self.accuracy["last"] = value
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         learner = as_learner(pl_module)
@@ -97,7 +96,10 @@ class Summary(Callback):
         self.peak_memory_mb = max(self.peak_memory_mb, peak_memory_mb(learner.device))
         self._write(trainer, learner, "interrupted" if interrupted else "finished")
         if trainer.is_global_zero:
-            self._write_card()
+            # after `summary.json`, which it reads
+            atomic_write(
+                self.directory.export / "README.md", model_card(SavedRun(self.directory.path))
+            )
             length = f"{learner.iteration} iterations"
             if ended_early and not interrupted:
                 length = (
@@ -119,7 +121,7 @@ class Summary(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "accuracy": self.accuracy,
+            "accuracy": dict(self.accuracy),
             "peak_memory_mb": self.peak_memory_mb,
             "wall_s": self._duration_s(),
         }
@@ -141,12 +143,6 @@ class Summary(Callback):
                 raise OSError(errno.EIO, " ".join(str(error).split())) from error
         if trainer.is_global_zero:
             self.export_problem = export_problem(folder)
-
-    def _write_card(self) -> None:
-        folder = self.directory.export
-        if folder.is_dir():
-            with wrap_write_errors(folder):
-                (folder / "README.md").write_text(model_card(SavedRun(self.directory.path)))
 
     def _print(self, trainer: Trainer, learner: Learner, length: str) -> None:
         """Print the result in a line, and the warnings of the run."""
@@ -178,20 +174,25 @@ class Summary(Callback):
     def _write(self, trainer: Trainer, learner: Learner, exit: str) -> None:
         if not trainer.is_global_zero:
             return
-        write_summary(
-            self.directory.summary,
-            label=self.label,
-            algo=self.label.split("[")[0],
-            parts=self.parts,
-            iterations=learner.iteration,
-            accuracy=self.accuracy,
-            wall_s=self._duration_s(),
-            response_tokens=learner.response_tokens,
-            peak_memory_mb=self.peak_memory_mb,
-            exit=exit,
-            dropped_prompts=self.dropped_prompts,
-            seed=self.seed,
-            overrides=self.overrides,
-            fork=self.fork,
-            warnings=self._warnings(trainer),
-        )
+        content: dict[str, Any] = {
+            "label": clean_urls(self.label),
+            "algo": self.label.split("[")[0],
+            "parts": self.parts,
+            "iterations": learner.iteration,
+            "val/accuracy": self.accuracy,
+            "wall_s": self._duration_s(),
+            "response_tokens": learner.response_tokens,
+            "peak_memory_mb": self.peak_memory_mb,
+            "exit": clean(exit),
+        }
+        if self.seed is not None:
+            content["seed"] = self.seed
+        if self.overrides is not None:
+            content["overrides"] = list(map(clean_urls, self.overrides))
+        optional = {
+            "dropped_prompts": self.dropped_prompts,
+            "fork": self.fork,
+            "warnings": list(map(clean, self._warnings(trainer))),
+        }
+        content |= {name: value for name, value in optional.items() if value}
+        atomic_write(self.directory.summary, dumps(content, indent=2) + "\n")

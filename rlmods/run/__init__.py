@@ -1,6 +1,6 @@
 """Files of a run: what a run writes, and plain readers of it. Importing this package, `files`,
 `jsonl`, `saved`, `name` or `card` does not import torch."""
 
-from rlmods.run.files import atomic_write, dumps, wrap_write_errors, write_summary
+from rlmods.run.files import atomic_write, dumps, wrap_write_errors
 
-__all__ = ["atomic_write", "dumps", "wrap_write_errors", "write_summary"]
+__all__ = ["atomic_write", "dumps", "wrap_write_errors"]

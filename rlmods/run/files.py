@@ -1,4 +1,4 @@
-"""Atomic file writes, JSON without NaN, and `summary.json`."""
+"""Atomic file writes, and JSON without NaN."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rlmods.errors import UserError
-from rlmods.run.secrets import clean, clean_urls
 
 INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode categories of control and format characters, surrogates, and separators of lines and
@@ -79,64 +78,6 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return `printable` text with newlines and tabs as escapes too."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def write_summary(
-    path: Path,
-    *,
-    label: str,
-    algo: str,
-    parts: Mapping[str, str],
-    iterations: int,
-    accuracy: Mapping[str, float | None],
-    wall_s: float,
-    response_tokens: int,
-    peak_memory_mb: float,
-    exit: str,
-    dropped_prompts: int = 0,
-    seed: int | None = None,
-    overrides: Sequence[str] | None = None,
-    fork: str | None = None,
-    warnings: Sequence[str] = (),
-) -> None:
-    """Write `summary.json`. URLs are written without their secrets.
-
-    Args:
-        accuracy: `val/accuracy`, with the keys first, best and last.
-        exit: "finished", "interrupted" or "failed: <reason>".
-        dropped_prompts: number of prompts that were too long; written if there are any.
-        fork: origin of a fork, RUN@ITERATION.
-        warnings: findings that hold at the end of the run, such as a collapse.
-
-    Raises:
-        ValueError: other keys in `accuracy`, an invalid `exit`.
-    """
-    if set(accuracy) != {"first", "best", "last"}:
-        raise ValueError(f"accuracy has first, best and last, got {sorted(accuracy)}")
-    if exit not in ("finished", "interrupted") and not exit.startswith("failed: "):
-        raise ValueError(f"exit is finished, interrupted or failed: <reason>, got {exit!r}")
-    summary: dict[str, Any] = {
-        "label": clean_urls(label),
-        "algo": algo,
-        "parts": parts,
-        "iterations": iterations,
-        "val/accuracy": {key: accuracy[key] for key in ("first", "best", "last")},
-        "wall_s": wall_s,
-        "response_tokens": response_tokens,
-        "peak_memory_mb": peak_memory_mb,
-        "exit": clean(exit),
-    }
-    if dropped_prompts:
-        summary["dropped_prompts"] = dropped_prompts
-    if seed is not None:
-        summary["seed"] = seed
-    if overrides is not None:
-        summary["overrides"] = list(map(clean_urls, overrides))
-    if fork:
-        summary["fork"] = fork
-    if warnings:
-        summary["warnings"] = list(map(clean, warnings))
-    atomic_write(path, dumps(summary, indent=2) + "\n")
 
 
 def _to_json(value: Any) -> Any:

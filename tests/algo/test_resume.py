@@ -404,8 +404,7 @@ def test_second_ctrl_c_stops_at_once(tmp_path):
     """Nothing half done is saved."""
     with pytest.raises(SystemExit):
         run("dynamic", tmp_path, CtrlC(after=2), CtrlC(after=2))
-    # the last whole one
-    assert [path.name for path in tmp_path.glob("*.ckpt")] == ["iteration_000002.ckpt"]
+    assert list(tmp_path.glob("*.ckpt")) == []
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning leaves it ignored
 
 

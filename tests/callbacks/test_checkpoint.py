@@ -2,7 +2,7 @@ import errno
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -55,6 +55,21 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, stop: int) -> None
     assert resumed.iteration == 10
     assert resumed.seen == straight.seen
     assert torch.equal(resumed.weight, straight.weight)
+
+
+def test_iterations_without_a_checkpoint_collect_no_state(tmp_path: Path) -> None:
+    """The state of a run may grow with its age, so the work of an iteration must not depend on
+    it."""
+
+    class Counting(Tiny):
+        collected: ClassVar[list[int]] = []
+
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            self.collected.append(self.iteration)
+            super().on_save_checkpoint(checkpoint)
+
+    trained = fit(Counting(), 9, [IterationCheckpoint(tmp_path, every=4)])
+    assert trained.collected == [4, 8, 9]
 
 
 class DiskFull:
@@ -193,42 +208,41 @@ class TestRetention:
             values[best - 1],
         )
 
+    BEST: ClassVar[dict[str, Any]] = {"every": 1, "keep": 1, "best": "val/accuracy"}
+
+    def best(self, folder: Path) -> str:
+        name: str = json.loads((folder / "best.json").read_text())["checkpoint"]
+        return name
+
     def test_resumed_run_keeps_the_best(self, tmp_path: Path) -> None:
         values = [0.1, 0.9, 0.2, 0.8, 0.3]
-        options: dict[str, Any] = {"every": 0, "keep": 1, "best": "val/accuracy"}
-        fit(Validating(values), 3, [IterationCheckpoint(tmp_path, **options)])
-        fit(
-            Validating(values),
-            5,
-            [IterationCheckpoint(tmp_path, **options)],
-            resume=tmp_path / "iteration_000003.ckpt",
-        )
+        fit(Validating(values), 3, [IterationCheckpoint(tmp_path, **self.BEST)])
+        resume = tmp_path / "iteration_000003.ckpt"
+        fit(Validating(values), 5, [IterationCheckpoint(tmp_path, **self.BEST)], resume=resume)
         assert names(tmp_path) == ["best.json", "iteration_000002.ckpt", "iteration_000005.ckpt"]
+        assert self.best(tmp_path) == "iteration_000002.ckpt"
 
-    def test_best_after_the_resumed_iteration_is_dropped(self, tmp_path: Path) -> None:
-        options: dict[str, Any] = {"every": 0, "keep": 0, "best": "val/accuracy"}
-        fit(Validating([0.1, 0.2, 0.9]), 3, [IterationCheckpoint(tmp_path, **options)])
-        fit(
-            Validating([0.1, 0.2, 0.15, 0.1]),
-            4,
-            [IterationCheckpoint(tmp_path, **options)],
-            resume=tmp_path / "iteration_000002.ckpt",
-        )
-        assert (
-            json.loads((tmp_path / "best.json").read_text())["checkpoint"]
-            == "iteration_000002.ckpt"
-        )
+    @pytest.mark.parametrize("change", ["later", "fork", "metric"])
+    def test_best_of_another_history_or_metric_is_dropped(
+        self, change: str, tmp_path: Path
+    ) -> None:
+        options = {**self.BEST, "keep": 0}
+        fit(Validating([0.7, 0.2, 0.9]), 3, [IterationCheckpoint(tmp_path / "a", **options)])
+        folder = tmp_path / ("b" if change == "fork" else "a")
+        mode = "min" if change == "metric" else "max"
+        checkpoint = IterationCheckpoint(folder, **options, best_mode=mode)
+        resume = tmp_path / "a/iteration_000002.ckpt"
+        fit(Validating([0.7, 0.2, 0.3, 0.1]), 4, [checkpoint], resume=resume)
+        best = {"later": 1, "fork": 3, "metric": 4}[change]
+        assert self.best(folder) == f"iteration_{best:06d}.ckpt"
 
-    def test_damaged_checkpoint_does_not_count_as_kept(self, tmp_path: Path) -> None:
-        fit(Tiny(), 2, [IterationCheckpoint(tmp_path, every=2)])
-        (tmp_path / "iteration_000003.ckpt").write_bytes(b"PK half")
-        fit(
-            Tiny(),
-            4,
-            [IterationCheckpoint(tmp_path, every=2, keep=2)],
-            resume=tmp_path / "iteration_000002.ckpt",
-        )
-        assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in (2, 3, 4)]
+    def test_a_best_that_cannot_be_saved_replaces_none(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        DiskFull(monkeypatch, 3)
+        with pytest.warns(UserWarning, match="iteration 3 was not saved"):
+            fit(Validating([0.1, 0.5, 0.9, 0.2]), 4, [IterationCheckpoint(tmp_path, **self.BEST)])
+        assert names(tmp_path) == ["best.json", "iteration_000002.ckpt", "iteration_000004.ckpt"]
 
     def test_unknown_metric_is_an_error_before_the_first_iteration(self, tmp_path: Path) -> None:
         checkpoint = IterationCheckpoint(tmp_path, best="val/acuracy")
@@ -389,62 +403,3 @@ class TestExport:
     def test_invalid_settings_are_rejected(self, invalid: dict[str, Any], message: str) -> None:
         with pytest.raises(UserError, match=message):
             IterationCheckpoint("x", **invalid)
-
-
-class Failing(Tiny):
-    """Raises an exception in the batch `at`, before its optimizer step or after it."""
-
-    def __init__(self, at: int, error: BaseException, after_step: bool = False) -> None:
-        super().__init__()
-        self.at, self.error, self.after_step = at, error, after_step
-
-    def training_step(self, batch: list[Prompt], batch_idx: int) -> None:
-        if len(self.seen) + 1 == self.at and not self.after_step:
-            self.seen.append(0.0)  # what a broken iteration leaves behind
-            raise self.error
-        super().training_step(batch, batch_idx)
-        if len(self.seen) == self.at:
-            raise self.error
-
-
-class TestException:
-    @pytest.mark.parametrize(
-        "error", [ValueError("a reward"), KeyboardInterrupt()], ids=["exception", "Ctrl-C twice"]
-    )
-    def test_saves_the_last_iteration(self, tmp_path: Path, error: BaseException) -> None:
-        straight = fit(Tiny(), 10, [IterationCheckpoint(tmp_path / "a", every=100)])
-        with pytest.raises((ValueError, SystemExit)):
-            fit(Failing(6, error), 10, [IterationCheckpoint(tmp_path / "b/checkpoints", every=100)])
-        assert names(tmp_path / "b/checkpoints") == ["iteration_000005.ckpt"]
-        checkpoint = find_resume(tmp_path / "b", "auto")
-        resumed = fit(
-            Tiny(),
-            10,
-            [IterationCheckpoint(tmp_path / "b/checkpoints", every=100)],
-            resume=checkpoint,
-        )
-        assert resumed.seen == straight.seen
-        assert torch.equal(resumed.weight, straight.weight)
-
-    def test_saves_nothing_once_the_weights_have_changed(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="a reward"):
-            fit(
-                Failing(6, ValueError("a reward"), after_step=True),
-                10,
-                [IterationCheckpoint(tmp_path, every=4)],
-            )
-        assert names(tmp_path) == ["iteration_000004.ckpt"]
-
-    def test_a_full_disk_does_not_hide_the_exception(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def full(*_: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr("rlmods.callbacks.checkpoint.sync", full)
-        with (
-            pytest.raises(ValueError, match="a reward"),
-            pytest.warns(UserWarning, match=r"iteration 5 was not saved \(No space"),
-        ):
-            fit(Failing(6, ValueError("a reward")), 10, [IterationCheckpoint(tmp_path, every=100)])
-        assert names(tmp_path) == []

@@ -15,18 +15,19 @@ import pytest
 import torch
 
 from rlmods.algo import Batch, OnlineDPO
-from rlmods.callbacks import IterationCheckpoint, Monitor
+from rlmods.callbacks import IterationCheckpoint, Monitor, NonfiniteRows
 from rlmods.correction import Truncated
 from rlmods.errors import UserError
 from rlmods.preference import Sigmoid
 from rlmods.rollout import Local
 from rlmods.sampling import BestOf, Dynamic
 from rlmods.training.extensions import Extension
-from rlmods.types import Prompt, Response, Scores
+from rlmods.types import Experience, Prompt, Response, Scores
 from tests.callbacks.stubs import Tiny, fit, trainer
 from tests.support.fake_engine import FakeEngine
 from tests.support.tiny_setup import fit as train
 from tests.support.tiny_setup import learner
+from tests.training.test_train_step import poisoned
 
 
 class Run:
@@ -402,3 +403,25 @@ def test_names_the_likely_cause(name: str) -> None:
 def test_a_healthy_run_is_silent() -> None:
     batch = Batch(prompts=4, samples=4, epochs=4, minibatches=4)
     assert warnings_of(6, batch=batch) == []
+
+
+def test_nonfinite_rows_of_the_last_step_are_written(tmp_path: Path) -> None:
+    trained = poisoned(
+        learner(batch=Batch(prompts=4, samples=4, token_budget=40, max_nonfinite=2)), 1, 2
+    )
+    path = tmp_path / "nonfinite/iteration_000003.pt"
+    with pytest.raises(
+        UserError, match=rf"its rows are in {path}: torch.load\(PATH, weights_only=True\)$"
+    ) as error:
+        train(trained, 9, callbacks=(NonfiniteRows(tmp_path / "nonfinite"),))
+    assert "\n" not in str(error.value)
+    report = torch.load(path, weights_only=True)
+    assert (report["iteration"], report["rank"], report["optimizer_steps"]) == (3, 0, 1)
+    rows = Experience(**report["shares"][0])
+    assert len(rows) == 16
+    assert len(report["losses"]) > 1, "several microbatches"
+    assert sorted(i for entry in report["losses"] for i in entry["rows"].tolist()) == list(
+        range(16)
+    )
+    assert all(math.isnan(entry["loss"]) for entry in report["losses"])
+    assert math.isnan(report["norms"]["policy"])

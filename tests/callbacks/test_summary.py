@@ -50,6 +50,17 @@ def test_first_best_and_last(tmp_path: Path, values: list[float], best: float) -
     content = write(tmp_path, values, lambda s: s.on_train_end(TRAINER, learner()))
     assert content["val/accuracy"] == {"first": values[0], "best": best, "last": values[-1]}
     assert content["exit"] == "finished"
+    assert list(content) == [
+        "label",
+        "algo",
+        "parts",
+        "iterations",
+        "val/accuracy",
+        "wall_s",
+        "response_tokens",
+        "peak_memory_mb",
+        "exit",
+    ]
     assert (tmp_path / "export").is_dir()
 
 

@@ -106,7 +106,10 @@ ROWS = {
     ),
     "ctrl_c": Row("Ctrl-C", f"interrupted after iteration 2; {RESUME_COMMAND}", 130, "nothing"),
     "ctrl_c_twice": Row(
-        "Ctrl-C twice", f"iteration 1 is saved; {RESUME_COMMAND}", 1, "the current iteration"
+        "Ctrl-C twice",
+        f"iteration 1 is saved; {RESUME_COMMAND}",
+        1,
+        "iterations after the last checkpoint",
     ),
     "nan_once": Row(
         "The loss of one optimizer step is NaN",
@@ -135,7 +138,7 @@ ROWS = {
         "A reward raises",
         "RuntimeError: reward fault raised LookupError: no such key (<file>:<line>)",
         1,
-        "the current iteration",
+        "iterations after the last checkpoint",
     ),
     "reward_hangs": Row(
         "A reward in worker processes hangs on every response",

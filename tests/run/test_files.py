@@ -1,13 +1,12 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from rlmods.errors import UserError
-from rlmods.run import atomic_write, dumps, write_summary
+from rlmods.run import atomic_write, dumps
 
 
 def test_atomic_write_replaces_the_file(tmp_path: Path) -> None:
@@ -56,43 +55,3 @@ def test_dumps_writes_standard_json() -> None:
     }
     assert json.loads(dumps(value), parse_constant=pytest.fail) == expected
     assert "\n" not in dumps({"text": "a\nb"})
-
-
-def summary(path: Path, **changes: Any) -> None:
-    fields: dict[str, Any] = {
-        "label": "dapo[ratio=symmetric]",
-        "algo": "dapo",
-        "parts": {"ratio": "symmetric"},
-        "iterations": 3,
-        "wall_s": 1.5,
-        "accuracy": {"first": 0.1, "best": math.nan, "last": None},
-        "response_tokens": 100,
-        "peak_memory_mb": 2.0,
-        "exit": "finished",
-    }
-    write_summary(path, **{**fields, **changes})
-
-
-def test_summary_has_the_documented_keys(tmp_path: Path) -> None:
-    summary(tmp_path / "summary.json", exit="failed: out of memory")
-    content = json.loads((tmp_path / "summary.json").read_text())
-    assert list(content) == [
-        "label",
-        "algo",
-        "parts",
-        "iterations",
-        "val/accuracy",
-        "wall_s",
-        "response_tokens",
-        "peak_memory_mb",
-        "exit",
-    ]
-    assert content["val/accuracy"] == {"first": 0.1, "best": None, "last": None}
-    assert content["exit"] == "failed: out of memory"
-
-
-@pytest.mark.parametrize("changes", [{"exit": "done"}, {"accuracy": {"first": 0.0}}])
-def test_invalid_summary_is_rejected(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"accuracy has|exit is"):
-        summary(tmp_path / "summary.json", **changes)
-    assert not (tmp_path / "summary.json").exists()
