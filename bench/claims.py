@@ -20,7 +20,7 @@ from statistics import fmean
 
 from rlmods.lab.groups import find_runs
 from rlmods.lab.statistics import Interval, paired_difference
-from rlmods.run.jsonl import read_rows
+from rlmods.run.files import read_rows
 from rlmods.run.saved import SavedRun
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,19 +18,20 @@ from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 
 from rlmods.callbacks.hooks import Metrics, Rows, as_learner
+from rlmods.callbacks.summary import model_card
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
 from rlmods.policy.files import export_problem
 from rlmods.run import atomic_write, dumps
-from rlmods.run.card import model_card
-from rlmods.run.integrity import (
+from rlmods.run.checkpoints import (
+    CHECKPOINT_NAME,
     Checksums,
     DirectCheckpointIO,
     compute_checksums,
+    list_checkpoints,
     sync,
     write_manifest,
 )
-from rlmods.run.resume import CHECKPOINT_NAME, list_checkpoints
 from rlmods.run.saved import SavedRun
 
 if TYPE_CHECKING:

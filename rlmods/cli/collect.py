@@ -54,7 +54,7 @@ from rlmods.policy.files import fingerprint
 from rlmods.policy.hf import load
 from rlmods.protocols import ChecksPolicy, ReportsTokens
 from rlmods.run import dumps
-from rlmods.run.saved_form import saved_form
+from rlmods.run.secrets import saved_form
 from rlmods.training.collate import generate
 from rlmods.types import Prompt, Response
 

@@ -31,8 +31,8 @@ from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError
 from rlmods.policy.hf import exported
 from rlmods.run import dumps, name
-from rlmods.run import saved_form as saved_form  # registers ${oc.env:NAME}
-from rlmods.run.jsonl import JsonlWriter, read_rows
+from rlmods.run import secrets as secrets  # registers ${oc.env:NAME}
+from rlmods.run.files import JsonlWriter, read_rows
 from rlmods.run.settings import Override, leaves
 
 S = TypeVar("S")

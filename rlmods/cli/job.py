@@ -25,11 +25,9 @@ from rlmods.distributed.strategy import check_resume
 from rlmods.errors import UserError
 from rlmods.logger import JsonlLogger, trackers
 from rlmods.run import name
-from rlmods.run.directory import RunDir
-from rlmods.run.lock import is_locked
-from rlmods.run.resume import list_checkpoints
-from rlmods.run.saved_form import saved_form
-from rlmods.run.secrets import clean_urls
+from rlmods.run.checkpoints import list_checkpoints
+from rlmods.run.directory import RunDir, is_locked
+from rlmods.run.secrets import clean_urls, saved_form
 from rlmods.training.allocator import keep_freed_memory
 from rlmods.training.out_of_memory import (
     explain_out_of_memory,

@@ -52,8 +52,8 @@ from rlmods.judge.chat import NoReplyError
 from rlmods.needs import JudgeNeeds, needs_of
 from rlmods.policy.files import fingerprint
 from rlmods.protocols import counts_of
-from rlmods.run.jsonl import read_rows
-from rlmods.run.saved_form import saved_form
+from rlmods.run.files import read_rows
+from rlmods.run.secrets import saved_form
 from rlmods.types import Prompt, Response
 
 ROWS_PER_CALL = 64

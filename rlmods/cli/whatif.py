@@ -47,8 +47,8 @@ from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError, suggest
 from rlmods.needs import AdvantageNeeds, RatioNeeds, needs_of
 from rlmods.run import atomic_write, dumps
-from rlmods.run.jsonl import read_rows
-from rlmods.run.resume import list_checkpoints, verify
+from rlmods.run.checkpoints import list_checkpoints, verify
+from rlmods.run.files import read_rows
 from rlmods.run.saved import SavedRun
 from rlmods.run.settings import Override
 from rlmods.training.checkpoint import Stateful

@@ -31,7 +31,7 @@ from rlmods.judge.question import (
 from rlmods.judge.scoring import Pair
 from rlmods.needs import JudgeNeeds
 from rlmods.protocols import Candidate
-from rlmods.run.jsonl import JsonlWriter, read_rows
+from rlmods.run.files import JsonlWriter, read_rows
 from rlmods.types import Prompt
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rlmods.errors import UserError, one_line_errors
-from rlmods.run.jsonl import read_rows
+from rlmods.run.files import read_rows
 from rlmods.run.saved import SavedRun
 from rlmods.run.settings import leaves
 

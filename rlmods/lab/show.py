@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rlmods.errors import UserError, one_line_errors, suggest
-from rlmods.run.files import one_line
-from rlmods.run.jsonl import read_rows
+from rlmods.run.files import one_line, read_rows
 
 Row: TypeAlias = Mapping[str, Any]
 Start = tuple[int | None, int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +13,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from rlmods.run import dumps, wrap_write_errors
-from rlmods.run.jsonl import truncate_rows
+from rlmods.run.files import atomic_write, dumps, parse_row, read_lines, wrap_write_errors
 
 
 class JsonlLogger(Logger):
@@ -67,3 +67,32 @@ class JsonlLogger(Logger):
     @property
     def version(self) -> str:
         return ""
+
+
+def truncate_rows(path: Path, iteration: int) -> list[dict[str, Any]]:
+    """Delete rows after `iteration`, rows without one and broken lines from a file of per-iteration
+    rows; return the rows kept. Warns of broken lines, except for an incomplete last one, which a
+    crash leaves.
+
+    Raises:
+        UserError: the file cannot be read or written.
+    """
+    lines = read_lines(path)
+    kept_rows = []
+    kept_lines = []
+    num_broken = 0
+    for number, line in enumerate(lines, 1):
+        row = parse_row(line)
+        if row is None:
+            num_broken += bool(line.strip()) and number < len(lines)
+        elif isinstance(row.get("iteration"), int) and row["iteration"] <= iteration:
+            kept_rows.append(row)
+            kept_lines.append(line + b"\n")
+    if num_broken:
+        warnings.warn(
+            f"{path}: {num_broken} broken lines in the middle of the file are deleted", stacklevel=2
+        )
+    content = b"".join(kept_lines)
+    if content != b"\n".join(lines):
+        atomic_write(path, content)
+    return kept_rows

@@ -1,5 +1,5 @@
 """Files of a run: what a run writes, and plain readers of it. Importing this package, `files`,
-`jsonl`, `saved`, `name` or `card` does not import torch."""
+`saved`, `settings` or `name` does not import torch."""
 
 from rlmods.run.files import atomic_write, dumps, wrap_write_errors
 

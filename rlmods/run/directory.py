@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import json
@@ -9,32 +10,26 @@ import os
 import platform
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.errors import UserError
+from rlmods.run.checkpoints import find_fork, find_resume, list_checkpoints, read_iteration
 from rlmods.run.files import atomic_write, dumps
-from rlmods.run.lock import LOCK_FILE, acquire, release, write_owner
-from rlmods.run.resume import (
-    as_yaml,
-    check_same_run,
-    find_fork,
-    find_resume,
-    list_checkpoints,
-    read_iteration,
-    recorded_precision,
-    recorded_resume,
-)
-from rlmods.run.secrets import clean_urls
+from rlmods.run.resume import check_same_run, recorded_precision, recorded_resume
+from rlmods.run.secrets import as_yaml, clean_urls
 
 RUN_DIR_VARIABLE = "RLMODS_RUN_DIR"
 """Environment variable that passes run directory and checkpoint from the first rank to the ranks
@@ -42,6 +37,12 @@ that it starts."""
 
 PACKAGES = ("rlmods", "torch", "lightning", "transformers", "hydra-core", "numpy")
 
+LOCK_FILE = ".lock"
+UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+"""Errors of file systems without locks."""
+
+_locks: dict[Path, FileLock] = {}
+"""Locks of this process, by directory. Neither forks nor other programs inherit them."""
 _open_calls = itertools.count()
 
 
@@ -324,3 +325,56 @@ def _commit() -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return git.stdout.strip()
+
+
+def acquire(folder: Path) -> bool:
+    """Lock the existing `folder` for this process until it ends, also by `kill -9`. Return False if
+    this process had locked it already.
+
+    On a file system without locks, warn instead.
+
+    Raises:
+        UserError: another process has locked it.
+        OSError: the lock file cannot be written.
+    """
+    folder = folder.resolve()
+    if is_locked(folder):
+        return False
+    lock = FileLock(folder / LOCK_FILE, thread_local=False, fallback_to_soft=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        owner = (folder / LOCK_FILE).read_text(errors="replace").strip() or "another process"
+        raise UserError(
+            f"run_dir={folder} is in use by {owner}: type another run_dir=..., or end that run "
+            "first"
+        ) from None
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        warnings.warn(
+            f"{folder}: this file system has no locks ({error.strerror}): start no second run "
+            "there",
+            stacklevel=2,
+        )
+    _locks[folder] = lock
+    return True
+
+
+def is_locked(folder: Path) -> bool:
+    """Return True if this process has locked `folder`."""
+    lock = _locks.get(folder.resolve())
+    return lock is not None and lock.is_locked
+
+
+def write_owner(folder: Path) -> None:
+    """Write host and process id of this process to the lock file, for the error message of
+    others."""
+    (folder / LOCK_FILE).write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+
+
+def release(folder: Path) -> None:
+    """Unlock `folder`; do nothing if this process has not locked it."""
+    lock = _locks.pop(folder.resolve(), None)
+    if lock is not None:
+        lock.release()

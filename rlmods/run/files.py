@@ -1,10 +1,11 @@
-"""Atomic file writes, and JSON without NaN."""
+"""Atomic file writes, JSON without NaN, and JSON Lines files that stay readable after a crash."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import threading
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -90,3 +91,78 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes):
         return [_to_json(item) for item in value]
     return _to_json(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a JSON Lines file, [] if it does not exist. An incomplete last line is
+    skipped.
+
+    Raises:
+        UserError: the file cannot be read, or another line (named by its number) is not a JSON
+            object.
+    """
+    rows = []
+    lines = read_lines(path)
+    for number, line in enumerate(lines, 1):
+        row = parse_row(line)
+        if row is not None:
+            rows.append(row)
+        elif line.strip() and number < len(lines):
+            raise UserError(f"{path}:{number}: broken JSON; the file needs one whole object a line")
+    return rows
+
+
+class JsonlWriter:
+    """Append rows to a JSON Lines file, created if missing. A row is on disk when `append` returns;
+    thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._repaired = False
+
+    def append(self, row: dict[str, Any]) -> None:
+        """
+        Raises:
+            UserError: the file cannot be written.
+        """
+        with self._lock:
+            try:
+                if not self._repaired:
+                    self._repair()
+                with self.path.open("ab") as file:
+                    # lone surrogates, escaped as in JSON
+                    file.write(f"{dumps(row)}\n".encode(errors="backslashreplace"))
+            except OSError as error:
+                raise UserError(
+                    f"{self.path}: cannot write there ({error.strerror}), choose another file"
+                ) from error
+
+    def _repair(self) -> None:
+        """Delete an incomplete last line left by a crash, or add the newline if only that is
+        missing."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file:
+            file.seek(0)
+            complete, newline, last_line = file.read().rpartition(b"\n")
+            if parse_row(last_line) is not None:
+                file.write(b"\n")
+            else:
+                file.truncate(len(complete) + len(newline))
+        self._repaired = True
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file, the incomplete last one ("" if there is none) among them."""
+    try:
+        return path.read_bytes().split(b"\n") if path.exists() else []
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}), give another file") from error
+
+
+def parse_row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:  # broken JSON, or an incomplete UTF-8 character
+        return None
+    return row if isinstance(row, dict) else None

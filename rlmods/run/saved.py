@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import yaml
 
 from rlmods.errors import UserError
-from rlmods.run.jsonl import read_rows
+from rlmods.run.files import read_rows
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

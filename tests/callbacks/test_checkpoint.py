@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.errors import UserError
-from rlmods.run.resume import find_resume, read_iteration
+from rlmods.run.checkpoints import find_resume, read_iteration
 from rlmods.types import Prompt
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
 from tests.support.tiny_setup import Log
@@ -290,7 +290,7 @@ def test_sharded_checkpoint_is_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
         torch.save({"iteration": self.lightning_module.iteration, "loops": {}}, path / "meta.pt")
 
     monkeypatch.setattr(Trainer, "save_checkpoint", sharded)
-    monkeypatch.setattr("rlmods.run.resume.read_metadata", lambda path: None)
+    monkeypatch.setattr("rlmods.run.checkpoints.read_metadata", lambda path: None)
     fit(Tiny(), 3, [IterationCheckpoint(tmp_path / "checkpoints", every=1, keep=2)])
     assert names(tmp_path / "checkpoints") == ["iteration_000002.ckpt", "iteration_000003.ckpt"]
     assert find_resume(tmp_path, "auto") == tmp_path / "checkpoints/iteration_000003.ckpt"

@@ -14,8 +14,8 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from rlmods.algo import Batch
 from rlmods.callbacks import GracefulStop, IterationCheckpoint, Summary
+from rlmods.run.checkpoints import read_iteration
 from rlmods.run.directory import RunDir
-from rlmods.run.resume import read_iteration
 from rlmods.training.evaluation import Validation
 from rlmods.types import Response, Scores
 from tests.support.tiny_setup import SPLITS, fit, learner

@@ -18,7 +18,7 @@ from rlmods.policy import Tiny
 from rlmods.policy.files import fingerprint
 from rlmods.policy.hf import load
 from rlmods.rollout import Local
-from rlmods.run.jsonl import read_rows
+from rlmods.run.files import read_rows
 from rlmods.types import Prompt, Response
 from tests.support.processes import Process
 

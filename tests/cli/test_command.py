@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from rlmods.cli.command import Output, command, configuration, dropped_path, find_policy
 from rlmods.errors import UserError
-from rlmods.run.jsonl import read_rows
+from rlmods.run.files import read_rows
 
 
 class TestCommand:

@@ -15,7 +15,7 @@ from rlmods.data import Preferences
 from rlmods.errors import UserError
 from rlmods.judge import Rule
 from rlmods.policy import ScalarModel
-from rlmods.run.jsonl import read_rows
+from rlmods.run.files import read_rows
 from tests.judge.server import TEMPLATE, in_turn, longer, serve
 from tests.judge.test_neural import saved
 

@@ -14,9 +14,8 @@ from rlmods.cli import job
 from rlmods.cli.command import configuration
 from rlmods.cli.whatif import MAX_COMBINATIONS, GradientOnly, _action, whatif
 from rlmods.errors import UserError
-from rlmods.run.directory import RUN_DIR_VARIABLE
-from rlmods.run.jsonl import read_rows
-from rlmods.run.lock import release
+from rlmods.run.directory import RUN_DIR_VARIABLE, release
+from rlmods.run.files import read_rows
 from rlmods.training import train_step
 from tests.run.test_directory import files
 

@@ -17,8 +17,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from rlmods.distributed.sharded_checkpoint import load, read_metadata
 from rlmods.errors import UserError
-from rlmods.run.integrity import compute_checksums, write_manifest
-from rlmods.run.resume import find_resume
+from rlmods.run.checkpoints import compute_checksums, find_resume, write_manifest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.distributed is (unavailable|disabled).*")
 STATE = {

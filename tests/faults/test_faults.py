@@ -28,10 +28,11 @@ from rlmods.cli import job
 from rlmods.cli.console import plain_errors
 from rlmods.config import plugins
 from rlmods.config.options import CONF
-from rlmods.run import lock, name
+from rlmods.run import name
+from rlmods.run.directory import release
 from tests.cli.test_main import RANDOM, SMALL, rows, start
 from tests.faults.rows import ROWS, table
-from tests.run.test_lock import start_owner
+from tests.run.test_directory import start_owner
 
 SETTINGS = (
     *SMALL,
@@ -132,7 +133,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert command(*SETTINGS, f"run_dir={folder}") == 0
-    lock.release(folder)
+    release(folder)
     return folder
 
 

@@ -80,3 +80,15 @@ def test_full_disk_gives_a_one_line_error(tmp_path: Path) -> None:
     ) as error:
         log.log_metrics({"train/reward": 1.0}, step=1)
     assert "\n" not in str(error.value)
+
+
+def test_broken_lines_are_deleted_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    whole = '{"iteration": 1, "wall_s": 1}\n{"iteration": 2, "wall_s": 2}'
+    path.write_text(f'{whole}\n{{broken\n{{"iteration": 3}}\n{{"itera')
+    with pytest.warns(UserWarning, match="1 broken lines"):
+        JsonlLogger(path, after=2)
+    assert path.read_text() == f"{whole}\n"
+    path.write_text(whole)
+    JsonlLogger(path, after=2)
+    assert path.read_text() == f"{whole}\n", "adds a missing newline"

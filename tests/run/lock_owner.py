@@ -8,12 +8,12 @@ import time
 import warnings
 from pathlib import Path
 
-from rlmods.run import lock
+from rlmods.run import directory
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    lock.acquire(Path(sys.argv[1]))
-    lock.write_owner(Path(sys.argv[1]))
+    directory.acquire(Path(sys.argv[1]))
+    directory.write_owner(Path(sys.argv[1]))
     program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     ready, signal = os.pipe()
     fork = os.fork()

@@ -6,8 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlmods.run.name import member_name
-from rlmods.run.saved_form import saved_form
-from rlmods.run.secrets import clean, clean_urls
+from rlmods.run.secrets import clean, clean_urls, saved_form
 
 
 @pytest.mark.parametrize(

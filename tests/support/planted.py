@@ -18,8 +18,7 @@ from pathlib import Path
 from rlmods.cli import job
 from rlmods.cli.command import configuration
 from rlmods.lab.diff import diff
-from rlmods.run.directory import RUN_DIR_VARIABLE
-from rlmods.run.lock import release
+from rlmods.run.directory import RUN_DIR_VARIABLE, release
 
 ROOT = Path(__file__).parents[2]
 BASE = (

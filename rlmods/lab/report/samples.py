@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rlmods.lab.show import Row, Segment, groups, segments
-from rlmods.run.jsonl import read_rows
+from rlmods.run.files import read_rows
 from rlmods.run.saved import SavedRun
 
 MAX_CHARACTERS = 4_000

@@ -20,8 +20,7 @@ from rlmods.config.instantiate import instantiate
 from rlmods.distributed.sharded_checkpoint import load
 from rlmods.errors import UserError
 from rlmods.run import name
-from rlmods.run.integrity import compute_checksums, write_manifest
-from rlmods.run.resume import find_resume, read_iteration
+from rlmods.run.checkpoints import compute_checksums, find_resume, read_iteration, write_manifest
 from tests.grading.redteam.fuzz import fuzz
 
 pytestmark = [
