@@ -47,8 +47,8 @@ from rlmods.config.instantiate import instantiate
 from rlmods.data.schema import check_messages
 from rlmods.errors import UserError
 from rlmods.judge import LLM, Neural, cohens_kappa, rankings
-from rlmods.judge.agreement import category
 from rlmods.judge.chat import NoReplyError
+from rlmods.judge.ranking import category
 from rlmods.needs import JudgeNeeds, needs_of
 from rlmods.policy.files import fingerprint
 from rlmods.protocols import counts_of

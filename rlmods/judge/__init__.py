@@ -1,9 +1,8 @@
 """Judges: parts that decide which of two responses is better."""
 
-from rlmods.judge.agreement import cohens_kappa
 from rlmods.judge.llm import LLM
 from rlmods.judge.neural import Neural
-from rlmods.judge.ranking import rank, rankings
+from rlmods.judge.ranking import cohens_kappa, rank, rankings
 from rlmods.judge.rule import Rule
 from rlmods.protocols import compare
 

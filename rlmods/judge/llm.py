@@ -15,24 +15,25 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rlmods.errors import UserError
+from rlmods.errors import UserError, check_bounds
 from rlmods.judge.chat import Endpoint, NoReplyError, as_user_error
 from rlmods.judge.question import (
     RATING_FIELDS,
     RATING_TEMPLATE,
     TEMPLATE,
-    format_comparison,
-    format_rating,
+    format_question,
     read_rating,
     read_verdict,
     shown_text,
     template_fields,
 )
-from rlmods.judge.scoring import Pair
 from rlmods.needs import JudgeNeeds
 from rlmods.protocols import Candidate
 from rlmods.run.files import JsonlWriter, read_rows
-from rlmods.types import Prompt
+from rlmods.types import Prompt, Response
+
+Pair = tuple[Prompt, Candidate, Candidate]
+"""A prompt and two responses to it."""
 
 
 @dataclass
@@ -115,7 +116,7 @@ class LLM:
             raise UserError(
                 "judge=llm needs the name of a model that the server knows: type judge.model=NAME"
             )
-        constraints = {
+        bounds = {
             "temperature": (self.temperature is None or self.temperature >= 0, "null, 0 or more"),
             "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "null or at least 1"),
             "timeout_s": (self.timeout_s > 0, "above 0"),
@@ -124,9 +125,7 @@ class LLM:
             "backoff_s": (self.backoff_s >= 0, "0 or more"),
             "concurrency": (self.concurrency >= 1, "at least 1"),
         }
-        for name, (valid, allowed) in constraints.items():
-            if not valid:
-                raise UserError(f"judge.{name}={getattr(self, name)}: must be {allowed}")
+        check_bounds(self, "judge", bounds)
         template_fields(self.template or TEMPLATE)
 
     @property
@@ -147,20 +146,22 @@ class LLM:
     def lost(self, pairs: Sequence[Pair]) -> NoReplyError | None:
         """Return why a question of these pairs was lost in the last call of `compare`, None if none
         was; first of all a rejection."""
-        questions = chain.from_iterable(map(self._questions, pairs))
         lost = self.losses.questions
+        questions = chain.from_iterable(map(self._questions, pairs))
         errors = [lost[question] for question in questions if question in lost]
         return max(errors, key=lambda error: error.rejected, default=None)
 
     def _questions(self, pair: Pair) -> list[str]:
         """Return the questions about a pair: in both orders with `swap`, none about equal texts."""
         prompt, *candidates = pair
-        texts = [shown_text(candidate) for candidate in candidates]
-        if texts[0] == texts[1]:
+        first, second = map(shown_text, candidates)
+        if first == second:
             return []
-        orders = [texts, texts[::-1]] if self.swap else [texts]
         template = self.template or TEMPLATE
-        return [format_comparison(template, prompt, *order) for order in orders]
+        questions = [format_question(template, prompt, first=first, second=second)]
+        if self.swap:
+            questions.append(format_question(template, prompt, first=second, second=first))
+        return questions
 
     def rating_fields(self, template: str | None = None) -> set[str]:
         """Return the fields in a rating template, by default `RATING_TEMPLATE`.
@@ -171,10 +172,14 @@ class LLM:
         return template_fields(template or RATING_TEMPLATE, RATING_FIELDS, ("response",))
 
     def rate(
-        self, rows: Sequence[tuple[Prompt, Candidate]], template: str = RATING_TEMPLATE
+        self, responses: Sequence[Response], template: str | None = None
     ) -> list[float | None]:
         """Return the rating of each response by itself, 0 to 1; None if no try yields a rating."""
-        questions = [format_rating(template, prompt, shown_text(text)) for prompt, text in rows]
+        questions = []
+        for response in responses:
+            texts = {"response": shown_text(response)}
+            template = template or RATING_TEMPLATE
+            questions.append(format_question(template, response.prompt, **texts))
         ratings = self._ask_all(questions, read_rating)
         return [ratings[question] for question in questions]
 
@@ -185,7 +190,8 @@ class LLM:
         question once."""
         distinct = list(dict.fromkeys(questions))
         stop = threading.Event()
-        ask = partial(self._ask, self._cached_verdicts, stop, parse)
+        self._verdicts  # noqa: B018 - read the cache before the threads start
+        ask = partial(self._ask, parse, stop)
         self.losses.questions.clear()
         with ThreadPoolExecutor(self.concurrency) as threads:
             try:
@@ -205,22 +211,16 @@ class LLM:
         return 0.5
 
     def _ask(
-        self,
-        cached: dict[str, list[float | None]],
-        stop: threading.Event,
-        parse: Callable[[str], float | None],
-        question: str,
+        self, parse: Callable[[str], float | None], stop: threading.Event, question: str
     ) -> float | None:
-        """Ask one question until `parse` returns a value; None if no try does. `cached`: parsed
-        replies so far, by question key."""
+        """Ask one question until `parse` returns a value; None if no try does."""
         body = self._body(question)
         deadline = time.monotonic() + self.deadline_s
         key = hashlib.sha256(json.dumps([self.url, body]).encode()).hexdigest()
-        verdicts = cached.setdefault(key, [])
-        if verdicts and (verdicts[-1] is not None or len(verdicts) > self.retries):
+        if key in self._verdicts:
             self._count("cached")
-            return verdicts[-1]
-        for attempt in range(len(verdicts), self.retries + 1):
+            return self._verdicts[key]
+        for attempt in range(self.retries + 1):
             if stop.is_set():
                 break
             self._count("requests", *(["retries"] if attempt else []))
@@ -233,14 +233,14 @@ class LLM:
                 break
             self.losses.in_a_row = 0
             verdict = parse(reply)
-            verdicts.append(verdict)
             if self._cache_file is not None:
                 row = {"key": key, "question": question, "reply": reply, "verdict": verdict}
                 self._cache_file.append(row)
             if verdict is not None:
-                break
+                self._verdicts[key] = verdict
+                return verdict
             self._count("without_verdict")
-        return verdicts[-1] if verdicts else None
+        return None
 
     def _lose(
         self, question: str, error: NoReplyError, attempt: int, stop: threading.Event
@@ -286,24 +286,17 @@ class LLM:
         return None if self.cache is None else JsonlWriter(Path(self.cache).expanduser())
 
     @cached_property
-    def _cached_verdicts(self) -> dict[str, list[float | None]]:
-        """Parsed replies from the cache, by question key.
+    def _verdicts(self) -> dict[str, float]:
+        """Parsed replies by question key, at first those of the cache.
 
         Raises:
             UserError: a row was not written by a judge.
         """
-        verdicts: dict[str, list[float | None]] = {}
-        if self._cache_file is None:
-            return verdicts
-        for number, row in enumerate(read_rows(self._cache_file.path), 1):
-            key = row.get("key")
-            verdict = row.get("verdict", "missing")
-            is_number = isinstance(verdict, int | float) and 0 <= verdict <= 1
-            if not isinstance(key, str) or not (verdict is None or is_number):
-                raise UserError(
-                    f"judge.cache={self.cache}: row {number} is not of a cache of a judge: "
-                    'its "key" must be a text and its "verdict" null or a number from 0 to 1: '
-                    "delete it, or type another file"
-                )
-            verdicts.setdefault(key, []).append(verdict)
-        return verdicts
+        rows = [] if self._cache_file is None else read_rows(self._cache_file.path)
+        try:
+            return {row["key"]: float(row["verdict"]) for row in rows if row["verdict"] is not None}
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"judge.cache={self.cache} is not the cache of a judge: delete it, or type another "
+                "file"
+            ) from error

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 from rlmods import reward
-from rlmods.errors import UserError
-from rlmods.judge.scoring import Pair, check_tie, compare_scores
+from rlmods.errors import UserError, check_bounds
+from rlmods.judge.rule import Pair, compare_scores
 from rlmods.needs import JudgeNeeds
 from rlmods.protocols import Candidate
 from rlmods.types import Prompt
@@ -31,15 +31,13 @@ class Neural:
     used."""
     tie: float = 0.0
     """Largest difference of scores that is a tie."""
-    counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
-    """Running totals of the reward's counts."""
 
     needs: ClassVar[JudgeNeeds] = JudgeNeeds(responses=True)
 
     def __post_init__(self) -> None:
         if not self.model:
             raise UserError("judge=neural needs a reward model: type judge.model=RUN_OR_DIRECTORY")
-        check_tie(self.tie)
+        check_bounds(self, "judge", {"tie": (self.tie >= 0, "0 or more")})
         self.scorer.check("neural")
 
     @cached_property
@@ -51,4 +49,4 @@ class Neural:
 
     def compare(self, pairs: Sequence[Pair]) -> list[float | None]:
         """Return one verdict per pair. Each response is scored once, in batches."""
-        return compare_scores(pairs, self.scorer, self.tie, self.counts)
+        return compare_scores(pairs, self.scorer, self.tie, Counter())

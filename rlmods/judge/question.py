@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from hashlib import blake2b
 from string import Formatter
 
@@ -61,7 +60,6 @@ CONTROL_TOKENS = re.compile(
 )
 """First character of a possible control token, with which a text could end the user's message: by
 form and not by name, because each family of models has names of its own."""
-MAX_RATING = 10
 MAX_VERDICT_LENGTH = 200
 """Maximum number of characters of the line with a verdict or rating."""
 VERDICTS = {"A": 1.0, "B": 0.0, "TIE": 0.5}
@@ -77,17 +75,18 @@ RATING_WORDS = (
 """Words that may precede a rating on its line, and the article "a"."""
 
 
-def _line_pattern(words: str, value: str) -> re.Pattern[str]:
+def _line_pattern(words: str, value: str, end: str = "") -> re.Pattern[str]:
     """Return the pattern of a line that consists of these words, the value and marks of Markdown
     and TeX. Comparisons, negations and signs (">", "/", ",", "~", "!", "-") before a value are not
     marks."""
     mark = r"(?:[\s*_`'\"“”‘’()\[\]{}$\\:=#|→]|[-–—](?=\s))*"
     word = rf"(?:(?i:{words})|a|A(?=\s+(?i:tie)))(?![^\W_])"
-    return re.compile(rf"{mark}(?:{word}{mark})*({value})(?![^\W_])[\s*_`'\"“”‘’()\[\]{{}}$\\.!|]*")
+    tail = r"[\s*_`'\"“”‘’()\[\]{}$\\.!|]*"
+    return re.compile(rf"{mark}(?:{word}{mark})*({value}){end}(?![^\W_]){tail}")
 
 
 VERDICT_LINE = _line_pattern(VERDICT_WORDS, "A|B|(?i:TIE)")
-RATING_LINE = _line_pattern(RATING_WORDS, r"[0-9]{1,2}(?:\s*/\s*10)?")
+RATING_LINE = _line_pattern(RATING_WORDS, r"10|0?[0-9]", r"(?:\s*/\s*10)?")
 
 
 def shown_text(candidate: Candidate) -> str:
@@ -97,39 +96,20 @@ def shown_text(candidate: Candidate) -> str:
     return candidate.text if candidate.finish == "stop" else candidate.text + CUT_OFF
 
 
-def format_comparison(template: str, prompt: Prompt, first: str, second: str) -> str:
-    """Fill in a comparison template. Chat turns become `role: content`, a single turn its content,
-    a missing gold answer ""; `nonce` is a number that the texts determine and cannot contain, so
-    that they cannot forge a tag that holds it. Tags of the template and control tokens of chat
-    templates in the texts are escaped."""
-    return _fill(
-        template,
-        {
-            "prompt": _prompt_text(prompt),
-            "first": first,
-            "second": second,
-            "answer": prompt.answer or "",
-        },
-    )
-
-
-def format_rating(template: str, prompt: Prompt, response: str) -> str:
-    """Fill in a rating template, in the same way as `format_comparison`."""
-    return _fill(
-        template,
-        {"prompt": _prompt_text(prompt), "response": response, "answer": prompt.answer or ""},
-    )
-
-
-def _fill(template: str, texts: Mapping[str, str]) -> str:
-    tags = {re.escape(name) for name in re.findall(r"</?\s*([A-Za-z][\w-]*)", template)}
-    tag = re.compile(rf"<(?=\s*/?\s*(?:{'|'.join(sorted(tags))})(?![\w-]))", re.I) if tags else None
-    escaped = {
-        name: CONTROL_TOKENS.sub(_escape, tag.sub(_escape, text) if tag else text)
-        for name, text in texts.items()
-    }
+def format_question(template: str, prompt: Prompt, **responses: str) -> str:
+    """Fill in a template. Chat turns become `role: content`, a single turn its content, a missing
+    gold answer ""; `nonce` is a number that the texts determine and cannot contain, so that they
+    cannot forge a tag that holds it. Tags of the template and control tokens of chat templates in
+    the texts are escaped."""
+    texts = {"prompt": _prompt_text(prompt), "answer": prompt.answer or "", **responses}
     nonce = blake2b(repr(sorted(texts.items())).encode(), digest_size=8).hexdigest()
-    return template.format_map({**escaped, "nonce": nonce})
+    tags = {re.escape(name) for name in re.findall(r"</?\s*([A-Za-z][\w-]*)", template)}
+    for name, text in texts.items():
+        if tags:
+            tag = rf"<(?=\s*/?\s*(?:{'|'.join(sorted(tags))})(?![\w-]))"
+            text = re.sub(tag, _escape, text, flags=re.I)
+        texts[name] = CONTROL_TOKENS.sub(_escape, text)
+    return template.format_map({**texts, "nonce": nonce})
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -160,8 +140,7 @@ def read_rating(reply: str) -> float | None:
     The last line that contains a word must be the rating alone, or the rating after some of
     `RATING_WORDS`; None otherwise."""
     match = RATING_LINE.fullmatch(_last_line(reply))
-    rating = int(match[1].partition("/")[0]) if match else MAX_RATING + 1
-    return rating / MAX_RATING if rating <= MAX_RATING else None
+    return int(match[1]) / 10 if match else None
 
 
 def _last_line(reply: str) -> str:

@@ -8,12 +8,53 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from rlmods.errors import UserError
-from rlmods.judge.scoring import Pair, check_tie, compare_scores
+from rlmods.errors import UserError, check_bounds
 from rlmods.needs import JudgeNeeds, RewardNeeds, needs_of
 from rlmods.protocols import Candidate
 from rlmods.reward import Accuracy
-from rlmods.types import Prompt, Response
+from rlmods.reward.scores import as_scores
+from rlmods.types import Prompt, Response, as_response
+
+Pair = tuple[Prompt, Candidate, Candidate]
+"""A prompt and two responses to it."""
+
+
+def compare_scores(
+    pairs: Sequence[Pair],
+    reward: Callable[[Sequence[Response]], Any],
+    tie: float,
+    counts: Counter[str],
+) -> list[float | None]:
+    """Return one verdict per pair: 1.0 if the first response has the higher score, 0.0 if the
+    second has, 0.5 if they differ by at most `tie`, None if a score is missing.
+
+    `reward` is called once; a response to a prompt object that is in several pairs is scored once.
+    The reward's own counts, such as the number of answers that could not be graded, are added to
+    `counts`.
+
+    Raises:
+        ValueError: a score that is neither a finite number nor None.
+    """
+    responses: dict[tuple[int, str, str], Response] = {}
+    keys = []
+    for prompt, *candidates in pairs:
+        for candidate in candidates:
+            response = as_response(prompt, candidate)
+            key = (id(prompt), response.text, response.finish)
+            responses.setdefault(key, response)
+            keys.append(key)
+    scores = as_scores(reward(list(responses.values())), len(responses), "judge")
+    counts.update(scores.counts)
+    values = dict(zip(responses, scores.values, strict=True))
+    verdicts: list[float | None] = []
+    for first, second in zip(keys[::2], keys[1::2], strict=True):
+        a = values[first]
+        b = values[second]
+        if a is None or b is None:
+            verdicts.append(None)
+        else:
+            verdicts.append(0.5 if abs(a - b) <= tie else float(a > b))
+    return verdicts
 
 
 @dataclass(frozen=True)
@@ -41,7 +82,7 @@ class Rule:
     def __post_init__(self) -> None:
         if not callable(self.scorer):
             raise UserError("judge.reward cannot be called: type +reward@judge.reward=accuracy")
-        check_tie(self.tie)
+        check_bounds(self, "judge", {"tie": (self.tie >= 0, "0 or more")})
 
     @cached_property
     def scorer(self) -> Callable[[Sequence[Response]], Any]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rlmods.errors import UserError
 from rlmods.grading.grader import Rules, extract, extract_gold, is_gold, same_plain, verify
 from rlmods.grading.grader.echo import repeats
 from rlmods.grading.pool import Outcome, failure_counts, shared_pool
 from rlmods.needs import RewardNeeds
+from rlmods.reward.checks import check_positive
 from rlmods.types import Prompt, Response, Scores
 
 __all__ = ["Accuracy", "verify"]
@@ -43,42 +43,36 @@ class Accuracy:
     needs: ClassVar[RewardNeeds] = RewardNeeds(answer=True)
 
     def __post_init__(self) -> None:
-        for name in ("timeout_s", "batch_timeout_s", "workers"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"Accuracy: {name}={getattr(self, name)} is not positive")
+        check_positive(self, "timeout_s", "batch_timeout_s", "workers")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         answers = [extract(response.text) for response in responses]
-        golds = [_gold(response.prompt) for response in responses]
-        verdicts = list(map(self._plain_verdict, answers, golds))
-        pending = [
-            (row, answer, gold)
-            for row, (answer, gold) in enumerate(zip(answers, golds, strict=True))
-            if answer is not None and gold is not None and verdicts[row] is None
-        ]
-        outcomes = self._grade([(answer, gold) for _, answer, gold in pending])
-        for (row, _, _), outcome in zip(pending, outcomes, strict=True):
+        verdicts: list[bool | None] = [None] * len(responses)
+        pairs: dict[int, tuple[str, str]] = {}
+        for row, answer in enumerate(answers):
+            gold = _gold(responses[row].prompt)
+            if gold is not None and answer is not None:
+                pairs[row] = (answer, gold)
+                verdicts[row] = same_plain(answer, gold, self.rules)
+            elif gold is not None:
+                verdicts[row] = False
+        pending = {row: pair for row, pair in pairs.items() if verdicts[row] is None}
+        outcomes = self._grade(list(pending.values()))
+        for row, outcome in zip(pending, outcomes, strict=True):
             verdicts[row] = outcome.status == "ok" and outcome.value is True
-        for row, response in enumerate(responses):
-            answer = answers[row]
-            gold = golds[row]
-            if verdicts[row] and answer is not None and gold is not None:
-                verdicts[row] = not repeats(answer, gold, _question(response.prompt))
+        for row, pair in pairs.items():
+            if verdicts[row]:
+                verdicts[row] = not repeats(*pair, _question(responses[row].prompt))
+        values: list[float | None] = []
+        for verdict in verdicts:
+            score = self.correct if verdict else self.wrong
+            values.append(None if verdict is None else float(score))
         return Scores(
-            values=[
-                None if verdict is None else float(self.correct if verdict else self.wrong)
-                for verdict in verdicts
-            ],
+            values,
             correct=verdicts,
             counts=failure_counts(outcomes),
             columns={"extracted": answers},
         )
-
-    def _plain_verdict(self, answer: str | None, gold: str | None) -> bool | None:
-        """Return the verdict if it needs no worker, else None."""
-        if gold is None:
-            return None
-        return False if answer is None else same_plain(answer, gold, self.rules)
 
     def _grade(self, pairs: Sequence[tuple[str, str]]) -> list[Outcome]:
         """Grade each distinct pair once. Verdicts are cached; timeouts and errors are not."""

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlmods.errors import check_bounds
-from rlmods.reward.ngrams import check_size, ngrams
-from rlmods.types import Prompt, Response, Scores
+from rlmods.reward.checks import check_positive
+from rlmods.reward.repetition import ngrams
+from rlmods.types import Response, Scores
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Copying:
     whitespace, ignoring case. n-grams do not span chat messages, and all messages of the prompt
     count. A response of fewer than `size` words scores 0 and is counted under `short`.
 
-    Raises: UserError for a size that is not a positive integer.
+    Raises: UserError for a setting out of range.
     """
 
     size: int = 4
@@ -30,7 +31,7 @@ class Copying:
     """Fraction of copied n-grams without a penalty, such as names and quotations; 0 to below 1."""
 
     def __post_init__(self) -> None:
-        check_size(self, self.size)
+        check_positive(self, "size")
         check_bounds(self, "reward", {"allowed": (0 <= self.allowed < 1, "at least 0 and below 1")})
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
@@ -40,19 +41,13 @@ class Copying:
         for response in responses:
             prompt = response.prompt
             if id(prompt) not in sources:
-                sources[id(prompt)] = self._ngrams_of(prompt)
+                messages = prompt.messages or [{"content": prompt.text or ""}]
+                source = [
+                    ngrams(str(message.get("content", "")), self.size) for message in messages
+                ]
+                sources[id(prompt)] = set().union(*source)
             grams = ngrams(response.text, self.size)
             copied = sum(gram in sources[id(prompt)] for gram in grams) / max(1, len(grams))
             values.append(-max(0.0, copied - self.allowed) / (1 - self.allowed))
             num_short += not grams
         return Scores(values, counts={"short": num_short})
-
-    def _ngrams_of(self, prompt: Prompt) -> set[tuple[str, ...]]:
-        """Return the n-grams of all messages of a prompt."""
-        texts = [prompt.text or ""]
-        if prompt.messages is not None:
-            texts = [str(message.get("content", "")) for message in prompt.messages]
-        found: set[tuple[str, ...]] = set()
-        for text in texts:
-            found.update(ngrams(text, self.size))
-        return found

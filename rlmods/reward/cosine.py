@@ -11,9 +11,9 @@ from typing import Any
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.reward.accuracy import Accuracy
-from rlmods.reward.members import check_members
+from rlmods.reward.checks import check_positive
 from rlmods.reward.scores import as_scores
-from rlmods.types import Prompt, Response, Scores
+from rlmods.types import Response, Scores
 
 
 def cosine(length: int, max_length: int, start: float, end: float) -> float:
@@ -51,16 +51,7 @@ class Cosine:
     gold answer."""
 
     def __post_init__(self) -> None:
-        if not self.max_length >= 1:
-            raise UserError(
-                f"Cosine: max_length={self.max_length} must be at least 1: type "
-                "reward.max_length=1024"
-            )
-        for name in ("correct_short", "correct_long", "wrong_short", "wrong_long", "truncated"):
-            if not math.isfinite(getattr(self, name)):
-                raise UserError(
-                    f"Cosine: {name}={getattr(self, name)} is not finite: type a number"
-                )
+        check_positive(self, "max_length")
         if not callable(self.grader):
             raise UserError("Cosine: reward cannot be called: type +reward@reward.reward=accuracy")
 
@@ -76,10 +67,6 @@ class Cosine:
     def needs(self) -> RewardNeeds:
         needs = RewardNeeds.combine([self.grader])
         return replace(needs, gives_steps=False, gives_outcomes=True, gives_tokens=False)
-
-    def check_prompt(self, prompt: Prompt) -> None:
-        """Check that the other reward can grade responses to `prompt`. Raises ValueError."""
-        check_members([self.grader], prompt)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         graded = as_scores(self.grader(responses), len(responses), "cosine")

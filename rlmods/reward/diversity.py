@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlmods.reward.ngrams import check_size, ngrams
+from rlmods.reward.checks import check_positive
+from rlmods.reward.repetition import ngrams
 from rlmods.types import Response, Scores
 
 
@@ -21,14 +22,14 @@ class Diversity:
     size and no brevity term. Words are separated by whitespace, ignoring case. A response of fewer
     than `size` words scores 0 and is counted under `short`.
 
-    Raises: UserError for a size that is not a positive integer.
+    Raises: UserError for a size that is not positive.
     """
 
     size: int = 4
     """Words per n-gram."""
 
     def __post_init__(self) -> None:
-        check_size(self, self.size)
+        check_positive(self, "size")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         grams = [set(ngrams(response.text, self.size)) for response in responses]

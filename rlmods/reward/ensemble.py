@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds, needs_of
-from rlmods.reward.members import check_members
-from rlmods.reward.weighted_sum import WeightedSum
-from rlmods.types import Prompt, Response, Scores
+from rlmods.reward.checks import check_choice
+from rlmods.reward.weighted_sum import WeightedSum, check_rewards, leaves
+from rlmods.types import Response, Scores
 
 How = Literal["mean", "min", "median"]
 
@@ -37,8 +37,8 @@ class Ensemble:
         reward=ensemble +reward@reward.rewards.format=format
         +reward@reward.rewards.accuracy=accuracy
 
-    Raises: UserError for no rewards, one that cannot be called or gives rewards by step, or an
-    unknown `how`; the errors of `WeightedSum` if a reward fails."""
+    Raises: UserError for no rewards, one that gives rewards by step, or an unknown `how`; the
+    errors of `WeightedSum` if a reward fails."""
 
     rewards: Mapping[str, Callable[[Sequence[Response]], Any]]
     """Rewards by name. In YAML, `_convert_: all` keeps Hydra from converting the rewards, which are
@@ -47,26 +47,17 @@ class Ensemble:
     """mean, min or median."""
 
     def __post_init__(self) -> None:
-        if not self.rewards:
-            raise UserError(
-                "Ensemble: no rewards: type +reward@reward.rewards.NAME=OPTION for each"
-            )
+        check_choice(self, "how", get_args(How))
+        check_rewards("ensemble", self.rewards)
         for name, reward in self.rewards.items():
-            if not callable(reward):
-                raise UserError(
-                    f"Ensemble: rewards.{name} cannot be called: type "
-                    f"+reward@reward.rewards.{name}=OPTION"
-                )
-            if needs_of(reward, RewardNeeds).gives_steps:
-                raise UserError(
-                    f"Ensemble: rewards.{name} gives one reward per step, and their sum pays for "
-                    f"the number of steps: type reward.rewards.{name}.aggregate=min"
-                )
-        if self.how not in get_args(How):
-            raise UserError(
-                f"Ensemble: how={self.how!r} must be one of {', '.join(get_args(How))}: type "
-                "reward.how=mean"
-            )
+            if not needs_of(reward, RewardNeeds).gives_steps:
+                continue
+            for path, leaf in leaves(reward, f"reward.rewards.{name}"):
+                if needs_of(leaf, RewardNeeds).gives_steps:
+                    raise UserError(
+                        f"Ensemble: {path} gives one reward per step, and their sum pays for the "
+                        f"number of steps: type {path}.aggregate=min"
+                    )
 
     @property
     def members(self) -> dict[str, Any]:
@@ -75,10 +66,6 @@ class Ensemble:
     @property
     def needs(self) -> RewardNeeds:
         return replace(RewardNeeds.combine(self.rewards.values()), gives_tokens=False)
-
-    def check_prompt(self, prompt: Prompt) -> None:
-        """Check that all rewards can grade responses to `prompt`. Raises ValueError."""
-        check_members(self.rewards.values(), prompt)
 
     @cached_property
     def _sum(self) -> WeightedSum:

@@ -41,28 +41,20 @@ class EnvironmentReward:
             )
         values: list[float | None] = []
         correct: list[bool | None] = []
+        tokens: list[list[float | None]] = []
         for response in responses:
+            by_token: list[float | None] = [None] * len(response.tokens)
+            crashed = False
+            for turn in response.turns:
+                by_token[turn.stop - 1] = turn.reward
+                crashed |= any(call.error == "crash" for call in turn.calls)
+            tokens.append(by_token)
             rewards = [turn.reward for turn in response.turns if turn.reward is not None]
-            crashed = any(call.error == "crash" for turn in response.turns for call in turn.calls)
             values.append(sum(rewards) if rewards and not crashed else None)
-            correct.append(self._is_correct(rewards, crashed))
+            solved = rewards[-1] >= (self.success or 0.0) if rewards else None
+            correct.append(False if crashed else solved)
         return Scores(
             values,
             correct=None if self.success is None else correct,
-            tokens=list(map(_by_token, responses)) if self.by_turn else None,
+            tokens=tokens if self.by_turn else None,
         )
-
-    def _is_correct(self, rewards: Sequence[float], crashed: bool) -> bool | None:
-        if crashed:
-            return False
-        if not rewards or self.success is None:
-            return None
-        return rewards[-1] >= self.success
-
-
-def _by_token(response: Response) -> list[float | None]:
-    """Return a reward for each token: that of a turn on its last token, None elsewhere."""
-    rewards: list[float | None] = [None] * len(response.tokens)
-    for turn in response.turns:
-        rewards[turn.stop - 1] = turn.reward
-    return rewards

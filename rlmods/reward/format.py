@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from rlmods.errors import UserError
 from rlmods.grading.grader.extract import boxes
 from rlmods.grading.turns import first_turn
+from rlmods.reward.checks import check_choice
 from rlmods.types import Response, Scores
 
 Style = Literal["think_answer", "answer", "boxed"]
@@ -33,10 +33,7 @@ class Format:
     """think_answer, answer or boxed."""
 
     def __post_init__(self) -> None:
-        if self.style not in get_args(Style):
-            raise UserError(
-                f"Format: style={self.style!r} must be one of {', '.join(get_args(Style))}"
-            )
+        check_choice(self, "style", get_args(Style))
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         has_format = _CHECKS[self.style]
@@ -44,13 +41,11 @@ class Format:
 
 
 def _think_answer(text: str) -> bool:
-    return _each_tag_once(text, "think", "answer") and _parts_not_empty(
-        _THINK_ANSWER.fullmatch(text)
-    )
+    return _has_parts(text, _THINK_ANSWER.fullmatch(text), "think", "answer")
 
 
 def _answer(text: str) -> bool:
-    return _each_tag_once(text, "answer") and _parts_not_empty(_ANSWER.search(text))
+    return _has_parts(text, _ANSWER.search(text), "answer")
 
 
 def _boxed(text: str) -> bool:
@@ -58,11 +53,10 @@ def _boxed(text: str) -> bool:
     return len(matches) == 1 and bool((matches[0][2] or "").strip())
 
 
-def _each_tag_once(text: str, *tags: str) -> bool:
-    return all(text.count(f"<{tag}>") == text.count(f"</{tag}>") == 1 for tag in tags)
-
-
-def _parts_not_empty(match: re.Match[str] | None) -> bool:
+def _has_parts(text: str, match: re.Match[str] | None, *tags: str) -> bool:
+    """Return whether each tag occurs once, and no part between tags is empty."""
+    if any(text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1 for tag in tags):
+        return False
     return match is not None and all(part.strip() for part in match.groups())
 
 

@@ -14,6 +14,7 @@ from rlmods.errors import UserError
 from rlmods.grading.isolation import to_message
 from rlmods.grading.pool import failure_counts, shared_pool
 from rlmods.needs import RewardNeeds, needs_of
+from rlmods.reward.checks import check_positive
 from rlmods.types import Response, Scores
 
 UNSUPPORTED = {
@@ -48,8 +49,7 @@ class Isolated:
     """Number of processes."""
 
     def __post_init__(self) -> None:
-        if not self.timeout_s > 0:
-            raise UserError(f"timeout_s={self.timeout_s}: must be above 0")
+        check_positive(self, "timeout_s")
         needs = needs_of(self.reward, RewardNeeds)
         for trait, reason in UNSUPPORTED.items():
             if getattr(needs, trait):

@@ -35,8 +35,8 @@ class JSON:
     takes precedence over the file `schema`. Schemas are validated in worker processes with a time
     limit; nothing is fetched, and the keyword `format` is ignored.
 
-    JSON that cannot be checked scores 0.0 and is counted: `unread` (too long, or nested too
-    deeply), `timeouts`, `errors` (such as a `$ref` that cannot be resolved).
+    JSON that cannot be checked scores 0.0 and is counted: `timeouts`, `errors` (such as a `$ref`
+    that cannot be resolved).
 
     Raises:
         UserError: settings out of range; a schema that is invalid or cannot be read; a schema
@@ -49,8 +49,6 @@ class JSON:
     column: str | None = "schema"
     """Column of the prompts' own schemas, as objects or as JSON text; it may be empty. null: no
     such column."""
-    max_characters: int = 100_000
-    """Longer JSON is not parsed."""
     timeout_s: float = 5.0
     """Time limit for one response."""
     batch_timeout_s: float = 300.0
@@ -60,7 +58,7 @@ class JSON:
     """Worker processes, started at the first schema and kept."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "max_characters", "timeout_s", "batch_timeout_s", "workers")
+        check_positive(self, "timeout_s", "batch_timeout_s", "workers")
         _ = self.default  # an invalid schema file is reported now
 
     @cached_property
@@ -80,35 +78,23 @@ class JSON:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         values: list[float | None] = [0.0] * len(responses)
-        num_unread = 0
         pairs: dict[int, tuple[str, str]] = {}
         for row, response in enumerate(responses):
             text = extract_json(response.text)
             schema = self._schema(response.prompt)
-            is_valid = self._valid(text)
-            if is_valid is None:
-                num_unread += 1
-            elif is_valid and schema is None:
+            try:
+                parse(text)
+            except (ValueError, RecursionError):
+                continue
+            if schema is None:
                 values[row] = 1.0
-            elif is_valid and schema is not None:
+            else:
                 pairs[row] = (text, schema)
         calls = [([pair],) for pair in pairs.values()]
         outcomes = match_schemas(calls, self.workers, self.timeout_s, self.batch_timeout_s)
         for row, outcome in zip(pairs, outcomes, strict=True):
             values[row] = float(outcome.status == "ok" and outcome.value == 1)
-        return Scores(values, counts={"unread": num_unread, **failure_counts(outcomes)})
-
-    def _valid(self, text: str) -> bool | None:
-        """Return None if the text is too long or nested too deeply."""
-        if len(text) > self.max_characters:
-            return None
-        try:
-            parse(text)
-        except RecursionError:
-            return None
-        except ValueError:
-            return False
-        return True
+        return Scores(values, counts=failure_counts(outcomes))
 
     def _schema(self, prompt: Prompt) -> str | None:
         schema = None if self.column is None else prompt.meta.get(self.column)

@@ -11,8 +11,6 @@ import regex
 from rlmods.errors import UserError
 from rlmods.types import Response, Scores
 
-_NAME = regex.compile(r"[A-Za-z][A-Za-z_ ]*")
-
 
 @dataclass(frozen=True)
 class Language:
@@ -31,34 +29,19 @@ class Language:
     [Han,Hiragana,Katakana]."""
 
     def __post_init__(self) -> None:
-        if not self.scripts:
+        try:
+            self.letters  # noqa: B018 - fail now for an unknown script
+        except regex.error:
             raise UserError(
-                "Language: script is empty: type reward.script=Latin, or "
-                "reward.script=[Latin,Greek]"
-            )
-        for name in self.scripts:
-            try:
-                is_known = (
-                    isinstance(name, str)
-                    and _NAME.fullmatch(name)
-                    and regex.compile(rf"\p{{Script={name}}}")
-                )
-            except regex.error:
-                is_known = None
-            if not is_known:
-                raise UserError(
-                    f"Language: script={name!r} is not a Unicode script: type "
-                    "reward.script=Latin, Cyrillic, Han, Arabic, ..."
-                )
-
-    @property
-    def scripts(self) -> Sequence[str]:
-        return [self.script] if isinstance(self.script, str) else self.script
+                f"Language: script={self.script!r} is not a Unicode script: type "
+                "reward.script=Latin, Cyrillic, Han, Arabic, ..., or a list of them"
+            ) from None
 
     @cached_property
     def letters(self) -> tuple[regex.Pattern[str], regex.Pattern[str]]:
-        """Patterns of runs of letters: those of the given scripts, and those of other scripts."""
-        own = "".join(rf"\p{{Script={name}}}" for name in self.scripts)
+        """Patterns of runs of letters of the given scripts, and of other scripts."""
+        scripts = [self.script] if isinstance(self.script, str) else self.script
+        own = "".join(rf"\p{{Script={name}}}" for name in scripts)
         excluded = rf"{own}\p{{Script=Common}}\p{{Script=Inherited}}"
         return regex.compile(rf"(?V1)[\p{{L}}&&[{own}]]+"), regex.compile(
             rf"(?V1)[\p{{L}}--[{excluded}]]+"

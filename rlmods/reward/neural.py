@@ -13,11 +13,11 @@ import torch
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.policy.scalar import ScalarModel, find, pool
-from rlmods.reward.checks import check_choice
+from rlmods.reward.checks import check_choice, check_positive
 from rlmods.types import Response, Scores
 
 Aggregate = Literal["mean", "min", "mean_minus_std"]
-Spread = Literal["last", "uniform", "differences"]
+Spread = Literal["last", "uniform"]
 
 
 def ensemble(scores: Sequence[float], how: Aggregate, k: float = 1.0) -> float:
@@ -35,14 +35,13 @@ class RewardModelBase:
     """Base class of rewards with trained models, which are loaded at the first call and not part of
     copies and checkpoints."""
 
-    model: Any
+    model: str | Sequence[str] | None
     token_budget: int
 
     @property
     def sources(self) -> list[str]:
         """Runs, directories or hub names of the models."""
-        is_list = isinstance(self.model, Sequence) and not isinstance(self.model, str)
-        names = self.model if is_list else [self.model]
+        names = [self.model] if isinstance(self.model, str) else self.model or []
         return [str(name) for name in names if name]
 
     @cached_property
@@ -61,13 +60,13 @@ class RewardModelBase:
         Raises:
             UserError: no model is given, it does not exist, or it belongs to the other option.
         """
+        check_positive(self, "token_budget")
         if not self.sources:
             algorithm = {"neural": "reward_model", "process": "process_reward_model"}[option]
-            advice = (
-                f"type reward.terms.{option}.reward.model=RUN_OR_DIRECTORY (train one with "
-                f"algo={algorithm})"
+            raise UserError(
+                f"reward={option} needs a reward model: type reward.terms.{option}.reward.model="
+                f"RUN_OR_DIRECTORY (train one with algo={algorithm})"
             )
-            raise UserError(f"reward={option} needs a reward model: {advice}")
         for source in self.sources:
             expected = "process" if find(source)[1].get("kind", option) == "process" else "neural"
             if expected != option:
@@ -75,20 +74,6 @@ class RewardModelBase:
                     f"{source!r} is not a model for reward={option}: type reward={expected} "
                     f"reward.terms.{expected}.reward.model={source}"
                 )
-        if self.token_budget < 1:
-            raise UserError(f"reward={option}: token_budget={self.token_budget} must be at least 1")
-
-    def sampled_tokens(
-        self, network: ScalarModel, response: Response, prompt: Sequence[int]
-    ) -> list[int] | None:
-        """Return the sampled tokens if the reward model's tokenizer agrees with them (`prompt`: its
-        encoding of the prompt), else None."""
-        sampled = list(response.tokens)
-        agrees = list(prompt) == list(response.prompt_tokens) and response.text in (
-            network.decode(sampled),
-            network.decode(sampled[:-1]),
-        )
-        return sampled if agrees else None
 
 
 @dataclass(frozen=True)
@@ -102,10 +87,6 @@ class Neural(RewardModelBase):
     token; an empty truncated one has no tokens and abstains. Members are logged as the terms
     `member_<i>`, their standard deviation as the column `std`.
 
-    `spread` places the score on tokens, for estimators with token-level credit (advantage=gae,
-    n_step). Its sum is always the score, so estimators that read one reward per response do not
-    change.
-
     Raises UserError if there is no such reward model, and for a text that exceeds its context.
     """
 
@@ -118,23 +99,13 @@ class Neural(RewardModelBase):
     token_budget: int = 8192
     """Maximum number of tokens in one forward pass, padding included."""
     spread: Spread = "last"
-    """last: the score is the reward of the last token. uniform: an equal part on each token.
-    differences: token t gets s_t - s_{t-1}, where s_t is the head's score of the response up to t
-    and s_0 = offset (potential-based shaping, Ng et al. 1999, with the potential s); this needs one
-    model with pooling=last and the policy's tokenizer."""
+    """last: the score is the reward of the last token. uniform: an equal part on each token, for
+    estimators with token-level credit (advantage=gae, n_step); others do not change."""
 
     def __post_init__(self) -> None:
         self.check("neural")
         check_choice(self, "spread", get_args(Spread))
         check_choice(self, "aggregate", get_args(Aggregate))
-        if self.spread == "differences" and (
-            len(self.sources) > 1 or find(self.sources[0])[1].get("pooling", "last") != "last"
-        ):
-            raise UserError(
-                "Neural: spread=differences needs one reward model that was trained with "
-                "algo.pooling=last: type "
-                "reward.terms.neural.reward.spread=uniform"
-            )
         if self.k < 0:
             raise UserError(f"Neural: k={self.k}: must be 0 or more")
 
@@ -143,8 +114,6 @@ class Neural(RewardModelBase):
         return RewardNeeds(gives_tokens=self.spread != "last")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        if self.spread == "differences":
-            return self._differences(responses)
         members = [self._score(network, responses) for network in self.networks]
         values: list[float | None] = []
         deviations: list[float | None] = []
@@ -156,10 +125,13 @@ class Neural(RewardModelBase):
         if len(members) > 1:
             terms = {f"member_{i}": scores for i, scores in enumerate(members)}
             result = replace(result, terms=terms, columns={"std": deviations})
-        if self.spread == "uniform":
-            rows = zip(values, responses, strict=True)
-            result = replace(result, tokens=[_spread(value, len(r.tokens)) for value, r in rows])
-        return result
+        if self.spread == "last":
+            return result
+        rows = []
+        for value, response in zip(values, responses, strict=True):
+            length = len(response.tokens)
+            rows.append([value and value / max(1, length)] * length)
+        return replace(result, tokens=rows)
 
     def _score(self, network: ScalarModel, responses: Sequence[Response]) -> list[float | None]:
         rows = []
@@ -173,29 +145,3 @@ class Neural(RewardModelBase):
         pooled = pool(token_scores, mask, network.metadata.get("pooling", "last"))
         scores = (pooled - network.metadata.get("offset", 0.0)).tolist()
         return [score if length else None for score, length in zip(scores, lengths, strict=True)]
-
-    def _differences(self, responses: Sequence[Response]) -> Scores:
-        """Return the differences of the scores at successive sampled tokens; their sum is the score
-        at the last one."""
-        (network,) = self.networks
-        rows = []
-        for response in responses:
-            prompt = network.encode(response.prompt)
-            sampled = self.sampled_tokens(network, response, prompt)
-            if sampled is None:
-                raise UserError(
-                    f"reward=neural: {self.sources[0]!r} has another tokenizer than the "
-                    "policy, so its scores cannot be assigned to the "
-                    "policy's tokens: type reward.terms.neural.reward.spread=uniform"
-                )
-            rows.append((prompt, sampled))
-        scores = network.grade(rows, self.token_budget).double()
-        offset = network.metadata.get("offset", 0.0)
-        differences = scores.diff(dim=1, prepend=scores.new_full((len(rows), 1), offset)).tolist()
-        tokens = [row[: len(own)] for row, (_, own) in zip(differences, rows, strict=True)]
-        return Scores([float(sum(row)) if row else None for row in tokens], tokens=tokens)
-
-
-def _spread(value: float | None, length: int) -> list[float | None]:
-    """Return an equal part of a score for each token."""
-    return [value and value / length] * length if length else []

@@ -12,8 +12,8 @@ from rlmods.needs import JudgeNeeds, RewardNeeds, needs_of
 from rlmods.protocols import compare, counts_of
 from rlmods.types import Prompt, Response, Scores
 
-Key = tuple[str, str]
-"""Text and finish of a response."""
+Key = tuple[str, str, str]
+"""Prompt id, text and finish of a response."""
 
 
 @dataclass(frozen=True)
@@ -49,37 +49,24 @@ class Preference:
         groups: dict[str, list[int]] = {}
         for row, response in enumerate(responses):
             groups.setdefault(response.prompt.id, []).append(row)
-        keys = [(response.text, response.finish) for response in responses]
-        pairs: dict[tuple[str, Key, Key], tuple[Prompt, Response, Response]] = {}
-        for prompt_id, rows in groups.items():
-            # the first response with a key
-            distinct = {keys[row]: responses[row] for row in reversed(rows)}
-            for first, second in combinations(dict.fromkeys(keys[row] for row in rows), 2):
-                pairs[prompt_id, first, second] = (
-                    responses[rows[0]].prompt,
-                    distinct[first],
-                    distinct[second],
-                )
-        verdicts = dict(zip(pairs, compare(self.judge, list(pairs.values())), strict=True))
-        points: list[list[float]] = [[] for _ in responses]
-        for prompt_id, rows in groups.items():
+        keys = [(response.prompt.id, response.text, response.finish) for response in responses]
+        pairs: dict[tuple[Key, Key], tuple[Prompt, Response, Response]] = {}
+        for rows in groups.values():
             for i, j in combinations(rows, 2):
-                verdict = _look_up(verdicts, prompt_id, keys[i], keys[j])
-                if verdict is not None:
-                    points[i].append(verdict)
-                    points[j].append(1 - verdict)
+                if keys[i] != keys[j] and (keys[j], keys[i]) not in pairs:
+                    question = (responses[i].prompt, responses[i], responses[j])
+                    pairs.setdefault((keys[i], keys[j]), question)
+        verdicts = dict(zip(pairs, compare(self.judge, list(pairs.values())), strict=True))
         counts = counts_of(self.judge)
         counts.subtract(counts_before)
         counts["without_verdict"] = list(verdicts.values()).count(None)
-        return Scores([sum(p) / len(p) if p else None for p in points], counts=counts)
-
-
-def _look_up(
-    verdicts: dict[tuple[str, Key, Key], float | None], prompt_id: str, first: Key, second: Key
-) -> float | None:
-    if first == second:
-        return 0.5
-    if (prompt_id, first, second) in verdicts:
-        return verdicts[prompt_id, first, second]
-    swapped = verdicts[prompt_id, second, first]
-    return None if swapped is None else 1 - swapped
+        for (first, second), verdict in list(verdicts.items()):
+            verdicts[second, first] = None if verdict is None else 1 - verdict
+        values: list[float | None] = [None] * len(responses)
+        for rows in groups.values():
+            for row in rows:
+                others = [other for other in rows if other != row]
+                found = [verdicts.get((keys[row], keys[other]), 0.5) for other in others]
+                points = [verdict for verdict in found if verdict is not None]
+                values[row] = sum(points) / len(points) if points else None
+        return Scores(values, counts=counts)

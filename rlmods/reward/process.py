@@ -7,33 +7,32 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 from typing import Literal, get_args
 
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.policy.scalar import ScalarModel
-from rlmods.reward.checks import check_choice
+from rlmods.reward.checks import check_choice, check_positive
 from rlmods.reward.neural import RewardModelBase
 from rlmods.types import Response, Scores
 
 Aggregate = Literal["min", "mean", "last", "product"]
 
 
-def weighted_mean(steps: Sequence[float], decay: float) -> float:
-    """Return sum_k w_k s_k / sum_k w_k with w_k = decay^(K - k), relative to the last of the K
-    steps."""
+def aggregate_steps(steps: Sequence[float], how: Aggregate | None, decay: float = 1.0) -> float:
+    """Return one score of the K >= 1 steps of a response: their sum without `how`; the mean is
+    sum_k w_k s_k / sum_k w_k with w_k = decay^(K - k)."""
+    if how == "min":
+        return min(steps)
+    if how == "last":
+        return steps[-1]
+    if how == "product":
+        return math.prod(steps)
+    if how is None:
+        return float(sum(steps))
     weights = [decay ** (len(steps) - 1 - k) for k in range(len(steps))]
-    weighted = [weight * score for weight, score in zip(weights, steps, strict=True)]
-    return math.fsum(weighted) / math.fsum(weights)
-
-
-AGGREGATES: dict[str, Callable[[Sequence[float], float], float]] = {
-    "min": lambda steps, _: min(steps),
-    "mean": weighted_mean,
-    "last": lambda steps, _: steps[-1],
-    "product": lambda steps, _: math.prod(steps),
-}
-"""Reductions of the step scores, with `decay`, to one score per response."""
+    return math.fsum(map(mul, weights, steps)) / math.fsum(weights)
 
 
 def step_ends(
@@ -98,8 +97,7 @@ class Process(RewardModelBase):
                 'Process: separator is empty: type reward.terms.process.reward.separator="\\n"'
             )
         check_choice(self, "aggregate", (None, *get_args(Aggregate)))
-        if not 0 < self.decay < math.inf:
-            raise UserError(f"Process: decay={self.decay} must be above 0")
+        check_positive(self, "decay")
         if self.decay != 1 and self.aggregate != "mean":
             raise UserError(
                 f"Process: decay={self.decay} weights the steps of a mean: type "
@@ -122,7 +120,10 @@ class Process(RewardModelBase):
             ends.append(step_ends(network.decode, tokens, self.separator))
         probabilities = network.grade(rows, self.token_budget).sigmoid()
         steps = [probabilities[i, indices].tolist() for i, indices in enumerate(ends)]
-        values = [self._total(scores) if scores else None for scores in steps]
+        values = []
+        for row_steps in steps:
+            total = aggregate_steps(row_steps, self.aggregate, self.decay) if row_steps else None
+            values.append(total)
         scores = Scores(values, columns={"steps": steps})
         if self.aggregate is not None:
             return scores
@@ -134,18 +135,12 @@ class Process(RewardModelBase):
             token_rewards.append(rewards)
         return replace(scores, tokens=token_rewards)
 
-    def _total(self, scores: Sequence[float]) -> float:
-        return float(
-            sum(scores)
-            if self.aggregate is None
-            else AGGREGATES[self.aggregate](scores, self.decay)
-        )
-
     def _tokens(self, network: ScalarModel, response: Response, prompt: list[int]) -> list[int]:
         """Input of the reward model: the sampled tokens if its tokenizer agrees with them, else its
         own encoding of the text."""
-        sampled = self.sampled_tokens(network, response, prompt)
-        if sampled is not None:
+        sampled = list(response.tokens)
+        texts = (network.decode(sampled), network.decode(sampled[:-1]))
+        if prompt == list(response.prompt_tokens) and response.text in texts:
             return sampled
         if self.aggregate is None:
             raise UserError(
@@ -153,6 +148,5 @@ class Process(RewardModelBase):
                 "its step scores cannot be assigned to "
                 "the policy's tokens: type reward.terms.process.reward.aggregate=min"
             )
-        return network.encode_response(
-            response.text, response.prompt, finished=response.finish == "stop"
-        )
+        finished = response.finish == "stop"
+        return network.encode_response(response.text, response.prompt, finished=finished)

@@ -9,7 +9,6 @@ from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
-from rlmods.protocols import as_accepted
 from rlmods.types import Response, Scores
 
 
@@ -42,10 +41,7 @@ class Rating:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         counts_before = Counter(self.judge.counts)
-        prompts = [response.prompt for response in responses]
-        rows = list(zip(prompts, as_accepted(self.judge, responses), strict=True))
-        template = () if self.template is None else (self.template,)
-        values = self.judge.rate(rows, *template)
+        values = self.judge.rate(responses, self.template)
         counts = Counter(self.judge.counts)
         counts.subtract(counts_before)
         return Scores(values, counts=counts)

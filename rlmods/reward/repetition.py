@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlmods.reward.ngrams import check_size, ngrams
+from rlmods.reward.checks import check_positive
 from rlmods.types import Response, Scores
+
+
+def ngrams(text: str, size: int) -> list[tuple[str, ...]]:
+    """Return the n-grams of `size` words of a text in lower case; none for a text of fewer words.
+    Words are separated by whitespace."""
+    words = text.lower().split()
+    return [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
 
 
 def repetition_penalty(text: str, size: int) -> float | None:
@@ -25,14 +32,14 @@ class Repetition:
     Words are separated by whitespace, so languages without it need another term. A response of
     fewer than `size` words scores 0 and is counted under `short`.
 
-    Raises: UserError for a size that is not a positive integer.
+    Raises: UserError for a size that is not positive.
     """
 
     size: int = 3
     """Words per n-gram."""
 
     def __post_init__(self) -> None:
-        check_size(self, self.size)
+        check_positive(self, "size")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         penalties = [repetition_penalty(response.text, self.size) for response in responses]

@@ -1,20 +1,48 @@
-"""Conversion and validation of the results of rewards."""
+"""Calls of rewards, and conversion and validation of what they return."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from rlmods.errors import UserError
-from rlmods.types import Scores
+from rlmods.grading.pool import WorkerError
+from rlmods.types import Response, Scores
 
 
 class ScoreError(UserError, ValueError):
     """A reward returned something else than a number or None for each response."""
+
+
+def run_reward(
+    name: str, reward: Callable[[Sequence[Response]], Any], responses: Sequence[Response]
+) -> Scores:
+    """Return the scores of a reward called `name`.
+
+    Raises:
+        UserError: the reward raises one, or its worker processes exit during every call.
+        RuntimeError: the reward raises another exception; the message names the reward, file and
+        line.
+        ScoreError: a result that is not one finite number or None for each response.
+    """
+    try:
+        result = reward(responses)
+    except UserError:
+        raise
+    except WorkerError as error:
+        raise UserError(f"reward {name}: {error}") from error
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise RuntimeError(
+            f"reward {name} raised {type(error).__name__}: {error} "
+            f"({frame.filename}:{frame.lineno})"
+        ) from error
+    return as_scores(result, len(responses), name)
 
 
 def as_scores(result: Any, num_responses: int, name: str) -> Scores:
@@ -23,12 +51,17 @@ def as_scores(result: Any, num_responses: int, name: str) -> Scores:
 
     Raises ScoreError, naming the reward `name`, for a length other than `num_responses` and for a
     value that is not a finite number."""
-    if isinstance(result, Scores):
-        scores = replace(result, values=_to_floats(result.values, name))
-    else:
-        scores = Scores(_to_floats(_to_sequence(result, name), name))
+    if isinstance(result, Tensor) or type(result).__module__ == "numpy":
+        result = result.tolist()
+    if not isinstance(result, Sequence) or isinstance(result, str):
+        raise ScoreError(
+            f"reward {name}: returned {type(result).__name__}; return a list with one number "
+            "for each response"
+        )
+    values = _to_floats(result, name)  # also of Scores, a sequence of its values
+    scores = replace(result, values=values) if isinstance(result, Scores) else Scores(values)
     if scores.tokens is not None:
-        scores = replace(scores, tokens=[_to_floats([*row], name) for row in scores.tokens])
+        scores = replace(scores, tokens=[_to_floats(row, name) for row in scores.tokens])
     columns: dict[str, Sequence[Any] | None] = {
         "values": scores.values,
         "correct": scores.correct,
@@ -49,32 +82,16 @@ def _to_floats(values: Sequence[Any], name: str) -> list[float | None]:
     return [_to_float(value, row, name) for row, value in enumerate(values)]
 
 
-def _to_sequence(result: Any, name: str) -> Sequence[Any]:
-    if isinstance(result, Tensor) or type(result).__module__ == "numpy":
-        result = result.tolist()
-    if not isinstance(result, Sequence) or isinstance(result, str):
-        raise ScoreError(
-            f"reward {name}: returned {type(result).__name__}; return a list with one number "
-            "for each response"
-        )
-    return result
-
-
 def _to_float(value: Any, row: int, name: str) -> float | None:
     if value is None:
         return None
     try:
-        if isinstance(value, str):
-            raise TypeError
-        number = float(value)
+        number = math.nan if isinstance(value, str) else float(value)
     except (TypeError, ValueError):
-        raise ScoreError(
-            f"reward {name}: response {row} scored {value!r}, which is not a number; return a "
-            "float, or None to abstain"
-        ) from None
+        number = math.nan
     if not math.isfinite(number):
         raise ScoreError(
-            f"reward {name}: response {row} scored {number}; return a finite number, or None "
-            "to abstain"
+            f"reward {name}: response {row} scored {value!r}, which is not a finite number; return "
+            "a float, or None to abstain"
         )
     return number

@@ -1,20 +1,51 @@
-"""Weighted sum of rewards."""
+"""Weighted sum of rewards, and what all rewards that call others share."""
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from rlmods.errors import UserError
-from rlmods.grading.pool import WorkerError
 from rlmods.needs import RewardNeeds
 from rlmods.reward.isolated import Isolated
-from rlmods.reward.members import check_members
-from rlmods.reward.scores import as_scores
-from rlmods.types import Prompt, Response, Scores
+from rlmods.reward.scores import run_reward
+from rlmods.types import Response, Scores
+
+TokenRewards = Sequence[Sequence[float | None]]
+
+
+@runtime_checkable
+class HasMembers(Protocol):
+    """A reward that calls other rewards."""
+
+    @property
+    def members(self) -> Mapping[str, Any]:
+        """The other rewards, by their paths in its configuration."""
+        ...
+
+
+def leaves(reward: object, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the rewards that call no others, among a reward and its members, with their paths."""
+    if not isinstance(reward, HasMembers):
+        yield path, reward
+        return
+    for name, member in reward.members.items():
+        yield from leaves(member, f"{path}.{name}")
+
+
+def check_rewards(option: str, rewards: Mapping[str, Any]) -> None:
+    """Raise UserError for an option without `rewards`, or with a value that is not a reward."""
+    if not rewards:
+        raise UserError(
+            f"reward={option} needs rewards: type +reward@reward.rewards.NAME=OPTION for each"
+        )
+    for name, reward in rewards.items():
+        if not callable(reward):
+            raise UserError(
+                f"reward.rewards.{name} is not a reward: type +reward@reward.rewards.{name}=OPTION"
+            )
 
 
 @dataclass(frozen=True)
@@ -36,12 +67,10 @@ class WeightedSum:
     are logged only (`Scores.monitored`). The data need not have answers for it, and the sum
     abstains if all other terms do.
 
-    If a term gives rewards by token, so does the sum; the score of a term without token rewards is
-    added to the last token, which then ends a step. None marks a token that ends no step of any
-    term. `Scores.step_tokens` and `Scores.outcomes` have the two kinds of terms apart.
+    If a term gives rewards by token, so does the sum (`combine`).
 
     Raises: UserError for terms of another form, if all weights are 0, or if the worker processes of
-    a term exit during every call; ValueError naming the term for a result that is not one finite
+    a term exit during every call; ScoreError naming the term for a result that is not one finite
     number or None per response; RuntimeError naming the term, file and line if a term raises: a
     silent score of 0 would be a wrong training signal."""
 
@@ -74,10 +103,6 @@ class WeightedSum:
         weighted = [name for name, weight in self.weights.items() if weight]
         return RewardNeeds.combine(self.terms[name]["reward"] for name in weighted)
 
-    def check_prompt(self, prompt: Prompt) -> None:
-        """Check that all terms can grade responses to `prompt`. Raises ValueError."""
-        check_members(self.members.values(), prompt)
-
     @cached_property
     def rewards(self) -> dict[str, Callable[[Sequence[Response]], Any]]:
         """Callables of the terms, by name."""
@@ -93,55 +118,27 @@ class WeightedSum:
         return {name: float(term.get("weight", 1.0)) for name, term in self.terms.items()}
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        scores: dict[str, Scores] = {}
-        weighted: dict[str, Scores] = {}
-        by_step: dict[str, Scores] = {}
-        by_response: dict[str, Scores] = {}
-        for name, reward in self.rewards.items():
-            term = run_reward(name, reward, responses)
-            scores[name] = term
-            if self.weights[name]:
-                weighted[name] = term
-                kind = by_response if term.tokens is None else by_step
-                kind[name] = term
-        total = Scores(
-            values=self._totals(weighted, len(responses)),
-            weights={name: self.weights[name] for name in weighted},
-            **_correctness(scores, weighted),
-            **_merged(scores),
-        )
-        if not by_step:
-            return total
-        return replace(
-            total,
-            tokens=self._token_rewards(weighted, responses),
-            step_tokens=self._token_rewards(by_step, responses),
-            outcomes=self._totals(by_response, len(responses)) if by_response else None,
-        )
-
-    def _totals(self, scores: Mapping[str, Scores], num_responses: int) -> list[float | None]:
-        """Return the weighted sum of the terms' values."""
-        totals = []
-        for row in range(num_responses):
-            values = [_times(self.weights[name], term.values[row]) for name, term in scores.items()]
-            totals.append(_sum(values))
-        return totals
-
-    def _token_rewards(
-        self, scores: Mapping[str, Scores], responses: Sequence[Response]
-    ) -> list[list[float | None]]:
-        """Return the weighted sum of token rewards; a reward per response is on the last sampled
-        token."""
-        rows = []
-        for row, response in enumerate(responses):
-            total: list[float | None] = [None] * len(response.tokens)
-            for name, term in scores.items():
-                rewards = _rewards_of_row(name, term, row, response)
-                if rewards is not None:
-                    added = [_times(self.weights[name], reward) for reward in rewards]
-                    total = list(map(_sum, zip(total, added, strict=True)))
-            rows.append(total)
-        return rows
+        scores = {
+            name: run_reward(name, reward, responses) for name, reward in self.rewards.items()
+        }
+        weights = {name: weight for name, weight in self.weights.items() if weight}
+        weighted = {name: scores[name] for name in weights}
+        total = replace(combine(weighted, weights, responses), weights=weights)
+        reported = [term for term in scores.values() if term.correct is not None]
+        counted = [
+            term for term in weighted.values() if term.correct is not None and not term.monitored
+        ]
+        if reported:
+            correct = (counted or reported)[0].correct
+            total = replace(total, correct=correct, monitored=not counted)
+        terms: dict[str, Any] = {}
+        counts: dict[str, int] = {}
+        columns: dict[str, Any] = {}
+        for name, term in scores.items():
+            terms |= {name: term.values} | prefixed(name, term.terms)
+            counts |= prefixed(name, term.counts)
+            columns |= prefixed(name, term.columns)
+        return replace(total, terms=terms, counts=counts, columns=columns)
 
 
 def _check_term(name: str, term: Any) -> None:
@@ -158,72 +155,70 @@ def _check_term(name: str, term: Any) -> None:
         raise UserError(f"WeightedSum: terms.{name}.weight={weight!r} is not a number")
 
 
-def _correctness(scores: Mapping[str, Scores], weighted: Mapping[str, Scores]) -> dict[str, Any]:
-    """Return the correctness of the first term that has it, weighted terms first, and whether it is
-    monitored only."""
-    reported = {name: term for name, term in scores.items() if term.correct is not None}
-    for name, term in reported.items():
-        if name in weighted and not term.monitored:
-            return {"correct": term.correct, "monitored": False}
-    for term in reported.values():
-        return {"correct": term.correct, "monitored": True}
-    return {}
-
-
-def _merged(scores: Mapping[str, Scores]) -> dict[str, Any]:
-    """Return terms, counts and columns under the names of the terms."""
-    terms: dict[str, Any] = {}
-    counts: dict[str, int] = {}
-    columns: dict[str, Any] = {}
-    for name, term in scores.items():
-        terms |= {name: term.values} | _prefixed(name, term.terms)
-        counts |= _prefixed(name, term.counts)
-        columns |= _prefixed(name, term.columns)
-    return {"terms": terms, "counts": counts, "columns": columns}
-
-
-def _rewards_of_row(
-    name: str, term: Scores, row: int, response: Response
-) -> Sequence[float | None] | None:
-    """Return a term's reward of each token of a response, None if it abstains."""
-    value = term.values[row]
-    if value is None or not response.tokens:
-        return None
-    if term.tokens is None:
-        return _on_last_sampled(value, response)
-    rewards = term.tokens[row]
-    if len(rewards) != len(response.tokens):
-        raise ValueError(
-            f"reward {name}: {len(rewards)} token rewards for the {len(response.tokens)} "
-            f"tokens of response {row}"
-        )
-    return rewards
-
-
-def run_reward(
-    name: str, reward: Callable[[Sequence[Response]], Any], responses: Sequence[Response]
+def combine(
+    scores: Mapping[str, Scores], weights: Mapping[str, float], responses: Sequence[Response]
 ) -> Scores:
-    """Return the scores of a reward called `name`.
+    """Return the weighted sum of scores.
+
+    If some are by token, so is the sum; a score without token rewards is added to the last sampled
+    token, which then ends a step. None marks a token that ends no step of any reward.
+    `Scores.step_tokens` and `Scores.outcomes` have the two kinds of rewards apart.
 
     Raises:
-        UserError: the reward raises one, or its worker processes exit during every call.
-        RuntimeError: the reward raises another exception; the message names the reward, file and
-        line.
-        ValueError: a result that is not one finite number or None for each response.
+        ValueError: another number of token rewards than of tokens.
     """
-    try:
-        result = reward(responses)
-    except UserError:
-        raise
-    except WorkerError as error:
-        raise UserError(f"reward {name}: {error}") from error
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        raise RuntimeError(
-            f"reward {name} raised {type(error).__name__}: {error} "
-            f"({frame.filename}:{frame.lineno})"
-        ) from error
-    return as_scores(result, len(responses), name)
+    total = Scores(_totals(scores, weights, len(responses)))
+    steps = {}
+    outcomes = {}
+    for name, term in scores.items():
+        if term.tokens is None:
+            outcomes[name] = term
+            continue
+        steps[name] = replace(term, tokens=term.step_tokens or term.tokens)
+        if term.outcomes is not None:
+            outcomes[name] = Scores(term.outcomes)
+    if not steps:
+        return total
+    return replace(
+        total,
+        tokens=_token_totals(scores, weights, responses),
+        step_tokens=_token_totals(steps, weights, responses),
+        outcomes=_totals(outcomes, weights, len(responses)) if outcomes else None,
+    )
+
+
+def _totals(
+    scores: Mapping[str, Scores], weights: Mapping[str, float], num_responses: int
+) -> list[float | None]:
+    totals: list[float | None] = [None] * num_responses
+    for row in range(num_responses):
+        totals[row] = _sum(_times(weights[name], x.values[row]) for name, x in scores.items())
+    return totals
+
+
+def _token_totals(
+    scores: Mapping[str, Scores], weights: Mapping[str, float], responses: Sequence[Response]
+) -> list[list[float | None]]:
+    rows = []
+    for row, response in enumerate(responses):
+        total: list[float | None] = [None] * len(response.tokens)
+        for name, term in scores.items():
+            value = term.values[row]
+            if value is None:
+                continue
+            if term.tokens is None:
+                rewards: Sequence[float | None] = _on_last_sampled(value, response)
+            else:
+                rewards = term.tokens[row]
+            if len(rewards) != len(total):
+                raise ValueError(
+                    f"reward {name}: {len(rewards)} token rewards for the {len(total)} tokens of "
+                    f"response {row}"
+                )
+            added = [_times(weights[name], reward) for reward in rewards]
+            total = list(map(_sum, zip(total, added, strict=True)))
+        rows.append(total)
+    return rows
 
 
 def _on_last_sampled(value: float, response: Response) -> list[float | None]:
@@ -246,5 +241,6 @@ def _sum(scores: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _prefixed(name: str, entries: Mapping[str, Any]) -> dict[str, Any]:
+def prefixed(name: str, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries as `name/KEY`."""
     return {f"{name}/{key}": value for key, value in entries.items()}

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import math
 from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.judge import Rule, compare, rank, rankings
+from rlmods.judge import cohens_kappa, compare, rank, rankings
 from rlmods.judge.ranking import copeland
-from rlmods.types import Prompt
+from rlmods.needs import JudgeNeeds
+from rlmods.types import Prompt, Response, as_response
 
 PROMPT = Prompt(id="0", text="?")
-VERDICT = st.sampled_from([0.0, 0.5, 1.0, None])
+A, T, B = 1.0, 0.5, 0.0
+VERDICT = st.sampled_from([A, T, B, None])
+VERDICTS = st.lists(st.tuples(VERDICT, VERDICT), min_size=1, max_size=30)
 
 
 @st.composite
@@ -61,11 +65,6 @@ class TestCopeland:
         known = {rank for rank in ranks if rank is not None}
         assert known == set(range(len(known)))
 
-    @given(st.permutations(range(6)))
-    def test_transitive_verdicts_give_the_sorted_order(self, order):
-        verdicts = [float(a < b) for a, b in combinations(order, 2)]
-        assert copeland(6, verdicts) == list(order)
-
 
 class TestRankings:
     def test_rows_may_have_any_length(self):
@@ -107,8 +106,81 @@ class TestRankings:
         with pytest.raises(ValueError, match="returned the verdict -1"):
             compare(lambda *_: -1.0, [(PROMPT, "a", "b")])
 
-    def test_reversing_the_candidates_reverses_the_ranks(self):
-        judge = Rule(reward=lambda responses: [float(len(r.text)) for r in responses])
-        texts = ["aaa", "b", "cc", "ddd"]
-        assert rank(judge, PROMPT, texts) == [0, 2, 1, 0]
-        assert rank(judge, PROMPT, texts[::-1]) == [0, 2, 1, 0][::-1]
+
+class TestCandidates:
+    PAIR = (PROMPT, Response(PROMPT, text="a", finish="length"), "b")
+
+    def test_a_judge_of_texts_gets_texts(self) -> None:
+        seen = []
+        assert compare(lambda prompt, *texts: seen.append(texts) or 0.5, [self.PAIR]) == [0.5]
+        assert seen == [("a", "b")]
+
+    def test_a_judge_that_accepts_responses_gets_them(self) -> None:
+        class Strict:
+            needs = JudgeNeeds(responses=True)
+
+            def __call__(self, prompt, first, second):
+                finishes = [as_response(prompt, x).finish for x in (first, second)]
+                return float(finishes[0] == "stop") if finishes[0] != finishes[1] else 0.5
+
+        assert compare(Strict(), [self.PAIR, (PROMPT, "a", "b")]) == [0.0, 0.5]
+        assert rank(Strict(), PROMPT, [self.PAIR[1], "b"]) == [1, 0]
+
+
+def verdicts_from_table(table):
+    """Expand a contingency table, [first judge's category][second judge's category], into the
+    verdicts of both judges."""
+    pairs = [
+        (a, b)
+        for row, a in zip(table, (A, T, B), strict=True)
+        for n, b in zip(row, (A, T, B), strict=True)
+        for _ in range(n)
+    ]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+class TestCohensKappa:
+    @pytest.mark.parametrize(
+        ("table", "kappa"),
+        [
+            # p_o = 0.7, p_e = 0.5 * 0.6 + 0.5 * 0.4 = 0.5
+            ([[20, 0, 5], [0, 0, 0], [10, 0, 15]], 0.4),
+            # p_o = 0.6, p_e = 0.6 * 0.7 + 0.4 * 0.3 = 0.54
+            ([[45, 0, 15], [0, 0, 0], [25, 0, 15]], 0.06 / 0.46),
+            # p_o = 0.6, p_e = 0.6 * 0.3 + 0.4 * 0.7 = 0.46
+            ([[25, 0, 35], [0, 0, 0], [5, 0, 35]], 0.14 / 0.54),
+            # p_o = 8/12, p_e = (5 * 5 + 4 * 4 + 3 * 3) / 144 = 50/144
+            ([[4, 1, 0], [1, 2, 1], [0, 1, 2]], 23 / 47),
+            ([[0, 0, 3], [0, 0, 0], [3, 0, 0]], -1.0),
+            # each uses a single category, and they differ
+            ([[0, 5, 0], [0, 0, 0], [0, 0, 0]], 0.0),
+            ([[7, 0, 0], [0, 0, 0], [0, 0, 0]], 1.0),  # p_e = 1
+        ],
+    )
+    def test_matches_values_computed_by_hand(self, table, kappa):
+        assert cohens_kappa(*verdicts_from_table(table)) == pytest.approx(kappa, abs=1e-12)
+
+    @given(VERDICTS)
+    def test_matches_a_reference_loop(self, pairs):
+        known = [(a, b) for a, b in pairs if None not in (a, b)]
+        first, second = [a for a, _ in pairs], [b for _, b in pairs]
+        if not known:
+            assert math.isnan(cohens_kappa(first, second))
+            return
+        observed = sum(a == b for a, b in known) / len(known)
+        chance = (
+            sum(sum(a == c for a, _ in known) * sum(b == c for _, b in known) for c in (A, T, B))
+            / len(known) ** 2
+        )
+        expected = 1.0 if chance == 1 else (observed - chance) / (1 - chance)
+        assert cohens_kappa(first, second) == pytest.approx(expected, abs=1e-12)
+
+    @given(VERDICTS)
+    def test_is_symmetric_in_the_judges_and_in_the_responses(self, pairs):
+        first, second = [a for a, _ in pairs], [b for _, b in pairs]
+        swap = {A: B, B: A, T: T, None: None}
+        expected = cohens_kappa(first, second)
+        assert cohens_kappa(second, first) == pytest.approx(expected, nan_ok=True)
+        assert cohens_kappa([swap[a] for a in first], [swap[b] for b in second]) == pytest.approx(
+            expected, nan_ok=True
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -160,26 +160,13 @@ class TestNeeds:
         assert not BySource({"words": Format()}).needs.answer
         assert reward.for_prompt(RESPONSES[0].prompt) is MATH
 
-    def test_prompts_are_checked_by_their_own_reward(self) -> None:
-        class Picky:
-            def check_prompt(self, prompt: Prompt) -> None:
-                raise ValueError("no tests")
-
-            def __call__(self, responses: Sequence[Response]) -> list[float]:
-                return [0.0] * len(responses)
-
-        reward = BySource({"sums": MATH, "code": Picky()})
-        reward.check_prompt(RESPONSES[0].prompt)
-        with pytest.raises(ValueError, match="no tests"):
-            reward.check_prompt(replace(RESPONSES[0].prompt, source="code"))
-
 
 class TestErrors:
     @pytest.mark.parametrize(
         ("rewards", "message"),
         [
             ({}, r"reward=by_source needs rewards: type \+reward@reward.rewards.NAME=OPTION"),
-            ({"a": 1}, r"reward.rewards.a: is no reward"),
+            ({"a": 1}, r"reward.rewards.a is not a reward"),
         ],
     )
     def test_of_the_settings(self, rewards: Any, message: str) -> None:

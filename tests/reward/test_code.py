@@ -62,12 +62,6 @@ class TestCode:
         )
         assert result.values == [1.0, 0.5]
 
-    def test_columns_and_entry_point(self) -> None:
-        check = "def check(candidate):\n    assert candidate(1, 2) == 3"
-        assert scores(
-            with_code(RIGHT, None, checks=check, name="add"), tests="checks", entry_point="name"
-        ).values == [1.0]
-
     @pytest.mark.slow
     def test_failures_score_zero_and_are_counted(self) -> None:
         no_code, no_tests = response("add is a + b", tests=ADD), response("no tests")
@@ -193,31 +187,6 @@ class TestCode:
             ValueError, match="package gmpy2, which is not installed: type pip install gmpy2"
         ):
             reward.check_prompt(with_code(RIGHT, ["import gmpy2\nassert add(1, 2) == 3"]).prompt)
-
-    def test_as_a_term_of_a_weighted_sum(self) -> None:
-        reward = WeightedSum({"code": {"reward": Code(), "weight": 2.0}})
-        assert reward([with_code(RIGHT)]).values == [2.0]
-        assert not reward.needs.answer
-
-    @pytest.mark.parametrize(
-        "bad", [{"timeout_s": 0}, {"memory_mb": -1}, {"workers": 0}, {"walls": "none"}]
-    )
-    def test_settings_out_of_range(self, bad: dict[str, Any]) -> None:
-        with pytest.raises(UserError, match=f"Code: {next(iter(bad))}="):
-            Code(**bad)
-
-    def test_unsupported_machine_is_refused_without_walls_limits(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(
-            "rlmods.reward.checks.missing_support", lambda: "this kernel has no Landlock"
-        )
-        with pytest.raises(
-            UserError,
-            match=r"this kernel has no Landlock, so code cannot be confined: .* type walls=limits",
-        ):
-            Code()
-        assert Code(walls="limits")([with_code(RIGHT)]).values == [1.0]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlmods.errors import UserError
-from rlmods.reward import Accuracy, Cosine, Format, WeightedSum
+from rlmods.reward import Cosine, Format, WeightedSum
 from rlmods.reward.cosine import cosine
 from rlmods.types import Response, Scores
 from tests.reward.samples import response
@@ -33,12 +33,6 @@ def test_correct_answers_decrease_and_wrong_ones_increase_with_length() -> None:
     assert (correct.correct, wrong.correct) == ((True,) * 6, (False,) * 6)
 
 
-def test_start_and_end_values_are_settings() -> None:
-    ends = {"correct_short": 4.0, "correct_long": 3.0, "wrong_short": -10.0, "wrong_long": -5.0}
-    reward = Cosine(10, **ends, reward=reports(True, True, False, False))
-    assert list(reward(lengths(0, 10, 0, 10))) == pytest.approx([4.0, 3.0, -10.0, -5.0])
-
-
 def test_schedule_is_monotonic_symmetric_and_constant_beyond_max_length() -> None:
     curve = [cosine(n, 40, 2.0, -1.0) for n in range(60)]
     assert all(a >= b for a, b in pairwise(curve))
@@ -54,10 +48,6 @@ def test_truncated_responses_and_unknown_correctness() -> None:
     )
     assert result.values == [-0.7, -0.7, None, None]
     assert result.correct == (True, False, None, None)
-
-
-def test_counts_tokens_not_characters() -> None:
-    assert list(Cosine(8)([response("<answer>5</answer>" + " " * 100, "5", tokens=0)])) == [2.0]
 
 
 def test_uses_accuracy_by_default() -> None:
@@ -98,12 +88,6 @@ def test_keeps_counts_columns_and_terms_of_the_other_reward() -> None:
     }
 
 
-def test_needs_answer_if_the_other_reward_does() -> None:
-    assert Cosine(8).needs.answer
-    assert Cosine(8, reward=WeightedSum({"a": {"reward": Accuracy()}})).needs.answer
-    assert not Cosine(8, reward=Format()).needs.answer
-
-
 def test_rejects_a_reward_without_correctness() -> None:
     with pytest.raises(
         UserError, match=r"does not report correctness: type \+reward@reward\.reward=accuracy"
@@ -113,15 +97,3 @@ def test_rejects_a_reward_without_correctness() -> None:
         Cosine(8, reward=5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="reward cosine: 1 values for 2 responses"):
         Cosine(8, reward=reports(True))(lengths(1, 1))
-
-
-@pytest.mark.parametrize(
-    "name", ["correct_short", "correct_long", "wrong_short", "wrong_long", "truncated"]
-)
-def test_rejects_settings_out_of_range(name: str) -> None:
-    with pytest.raises(UserError, match=f"Cosine: {name}=nan is not finite: type a number"):
-        Cosine(8, **{name: math.nan})  # type: ignore[arg-type]
-    with pytest.raises(
-        UserError, match=r"Cosine: max_length=0 must be at least 1: type reward\.max_length=1024"
-    ):
-        Cosine(0)

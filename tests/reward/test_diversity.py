@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.errors import UserError
 from rlmods.reward import Diversity
 from rlmods.types import Prompt, Response
 
@@ -71,9 +70,3 @@ def test_short_responses_score_0_and_are_counted() -> None:
         ]
     )
     assert (list(scores), scores.counts) == ([0.0, 0.0, 0.0], {"short": 2})
-
-
-@pytest.mark.parametrize("size", [0, 2.5, True, "3"])
-def test_rejects_an_invalid_size(size: Any) -> None:
-    with pytest.raises(UserError, match=f"Diversity: size={size} is not a positive integer"):
-        Diversity(size)

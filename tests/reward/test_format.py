@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from rlmods.errors import UserError
 from rlmods.reward import Format
 from tests.reward.samples import response
 
@@ -36,8 +35,3 @@ from tests.reward.samples import response
 )
 def test_requires_each_part_once_and_not_empty(style: str, text: str, score: float) -> None:
     assert list(Format(style)([response(text)])) == [score]  # type: ignore[arg-type]
-
-
-def test_rejects_an_unknown_style() -> None:
-    with pytest.raises(UserError, match="think_answer, answer, boxed"):
-        Format("xml")  # type: ignore[arg-type]

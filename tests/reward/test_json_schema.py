@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 from rlmods.config.instantiate import instantiate
 from rlmods.errors import UserError
 from rlmods.grading.strict_json import validator
-from rlmods.reward import JSON, WeightedSum
+from rlmods.reward import JSON
 from rlmods.reward.json_schema import extract_json
-from rlmods.types import Prompt, Response, Scores
+from rlmods.types import Response, Scores
 from tests.reward.samples import response
 
 AGE = {
@@ -121,15 +121,12 @@ def test_invalid_json(text: str) -> None:
     assert score(text) == 0.0
 
 
-def test_counts_json_that_is_too_long_or_too_deep() -> None:
+def test_long_and_deep_json() -> None:
     start = time.monotonic()
     deep, long, garbage = "[" * 40_000 + "]" * 40_000, f'"{"é" * 999_998}"', "```json\n" * 125_000
     result = JSON()([response(text) for text in (deep, long, garbage, "[", "1")])
-    assert result.values == [0.0, 0.0, 0.0, 0.0, 1.0]
-    assert result.counts == {"unread": 2, "timeouts": 0, "errors": 0}
-    assert JSON(max_characters=10**6)([response(long)]).values == [1.0]
-    assert score("123", max_characters=3) == 1.0
-    assert score("1234", max_characters=3) == 0.0
+    assert result.values == [0.0, 1.0, 0.0, 0.0, 1.0]
+    assert result.counts == {"timeouts": 0, "errors": 0}
     assert time.monotonic() - start < 20
 
 
@@ -147,7 +144,7 @@ class TestSchema:
         ]
         result = scores(*[response(text, schema=schema) for text in texts])
         assert result.values == [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
-        assert result.counts == {"unread": 0, "timeouts": 0, "errors": 0}
+        assert result.counts == {"timeouts": 0, "errors": 0}
 
     def test_from_a_file_if_the_prompt_has_none(self, tmp_path: Path) -> None:
         written = json.dumps({**AGE, "title": "Âge"}, ensure_ascii=False)
@@ -185,14 +182,7 @@ class TestSchema:
         result = scores(*rows, timeout_s=3.0)
         assert time.monotonic() - start < 20
         assert result.values == [0.0, 0.0, 0.0, 1.0]
-        assert result.counts == {"unread": 0, "timeouts": 1, "errors": 2}
-
-    @pytest.mark.slow
-    def test_batch_timeout(self) -> None:
-        start = time.monotonic()
-        rows = [response(f'"{"a" * 60}b"', schema={"pattern": "^(a|aa)+$"})] * 3
-        assert scores(*rows, timeout_s=60.0, batch_timeout_s=2.0).counts["timeouts"] == 3
-        assert time.monotonic() - start < 30
+        assert result.counts == {"timeouts": 1, "errors": 2}
 
     @pytest.mark.parametrize(
         "schema",
@@ -224,15 +214,6 @@ class TestSchema:
             ):
                 from_config(tmp_path / "bad.json")
 
-    def test_error_message_is_short(self) -> None:
-        with pytest.raises(
-            UserError, match=r"not a JSON schema \(it is neither an object nor true nor false\)"
-        ):
-            scores(response("1", schema=5))
-        with pytest.raises(UserError) as error:
-            scores(response("1", schema={"type": "x" * 100_000}))
-        assert len(str(error.value)) < 400
-
     def test_fetches_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         requests: list[object] = []
         monkeypatch.setattr(
@@ -241,9 +222,6 @@ class TestSchema:
         with pytest.raises(Exception, match="Unresolvable"):
             validator('{"$ref": "https://example.invalid/x.json"}').is_valid(1)
         assert not requests
-
-    def test_an_empty_string_is_no_schema(self) -> None:
-        assert JSON()([response("1", schema="")]).values == [1.0]
 
 
 @pytest.mark.parametrize("content", [None, b"\xff"])
@@ -262,16 +240,3 @@ def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     assert score("{}") == 1.0
     with pytest.raises(UserError, match=r"pip install 'rlmods\[json\]'"):
         JSON()([response("{}", schema=AGE)])
-
-
-@pytest.mark.parametrize("name", ["max_characters", "timeout_s", "batch_timeout_s", "workers"])
-def test_rejects_settings_out_of_range(name: str) -> None:
-    with pytest.raises(UserError, match=f"JSON: {name}=0 is not positive"):
-        JSON(**{name: 0})  # type: ignore[arg-type]
-
-
-def test_does_not_report_correctness() -> None:
-    total = WeightedSum({"json": {"reward": JSON(), "weight": 0.5}})
-    result = total([Response(Prompt(id="0", text="?"), text="{}")])
-    assert (result.values, result.correct, total.needs.answer) == ([0.5], None, False)
-    assert result.counts == {"json/unread": 0, "json/timeouts": 0, "json/errors": 0}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,18 +59,7 @@ def test_fractions_of_complementary_scripts_sum_to_one(text: str, script: str) -
     )
 
 
-def test_long_texts_are_fast() -> None:
-    start = time.process_time()
-    assert [
-        score(text)
-        for text in ("a" * 1_000_000, "a1" * 500_000, "aж" * 500_000, "\u0301" * 1_000_000)
-    ] == [1.0, 1.0, 0.5, 1.0]
-    assert time.process_time() - start < 5
-
-
-@pytest.mark.parametrize(
-    "script", ["Klingon", "", "Latin}|\\p{L", ["Latin", "Elvish"], [], [5], "Latin-1"]
-)
+@pytest.mark.parametrize("script", ["Klingon", ["Latin", "Elvish"], [], [5], "Latin-1"])
 def test_rejects_unknown_scripts(script: Any) -> None:
     with pytest.raises(UserError, match=r"Language: script.*type reward\.script=Latin"):
         Language(script)

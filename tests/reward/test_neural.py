@@ -85,18 +85,6 @@ def expected_score(source: str, response: Response) -> float:
 
 
 class TestEnsemble:
-    @pytest.mark.parametrize(
-        ("how", "k", "expected"),
-        [
-            ("mean", 1, 3.0),
-            ("min", 1, 1.0),
-            ("mean_minus_std", 1, 3 - 8**0.5 / 3**0.5),
-            ("mean_minus_std", 0.5, 3 - 0.5 * 8**0.5 / 3**0.5),
-        ],
-    )
-    def test_matches_values_computed_by_hand(self, how: Any, k: float, expected: float) -> None:
-        assert ensemble([1.0, 5.0, 3.0], how, k) == pytest.approx(expected, abs=1e-12)
-
     @pytest.mark.parametrize("how", ["mean", "min", "mean_minus_std"])
     def test_equal_members_and_a_single_member_give_their_score(self, how: Any) -> None:
         assert ensemble([0.75, 0.75], how, 9.0) == ensemble([0.75], how, 9.0) == 0.75
@@ -124,14 +112,6 @@ class TestNeural:
         assert list(Neural(plain)(RESPONSES)) == pytest.approx(
             [expected_score(run, r) + 0.25 for r in RESPONSES], abs=2e-5
         )
-
-    def test_encodes_the_text_and_ignores_the_tokens(self, run: str) -> None:
-        other_tokens = [replace(r, tokens=[100_000, 7], prompt_tokens=[5]) for r in RESPONSES]
-        assert list(Neural(run)(other_tokens)) == list(Neural(run)(RESPONSES))
-
-    def test_only_a_finished_response_gets_an_end_of_text(self, run: str) -> None:
-        finished, truncated = Neural(run)([said("5"), said("5", finish="length")])
-        assert finished != truncated
 
     def test_empty_responses(self, run: str) -> None:
         scores = Neural(run)([said(""), said("", finish="length"), said("1")])
@@ -164,69 +144,12 @@ class TestNeural:
 
 
 class TestSpread:
-    @pytest.mark.parametrize("spread", ["uniform", "differences"])
-    def test_parts_sum_to_the_score(self, spread: Any, run: str) -> None:
-        scores, plain = Neural(run, spread=spread)(RESPONSES), Neural(run)(RESPONSES)
-        assert plain.tokens is None
-        assert scores.tokens is not None
-        assert list(scores) == pytest.approx(list(plain), abs=2e-5)
-        for row, value, response in zip(scores.tokens, scores, RESPONSES, strict=True):
-            assert len(row) == len(response.tokens)
-            assert sum(x or 0.0 for x in row) == pytest.approx(value, abs=1e-6)
-
     def test_uniform_parts_are_equal_and_need_no_common_tokenizer(self, run: str) -> None:
         responses = [replace(r, tokens=[100_000] * 3, prompt_tokens=[5]) for r in RESPONSES]
         scores = Neural(run, spread="uniform")([*responses, replace(responses[0], tokens=[])])
         assert scores.tokens == [
             [pytest.approx(value / 3)] * 3 for value in scores.values[:4] if value
         ] + [[]]
-
-    def test_differences_are_those_of_the_scores_of_prefixes(self, run: str) -> None:
-        scores = Neural(run, spread="differences")(RESPONSES)
-        assert scores.tokens is not None
-        for row, response in zip(scores.tokens, RESPONSES, strict=True):
-            before = 0.25
-            for t, reward in enumerate(row):
-                with torch.no_grad():
-                    now = float(
-                        load(run)(
-                            torch.tensor([[*response.prompt_tokens, *response.tokens[: t + 1]]])
-                        )[0, -1]
-                    )
-                assert reward == pytest.approx(now - before, abs=5e-5)
-                before = now
-
-    def test_reward_to_go_differs_from_the_score_by_the_potential(self, run: str) -> None:
-        """gamma = 1: G_t = s_T - s_{t-1}, the score less a baseline that does not depend on token t
-        or later ones."""
-        scores = Neural(run, spread="differences")(RESPONSES[:1])
-        assert scores.tokens is not None
-        row = torch.tensor(scores.tokens[0], dtype=torch.float64)
-        to_go, potential = (
-            row.flip(0).cumsum(0).flip(0),
-            torch.cat([torch.zeros(1, dtype=torch.float64), row.cumsum(0)[:-1]]),
-        )
-        torch.testing.assert_close(to_go, float(scores[0] or 0.0) - potential)
-
-    def test_differences_need_the_tokens_of_the_policy_one_model_and_its_last_token(
-        self, runs: list[str]
-    ) -> None:
-        response = replace(RESPONSES[0], prompt_tokens=[5])
-        with pytest.raises(
-            UserError,
-            match=r"another tokenizer than the policy.*: type "
-            r"reward\.terms\.neural\.reward\.spread=uniform",
-        ):
-            Neural(runs[0], spread="differences")([response])
-        for model in (runs, runs[1]):  # several, or one that pools the mean
-            with pytest.raises(
-                UserError, match=r"needs one reward model that was trained with algo\.pooling=last"
-            ):
-                Neural(model, spread="differences")
-        with pytest.raises(
-            UserError, match="Neural: spread='first' must be one of last, uniform, differences"
-        ):
-            Neural(runs[0], spread="first")  # type: ignore[arg-type]
 
 
 class TestEnsembleOfModels:
@@ -246,12 +169,6 @@ class TestEnsembleOfModels:
                 row, abs=2e-5
             )
             assert scores.columns["std"][i] == pytest.approx(pstdev(row), abs=5e-5)
-
-    def test_of_one_model_equals_that_model(self, run: str) -> None:
-        for aggregate in ("mean", "min", "mean_minus_std"):
-            scores = Neural([run], aggregate=aggregate, k=5.0)(RESPONSES)  # type: ignore[arg-type]
-            assert scores == Neural(run)(RESPONSES)
-            assert not scores.terms
 
     def test_abstains_without_tokens(self, runs: list[str]) -> None:
         scores = Neural(runs)([said("", finish="length"), said("1")])
@@ -323,6 +240,9 @@ class TestRejects:
         assert "aggregate='max' must be one of mean, min, mean_minus_std" in self.error_message(
             run, aggregate="max"
         )
+        assert "spread='first' must be one of last, uniform" in self.error_message(
+            run, spread="first"
+        )
         assert "k=-1" in self.error_message(run, k=-1)
         assert "token_budget=0" in self.error_message(run, token_budget=0)
 
@@ -346,10 +266,6 @@ class TestOption:
         assert scores.terms["gold"] == [1.0, 0.0, 0.0, 0.0]
         assert scores.correct == [True, False, False, False]
         assert scores.monitored
-
-    def test_requires_a_model(self, tmp_path: Path) -> None:
-        with pytest.raises(Exception, match="reward=neural needs a reward model"):
-            composed(tmp_path, "reward=neural")
 
 
 class TestTraining:

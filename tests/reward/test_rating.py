@@ -10,7 +10,7 @@ import pytest
 
 from rlmods.errors import UserError
 from rlmods.judge import LLM, Rule
-from rlmods.judge.question import CUT_OFF, read_rating
+from rlmods.judge.question import CUT_OFF
 from rlmods.reward import Rating
 from tests.judge.server import serve
 from tests.reward.samples import response
@@ -55,12 +55,6 @@ class TestRating:
             "the marked text has no rating and is asked again"
         )
 
-    def test_counts_are_per_call(self) -> None:
-        with serve(rate_by_length) as server:
-            reward = rating(server.url)
-            assert reward([response("x")]).counts["requests"] == 1
-            assert reward([response("xx")]).counts["requests"] == 1
-
     def test_default_template_contains_the_response(self) -> None:
         with serve(lambda body, number: "7") as server:
             assert rating(server.url, None)([response("forty two")]).values == [0.7]
@@ -86,27 +80,3 @@ class TestRating:
     def test_rejects_invalid_templates(self, template: str, words: str) -> None:
         with pytest.raises(UserError, match=words):
             rating("http://x", template)
-
-
-@pytest.mark.parametrize(
-    ("reply", "value"),
-    [
-        ("7", 0.7),
-        ("Good.\nRating: 10", 1.0),
-        ("**0**", 0.0),
-        ("Rating: 8/10", 0.8),
-        ("The rating is 9.", 0.9),
-        ("[[4]]", 0.4),
-        ("11", None),
-        ("7.5", None),
-        ("", None),
-        ("good", None),
-        ("3 of 4 right", None),
-        ("Rating: 3\nThank you", None),
-        ("-3", None),
-        ("100", None),
-        ("between 3 and 4", None),
-    ],
-)
-def test_read_rating(reply: str, value: float | None) -> None:
-    assert read_rating(reply) == value

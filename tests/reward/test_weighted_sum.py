@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.errors import UserError
-from rlmods.needs import RewardNeeds
-from rlmods.reward import Accuracy, Format, Overlong, WeightedSum
+from rlmods.needs import RewardNeeds, needs_of
+from rlmods.reward import Accuracy, BySource, Cosine, Ensemble, Format, Overlong, WeightedSum
+from rlmods.reward.weighted_sum import leaves
 from rlmods.types import Response, Scores
 from tests.reward.samples import response
 
@@ -149,23 +152,6 @@ class TestMonitor:
             weighted((0.0, [1.0]), (0.0, [1.0]))
 
 
-@pytest.mark.parametrize("gives", [True, False])
-def test_gives_steps_if_a_weighted_term_does(gives: bool) -> None:
-    class Steps:
-        needs = RewardNeeds(gives_steps=gives)
-
-        def __call__(self, responses: Sequence[Response]) -> list[float]:
-            return [0.0] * len(responses)
-
-    assert (
-        WeightedSum({"a": {"reward": Format()}, "b": {"reward": Steps()}}).needs.gives_steps
-        == gives
-    )
-    assert not WeightedSum(
-        {"a": {"reward": Format()}, "b": {"reward": Steps(), "weight": 0.0}}
-    ).needs.gives_steps
-
-
 @pytest.mark.parametrize(
     "result", [torch.tensor([1.0, 2.0]), (1, 2.0), [True, torch.tensor(2.0)], Scores([1.0, 2.0])]
 )
@@ -179,8 +165,8 @@ def test_any_sequence_of_numbers_is_accepted(result: object) -> None:
         ([1.0], "reward t0: 1 values for 2 responses"),
         ([1.0, math.nan], "reward t0: response 1 scored nan"),
         ([1.0, math.inf], "reward t0: response 1 scored inf"),
-        (["1.0", 1.0], "reward t0: response 0 scored '1.0', which is not a number"),
-        ([{}, 1.0], "reward t0: response 0 scored {}, which is not a number"),
+        (["1.0", 1.0], "reward t0: response 0 scored '1.0', which is not a finite number"),
+        ([{}, 1.0], "reward t0: response 0 scored {}, which is not a finite number"),
         (1.0, "reward t0: returned float"),
         ("ab", "reward t0: returned str"),
         (None, "reward t0: returned NoneType"),
@@ -211,11 +197,6 @@ MALFORMED = [{"weight": 1.0}, {"reward": Format(), "w": 2}, {"reward": Format(),
 def test_malformed_terms_are_refused(terms: dict[str, object]) -> None:
     with pytest.raises(UserError, match="WeightedSum"):
         WeightedSum(terms)  # type: ignore[arg-type]
-
-
-def test_needs_an_answer_if_a_term_does() -> None:
-    assert WeightedSum({"a": {"reward": Format()}, "b": {"reward": Accuracy()}}).needs.answer
-    assert not WeightedSum({"a": {"reward": Format()}}).needs.answer
 
 
 def composed(tmp_path: Path, *overrides: str) -> object:
@@ -256,3 +237,42 @@ def test_every_option_makes_its_part(option: str, part: type, tmp_path: Path) ->
     assert isinstance(reward, part)
     scores = reward([response("<answer>5</answer>", "5", tokens=40)])  # type: ignore[operator]
     assert list(scores) == [{"math": 1.0 + 0.1 - 1.0, "overlong": -1.0}.get(option, 1.0)]
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "terms.a.reward": lambda reward: WeightedSum({"a": {"reward": reward}}),
+    "rewards.math": lambda reward: BySource({"math": reward}),
+    "rewards.b": lambda reward: Ensemble({"b": reward}),
+    "reward": lambda reward: Cosine(max_length=10, reward=reward),
+}
+
+
+@dataclass(frozen=True)
+class Demanding:
+    needs: ClassVar[RewardNeeds] = RewardNeeds(answer=True, group=True, turns=True, runs_code=True)
+
+    def __call__(self, responses: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class BySteps:
+    needs: ClassVar[RewardNeeds] = RewardNeeds(gives_steps=True, gives_outcomes=False)
+
+    def __call__(self, responses: Any) -> Any: ...
+
+
+@pytest.mark.parametrize("path", WRAPPERS)
+def test_rewards_that_call_others_forward_their_needs_and_know_their_paths(path: str) -> None:
+    member = Demanding()
+    wrapper = WRAPPERS[path](WRAPPERS["rewards.b"](member))
+    assert needs_of(wrapper, RewardNeeds) == Demanding.needs
+    assert list(leaves(wrapper, "reward")) == [(f"reward.{path}.rewards.b", member)]
+
+
+def test_rewards_by_step_are_not_added_up() -> None:
+    assert needs_of(WRAPPERS["terms.a.reward"](BySteps()), RewardNeeds).gives_steps
+    assert not needs_of(WRAPPERS["reward"](BySteps()), RewardNeeds).gives_steps
+    option = WRAPPERS["terms.a.reward"](BySteps())
+    advice = r"type reward\.rewards\.b\.terms\.a\.reward\.aggregate=min"
+    with pytest.raises(UserError, match=rf"one reward per step.*{advice}"):
+        WRAPPERS["rewards.b"](option)

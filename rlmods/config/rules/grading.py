@@ -14,7 +14,7 @@ from rlmods.errors import UserError
 from rlmods.needs import JudgeNeeds, RewardNeeds, needs_of
 from rlmods.protocols import ChecksPrompt
 from rlmods.reward import BySource, WeightedSum
-from rlmods.reward.members import HasMembers
+from rlmods.reward.weighted_sum import HasMembers
 from rlmods.rollout.turns import MultiTurn
 from rlmods.types import Prompt
 

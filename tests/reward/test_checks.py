@@ -1,0 +1,53 @@
+"""Settings out of range, and machines that cannot confine code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import rlmods.reward
+from rlmods.errors import UserError
+from rlmods.reward import Code, Isolated
+
+SETTINGS = [
+    ("Accuracy", {"timeout_s": 0}),
+    ("Code", {"walls": "none"}),
+    ("Code", {"memory_mb": 0}),
+    ("Copying", {"size": 0}),
+    ("Copying", {"allowed": 1.0}),
+    ("Cosine", {"max_length": 0}),
+    ("Diversity", {"size": 0}),
+    ("Format", {"style": "xml"}),
+    ("JSON", {"workers": 0}),
+    ("Length", {"coefficient": -1}),
+    ("Overlong", {"max_length": 4, "cache_length": 5}),
+    ("Overlong", {"max_length": 4, "cache_length": -1}),
+    ("Overlong", {"max_length": 0}),
+    ("Regex", {"timeout_s": 0, "pattern": "a"}),
+    ("Repetition", {"size": 0}),
+    ("TaskScore", {"walls": "none"}),
+    ("TaskScore", {"timeout_s": 0}),
+    ("ToolCall", {"batch_timeout_s": 0}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=str)
+def test_settings_out_of_range(name: str, settings: dict[str, Any]) -> None:
+    if name == "TaskScore":
+        pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
+    with pytest.raises((UserError, ValueError), match=f"{next(iter(settings))}="):
+        getattr(rlmods.reward, name)(**settings)
+
+
+def test_a_timeout_of_a_term() -> None:
+    with pytest.raises(UserError, match="timeout_s=0"):
+        Isolated(lambda responses: [0.0] * len(responses), 0)
+
+
+def test_refused_without_walls(monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "this kernel has no Landlock"
+    monkeypatch.setattr("rlmods.reward.checks.missing_support", lambda: reason)
+    with pytest.raises(UserError, match=f"{reason}, so code cannot .* type walls=limits"):
+        Code()
+    Code(walls="limits")
