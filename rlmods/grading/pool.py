@@ -1,45 +1,44 @@
 """Pool of worker processes that can be killed: each call and each batch has a deadline, so that no
 call can hang the trainer.
 
-The workers are plain Python processes that communicate over pipes. They use neither fork (torch has
-threads) nor `multiprocessing` (which imports the main script again, torch included, and is
-forbidden in daemonic processes such as a DataLoader's workers). A worker exits when its parent
-does, even in the middle of a call."""
+The workers are plain Python processes that communicate over pipes: `python -m rlmods.grading.pool
+MODULE FUNCTION`. They use neither fork (torch has threads) nor `multiprocessing` (which imports the
+main script again, torch included, and is forbidden in daemonic processes such as a DataLoader's
+workers). A worker exits when its parent does, even in the middle of a call."""
 
 from __future__ import annotations
 
+import importlib
 import json
-import math
 import os
 import pickle
+import queue
+import resource
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
-
-from rlmods.grading.worker import HEADER
+from typing import Any, BinaryIO, Literal
 
 START_TIMEOUT_S = 120.0
 """Time for a worker to start. Exceeding it is an error of the installation, not a slow call."""
-CHECK_S = 0.02
-"""Seconds between two looks for calls past their deadline."""
+MEMORY_BYTES = 4 * 2**30
+"""Limit of a worker's address space. Exceeding it raises MemoryError in that call."""
+HEADER = struct.Struct("!I")
+"""Length of a pickled call, which follows."""
 
 Call = tuple[Any, ...]
 
 
 class WorkerError(RuntimeError):
     """Worker processes do not start."""
-
-
-class InvalidReplyError(Exception):
-    """A worker has sent something that is not a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +61,12 @@ def failure_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
 
 
 class Worker:
-    """A worker process. One thread calls it; another may kill it past the deadline of a call."""
+    """A worker process, called by one thread at a time."""
 
     def __init__(self, target: str) -> None:
-        self.target = target
-        self.lock = threading.Lock()
-        self.deadline = math.inf
-        self.is_late = False
         path = os.pathsep.join(path for path in sys.path if path)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rlmods.grading.worker", *target.split(":")],
+            [sys.executable, "-m", "rlmods.grading.pool", *target.split(":")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # sets have the same order after a resume
@@ -80,46 +75,35 @@ class Worker:
             start_new_session=True,
         )
 
-    def wait_until_ready(self, warmup: Any) -> None:
+    def start(self, target: str, warmup: Any) -> None:
         """Wait for the start and the first call `target(warmup)`, if any. Raises WorkerError."""
-        timer = threading.Timer(START_TIMEOUT_S, self.kill)
+        outcome = self.call(None, START_TIMEOUT_S)
+        if outcome.status == "ok" and warmup is not None:
+            outcome = self.call((warmup,), START_TIMEOUT_S)
+        if outcome.status != "ok":
+            self.close()
+            reason = outcome.value or f"no reply within {START_TIMEOUT_S:g} s"
+            raise WorkerError(f"the worker process for {target} cannot start: {reason}")
+
+    def call(self, call: Call | None, timeout_s: float) -> Outcome:
+        """Return the outcome of a call, or of the start for None. The process does not survive a
+        timeout."""
+        timeout_s = min(timeout_s, threading.TIMEOUT_MAX)
+        deadline = time.monotonic() + timeout_s
+        timer = threading.Timer(timeout_s, self.kill)
+        timer.daemon = True
         timer.start()
         try:
-            self.receive()
-            if warmup is not None:
-                self.send((warmup,))
-                reply = self.receive()
-                if "error" in reply:
-                    raise WorkerError(
-                        f"the worker process for {self.target} cannot start: {reply['error']}"
-                    )
-        except (OSError, EOFError, InvalidReplyError) as error:
-            self.kill()
-            raise WorkerError(
-                f"the worker process for {self.target} ended with code "
-                f"{self.process.returncode} before its first call"
-            ) from error
+            if call is not None:
+                self.send(call)
+            return self.receive()
+        except OSError as error:
+            self.close()
+            is_late = time.monotonic() >= deadline
+            return Outcome("timeout") if is_late else Outcome("error", str(error))
         finally:
             timer.cancel()
-
-    def call(self, call: Call, timeout_s: float) -> Outcome:
-        """Return the outcome of a call. The process does not survive a timeout."""
-        self.deadline = time.monotonic() + timeout_s
-        try:
-            self.send(call)
-            reply = self.receive()
-        except (OSError, EOFError):
-            self.close()
-            late = Outcome("timeout")
-            return late if self.is_late else Outcome("error", "the worker process ended")
-        except InvalidReplyError as error:
-            self.kill()
-            return Outcome("error", f"the worker process sent {error}")
-        with self.lock:
-            self.deadline = math.inf
-        if "error" in reply:
-            return Outcome("error", reply["error"])
-        return Outcome("ok", reply["ok"])
+            timer.join()  # so that it never kills a later call
 
     def send(self, call: Call) -> None:
         payload = pickle.dumps(call)
@@ -127,25 +111,17 @@ class Worker:
         self.process.stdin.write(HEADER.pack(len(payload)) + payload)
         self.process.stdin.flush()
 
-    def receive(self) -> dict[str, Any]:
-        """Return the next reply. Raises EOFError if the process has ended, or InvalidReplyError."""
+    def receive(self) -> Outcome:
+        """Return the next reply. Raises OSError if the process has ended or sent something else."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.endswith(b"\n"):
-            raise EOFError
+            raise OSError("the worker process ended")
         try:
-            reply = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InvalidReplyError("a reply that is not JSON") from error
-        if not isinstance(reply, dict) or not reply.keys() & {"ok", "error"}:
-            raise InvalidReplyError("a reply of unknown form")
-        return reply
-
-    def kill_if_late(self) -> None:
-        with self.lock:
-            if time.monotonic() >= self.deadline:
-                self.is_late = True
-                self.kill()
+            is_ok, value = json.loads(line)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise OSError("the worker process sent something that is not a reply") from error
+        return Outcome("ok" if is_ok is True else "error", value)
 
     def kill(self) -> None:
         """Kill the process with its child processes."""
@@ -189,83 +165,55 @@ class Pool:
         A call that takes longer than `timeout_s`, or has no result after `batch_timeout_s`, is a
         "timeout". One that raises or ends its process is an "error". A worker that was killed or
         has exited is replaced. Raises WorkerError if a worker cannot be started or warmed up."""
+        outcomes = [NOT_STARTED] * len(calls)
+        pending = iter(range(len(calls)))  # threads share it
+        deadline = time.monotonic() + batch_timeout_s
+        failures: list[WorkerError] = []
+
+        def work(slot: int) -> None:
+            for index in pending:
+                if failures or time.monotonic() >= deadline:
+                    return
+                try:
+                    worker = self._running_worker(slot)
+                except WorkerError as error:
+                    failures.append(error)
+                    return
+                remaining_s = deadline - time.monotonic()
+                if remaining_s > 0:
+                    outcomes[index] = worker.call(calls[index], min(timeout_s, remaining_s))
+
+        slots = range(min(self.workers, len(calls)))
+        threads = [threading.Thread(target=work, args=(slot,), daemon=True) for slot in slots]
         with self._lock:
-            slots = range(min(self.workers, len(calls)))
-            self._start(slots)
-            batch = _Batch(calls, timeout_s, time.monotonic() + batch_timeout_s)
-            threads = [
-                threading.Thread(target=self._work, args=(slot, batch), daemon=True)
-                for slot in slots
-            ]
             try:
                 for thread in threads:
                     thread.start()
                 for thread in threads:
-                    while thread.is_alive():
-                        thread.join(CHECK_S)
-                        for slot in slots:
-                            self._workers[slot].kill_if_late()
+                    thread.join()
             except BaseException:  # such as Ctrl-C: nobody waits for the calls in progress
-                batch.deadline = 0.0
+                deadline = 0.0
                 self.close()
                 for thread in threads:
                     thread.join()
                 raise
-            if batch.failure is not None:
-                raise batch.failure
-            return batch.outcomes
+        if failures:
+            raise failures[0]
+        return outcomes
 
-    def _start(self, slots: range) -> None:
-        """Start the workers that do not run, all at a time."""
-        running = {slot for slot, worker in self._workers.items() if worker.is_running}
-        new = [self._replace(slot) for slot in slots if slot not in running]
-        for worker in new:
-            worker.wait_until_ready(self.warmup)
-
-    def _replace(self, slot: int) -> Worker:
-        if slot in self._workers:
-            self._workers[slot].close()
-        worker = Worker(self.target)
-        self._workers[slot] = worker
-        return worker
-
-    def _work(self, slot: int, batch: _Batch) -> None:
-        """Make the calls of a batch with one worker, until there are none."""
-        for index in batch.pending:
-            if batch.is_over():
-                return
-            worker = self._workers[slot]
-            if not worker.is_running:
-                try:
-                    worker = self._replace(slot)
-                    worker.wait_until_ready(self.warmup)
-                except WorkerError as error:
-                    batch.failure = error
-                    return
-            if batch.is_over():
-                return
-            timeout_s = min(batch.timeout_s, batch.deadline - time.monotonic())
-            batch.outcomes[index] = worker.call(batch.calls[index], timeout_s)
+    def _running_worker(self, slot: int) -> Worker:
+        worker = self._workers.get(slot)
+        if worker is not None and worker.is_running:
+            return worker
+        if worker is not None:
+            worker.close()
+        self._workers[slot] = Worker(self.target)
+        self._workers[slot].start(self.target, self.warmup)
+        return self._workers[slot]
 
     def close(self) -> None:
         """End the workers. The next call starts new ones."""
         _end(self._workers, os.getpid())
-
-
-class _Batch:
-    """The calls of one `Pool.map`."""
-
-    def __init__(self, calls: Sequence[Call], timeout_s: float, deadline: float) -> None:
-        self.calls = calls
-        self.timeout_s = timeout_s
-        self.deadline = deadline
-        self.outcomes = [NOT_STARTED] * len(calls)
-        self.pending: Iterator[int] = iter(range(len(calls)))
-        """Calls that no worker has begun; threads share it."""
-        self.failure: WorkerError | None = None
-
-    def is_over(self) -> bool:
-        return self.failure is not None or time.monotonic() >= self.deadline
 
 
 def _end(workers: dict[int, Worker], owner_pid: int) -> None:
@@ -280,3 +228,43 @@ def shared_pool(target: str, workers: int, _process_id: int = 0, warmup: Any = N
     """Return this process's pool of a function and size. Pass `os.getpid()`: a forked child must
     not use its parent's pipes."""
     return Pool(target, workers=workers, warmup=warmup)
+
+
+def main(module: str, function: str) -> None:
+    """Answer calls from stdin with JSON lines on stdout until stdin ends."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # so that output printed by the function is not read as a reply
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, MEMORY_BYTES)
+    if soft == resource.RLIM_INFINITY or soft > limit:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    target = getattr(importlib.import_module(module), function)
+    calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read_calls, args=(sys.stdin.buffer, calls), daemon=True).start()
+    reply = json.dumps([True, "ready"])
+    while True:
+        replies.write(reply.encode() + b"\n")
+        replies.flush()
+        reply = _reply(target, calls.get())
+
+
+def _read_calls(stream: BinaryIO, calls: queue.SimpleQueue[bytes]) -> None:
+    """Read calls in a thread of its own, so that this process exits with its parent even in the
+    middle of a call."""
+    while True:
+        header = stream.read(HEADER.size)
+        if len(header) < HEADER.size:
+            os._exit(0)
+        calls.put(stream.read(HEADER.unpack(header)[0]))
+
+
+def _reply(target: Callable[..., Any], call: bytes) -> str:
+    try:
+        return json.dumps([True, target(*pickle.loads(call))])
+    except (Exception, SystemExit) as error:  # the parent counts it
+        return json.dumps([False, f"{type(error).__name__}: {error}"[:500]])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -63,7 +63,7 @@ def unconfined(job: object) -> object:
 
 def garbage(action: str) -> object:
     """Write something to the reply channel that is not a reply."""
-    replies = sys._getframe(2).f_locals["replies"]  # of rlmods.grading.worker.main
+    replies = sys._getframe(2).f_locals["replies"]  # of rlmods.grading.pool.main
     lines = {
         "text": b"no reply\n",
         "list": b"[1]\n",

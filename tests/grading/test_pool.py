@@ -207,7 +207,7 @@ def test_garbage_on_the_reply_channel_is_an_error_of_its_call() -> None:
     outcomes = pool.map([(action,) for action in actions], timeout_s=20, batch_timeout_s=60)
     assert [outcome.value for outcome in outcomes if outcome.status == "ok"] == ["a", "b", "c"]
     assert all(
-        "the worker process sent a reply" in outcome.value
+        "the worker process sent something" in outcome.value
         for outcome in outcomes
         if outcome.status == "error"
     )
