@@ -1,16 +1,27 @@
-"""What a confined process runs: a program, the code under test (`code_runner`) or its tests
-(`test_runner`)."""
+"""What a confined process runs: a program, the code under test or its tests (`test_runner`)."""
 
 import builtins
+import inspect
+import io
+import operator
 import os
 import socket
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
-from . import code_runner, names, test_runner, wire
+from . import names, test_runner, wire
 
 names.standard_names()  # imported by the server, once for all processes
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "call": lambda function, *args, **kwargs: function(*args, **kwargs),
+    "getitem": operator.getitem,
+    "setitem": operator.setitem,
+    "delitem": operator.delitem,
+}
+for function in (getattr, setattr, len, bool, str, repr, iter, next, isinstance, issubclass):
+    OPERATIONS[function.__name__] = function
 
 
 def main(mode: str, ends: dict[str, int]) -> None:
@@ -19,7 +30,7 @@ def main(mode: str, ends: dict[str, int]) -> None:
     if mode == "program":
         _run_program(job["source"])
     elif mode == "code":
-        code_runner.main(job | ends)
+        run_code(job | ends)
     elif mode == "tests":
         test_runner.main(job | ends)
 
@@ -36,6 +47,111 @@ def _run_program(source: str) -> None:
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     names.execute(source, "solution.py", module.__dict__)
+
+
+def run_code(job: dict[str, Any]) -> None:
+    """Run the code under test as a module, then apply operations to what it defines, as the tests
+    ask it to, until they end. Nothing that this process sends is trusted: the code can send
+    anything in its name."""
+    calls = os.fdopen(job["calls"], "rb")
+    replies = os.fdopen(job["replies"], "wb")
+    module = types.ModuleType("solution")
+    sys.modules["solution"] = module
+    sys.stdout = io.StringIO()
+    try:
+        names.execute(job["source"], "solution.py", module.__dict__)
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            raise
+    objects = Objects()
+    wire.send(replies, {"ready": True})
+    while True:
+        try:
+            message = wire.receive(calls)
+        except wire.ConnectionLostError:
+            return
+        wire.send(replies, objects.answer(message, module.__dict__))
+
+
+class Objects:
+    """Objects that are not plain values stay in this process; the tests have their numbers."""
+
+    def __init__(self) -> None:
+        self.objects: list[Any] = []
+        self.numbers: dict[int, int] = {}
+
+    def answer(self, message: dict[str, Any], namespace: dict[str, Any]) -> dict[str, Any]:
+        """Return the reply to a message."""
+        try:
+            if "name" in message:
+                return self.look_up(message["name"], namespace)
+            return self.operate(**message)
+        except BaseException as error:  # the tests may expect any exception
+            if isinstance(error, StopIteration) and message.get("operation") == "next":
+                return {"stop": True}
+            return {"error": self.describe_error(error)}
+
+    def look_up(self, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
+        """Return the value of a global name of the code."""
+        if name not in namespace:
+            return {"missing": True}
+        value = namespace[name]
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return {"exception": bases_of(value)}
+        return {"value": self.encode(value)}
+
+    def operate(self, operation: str, arguments: Any) -> dict[str, Any]:
+        """Return the result of an operation, and the arguments if it has changed them in place."""
+        values, options = self.decode(arguments)
+        result = OPERATIONS[operation](*values, **options)
+        if operation != "call":
+            return {"value": self.encode(result)}
+        reply: dict[str, Any] = {}
+        if inspect.iscoroutine(result):
+            import asyncio
+
+            result = asyncio.run(result)
+            reply["awaitable"] = True
+        now = self.encode((values, options))
+        if now != arguments:
+            reply["arguments"] = now
+        reply["value"] = self.encode(result)
+        is_own = type(result).__module__ == "solution" and not isinstance(result, tuple)
+        if isinstance(values[0], type) and is_own:  # also an instance of a subclass of dict
+            reply["value"] = {"object": self.register(result)}
+        return reply
+
+    def encode(self, value: Any) -> Any:
+        return wire.encode(value, self.register)
+
+    def decode(self, value: Any) -> Any:
+        return wire.decode(value, self.objects.__getitem__)
+
+    def register(self, value: Any) -> int:
+        """Return the number of an object, the same each time."""
+        if id(value) not in self.numbers:
+            self.numbers[id(value)] = len(self.objects)
+            self.objects.append(value)  # kept alive, so that its id is not used again
+        return self.numbers[id(value)]
+
+    def describe_error(self, error: BaseException) -> dict[str, Any]:
+        try:
+            args = self.encode(error.args)
+            attributes = self.encode(vars(error))
+        except Exception:  # what cannot be sent, for example too deep
+            args = self.encode(())
+            attributes = self.encode({})
+        return {
+            "bases": bases_of(type(error)),
+            "args": args,
+            "attributes": attributes,
+            "text": str(error)[:10_000],
+        }
+
+
+def bases_of(kind: type[BaseException]) -> list[list[str]]:
+    """Return module and name of an exception class and its bases."""
+    return [[base.__module__, base.__name__] for base in kind.__mro__]
 
 
 class _PipeEnd:

@@ -7,6 +7,7 @@ import symtable
 import sys
 from functools import cache
 from importlib import import_module
+from importlib.machinery import PathFinder
 from typing import Any
 
 _MODULES = """
@@ -113,14 +114,18 @@ def imported_modules(tree: ast.Module) -> set[str]:
 
 
 def modules_of_the_code(test: str) -> set[str]:
-    """Return the modules, with the packages that hold them, that a test imports and that neither
-    Python nor `PACKAGES` have: they are the code under test."""
+    """Return the modules, with the packages that hold them, that a test imports and that are not
+    installed: they are the code under test."""
     found = set()
     for module in imported_modules(ast.parse(test)):
         parts = module.split(".")
-        if parts[0] not in sys.stdlib_module_names | PACKAGES:
+        if not is_known(module) and PathFinder.find_spec(parts[0]) is None:
             found |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
     return found
+
+
+def is_known(module: str) -> bool:
+    return module.split(".")[0] in sys.stdlib_module_names | PACKAGES
 
 
 def called_names(tree: ast.AST) -> set[str]:

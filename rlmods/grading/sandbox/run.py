@@ -7,7 +7,7 @@ import atexit
 import fcntl
 import json
 import os
-import selectors
+import select
 import signal
 import site
 import socket
@@ -16,13 +16,13 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cache
 from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 PACKAGE = Path(__file__).resolve().parent
 BOOT = (
@@ -39,11 +39,10 @@ ENVIRONMENT = {
 }
 """All that a confined process finds in its environment."""
 FILE_BYTES = 2**20
-"""Largest file that can be written. Confined, none can; this applies to `confined=False`."""
+"""Largest file that can be written: stderr, and with `confined=False` any other."""
 PREFIX = "rlmods_sandbox_"
 START_TIMEOUT_S = 60.0
-"""Time for the server to start, and for a process to be confined, on a busy machine.
-`Limits.timeout_s` counts from then."""
+"""Time for the server to start on a busy machine. `Limits.timeout_s` does not include it."""
 
 Status = Literal["ok", "error", "timeout", "output"]
 
@@ -91,16 +90,12 @@ class Start:
 def run_program(source: str, stdin: str, limits: Limits) -> RunResult:
     """Run `source` as a program. Raises RuntimeError if this machine cannot confine it."""
     with ExitStack() as stack:
-        output, stdout = stack.enter_context(_pipe())
-        errors, stderr = stack.enter_context(_pipe())
-        ends = {
-            "stdin": _file(stdin.encode("utf-8", "surrogatepass"), stack),
-            "stdout": stdout,
-            "stderr": stderr,
-        }
+        output, stdout = _pipe(stack)
+        errors = _error_file(stack)
+        data = _file(stdin.encode("utf-8", "surrogatepass"), stack)
+        ends = {"stdin": data, "stdout": stdout, "stderr": errors}
         program = Start("program", {"source": source}, ends)
-        processes = stack.enter_context(_Processes("child", [program], limits))
-        return processes.watch(output, errors)
+        return _run("child", [program], limits, output, errors)
 
 
 def run_tests(
@@ -128,17 +123,16 @@ def test_results(
 ) -> tuple[list[str], Status]:
     """Return `test_runner.PASSED`, `FAILED` or `UNUSED` for each test."""
     with ExitStack() as stack:
-        calls, calls_end = stack.enter_context(_pipe())
-        replies, replies_end = stack.enter_context(_pipe())
-        results, results_end = stack.enter_context(_pipe())
+        calls, calls_end = _pipe(stack)
+        replies, replies_end = _pipe(stack)
+        results, results_end = _pipe(stack)
         runner = Start(
             "tests",
             {"tests": list(tests), "entry_point": entry_point},
             {"calls": calls_end, "replies": replies, "results": results_end},
         )
         code = Start("code", {"source": source}, {"calls": calls, "replies": replies_end})
-        processes = stack.enter_context(_Processes("child", [runner, code], limits))
-        run = processes.watch(results)
+        run = _run("child", [runner, code], limits, results)
     passed = run.stdout.split()[: len(tests)]
     missing = len(tests) - len(passed)
     status: Status = "error" if missing else "ok"
@@ -161,27 +155,35 @@ def call_function(
         context: passed to `prepare` of the module, which runs once in the server. Not for untrusted
         text.
     """
-    with _pipe() as (results, results_end):
+    with ExitStack() as stack:
+        results, results_end = _pipe(stack)
         call = Start("call", job, {"results": results_end})
-        with _Processes(module, [call], limits, context) as processes:
-            run = processes.watch(results)
+        run = _run(module, [call], limits, results, context=context)
     return run.stdout, run.status
 
 
 def check(module: str, limits: Limits) -> None:
     """Start the server and a confined process that does nothing. Raises RuntimeError if this
     machine cannot confine code."""
-    with _Processes(module, [Start("check", {}, {})], limits):
-        pass
+    with ExitStack() as stack:
+        output, stdout = _pipe(stack)
+        errors = _error_file(stack)
+        start = Start("check", {}, {"stdout": stdout, "stderr": errors})
+        run = _run(module, [start], replace(limits, timeout_s=START_TIMEOUT_S), output, errors)
+    if run.status != "ok":
+        raise RuntimeError(f"the sandbox did not start: {run.stderr_line or run.status}")
 
 
-@contextmanager
-def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
+def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
     """Both ends of a pipe, as files: closing one twice is safe even if its descriptor number is in
     use again."""
     reader, writer = os.pipe()
-    with FileIO(reader, "rb") as read_end, FileIO(writer, "wb") as write_end:
-        yield read_end, write_end
+    return stack.enter_context(FileIO(reader, "rb")), stack.enter_context(FileIO(writer, "wb"))
+
+
+def _error_file(stack: ExitStack) -> FileIO:
+    """Return a file for stderr; nobody has to read it while the process runs."""
+    return stack.enter_context(tempfile.TemporaryFile(prefix=PREFIX, buffering=0))
 
 
 def _file(content: bytes, stack: ExitStack) -> FileIO:
@@ -224,14 +226,8 @@ class _Server:
             )
         packages = list(_packages()) if limits.packages else []
         readable = [*_readable(), *packages] if limits.confined else None
-        self.request(
-            {
-                "module": module,
-                "packages": packages,
-                "readable": readable,
-                "abi": limits.landlock_abi,
-            }
-        )
+        config = {"module": module, "packages": packages, "readable": readable}
+        self.request(config | {"abi": limits.landlock_abi})
 
     def request(
         self, message: Mapping[str, Any], descriptors: Sequence[int] = (), extra_s: float = 0.0
@@ -242,30 +238,20 @@ class _Server:
         line = b""
         try:
             socket.send_fds(self.socket, [json.dumps(message).encode() + b"\n"], descriptors)
-            while not line.endswith(b"\n"):
-                chunk = self.socket.recv(65536)
-                if not chunk:
-                    break
+            while chunk := self.socket.recv(65536):
                 line += chunk
+                if line.endswith(b"\n"):
+                    break
         except OSError:  # also: no reply in time
             line = b""
         if not line.endswith(b"\n"):
-            reason = self._last_words()
+            reason = _last_line(self.errors) or "its server has ended"
             self.close()
             raise RuntimeError(f"the sandbox did not start: {reason}")
         reply = json.loads(line)
         if "error" in reply:
             raise RuntimeError(f"the sandbox did not start: {reply['error']}")
         return reply
-
-    def _last_words(self) -> str:
-        self.errors.seek(0)
-        lines = self.errors.read(FILE_BYTES).decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:500] if lines else "its server has ended"
-
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
 
     def close(self) -> None:
         """End the server, which then kills the processes that it has started."""
@@ -284,102 +270,80 @@ _SERVERS: dict[tuple[Any, ...], _Server] = {}
 def _server(module: str, limits: Limits) -> _Server:
     """Return this process's server, which is started at first use and replaced if it was killed."""
     key = (os.getpid(), module, limits.packages, limits.confined, limits.landlock_abi)
-    if key not in _SERVERS or not _SERVERS[key].alive:
+    if key not in _SERVERS or _SERVERS[key].process.poll() is not None:
         _SERVERS[key] = _Server(module, limits)
         atexit.register(_SERVERS[key].close)
     return _SERVERS[key]
 
 
-class _Processes:
-    """Processes of a server. The first is watched. All are killed when it ends, and at the end of
-    the `with` block."""
-
-    def __init__(
-        self, module: str, starts: Sequence[Start], limits: Limits, context: Any = None
-    ) -> None:
-        self.server = _server(module, limits)
-        self.limits = limits
-        self.stack = ExitStack()
+def _run(
+    module: str,
+    starts: Sequence[Start],
+    limits: Limits,
+    output: FileIO,
+    errors: FileIO | None = None,
+    context: Any = None,
+) -> RunResult:
+    """Start processes, read `output` of the first until its end, the deadline or the output limit,
+    and return how it ended. Then all are killed."""
+    server = _server(module, limits)
+    with ExitStack() as stack:
         files: list[FileIO] = []
-        forms = []
+        processes = []
         for start in starts:
-            job = _file(json.dumps(start.job).encode(), self.stack)
-            files += [job, *start.ends.values()]
+            files += [_file(json.dumps(start.job).encode(), stack), *start.ends.values()]
             folder = "/"
             if not limits.confined:
-                folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
-            forms.append((start.mode, ["job", *start.ends], folder))
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
+            processes.append((start.mode, ["job", *start.ends], folder))
         settings = {
-            "cpu_s": int(limits.timeout_s) + 1,
+            "cpu_s": int(min(limits.timeout_s, 1e9)) + 1,
             "memory_mb": limits.memory_mb,
             "file_bytes": FILE_BYTES,
         }
-        request = {"start": {"processes": forms, "limits": settings, "context": context}}
-        try:
-            reply = self.server.request(request, [file.fileno() for file in files])
-        except BaseException:
-            self.stack.close()
-            raise
+        request = {"processes": processes, "limits": settings, "context": context}
+        reply = server.request({"start": request}, [file.fileno() for file in files])
+        deadline = time.monotonic() + limits.timeout_s
         for file in files:
-            file.close()
-        self.pids: list[int] = reply["pids"]
-        self.deadline = time.monotonic() + limits.timeout_s
+            if file is not errors:
+                file.close()
+        grace_s = 0.0
+        try:
+            data = _read(output, deadline, limits.output_bytes)
+            if len(data) <= limits.output_bytes:
+                grace_s = max(0.0, deadline - time.monotonic())
+        finally:
+            end = {"pids": reply["pids"], "grace_s": grace_s}
+            exit_code = server.request({"end": end}, extra_s=grace_s)["exit_code"]
+    text = data[: limits.output_bytes].decode("utf-8", "replace")
+    if len(data) > limits.output_bytes:
+        return RunResult("output", text)
+    if exit_code in (-signal.SIGXCPU, -signal.SIGKILL):
+        return RunResult("timeout", text)
+    return RunResult("ok" if exit_code == 0 else "error", text, _last_line(errors))
 
-    def __enter__(self) -> _Processes:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        with self.stack:
-            if self.pids and self.server.alive:
-                self.end(0.0)
+def _read(stream: FileIO, deadline: float, max_bytes: int) -> bytes:
+    """Return what a process writes until the end or the deadline, or a little more than
+    `max_bytes`."""
+    data = b""
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    while len(data) <= max_bytes:
+        remaining_s = max(0.0, deadline - time.monotonic())
+        chunk = os.read(stream.fileno(), 65536) if poll.poll(1000 * remaining_s) else b""
+        if not chunk:
+            break
+        data += chunk
+    return data
 
-    def end(self, grace_s: float) -> Any:
-        """Wait up to `grace_s` for the first process to exit, then kill all."""
-        pids = self.pids
-        self.pids = []
-        return self.server.request({"end": {"pids": pids, "grace_s": grace_s}}, extra_s=grace_s)
 
-    def remaining_s(self) -> float:
-        return max(0.0, self.deadline - time.monotonic())
-
-    def watch(self, stream: FileIO, errors: FileIO | None = None) -> RunResult:
-        """Read `stream` until its end, the deadline or the output limit, then wait for the
-        process."""
-        output, last_words = self.read(stream, errors)
-        text = output[: self.limits.output_bytes].decode("utf-8", "replace")
-        if len(output) > self.limits.output_bytes:
-            return RunResult("output", text)
-        ended = self.end(self.remaining_s())
-        if ended["killed"] or ended["exit_code"] in (-signal.SIGXCPU, -signal.SIGKILL):
-            return RunResult("timeout", text)
-        if errors is not None:
-            os.set_blocking(errors.fileno(), False)
-            with suppress(BlockingIOError):
-                last_words += os.read(errors.fileno(), 65536)
-        lines = last_words.decode("utf-8", "replace").strip().splitlines()
-        status: Status = "ok" if ended["exit_code"] == 0 else "error"
-        return RunResult(status, text, lines[-1][:500] if lines else "")
-
-    def read(self, stream: FileIO, errors: FileIO | None) -> tuple[bytes, bytes]:
-        """Return what the process writes to `stream`, and the end of what it writes to `errors`."""
-        output = bytearray()
-        last_words = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(stream, selectors.EVENT_READ)
-            if errors is not None:
-                selector.register(errors, selectors.EVENT_READ)
-            reading = True
-            while reading and self.remaining_s() and len(output) <= self.limits.output_bytes:
-                for key, _ in selector.select(self.remaining_s()):
-                    chunk = os.read(key.fd, 65536)
-                    if not chunk:
-                        selector.unregister(key.fileobj)
-                        reading = reading and key.fileobj is not stream
-                    elif key.fileobj is stream:
-                        output += chunk
-                    else:
-                        last_words = (last_words + chunk)[-4096:]
-        return bytes(output), last_words
+def _last_line(errors: IO[bytes] | None) -> str:
+    if errors is None:
+        return ""
+    errors.seek(0)
+    lines = errors.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:500] if lines else ""
 
 
 @cache

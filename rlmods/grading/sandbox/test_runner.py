@@ -19,7 +19,6 @@ from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
 from importlib import import_module
-from importlib.machinery import ModuleSpec
 from inspect import Parameter, signature
 from typing import Any, BinaryIO
 
@@ -157,21 +156,17 @@ class Code:
         """Apply an operation in the process of the code. Raises the exception that the code
         raises."""
         self.num_uses += 1
-        reply = self.exchange(
-            {"operation": operation, "args": self.encode(args), "kwargs": self.encode(kwargs)}
-        )
+        arguments = self.encode((args, kwargs))
+        reply = self.exchange({"operation": operation, "arguments": arguments})
         if "stop" in reply and operation == "next":
             raise StopIteration
         if "error" in reply:
             raise self.error(**reply["error"])
-        if operation == "call":
-            if "args" in reply:
-                for argument, changed in zip(args, self.decode(reply["args"]), strict=True):
-                    update(argument, changed)
-            if "kwargs" in reply:
-                after = self.decode(reply["kwargs"])
-                for name, argument in kwargs.items():
-                    update(argument, after[name])
+        if "arguments" in reply:
+            after, options = self.decode(reply["arguments"])
+            changed = [*after, *options.values()]
+            for argument, value in zip((*args, *kwargs.values()), changed, strict=True):
+                update(argument, value)
         result = self.decode(reply["value"])
         return finished(result) if reply.get("awaitable") else result
 
@@ -227,14 +222,12 @@ def update(argument: Any, changed: Any) -> None:
     """Apply an in-place change of a list, dict, set, bytearray or deque."""
     if type(argument) is not type(changed) or argument == changed:
         return
-    if isinstance(argument, list | bytearray):
-        argument[:] = changed
+    if isinstance(argument, list | bytearray | deque):
+        argument.clear()
+        argument.extend(changed)
     elif isinstance(argument, dict | set):
         argument.clear()
         argument.update(changed)
-    elif isinstance(argument, deque):
-        argument.clear()
-        argument.extend(changed)
 
 
 async def finished(result: Any) -> Any:
@@ -307,36 +300,21 @@ for special in ("len", "bool", "str", "repr", "iter", "next", "getitem", "setite
     setattr(Handle, f"__{special}__", remote(special))
 
 
-class ModulesOfTheCode:
-    """Finder and loader of modules that only the tests know: they are the code under test."""
-
-    def __init__(self, code: Code, known: set[str]) -> None:
-        self.code = code
-        self.known = known
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in self.known:
-            return None
-        return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Let Python make the module."""
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        def look_up(name: str) -> Any:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            reply = self.code.exchange({"name": name})
-            if "missing" in reply:
-                raise AttributeError(name)
-            return self.code.named(name, reply)
-
-        module.__getattr__ = look_up  # type: ignore[method-assign]
-
-
 def install_modules(code: Code, known: set[str]) -> None:
-    """Make modules of these names importable where none is installed."""
-    for name in known:
-        sys.modules.pop(name, None)
-    sys.meta_path[:] = [x for x in sys.meta_path if not isinstance(x, ModulesOfTheCode)]
-    sys.meta_path.append(ModulesOfTheCode(code, known))
+    """Make modules of these names, of which none is installed, importable: they are the code under
+    test."""
+
+    def look_up(name: str) -> Any:
+        reply = {"missing": True} if name.startswith("__") else code.exchange({"name": name})
+        if "missing" in reply:
+            raise AttributeError(name)
+        return code.named(name, reply)
+
+    for name in sorted(known):
+        module = types.ModuleType(name)
+        module.__path__ = []
+        module.__getattr__ = look_up  # type: ignore[method-assign]
+        sys.modules[name] = module
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -84,7 +83,7 @@ def _read(tests: Any, entry_point: str | None) -> Tests:
     """Return the tests in one of the forms of `read_tests`."""
     if isinstance(tests, str):
         defines_check = "def check(" in tests and "\ncheck(" not in tests
-        text = tests + ("\ncheck(candidate)\n" if defines_check else "")
+        text = tests + (_CALL_CHECK if defines_check else "")
         parsed = Tests(asserts=(text,), entry_point=entry_point)
     elif isinstance(tests, Mapping) and {"inputs", "outputs"} <= set(tests):
         parsed = _read_columns(
@@ -132,6 +131,7 @@ def _lines(text: Any) -> str:
     return "\n".join(map(str, text)) if isinstance(text, list) else str(text)
 
 
+_CALL_CHECK = "\ncheck(candidate)\n"
 _CALL = """\
 result = candidate(*{args!r})
 result = list(result) if isinstance(result, tuple) else result
@@ -167,52 +167,37 @@ def _parse(test: str) -> ast.Module:
         raise ValueError(
             "unit tests cannot use pytest: write plain test functions or unittest cases"
         )
-    called = names.called_names(tree)
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            needs_arguments = len(node.args.args) > len(node.args.defaults)
-            if needs_arguments and node.name not in called:
-                raise ValueError(f"unit tests need arguments that nothing passes: {node.name}")
     return tree
 
 
-@lru_cache(4096)
-def _imported_from_the_code(tree: ast.Module) -> frozenset[str]:
-    """Return the names that the tests import from modules that are neither of the standard library
-    nor of known packages, and the attributes of such modules."""
+def _imported_from_the_code(tree: ast.Module) -> set[str]:
+    """Return the names that the tests import, or use as attributes, from modules that are neither
+    of the standard library nor of known packages."""
     found = set()
     modules = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and not _is_known(node.module or ""):
+        if isinstance(node, ast.ImportFrom) and not names.is_known(node.module or ""):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if not _is_known(alias.name):
-                    modules.add(alias.asname or alias.name)
-    if modules:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules:
-                found.add(node.attr)
-    return frozenset(found)
-
-
-def _is_known(module: str) -> bool:
-    return module.split(".")[0] in sys.stdlib_module_names | names.PACKAGES
+            modules |= {x.asname or x.name for x in node.names if not names.is_known(x.name)}
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules:
+            found.add(node.attr)
+    return found
 
 
 def packages_used(unit_tests: Tests) -> set[str]:
-    """Return the packages, which are not in the standard library, that the tests import or use
-    without an import."""
+    """Return the packages, which are not in the standard library, that the tests import or use by
+    their usual names."""
     found = set()
     for test in unit_tests.asserts:
         tree = _parse(test)
-        found |= {module.split(".")[0] for module in names.imported_modules(tree)}
+        used = names.imported_modules(tree)
         free = names.free_names(test)
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 name = node.value.id
-                if name in free and name in names.PACKAGE_NAMES:
-                    found.add(names.PACKAGE_NAMES[name].split(".")[0])
+                used.add(names.PACKAGE_NAMES.get(name, "") if name in free else "")
+        found |= {module.split(".")[0] for module in used}
     return found & names.PACKAGES
 
 
@@ -228,27 +213,16 @@ def untested(tests: Any, entry_point: str | None, setup: str | None, limits: Lim
 
 def surely_calls_code(unit_tests: Tests) -> bool:
     """Return True if each text calls a name under test unconditionally, so that it fails for code
-    that raises errors (a quick check)."""
+    that raises errors. A quick check, which may return False for such texts too."""
     tested = unit_tests.names_under_test() | {"candidate"}
     for test in unit_tests.asserts:
-        if not any(_calls(statement, tested) for statement in _certain(_parse(test))):
+        statements = _parse(test).body
+        for statement in _parse(test).body:
+            if isinstance(statement, ast.FunctionDef) and statement.name == "check":
+                statements = statement.body if test.endswith(_CALL_CHECK) else statements
+        if not any(_calls(statement, tested) for statement in statements):
             return False
     return True
-
-
-def _certain(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Yield the statements that run in any case: of the module and of a function `check` that it
-    calls."""
-    calls = [
-        s.value for s in tree.body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)
-    ]
-    runs_check = any(isinstance(x.func, ast.Name) and x.func.id == "check" for x in calls)
-    for statement in tree.body:
-        if isinstance(statement, ast.FunctionDef):
-            if statement.name == "check" and runs_check:
-                yield from statement.body
-        else:
-            yield statement
 
 
 _MAY_SKIP = (
@@ -266,16 +240,10 @@ def _calls(statement: ast.stmt, tested: set[str]) -> bool:
         expression = statement.value
     else:
         return False
-    # of a comparison, both sides of the first operator are evaluated
     if isinstance(expression, ast.Compare):
-        parts = [expression.left, expression.comparators[0]]
-    else:
-        parts = [expression]
-    for part in parts:
-        skips = any(isinstance(node, _MAY_SKIP) for node in ast.walk(part))
-        if not skips and names.called_names(part) & tested:
-            return True
-    return False
+        expression = expression.left
+    skips = any(isinstance(node, _MAY_SKIP) for node in ast.walk(expression))
+    return not skips and bool(names.called_names(expression) & tested)
 
 
 def work(job: Sequence[Any]) -> Any:
@@ -325,17 +293,14 @@ def grade(
 def same_output(stdout: str, expected: str) -> bool:
     """Compare line by line and word by word; a number with a decimal point may differ by 1e-6,
     relative or absolute."""
-    actual_lines = stdout.strip().splitlines()
-    expected_lines = expected.strip().splitlines()
-    if len(actual_lines) != len(expected_lines):
-        return False
-    return all(map(_same_line, actual_lines, expected_lines))
-
-
-def _same_line(line: str, expected: str) -> bool:
-    words = line.split()
-    expected_words = expected.split()
+    words = _words(stdout)
+    expected_words = _words(expected)
     return len(words) == len(expected_words) and all(map(_same_word, words, expected_words))
+
+
+def _words(text: str) -> list[str]:
+    """Return the words and line ends of a text."""
+    return " \0 ".join(text.strip().splitlines()).split()
 
 
 def _same_word(word: str, expected: str) -> bool:
