@@ -5,8 +5,6 @@ import gc
 import os
 import signal
 
-import pytest
-
 # as in a background job: the tests of Ctrl-C need it heard
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,13 +41,3 @@ def pytest_collectstart() -> None:
     from tests.support import composition
 
     composition.speed_up()
-
-
-@pytest.fixture(autouse=True)
-def _exports_are_not_loaded(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of most runs that tests make in this process: `tests/callbacks/test_exports.py` and runs in
-    processes of their own do."""
-    if "loads_exports" not in request.keywords:
-        monkeypatch.setattr("rlmods.policy.files.MAX_BYTES", -1)

@@ -21,7 +21,6 @@ from rlmods.callbacks.hooks import Metrics, Rows, as_learner
 from rlmods.callbacks.summary import model_card
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
-from rlmods.policy.files import export_problem
 from rlmods.run import atomic_write, dumps
 from rlmods.run.checkpoints import (
     CHECKPOINT_NAME,
@@ -233,7 +232,7 @@ class IterationCheckpoint(Checkpoint):
 
     def _export(self, trainer: Trainer, learner: Learner, final: Path) -> None:
         """Write the model as a Hugging Face directory, replaced as a whole; a collective. If it
-        cannot be written or loaded, warn and go on."""
+        cannot be written, warn and go on."""
         temporary = final.with_name(f".{final.name}.tmp")
         reason: str | None = None
         try:
@@ -241,9 +240,7 @@ class IterationCheckpoint(Checkpoint):
             if trainer.is_global_zero:
                 card = model_card(SavedRun(self.folder.parent), learner.iteration)
                 (temporary / "README.md").write_text(card)
-                reason = export_problem(temporary)
-                if reason is None:
-                    _replace(final, temporary)
+                _replace(final, temporary)
         except (OSError, SafetensorError, UserError) as error:
             reason = _format_error(error)
         reason = _first_error(reason)

@@ -19,7 +19,6 @@ from rlmods.callbacks.monitor import Monitor
 from rlmods.callbacks.progress import format_validation
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
 from rlmods.errors import UserError
-from rlmods.policy.files import export_problem
 from rlmods.run import atomic_write, dumps, wrap_write_errors
 from rlmods.run.directory import RunDir
 from rlmods.run.saved import SavedRun
@@ -71,8 +70,6 @@ class Summary(Callback):
         """Duration of the earlier processes of the run."""
         self.started = time.monotonic()
         self.last_validation = ""
-        self.export_problem: str | None = None
-        """Why the exported model cannot be used."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.monotonic()
@@ -147,8 +144,6 @@ class Summary(Callback):
                 learner.export(folder)
             except SafetensorError as error:
                 raise OSError(errno.EIO, " ".join(str(error).split())) from error
-        if trainer.is_global_zero:
-            self.export_problem = export_problem(folder)
 
     def _print(self, trainer: Trainer, learner: Learner, length: str) -> None:
         """Print the result in a line, and the warnings of the run."""
@@ -173,8 +168,6 @@ class Summary(Callback):
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, Monitor):
                 found += callback.fired.values()
-        if self.export_problem is not None:
-            found.append(self.export_problem)
         return found
 
     def _write(self, trainer: Trainer, learner: Learner, exit: str) -> None:

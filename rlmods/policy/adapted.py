@@ -23,6 +23,7 @@ from rlmods.policy.quantization import dequantized_state, without_quantization_c
 if TYPE_CHECKING:
     from peft import LoraConfig
     from peft.tuners.lora import LoraLayer
+    from transformers import PreTrainedModel
 
 
 X = TypeVar("X", bound=Tensor)
@@ -57,14 +58,17 @@ class AdaptedPolicy(Policy):
         """
         Args:
             policy: the base; its network is modified in place.
-            config: `peft.LoraConfig`.
 
         Raises:
             UserError: a target does not exist, shares its weight with another module, or is not a
             linear layer.
         """
+        from peft.tuners.lora.layer import ParamWrapper
+
         base_fingerprint = fingerprint(policy)
-        check_module_names(policy.model, config)
+        if not isinstance(config.target_modules, str):
+            check_module_names(policy.model, "targets", config.target_modules or ())
+        check_module_names(policy.model, "modules_to_save", config.modules_to_save or ())
         if config.modules_to_save and policy.model.dtype != torch.float32:
             dtype = str(policy.model.dtype).removeprefix("torch.")
             raise UserError(
@@ -89,15 +93,17 @@ class AdaptedPolicy(Policy):
         self.adapter = TRAINED
         self._reset_adapters()
         for name, layer in adapted_layers(self.model).items():
-            if TRAINED not in layer.lora_A or not is_linear(layer, TRAINED):
+            # peft also adapts tensors that stack several matrices, such as experts
+            is_linear = TRAINED in layer.lora_A and isinstance(layer.lora_A[TRAINED], nn.Linear)
+            if isinstance(layer, ParamWrapper) or not is_linear:
                 raise UserError(
                     f"adapter.targets: {name} is not a linear layer: type "
                     "'adapter.targets=[NAME,...]' with linear layers"
                 )
             if layer.lora_variant or any(layer.lora_bias.values()):
                 raise UserError(
-                    f"the adapter in {name} is not of the form W + B A (DoRA, a bias or "
-                    "similar), which is not supported"
+                    f"the adapter in {name} has more than W + B A (DoRA or a bias), which is not "
+                    "supported"
                 )
 
     def forward(self, *args: Any, **kwargs: Any) -> PolicyOutput:
@@ -184,8 +190,8 @@ class AdaptedPolicy(Policy):
         """
         loaded = _settings(self.config)
         requested = _settings(config)
-        if requested["targets"] == "all-linear" and not unadapted_linears(self.model):
-            loaded["targets"] = "all-linear"
+        if config.target_modules == "all-linear":  # the default: those of the loaded adapter
+            requested["targets"] = loaded["targets"]
         overrides = []
         for key, value in loaded.items():
             if value != requested[key]:
@@ -343,7 +349,7 @@ def require_peft(feature: str) -> None:
         raise UserError(f"{feature} needs peft: pip install 'rlmods[lora]'")
 
 
-def inject(model: Any, config: LoraConfig, name: str) -> None:
+def inject(model: PreTrainedModel, config: LoraConfig, name: str) -> None:
     """Add an adapter to the network, make it the active one and freeze everything else.
 
     Raises:
@@ -366,22 +372,14 @@ def inject(model: Any, config: LoraConfig, name: str) -> None:
             read(module.modules_to_save[name])  # own weights, which loading an adapter changes
 
 
-def adapted_layers(model: Any) -> dict[str, Any]:
+def adapted_layers(model: nn.Module) -> dict[str, LoraLayer]:
     """Return the LoRA layers by module name."""
     from peft.tuners.lora import LoraLayer
 
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
 
 
-def is_linear(layer: Any, adapter: str) -> bool:
-    """Return True if the adapter is on a linear layer, not on a tensor that stacks several
-    matrices, such as experts."""
-    from peft.tuners.lora.layer import ParamWrapper
-
-    return isinstance(layer.lora_A[adapter], nn.Linear) and not isinstance(layer, ParamWrapper)
-
-
-def adapter_modules(model: Any) -> list[Any]:
+def adapter_modules(model: nn.Module) -> list[Any]:
     """Return the modules that hold adapters, one of which is active."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper
@@ -394,7 +392,7 @@ def adapter_modules(model: Any) -> list[Any]:
 
 
 @contextmanager
-def active_adapter(model: Any, name: str) -> Iterator[None]:
+def active_adapter(model: nn.Module, name: str) -> Iterator[None]:
     """Select the adapter used by forward inside the block. peft's `set_adapter` would also change
     `requires_grad`, which sharding and the optimizer have read."""
     modules = adapter_modules(model)
@@ -408,7 +406,7 @@ def active_adapter(model: Any, name: str) -> Iterator[None]:
             module._active_adapter = active
 
 
-def unadapted_linears(model: Any) -> set[str]:
+def unadapted_linears(model: PreTrainedModel) -> set[str]:
     """Return the names of the linear layers without an adapter, except the output layer."""
     from transformers.pytorch_utils import Conv1D
 
@@ -422,21 +420,16 @@ def unadapted_linears(model: Any) -> set[str]:
     return linears
 
 
-def check_module_names(model: Any, config: LoraConfig) -> None:
-    """Check `target_modules` and `modules_to_save` of a `peft.LoraConfig`.
+def check_module_names(model: PreTrainedModel, setting: str, names: Iterable[str]) -> None:
+    """Check `adapter.targets` or `adapter.modules_to_save`.
 
     Raises:
         UserError: a name matches no module, or a module shares its weight with another one.
     """
-    targets = config.target_modules
-    if targets is not None and not isinstance(targets, str):
-        _check_names(model, "targets", targets)
-    _check_names(model, "modules_to_save", config.modules_to_save or ())
-
-
-def _check_names(model: Any, setting: str, names: Iterable[str]) -> None:
     modules = [name for name, _ in model.named_modules()]
-    shared = _sharing_modules(model)
+    users: dict[int, list[str]] = {}
+    for name, x in model.named_parameters(remove_duplicate=False):
+        users.setdefault(id(x), []).append(name.rpartition(".")[0])
     for name in names:
         matches = [x for x in modules if x == name or x.endswith(f".{name}")]
         if not matches:
@@ -445,21 +438,9 @@ def _check_names(model: Any, setting: str, names: Iterable[str]) -> None:
                 f"adapter.{setting}: the model has no {name}; its linear layers are "
                 f"{', '.join(known)}"
             )
-        for match in matches:
-            if match in shared:
+        for shared in users.values():
+            if len(shared) > 1 and not set(matches).isdisjoint(shared):
                 raise UserError(
-                    f"adapter.{setting}: {' and '.join(shared[match])} share one weight, which "
-                    f"cannot be adapted: remove {name}"
+                    f"adapter.{setting}: {' and '.join(shared)} share one weight, which cannot be "
+                    f"adapted: remove {name}"
                 )
-
-
-def _sharing_modules(model: Any) -> dict[str, list[str]]:
-    """Return, for each module that shares a parameter, the modules that do."""
-    users: dict[int, list[str]] = {}
-    for name, x in model.named_parameters(remove_duplicate=False):
-        users.setdefault(id(x), []).append(name.rpartition(".")[0])
-    shared = {}
-    for names in users.values():
-        if len(names) > 1:
-            shared.update(dict.fromkeys(names, names))
-    return shared

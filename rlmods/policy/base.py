@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.deferred import is_deferred
@@ -102,7 +103,13 @@ class Policy(TokenizerMixin, nn.Module):
     base_fingerprint: str | None = None
     """Fingerprint of the frozen weights under an adapter; None if every weight is trained."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        gradient_checkpointing: bool = False,
+    ) -> None:
         super().__init__()
         disable_cudnn_attention()
         self.model = model

@@ -9,14 +9,21 @@ from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from rlmods.distributed import deferred
 from rlmods.errors import UserError
 from rlmods.policy.adapted import ADAPTER_CONFIG, base_model_name, load_adapter
 from rlmods.policy.base import Policy
 from rlmods.policy.chat_template import eos_ids, set_template_kwargs
-from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain, is_classifier
+from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain
 from rlmods.policy.quantization import quantization_config
 from rlmods.policy.text import TokenizerMixin
 from rlmods.run.hub import check_hub
@@ -68,22 +75,126 @@ class HuggingFace:
                 "policy=hf needs a model: policy.name=HUB_NAME, policy.name=DIRECTORY or "
                 "policy.name=RUN"
             )
-        options = {} if self.revision is None else {"revision": self.revision}
         try:
-            policy = load(
-                exported(self.name),
-                dtype=self.dtype,
-                attention=self.attention,
-                checkpointing=self.gradient_checkpointing,
-                quantization=self.quantization,
-                chat_template_kwargs=self.chat_template_kwargs,
-                allow_pickle=self.allow_pickle,
-                **options,
-            )
+            return replace(self, name=str(exported(self.name))).load()
         except UserError as error:
             raise UserError(f"policy.name={self.name}: {error}") from error
+
+    def load(self) -> Policy:
+        """Load the policy from a hub name or directory, with an adapter if the directory holds
+        one. Inside `torch.device("meta")` weights are not read, and inside `defer_loading` they are
+        read later, unless they are converted or quantized while they are loaded.
+
+        Raises:
+            UserError: the model does not exist, is not a causal language model, lacks weights, or
+            does not support `attention`.
+        """
+        if self.dtype not in ("float32", "bfloat16", "float16"):
+            raise UserError(
+                f"policy.dtype={self.dtype}: type policy.dtype=float32 or policy.dtype=bfloat16"
+            )
+        folder = Path(str(self.name)).expanduser()
+        has_adapter = (folder / ADAPTER_CONFIG).is_file()
+        policy = self._with_adapter(folder) if has_adapter else self._base()
         policy.control_tokens_in_data = self.control_tokens_in_data
         return policy
+
+    def _with_adapter(self, folder: Path) -> Policy:
+        check_configs(folder)
+        base = replace(self, name=base_model_name(folder))
+        # some trainers save the tokenizer with the adapter
+        if not (folder / "tokenizer_config.json").is_file():
+            return load_adapter(folder, base._base())
+        policy = replace(base, chat_template_kwargs={})._base()
+        policy.tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
+        set_template_kwargs(policy.tokenizer, self.chat_template_kwargs)
+        policy.eos_ids = eos_ids(policy.model, policy.tokenizer)
+        return load_adapter(folder, policy)
+
+    def _base(self) -> Policy:
+        """Load tokenizer and network."""
+        name = str(self.name)
+        check_configs(name)
+        check_hub(name)
+        source = {"revision": self.revision, **NO_CODE} if self.revision else dict(NO_CODE)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name, **source)
+            config = AutoConfig.from_pretrained(name, **source)
+            if any(x.endswith("ForSequenceClassification") for x in config.architectures or ()):
+                raise UserError(
+                    f"{name!r} is a reward model, which cannot generate text; type a policy's run "
+                    "or model"
+                )
+            set_template_kwargs(tokenizer, self.chat_template_kwargs)
+            return self._network(config, tokenizer, source)
+        except (OSError, ValueError, ImportError) as error:
+            raise UserError(f"{name!r} {self._problem(error)}") from error
+
+    def _network(
+        self,
+        config: PreTrainedConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        source: Mapping[str, Any],
+    ) -> Policy:
+        name = str(self.name)
+        dtype = getattr(torch, self.dtype)
+        settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": self.attention}
+        problem = "policy.quantization is set"
+        if self.quantization is not None:
+            settings["quantization_config"] = quantization_config(self.quantization, dtype)
+        if torch.get_default_device().type == "meta":
+            policy = self._policy(AutoModelForCausalLM.from_config(config, **settings), tokenizer)
+            policy.in_files = self.quantization is None and not policy.is_mixture
+            return policy
+        if deferred.is_enabled() and self.quantization is None:
+            options = {} if self.revision is None else {"revision": self.revision}
+            try:
+                network = deferred.build(name, config, settings, options)
+                policy = self._policy(network, tokenizer)
+                if policy.is_mixture:
+                    raise deferred.CannotDeferError("it is a mixture of experts")
+                policy.in_files = True
+                return policy
+            except deferred.CannotDeferError as error:
+                problem = str(error)
+        if not self.allow_pickle:
+            settings |= NO_PICKLE
+        network, info = AutoModelForCausalLM.from_pretrained(
+            name, output_loading_info=True, **settings, **source
+        )
+        missing = sorted(info["missing_keys"])
+        if missing:
+            raise UserError(
+                f"{name!r} lacks weights ({', '.join(missing[:3])}), which would be random: type "
+                "another model"
+            )
+        if deferred.is_enabled():
+            rank_zero_warn(
+                f"{name!r}: every rank loads all weights into CPU memory before it keeps its shard "
+                f"({problem})"
+            )
+        return self._policy(network, tokenizer)
+
+    def _policy(self, network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Policy:
+        return Policy(network, tokenizer, gradient_checkpointing=self.gradient_checkpointing)
+
+    def _problem(self, error: Exception) -> str:
+        """Return why the model cannot be loaded, and what to type instead."""
+        reason = explain(error)
+        if not self.allow_pickle and "safetensors" in reason:
+            return "has no weights as safetensors: if you trust it, type policy.allow_pickle=true"
+        if self.attention is not None and "attention" in reason.lower():
+            why = reason.split(". ")[0]
+            return (
+                f"cannot run with policy.attention={self.attention} ({why}): type "
+                "policy.attention=eager"
+            )
+        if "couldn't connect" in reason.lower():
+            return (
+                "cannot be loaded: the Hugging Face Hub cannot be reached, and its cache on this "
+                "machine has no such model; connect, or type a directory or a run"
+            )
+        return f"cannot be loaded ({reason}); type a hub name, a directory or a run"
 
 
 def exported(source: str | Path) -> str | Path:
@@ -114,151 +225,31 @@ def exported(source: str | Path) -> str | Path:
     return run / "export"
 
 
-def load(
-    name: str | Path,
-    *,
-    dtype: str = "float32",
-    attention: str | None = None,
-    checkpointing: bool = False,
-    quantization: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    allow_pickle: bool = False,
-    **options: str,
+def load(name: str | Path, **settings: Any) -> Policy:
+    """Load a policy from a hub name or directory (`HuggingFace.load`, with its settings)."""
+    return HuggingFace(str(name), **settings).load()
+
+
+def load_one(
+    option: str, name: str | None, policy: Callable[[], Policy] | None, **settings: Any
 ) -> Policy:
-    """Load a `Policy` from a hub name or directory, with an adapter if the directory holds one.
-    Inside `torch.device("meta")` weights are not read, and inside `defer_loading` they are read
-    later, unless they are converted or quantized while they are loaded.
+    """Load the model of a configuration group's `option` (group=option), by its name or by an
+    option of the group `policy`.
 
     Raises:
-        UserError: the model does not exist, is not a causal language model, lacks weights, or does
-        not support `attention`.
+        UserError: no model or two are given, or it cannot be loaded.
     """
-    if dtype not in ("float32", "bfloat16", "float16"):
-        raise UserError(f"policy.dtype={dtype}: type policy.dtype=float32 or policy.dtype=bfloat16")
-    check_configs(name)
-    check_hub(name)
-    source = _Source(name, dtype, attention, checkpointing, quantization, allow_pickle, options)
-    folder = Path(name).expanduser()
-    if not (folder / ADAPTER_CONFIG).is_file():
-        return source.load(chat_template_kwargs)
-    # some trainers save the tokenizer with the adapter
-    has_tokenizer = (folder / "tokenizer_config.json").is_file()
-    base = replace(source, name=base_model_name(folder))
-    check_configs(base.name)
-    check_hub(base.name)
-    policy = base.load(None if has_tokenizer else chat_template_kwargs)
-    if has_tokenizer:
-        policy.tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
-        set_template_kwargs(policy.tokenizer, chat_template_kwargs or {})
-        policy.eos_ids = eos_ids(policy.model, policy.tokenizer)
-    return load_adapter(folder, policy)
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A model in the files of transformers, and the settings of its network."""
-
-    name: str | Path
-    dtype: str
-    attention: str | None
-    checkpointing: bool
-    quantization: str | None
-    allow_pickle: bool
-    options: Mapping[str, str]
-    """Further arguments of `from_pretrained`."""
-
-    def load(self, chat_template_kwargs: Mapping[str, Any] | None) -> Policy:
-        """Load tokenizer and network.
-
-        Raises:
-            UserError: as `rlmods.policy.hf.load`.
-        """
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(self.name, **NO_CODE, **self.options)
-            config = AutoConfig.from_pretrained(self.name, **NO_CODE, **self.options)
-            if is_classifier(config):
-                raise UserError(
-                    f"{str(self.name)!r} is a reward model, which cannot generate text; type a "
-                    "policy's run or model"
-                )
-            set_template_kwargs(tokenizer, chat_template_kwargs or {})
-            return self._network(config, tokenizer)
-        except (OSError, ValueError, ImportError) as error:
-            raise UserError(f"{str(self.name)!r} {self._problem(error)}") from error
-
-    def _network(self, config: Any, tokenizer: Any) -> Policy:
-        settings: dict[str, Any] = {
-            "dtype": getattr(torch, self.dtype),
-            "attn_implementation": self.attention,
-        }
-        quantized = dict(settings)
-        if self.quantization is not None:
-            quantized["quantization_config"] = quantization_config(
-                self.quantization, settings["dtype"]
-            )
-        if torch.get_default_device().type == "meta":
-            policy = self._policy(AutoModelForCausalLM.from_config(config, **quantized), tokenizer)
-            policy.in_files = self.quantization is None and not policy.is_mixture
-            return policy
-        problem = ""
-        if deferred.is_enabled():
-            try:
-                return self._deferred(config, tokenizer, settings)
-            except deferred.CannotDeferError as error:
-                problem = str(error)
-        if not self.allow_pickle:
-            quantized |= NO_PICKLE
-        network, info = AutoModelForCausalLM.from_pretrained(
-            self.name, output_loading_info=True, **quantized, **NO_CODE, **self.options
+    group = option.partition("=")[0]
+    if (name is None) == (policy is None):
+        raise UserError(
+            f"{option} needs one model: type {group}.name=HUB_NAME_OR_DIRECTORY_OR_RUN, or "
+            f"+policy@{group}.policy=OPTION"
         )
-        missing = sorted(info["missing_keys"])
-        if missing:
-            raise UserError(
-                f"{str(self.name)!r} lacks weights ({', '.join(missing[:3])}), which would be "
-                "random: type another model"
-            )
-        if problem:
-            rank_zero_warn(
-                f"{str(self.name)!r}: every rank loads all weights into CPU memory before it keeps "
-                f"its shard ({problem})"
-            )
-        return self._policy(network, tokenizer)
-
-    def _policy(self, network: Any, tokenizer: Any) -> Policy:
-        return Policy(network, tokenizer, gradient_checkpointing=self.checkpointing)
-
-    def _deferred(self, config: Any, tokenizer: Any, settings: Mapping[str, Any]) -> Policy:
-        """Return the policy without weights, which are read after it is sharded.
-
-        Raises:
-            CannotDeferError: its weights cannot be read by shards.
-        """
-        if self.quantization is not None:
-            raise deferred.CannotDeferError("policy.quantization is set")
-        network = deferred.build(str(self.name), config, settings, self.options)
-        policy = self._policy(network, tokenizer)
-        if policy.is_mixture:
-            raise deferred.CannotDeferError("it is a mixture of experts")
-        policy.in_files = True
-        return policy
-
-    def _problem(self, error: Exception) -> str:
-        """Return why the model cannot be loaded, and what to type instead."""
-        reason = explain(error)
-        if not self.allow_pickle and "safetensors" in reason:
-            return "has no weights as safetensors: if you trust it, type policy.allow_pickle=true"
-        if self.attention is not None and "attention" in reason.lower():
-            why = reason.split(". ")[0]
-            return (
-                f"cannot run with policy.attention={self.attention} ({why}): type "
-                "policy.attention=eager"
-            )
-        if "couldn't connect" in reason.lower():
-            return (
-                "cannot be loaded: the Hugging Face Hub cannot be reached, and its cache on this "
-                "machine has no such model; connect, or type a directory or a run"
-            )
-        return f"cannot be loaded ({reason}); type a hub name, a directory or a run"
+    try:
+        return load(exported(str(name)), **settings) if policy is None else policy()
+    except UserError as error:
+        setting = f"name={name}" if policy is None else "policy"
+        raise UserError(f"{group}.{setting}: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,19 +275,8 @@ class FrozenModel:
             UserError: no model or two are given, it cannot be loaded, or its vocabulary is not the
             student's.
         """
-        if (self.name is None) == (self.policy is None):
-            raise UserError(
-                f"{group}={type(self).__name__.lower()} needs one model: type "
-                f"{group}.name=HUB_NAME_OR_DIRECTORY_OR_RUN, or +policy@{group}.policy=OPTION"
-            )
-        try:
-            if self.policy is None:
-                network = load(exported(str(self.name)), dtype=self.dtype)
-            else:
-                network = self.policy()
-        except UserError as error:
-            setting = f"name={self.name}" if self.policy is None else "policy"
-            raise UserError(f"{group}.{setting}: {error}") from error
+        option = f"{group}={type(self).__name__.lower()}"
+        network = load_one(option, self.name, self.policy, dtype=self.dtype)
         check_vocabulary(network, student, group)
         return network.merged().requires_grad_(False).eval()
 

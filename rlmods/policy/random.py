@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
-from rlmods.policy.hf import exported, load
+from rlmods.policy.hf import load_one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +38,8 @@ class Random:
 
     def __call__(self) -> Policy:
         """Initialise the policy, from the global generator."""
-        if (self.name is None) == (self.policy is None):
-            raise UserError(
-                "policy=random needs one model: type "
-                "policy.name=HUB_NAME_OR_DIRECTORY_OR_RUN, or +policy@policy.policy=OPTION"
-            )
         with torch.device("meta"):
-            model = load(exported(str(self.name))) if self.policy is None else self.policy()
+            model = load_one("policy=random", self.name, self.policy)
         try:
             network = AutoModelForCausalLM.from_config(
                 self.resize(model.model.config), dtype=torch.float32

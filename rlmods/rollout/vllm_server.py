@@ -29,11 +29,11 @@ from rlmods.rollout.external import (
     Completion,
     Request,
     Versions,
-    WeightFolder,
     check_temperature,
     extend,
     full_weights,
     shared,
+    weight_folder,
 )
 
 
@@ -289,7 +289,7 @@ class Servers:
         if is_first_rank():
             size = sum(x.nbytes for x in policy.parameters())
             try:
-                folder = WeightFolder.create(self.folder, size)
+                folder = weight_folder(self.folder, size)
             except OSError as error:
                 problem = (
                     f"{error.filename} cannot be written ({error.strerror}): type "
@@ -298,26 +298,26 @@ class Servers:
         for i, part in enumerate(_parts(policy)):
             if folder is not None and not problem:
                 try:
-                    save_file(part, folder.path / f"model-{i:05d}.safetensors")
+                    save_file(part, Path(folder.name) / f"model-{i:05d}.safetensors")
                 except (OSError, SafetensorError) as error:
                     reason = " ".join(str(error).split())[:160]
                     problem = (
-                        f"{folder.path} cannot be written ({reason}): type rollout.folder=FOLDER "
+                        f"{folder.name} cannot be written ({reason}): type rollout.folder=FOLDER "
                         "with room for the weights"
                     )
         try:
             if problem or folder is None:
                 return dict.fromkeys(urls, problem) if problem else {}
             with ThreadPoolExecutor(len(urls)) as threads:
-                found = list(threads.map(partial(self._load, folder.path), urls))
+                found = list(threads.map(partial(self._load, folder.name), urls))
             return {url: text for url, text in zip(urls, found, strict=True) if text}
         finally:
             if folder is not None:
-                folder.remove()
+                folder.cleanup()
 
-    def _load(self, folder: Path, url: str) -> str:
+    def _load(self, folder: str, url: str) -> str:
         """Make a server load the weights in a folder. Returns the problem, or ""."""
-        weights = {"weights_path": str(folder)}
+        weights = {"weights_path": folder}
         calls: dict[str, dict[str, object]] = {
             "/collective_rpc": {"method": "reload_weights", "kwargs": weights},
             "/reset_prefix_cache": {},

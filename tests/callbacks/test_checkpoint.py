@@ -322,6 +322,8 @@ class TestExport:
             float((tmp_path / "checkpoints/iteration_000005_export/weight").read_text())
             == trained.weight.item()
         )
+        card = tmp_path / "checkpoints/iteration_000005_export/README.md"
+        assert "for 5 iterations" in card.read_text()
 
     @pytest.mark.parametrize("export", ["best", "all"])
     def test_of_the_best(self, tmp_path: Path, export: str) -> None:

@@ -399,7 +399,7 @@ class TestLoad:
 
     def test_a_language_model(self) -> None:
         policy().export(Path("lm"))
-        assert "no reward model at 'lm': it holds LlamaForCausalLM" in self.error_message("lm")
+        assert "no reward model at 'lm': it holds ['LlamaForCausalLM']" in self.error_message("lm")
 
     def test_a_language_model_with_the_architecture_of_a_reward_model(self, saved: Path) -> None:
         assert "lacks weights (score.weight)" in self.error_message(

@@ -17,9 +17,10 @@ from rlmods.branching import Entropy
 from rlmods.policy import Policy
 from rlmods.rollout import Local, MultiTurn, cache
 from rlmods.rollout.base import Context
-from rlmods.rollout.cache import GrowingLayer, Past, new_cache, shared_levels
+from rlmods.rollout.cache import GrowingLayer, new_cache, shared_levels
 from rlmods.rollout.decode import Decoded, decode
 from rlmods.rollout.local import sampler_gap
+from rlmods.rollout.pasts import Past, restore
 from rlmods.types import Response
 from tests.rollout.models import TinyPolicy, gpt2, llama, mistral, sample
 from tests.support.environments import Chat, Echo, forgetful
@@ -311,7 +312,7 @@ class TestCost:
     def test_padding_is_finite(self) -> None:
         """Attention multiplies it by 0."""
         layer = GrowingLayer(9)
-        layer.restore([(torch.ones(1, 3, 2), torch.ones(1, 3, 2)), None], [3, 0])
+        restore(layer, [(torch.ones(1, 3, 2), torch.ones(1, 3, 2)), None], [3, 0])
         assert layer.keys.shape == (2, 1, 3, 2)
         assert not layer.keys[1].any()
         assert torch.isfinite(layer.buffers[0]).all()

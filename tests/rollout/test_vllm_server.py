@@ -19,7 +19,7 @@ from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.rollout import VLLMServer, external
 from rlmods.rollout import vllm_server as servers_module
-from rlmods.rollout.base import EncodedPrompt, whole
+from rlmods.rollout.base import Context, EncodedPrompt
 from rlmods.rollout.external import sampling_settings
 from rlmods.types import Prompt, Response
 from tests.rollout.stand_in import Change, StandIn, choice, servers
@@ -125,10 +125,11 @@ class TestRequests:
     def test_seeds_are_numbers_of_63_bits(self, policy: Policy) -> None:
         """Those of all continuations: vLLM adds their index."""
         engine = VLLMServer(urls=["http://localhost:1"])
-        contexts = whole(
-            [EncodedPrompt(prompt, [3], i, 4) for prompt in PROMPTS for i in range(20)], 1 << 10
-        )
-        seeds = [sampling_settings(engine, policy, context, 0)["seed"] for context in contexts]
+        seeds = []
+        for prompt in PROMPTS:
+            for i in range(20):
+                context = Context(EncodedPrompt(prompt, [3], i, 4), [3], range(1 << 10), 4)
+                seeds.append(sampling_settings(engine, policy, context, 0)["seed"])
         assert 1 << 60 < max(seeds) + (1 << 10) < 1 << 63
 
     def test_a_failed_request_is_repeated(self, policy: Policy) -> None:
