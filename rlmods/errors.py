@@ -42,10 +42,11 @@ def suggest(name: str, known: Iterable[object]) -> str:
 
 
 def check_bounds(part: object, group: str, rules: Mapping[str, tuple[bool, str]]) -> None:
-    """Check the fields of a configuration group's part. A rule is, by field: whether the value is
-    valid, and the valid values in words.
+    """Check the fields of a configuration group's part, or with the group "" the settings of a
+    command. A rule is, by field: whether the value is valid, and the valid values in words.
 
     Raises: ValueError("group.field=value: must be WORDS") for the first field that is not valid."""
     for name, (valid, words) in rules.items():
         if not valid:
-            raise ValueError(f"{group}.{name}={getattr(part, name)}: must be {words}")
+            key = f"{group}.{name}" if group else name
+            raise ValueError(f"{key}={getattr(part, name)}: must be {words}")

@@ -20,6 +20,7 @@ from lightning import LightningModule
 from omegaconf import OmegaConf
 
 from rlmods.algo import Learner, PolicyGradient
+from rlmods.cli.__main__ import commands
 from rlmods.config.recipe import recipe
 from rlmods.config.schema import SETTINGS, defaults
 from tests.support.saved_runs import write_run
@@ -317,8 +318,7 @@ LIGHT = (
     "report {runs} --text",
     "watch {runs} --once",
     "plugin list",
-    "train --help",
-    *(f"{name} --help" for name in ("compare", "diff", "show", "report", "watch", "plugin")),
+    *(f"{name} --help" for name in commands()),
 )
 """Commands that start in a second."""
 

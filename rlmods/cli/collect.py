@@ -6,29 +6,32 @@ with its rollout and batch.samples unless overrides change them), a directory of
 model, or a hub name. Without it, the policy is that of policy=OPTION.
 
     out=candidates.jsonl    output file; rows that it already has are not sampled again, so the same
-    command continues after an interruption num_prompts=null        use only the first num_prompts
-    training prompts; null: all batch.samples=8         responses per prompt; see also
-    rollout.temperature, top_p, top_k, stop, max_tokens min_candidates=2        prompts with fewer
-    distinct candidates go to <out>.dropped.jsonl instead near=1.0                drop a candidate
-    with at least this similarity to an earlier one. 1: only if equal up to case and white space;
-                            below 1: also by the Jaccard index of pairs of adjacent words and
-                            punctuation marks. Responses that differ in one number are similar, so
-                            keep 1 if a single number matters
+                            command continues after an interruption
+    num_prompts=null        use only the first num_prompts training prompts; null: all
+    batch.samples=8         responses per prompt; see also rollout.temperature, top_p, top_k, stop,
+                            max_tokens
+    min_candidates=2        prompts with fewer distinct candidates go to <out>.dropped.jsonl instead
+
+Of responses that are equal up to case and white space, the first is kept.
 
 A row is a JSON object: `id`, `prompt` (text or messages), `answer`, `source` (of a prompt that has
 one), `meta`, `candidates` (each with `text`, `tokens`, `num_tokens`, `logprob` under the sampling
-distribution, and `finish`), `dropped` (number of `empty`, `duplicate` and `near_duplicate`
-responses), and the provenance of the row: `model`, `weights`, `data`, `sampling`. Prints one JSON
-object that summarises all rows of `out`."""
+distribution, and `finish`), `dropped` (number of `empty` and `duplicate` responses), and the
+provenance of the row: `model`, `weights`, `data`, `sampling`. Prints one JSON object that
+summarises all rows of `out`."""
 
 from __future__ import annotations
 
-import re
 import sys
+
+from rlmods.cli.usage import print_usage
+
+if __name__ == "__main__":
+    print_usage(sys.argv[1:], __doc__)
+
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +47,16 @@ from rlmods.cli.command import (
     find_policy,
     progress,
     take_settings,
+    usable_prompts,
 )
 from rlmods.config.instantiate import instantiate, parse_settings
-from rlmods.config.lengths import max_prompt_tokens, short_prompts
+from rlmods.distributed.trainer import device_type
 from rlmods.environment import SingleTurn
-from rlmods.errors import UserError
+from rlmods.errors import UserError, check_bounds
 from rlmods.policy import Policy
 from rlmods.policy.files import fingerprint
 from rlmods.policy.hf import load
-from rlmods.protocols import ChecksPolicy, ReportsTokens
+from rlmods.protocols import ReportsTokens
 from rlmods.run import dumps
 from rlmods.run.secrets import saved_form
 from rlmods.training.collate import generate
@@ -60,7 +64,7 @@ from rlmods.types import Prompt, Response
 
 RUN_KEYS = ("data", "rollout", "environment", "batch", "seed")
 """Groups and settings taken from the run's configuration unless they are overridden."""
-REASONS = ("empty", "duplicate", "near_duplicate")
+REASONS = ("empty", "duplicate")
 """Reasons to drop a response."""
 
 
@@ -71,23 +75,13 @@ class CollectSettings:
     out: str = "candidates.jsonl"
     num_prompts: int | None = None
     min_candidates: int = 2
-    near: float = 1.0
 
     def __post_init__(self) -> None:
         rules = {
-            "num_prompts": (
-                self.num_prompts is None or _is_count(self.num_prompts),
-                "null or a whole number of at least 1",
-            ),
-            "min_candidates": (_is_count(self.min_candidates), "a whole number of at least 1"),
-            "near": (
-                isinstance(self.near, int | float) and 0 < self.near <= 1,
-                "above 0 and at most 1",
-            ),
+            "num_prompts": (self.num_prompts is None or self.num_prompts >= 1, "at least 1"),
+            "min_candidates": (self.min_candidates >= 1, "at least 1"),
         }
-        for name, (valid, expected) in rules.items():
-            if not valid:
-                raise UserError(f"{name}={getattr(self, name)}: must be {expected}")
+        check_bounds(self, "", rules)
 
 
 def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
@@ -105,14 +99,15 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
         raise UserError("candidates are responses of a single turn: type environment=single_turn")
     _check_samples(batch.samples, settings.min_candidates, getattr(rollout, "temperature", 1.0))
     prompts = list(instantiate(config.data, "data")().train)
-    policy = _policy(model, config)
-    if isinstance(rollout, ChecksPolicy):
-        rollout.check_policy(policy)
-    kept = short_prompts(policy, prompts, max_prompt_tokens(config, "data"))
-    policy.warn_of_control_tokens((), kept)
+    torch.manual_seed(config.seed)  # for a policy whose weights are initialised at random
+    policy: Policy = instantiate(config.policy, "policy")() if model is None else load(model)
+    policy = policy.to(device_type("auto"))
+    kept = usable_prompts(policy, rollout, prompts, config)
     provenance = _provenance(model, config, policy, batch.samples, settings)
     output = Output(Path(settings.out).expanduser(), provenance)
-    remaining = _remaining(kept[: settings.num_prompts], output)
+    by_id = {prompt.id: prompt for prompt in kept[: settings.num_prompts]}
+    missing = output.missing({key: _prompt_row(prompt) for key, prompt in by_id.items()})
+    remaining = [by_id[key] for key in missing]
     rollout.sync(policy, iteration=0)
     with progress("sampling", batch.samples * len(remaining)) as update:
         for start in range(0, len(remaining), batch.prompts):
@@ -122,8 +117,14 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
                 rollout.on_tokens = lambda done, *_, before=num_done: update(before + done)
             responses = generate(rollout, chunk, samples=batch.samples, iteration=0)
             for i, prompt in enumerate(chunk):
-                sampled = responses[i * batch.samples : (i + 1) * batch.samples]
-                _write(output, prompt, sampled, settings)
+                candidates, dropped = deduplicate(
+                    responses[i * batch.samples : (i + 1) * batch.samples]
+                )
+                row = _prompt_row(prompt) | {
+                    "candidates": [_candidate(response) for response in candidates],
+                    "dropped": {reason: dropped[reason] for reason in REASONS},
+                }
+                output.add(row, keep=len(candidates) >= settings.min_candidates)
             update(num_done + len(responses))
     summary = _summary(output)
     if len(kept) < len(prompts):
@@ -131,58 +132,20 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     return summary
 
 
-def _write(
-    output: Output, prompt: Prompt, responses: Sequence[Response], settings: CollectSettings
-) -> None:
-    """Write the row of a prompt."""
-    candidates, dropped = deduplicate(responses, settings.near)
-    row = _prompt_row(prompt) | {
-        "candidates": [_candidate(response) for response in candidates],
-        "dropped": {reason: dropped[reason] for reason in REASONS},
-    }
-    output.add(row, keep=len(candidates) >= settings.min_candidates)
-
-
-def deduplicate(responses: Sequence[Response], near: float) -> tuple[list[Response], Counter[str]]:
-    """Return the responses that are neither empty nor similar to an earlier one, and the number of
-    the others by `REASONS`."""
-    kept: list[Response] = []
+def deduplicate(responses: Sequence[Response]) -> tuple[list[Response], Counter[str]]:
+    """Return the responses that are neither empty nor equal to an earlier one up to case and white
+    space, and the number of the others by `REASONS`."""
+    kept: dict[str, Response] = {}
     dropped: Counter[str] = Counter()
     for response in responses:
-        text = response.text
-        others = [other.text for other in kept]
-        if not text.strip():
+        text = " ".join(response.text.casefold().split())
+        if not text:
             dropped["empty"] += 1
-        elif text in others:
+        elif text in kept:
             dropped["duplicate"] += 1
-        elif any(
-            _normalize(text) == _normalize(other) or similarity(text, other) >= near < 1
-            for other in others
-        ):
-            dropped["near_duplicate"] += 1
         else:
-            kept.append(response)
-    return kept, dropped
-
-
-def similarity(first: str, second: str) -> float:
-    """Return |P & Q| / |P | Q|, the Jaccard index of the pairs of adjacent words and punctuation
-    marks of two texts, with start and end.
-
-    Ignores case. 1 for equal texts, 0 for texts that share no pair; symmetric; sensitive to word
-    order, unlike an index of single words."""
-    p = _pairs_of_words(first)
-    q = _pairs_of_words(second)
-    return len(p & q) / len(p | q)
-
-
-def _pairs_of_words(text: str) -> set[tuple[str, str]]:
-    words = re.findall(r"\w+|[^\w\s]", text.casefold())
-    return set(pairwise(["", *words, ""]))
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            kept[text] = response
+    return list(kept.values()), dropped
 
 
 def _check_samples(samples: int, min_candidates: int, temperature: float) -> None:
@@ -195,12 +158,6 @@ def _check_samples(samples: int, min_candidates: int, temperature: float) -> Non
         raise UserError(
             "rollout.temperature=0 samples the same response every time: type rollout.temperature=1"
         )
-
-
-def _policy(model: str | Path | None, config: DictConfig) -> Policy:
-    torch.manual_seed(config.seed)  # for a policy whose weights are initialised at random
-    policy: Policy = instantiate(config.policy, "policy")() if model is None else load(model)
-    return policy.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _provenance(
@@ -216,7 +173,6 @@ def _provenance(
     sampling = saved["rollout"] | {
         "samples": samples,
         "min_candidates": settings.min_candidates,
-        "near": settings.near,
     }
     sampling.pop("batch_size", None)  # changes the speed only
     name = dumps(saved["policy"])
@@ -224,22 +180,6 @@ def _provenance(
         name = str(Path(model).resolve() if Path(model).exists() else model)
     weights = fingerprint(policy)
     return {"model": name, "weights": weights, "data": saved["data"], "sampling": sampling}
-
-
-def _remaining(prompts: Sequence[Prompt], output: Output) -> list[Prompt]:
-    """Return the prompts without a row. Raises: UserError if the prompt of an existing row has
-    changed."""
-    done = output.rows
-    for prompt in prompts:
-        now = _prompt_row(prompt)
-        del now["meta"]
-        row = done.get(prompt.id)
-        if row is not None and dumps({key: row.get(key) for key in now}) != dumps(now):
-            raise UserError(
-                f"{output.path}: prompt {prompt.id} has changed since its row was written: "
-                "type another out=FILE"
-            )
-    return [prompt for prompt in prompts if prompt.id not in done]
 
 
 def _prompt_row(prompt: Prompt) -> dict[str, Any]:
@@ -256,10 +196,6 @@ def _candidate(response: Response) -> dict[str, Any]:
         "num_tokens": len(response.tokens),
         "finish": response.finish,
     }
-
-
-def _normalize(text: str) -> str:
-    return " ".join(text.casefold().split())
 
 
 def _summary(output: Output) -> dict[str, Any]:

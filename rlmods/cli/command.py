@@ -21,19 +21,25 @@ from rich import progress as bars
 from rich.console import Console
 
 from rlmods.cli.console import plain_errors, silence_libraries
+from rlmods.cli.usage import print_usage
 from rlmods.config import compose, plugins
 from rlmods.config import schema as schema  # registers settings with Hydra
+from rlmods.config.instantiate import parse_settings
+from rlmods.config.lengths import short_prompts
 from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
 from rlmods.config.received import read_received
 from rlmods.config.rules import GRADING_RULES, RULES
 from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError
+from rlmods.policy import Policy
 from rlmods.policy.hf import exported
+from rlmods.protocols import ChecksPolicy
 from rlmods.run import dumps, name
 from rlmods.run import secrets as secrets  # registers ${oc.env:NAME}
 from rlmods.run.files import JsonlWriter, read_rows
 from rlmods.run.settings import Override, leaves
+from rlmods.types import Prompt
 
 S = TypeVar("S")
 TRUST = "--trust"
@@ -51,13 +57,9 @@ def command(
     interrupt_message: str = "interrupted",
 ) -> None:
     """Run `action` and print its result on stdout: text as it is (nothing if it is empty),
-    dictionaries as JSON.
-
-    Prints `usage` for `--help` or without arguments. A user's mistake or Ctrl-C prints one line and
-    exits with a nonzero status."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage)
-        sys.exit(0 if arguments else 2)
+    dictionaries as JSON. A user's mistake or Ctrl-C prints one line and exits with a nonzero
+    status."""
+    print_usage(arguments, usage)
     try:
         with plain_errors():
             silence_libraries()
@@ -143,7 +145,23 @@ def take_settings(config: DictConfig, kind: type[S]) -> S:
     """Return the settings of a command from the configuration composed with them (`configuration`),
     and remove them there."""
     with open_dict(config):
-        return kind(**{f.name: config.pop(f.name) for f in fields(kind)})  # type: ignore[arg-type]
+        values = {field.name: config.pop(field.name) for field in fields(kind)}  # type: ignore[arg-type]
+    return parse_settings(OmegaConf.create(values), "", kind)
+
+
+def usable_prompts(
+    policy: Policy, rollout: Any, prompts: Sequence[Prompt], config: DictConfig
+) -> list[Prompt]:
+    """Return the prompts with at most `data.max_prompt_tokens` tokens.
+
+    Raises:
+        UserError: the rollout cannot sample from the policy, or all prompts are too long.
+    """
+    if isinstance(rollout, ChecksPolicy):
+        rollout.check_policy(policy)
+    kept = short_prompts(policy, prompts, config.data.get("max_prompt_tokens"))
+    policy.warn_of_control_tokens((), kept)
+    return kept
 
 
 def compose_run(
@@ -203,21 +221,18 @@ class Output:
         self._writers = {True: JsonlWriter(path), False: JsonlWriter(dropped_path(path))}
         self.kept = _read_by_id(path)
         self.dropped = _read_by_id(dropped_path(path))
-        for row in (*self.kept.values(), *self.dropped.values()):
+        for row in self.rows.values():
             self._check_provenance(row)
             break
 
     def _check_provenance(self, row: Mapping[str, Any]) -> None:
         before = dict(leaves({key: row.get(key) for key in self.provenance}))
         now = dict(leaves(self.provenance))
-        changes = [
-            f"{key}={before.get(key)} (now {now.get(key)})"
-            for key in sorted({*before, *now})
-            if before.get(key) != now.get(key)
-        ]
-        if changes:
+        changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+        if changed:
+            changes = [f"{key}={before.get(key)} (now {now.get(key)})" for key in changed[:6]]
             raise UserError(
-                f"{self.path} was written with {', '.join(changes[:6])}: type the old settings, or "
+                f"{self.path} was written with {', '.join(changes)}: type the old settings, or "
                 "another out=FILE"
             )
 
@@ -225,6 +240,21 @@ class Output:
     def rows(self) -> dict[str, dict[str, Any]]:
         """Kept and dropped rows by id."""
         return self.dropped | self.kept
+
+    def missing(self, inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Return the ids of the inputs that have no row yet. A row repeats its input.
+
+        Raises:
+            UserError: an input has changed since its row was written.
+        """
+        done = self.rows
+        for key, given in inputs.items():
+            if key in done and dumps({name: done[key].get(name) for name in given}) != dumps(given):
+                raise UserError(
+                    f"{self.path}: the input of row {key} has changed since it was written: type "
+                    "another out=FILE"
+                )
+        return [key for key in inputs if key not in done]
 
     def add(self, row: dict[str, Any], *, keep: bool) -> None:
         """Write a row to the file of kept or of dropped rows."""

@@ -7,35 +7,41 @@ object. Validation during training uses the same code. `interval_95` has the bou
 intervals over prompts, for values that differ between prompts.
 
     validation.samples=8    also sample 8 responses to each prompt, for `val/mean@8`, `val/pass@8`
-    and `val/maj@8` reference=null          a run, directory or hub name: `val/kl_ref` is the KL
-    divergence of the evaluated policy from it,
-                            estimated from sampled responses in nats per token: it can be below 0 if
-                            the two are close, and validation.samples=8 makes it more precise
+                            and `val/maj@8`
+    reference=null          a run, directory or hub name: `val/kl_ref` is the KL divergence of the
+                            evaluated policy from it, estimated from sampled responses in nats per
+                            token: it can be below 0 if the two are close, and validation.samples=8
+                            makes it more precise
 """
 
 from __future__ import annotations
 
-import json
-import math
 import sys
+
+from rlmods.cli.usage import print_usage
+
+if __name__ == "__main__":
+    print_usage(sys.argv[1:], __doc__)
+
+import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from rlmods.cli.command import command, configuration, find_policy
+from rlmods.cli.command import command, configuration, find_policy, usable_prompts
 from rlmods.config.instantiate import instantiate
-from rlmods.config.lengths import max_prompt_tokens, short_prompts, without_long_prompts
+from rlmods.config.lengths import without_long_prompts
 from rlmods.config.validation import read_validation
+from rlmods.distributed.trainer import device_type
 from rlmods.errors import UserError
 from rlmods.lab.statistics import bootstrap_interval
 from rlmods.ops import pack
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
-from rlmods.protocols import ChecksPolicy
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.reward import Neural
 from rlmods.rollout.turns import find_prompt_without_episode, over_turns
@@ -56,7 +62,7 @@ class SingleProcess:
     world_size = 1
 
     def __init__(self) -> None:
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = torch.device(device_type("auto"))
 
 
 def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
@@ -79,7 +85,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
         pairs = splits.val[: config.validation.max_prompts]
         return {"model": source} | pair_accuracy(model, pairs, token_budget)
     if saved is not None:
-        _use_trained_reward_models(config, saved, Path(model), overrides)
+        _use_trained_reward_models(config, Path(model), overrides)
     reward = instantiate(config.reward, "reward")
     environment = instantiate(config.environment, "environment")
     rollout = over_turns(instantiate(config.rollout, "rollout"), environment)
@@ -90,17 +96,12 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
         raise UserError(f"environment: no episode begins with {problem}")
     process = SingleProcess()
     policy = load(model).to(process.device)
-    if isinstance(rollout, ChecksPolicy):
-        rollout.check_policy(policy)
-    reference = None
-    if reference_name != "null":
-        reference = _load_reference(reference_name).to(process.device)
-    kept = short_prompts(policy, splits.val, max_prompt_tokens(config, "data"))
-    policy.warn_of_control_tokens((), kept)
+    kept = usable_prompts(policy, rollout, splits.val, config)
     validation = without_long_prompts(validation, policy, config.validation)
     metrics, rows = validation(policy, rollout, reward, kept, process)
     prompts = kept[: validation.max_prompts]
-    if reference is not None:
+    if reference_name != "null":
+        reference = load(exported(reference_name)).to(process.device)
         sampler = validation.sampler(rollout)
         samples = max(1, validation.samples)
         metrics["val/kl_ref"] = kl_from(reference, policy, sampler, prompts, samples, token_budget)
@@ -124,13 +125,7 @@ def _intervals(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
 def is_reward_model(model: str | Path) -> bool:
     """Return whether a directory holds a reward model; False for a hub name."""
     path = Path(model).expanduser() / "config.json"
-    if not path.is_file():
-        return False
-    try:
-        architectures = json.loads(path.read_text())["architectures"]
-        return any(str(name).endswith("ForSequenceClassification") for name in architectures)
-    except (ValueError, TypeError, KeyError, RecursionError):  # loading it has the message
-        return False
+    return path.is_file() and 'ForSequenceClassification"' in path.read_text()
 
 
 def pair_accuracy(
@@ -168,10 +163,9 @@ def _correct_pairs(reward: Neural, prompt: Prompt) -> list[float]:
     if len(texts) < 2:
         return []
     finished = prompt.meta.get("finished") or [True] * len(texts)
-    responses = [
-        Response(prompt, text=text, finish="stop" if is_finished else "length")
-        for text, is_finished in zip(texts, finished, strict=True)
-    ]
+    responses = []
+    for text, is_finished in zip(texts, finished, strict=True):
+        responses.append(Response(prompt, text=text, finish="stop" if is_finished else "length"))
     scores = torch.tensor([math.nan if score is None else score for score in reward(responses)])
     present = ~scores.isnan()[None]
     better = is_better(torch.tensor(prompt.meta.get("ranks", ()))[None], present)
@@ -180,39 +174,19 @@ def _correct_pairs(reward: Neural, prompt: Prompt) -> list[float]:
     return pairs
 
 
-def _use_trained_reward_models(
-    config: DictConfig, saved: Path, export: Path, overrides: Sequence[str]
-) -> None:
+def _use_trained_reward_models(config: DictConfig, export: Path, overrides: Sequence[str]) -> None:
     """Set the reward models of the run's terms with a nonzero weight to those that the run has
-    trained further, in place. A model that the overrides set stays as it is, by itself or with the
-    term or the reward that it belongs to."""
+    trained further, in place. A reward that is typed stays as it is."""
     trained = sorted(map(str, export.glob("reward_model*")), key=lambda x: (len(x), x))
-    typed = {Override.parse(override).key for override in overrides}
-    if not trained or "reward" in typed:
+    if not trained or any(Override.parse(text).top == "reward" for text in overrides):
         return
-    terms: Any = OmegaConf.select(OmegaConf.load(saved), "reward.terms") or {}
-    for name, term in terms.items():
-        reward: Any = term.get("reward") or {}
-        if reward.get("_target_") != "rlmods.reward.Neural" or not term.get("weight", 1.0):
-            continue
-        is_single = isinstance(reward.model, str)
-        count = 1 if is_single else len(reward.model or ())
-        models = trained[:count]
-        trained = trained[count:]
-        if len(models) < count:
-            raise UserError(
-                f"{export}: fewer reward models than in the reward of the run: type reward=OPTION"
-            )
-        key = f"reward.terms.{name}.reward.model"
-        if not any(f"{key}.".startswith(f"{other}.") for other in typed):
-            config.reward.terms[name].reward.model = models[0] if is_single else models
-
-
-def _load_reference(source: str) -> Policy:
-    try:
-        return load(exported(source))
-    except UserError as error:
-        raise UserError(f"reference={source}: {error}") from error
+    for term in config.reward.get("terms", {}).values():
+        reward = term.reward
+        if reward._target_ == "rlmods.reward.Neural" and term.get("weight", 1.0):
+            is_single = isinstance(reward.model, str)
+            count = 1 if is_single else len(reward.model)
+            reward.model = trained[0] if is_single else trained[:count]
+            trained = trained[count:]
 
 
 @torch.no_grad()

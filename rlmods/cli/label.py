@@ -4,12 +4,12 @@ FILE is the output of `python -m rlmods.collect`. All pairs of a row's candidate
 the candidates ranked by their wins.
 
     judge=rule              rule, neural or llm, with its settings: judge.model=RUN,
-    judge.url=http://HOST/v1 out=labelled.jsonl      output file; rows that it already has are not
-    judged again, so the same command continues after an interruption.
-                            The replies of an LLM judge are saved in <out>.judge.jsonl as they
-                            arrive, or in the file judge.cache
+                            judge.url=http://HOST/v1
+    out=labelled.jsonl      output file; rows that it already has are not judged again, so the same
+                            command continues after an interruption. The replies of an LLM judge are
+                            saved in <out>.judge.jsonl as they arrive, or in the file judge.cache
     keep_ties=true          false: rows in which no candidate is preferred to another go to
-    <out>.dropped.jsonl instead
+                            <out>.dropped.jsonl instead
 
 A row is the row of FILE with `ranks` (one per candidate: 0 is the best, equal ranks are a tie, null
 without a verdict), `verdicts` (one per pair, in the order 0-1, 0-2, ..., 1-2: 1.0 if the first is
@@ -28,6 +28,12 @@ verdict of both, dropped rows included."""
 from __future__ import annotations
 
 import sys
+
+from rlmods.cli.usage import print_usage
+
+if __name__ == "__main__":
+    print_usage(sys.argv[1:], __doc__)
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -80,10 +86,6 @@ class LabelSettings:
     out: str = "labelled.jsonl"
     keep_ties: bool = True
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.keep_ties, bool):
-            raise UserError(f"keep_ties={self.keep_ties}: must be true or false")
-
 
 def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     """Write the missing rows of `out` and return the summary to print.
@@ -94,13 +96,15 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     config = configuration(overrides, settings=LabelSettings)
     settings = take_settings(config, LabelSettings)
     path = Path(settings.out).expanduser()
-    rows = _candidates(Path(source).expanduser())
+    rows = _read_candidates(Path(source).expanduser())
     if path.resolve() == Path(source).expanduser().resolve():
         raise UserError(f"out={settings.out} is the input file: type another out=FILE")
     if "cache" in config.judge and config.judge.cache is None:
         config.judge.cache = f"{path}.judge.jsonl"
     judge = instantiate(config.judge, "judge")
-    if needs_of(judge, JudgeNeeds).answer and all(row.get("answer") is None for row in rows):
+    if needs_of(judge, JudgeNeeds).answer and all(
+        row.get("answer") is None for row in rows.values()
+    ):
         raise UserError(
             f"{source}: the judge needs gold answers, but no row has one: type judge=neural "
             "or judge=llm"
@@ -112,7 +116,7 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     if isinstance(judge, Neural):
         provenance["weights"] = [fingerprint(network) for network in judge.scorer.networks]
     output = Output(path, {"judge": provenance, "keep_ties": settings.keep_ties})
-    remaining = _remaining(rows, output)
+    remaining = [rows[key] for key in output.missing(rows)]
     lost: dict[str, NoReplyError] = {}
     if isinstance(judge, LLM):
         judge.losses.skip_rejected = True
@@ -161,8 +165,8 @@ def kappa(first: str, second: str) -> dict[str, Any]:
         UserError: a file cannot be read or is not labelled, the files share no row, or the
         candidates of a shared row differ.
     """
-    ours = _by_id(first)
-    theirs = _by_id(second)
+    paths = [Path(first).expanduser(), Path(second).expanduser()]
+    ours, theirs = (_read_candidates(path, dropped_path(path)) for path in paths)
     shared = [key for key in ours if key in theirs]
     if not shared:
         raise UserError(
@@ -193,14 +197,8 @@ def kappa(first: str, second: str) -> dict[str, Any]:
     }
 
 
-def _by_id(file: str) -> dict[str, dict[str, Any]]:
-    """Return the rows of a labelled file by id, dropped ones included."""
-    path = Path(file).expanduser()
-    return {row["id"]: row for row in _candidates(path, dropped_path(path))}
-
-
-def _candidates(path: Path, *more: Path) -> list[dict[str, Any]]:
-    """Read and check the rows of files of candidates.
+def _read_candidates(path: Path, *more: Path) -> dict[str, dict[str, Any]]:
+    """Read and check the rows of files of candidates, by id.
 
     Raises:
         UserError: a missing file, or an invalid row.
@@ -212,56 +210,37 @@ def _candidates(path: Path, *more: Path) -> list[dict[str, Any]]:
         raise UserError(
             f"{path}: no such file, or no rows in it; python -m rlmods.collect writes one"
         )
-    seen: set[str] = set()
+    found: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(rows, 1):
-        problem = _problem(row)
-        if problem is None and row["id"] in seen:
-            problem = 'no unique "id", a text that no other row has'
+        problem = _problem(row, found)
         if problem is not None:
             raise UserError(
                 f"{path}: row {number} has {problem}; python -m rlmods.collect writes such rows"
             )
         if isinstance(row["prompt"], list):
             check_messages(row["prompt"], f"{path}: row {number}", "prompt")
-        seen.add(row["id"])
-    return rows
+        found[row["id"]] = row
+    return found
 
 
-def _problem(row: Mapping[str, Any]) -> str | None:
+def _problem(row: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a row of candidates, None if nothing is."""
-    candidates = row.get("candidates")
-    if not isinstance(candidates, list):
+    listed = row.get("candidates")
+    candidates = listed if isinstance(listed, list) else [None]
+    texts = [x.get("text") if isinstance(x, dict) else None for x in candidates]
+    if not all(isinstance(text, str) for text in texts):
         return 'no "candidates", objects with "text"'
-    for candidate in candidates:
-        if not isinstance(candidate, dict) or not isinstance(candidate.get("text"), str):
-            return 'no "candidates", objects with "text"'
-    if not isinstance(row.get("id"), str):
+    if not isinstance(row.get("id"), str) or row["id"] in others:
         return 'no unique "id", a text that no other row has'
     if not isinstance(row.get("prompt"), str | list):
         return 'no "prompt", a text or a list of messages'
-    if not isinstance(row.get("answer"), str | None):
-        return 'an "answer" that is not a text'
-    if not isinstance(row.get("meta"), dict | None):
-        return 'a "meta" that is not an object'
     return None
 
 
-def _remaining(rows: Sequence[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
-    """Return the rows that are not labelled yet. Raises: UserError if a row was labelled with other
-    candidates."""
-    done = output.rows
-    for row in rows:
-        if row["id"] in done and _texts(done[row["id"]]) != _texts(row):
-            raise UserError(
-                f"{output.path}: row {row['id']} was labelled with other candidates: type "
-                "another out=FILE"
-            )
-    return [row for row in rows if row["id"] not in done]
-
-
-def _prompt(row: Mapping[str, Any]) -> Prompt:
+def _responses(row: Mapping[str, Any]) -> tuple[Prompt, list[Response]]:
+    """Return the prompt and the candidates of a row, which keep their `finish`."""
     content = row["prompt"]
-    return Prompt(
+    prompt = Prompt(
         id=row["id"],
         text=content if isinstance(content, str) else None,
         messages=None if isinstance(content, str) else content,
@@ -269,11 +248,6 @@ def _prompt(row: Mapping[str, Any]) -> Prompt:
         source=row.get("source"),
         meta=row.get("meta") or {},
     )
-
-
-def _responses(row: Mapping[str, Any]) -> tuple[Prompt, list[Response]]:
-    """Return the prompt and the candidates of a row, which keep their `finish`."""
-    prompt = _prompt(row)
     return prompt, [
         Response(prompt, text=text, finish="length" if finish == "length" else "stop")
         for text, finish in _texts(row)

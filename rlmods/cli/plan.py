@@ -12,6 +12,12 @@ the settings allow. Teachers, reward models and what FSDP gathers in an update a
 from __future__ import annotations
 
 import sys
+
+from rlmods.cli.usage import print_usage
+
+if __name__ == "__main__":
+    print_usage(sys.argv[1:], __doc__)
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +29,11 @@ from torch import nn
 
 from rlmods.cli.command import command, compose_run
 from rlmods.config.instantiate import instantiate
-from rlmods.config.lengths import max_prompt_tokens, short_prompts
+from rlmods.config.lengths import short_prompts
 from rlmods.config.run_spec import RunSpec
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.distributed.trainer import choose
-from rlmods.errors import UserError
+from rlmods.errors import check_bounds
 from rlmods.needs import KLNeeds, PreferenceNeeds, ReferenceNeeds, needs_of
 from rlmods.policy import Policy
 from rlmods.policy.output_layer import logits_per_chunk
@@ -47,8 +53,7 @@ class PlanSettings:
     gpu_gib: float = 80
 
     def __post_init__(self) -> None:
-        if type(self.num_gpus) is not int or self.num_gpus < 1:
-            raise UserError(f"num_gpus={self.num_gpus}: must be a whole number of at least 1")
+        check_bounds(self, "", {"num_gpus": (self.num_gpus >= 1, "at least 1")})
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,7 @@ def _optimizer_copies(optimizer: DictConfig) -> float:
 
 def _longest_row(spec: RunSpec, policy: Policy) -> tuple[int, int]:
     """Return the tokens of the longest prompt and of the longest response."""
-    train = short_prompts(policy, spec.splits.train, max_prompt_tokens(spec.config, "data"))
+    train = short_prompts(policy, spec.splits.train, spec.config.data.get("max_prompt_tokens"))
     shapes = [row_shape(row, policy, spec.algorithm.columns(spec.settings)) for row in train]
     prompt = max(shape.prompt for shape in shapes)
     response = max(shape.response for shape in shapes)

@@ -23,8 +23,14 @@ paid, or the reward raises or abstains on them. The lines below the table say wh
 
 from __future__ import annotations
 
-import io
 import sys
+
+from rlmods.cli.usage import print_usage
+
+if __name__ == "__main__":
+    print_usage(sys.argv[1:], __doc__)
+
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil

@@ -4,21 +4,29 @@
 The policy is that of the training command, with the same `policy.*` overrides. The trainer replaces
 its weights before it samples.
 
-    port=8000               port of the server, one for each server on a machine host=127.0.0.1
-    address to listen on; 0.0.0.0: all of the machine, which lets everybody who reaches it change
-    the model tensor_parallel=1       number of GPUs that share the model dtype=null
-    float32, bfloat16 or float16; null: that of the policy max_length=null         maximum number of
-    tokens of a prompt and its response; null: the policy's context cache_gib=null          size of
-    the key-value cache; null: what vLLM chooses, or 1 without a GPU
+    port=8000               port of the server, one for each server on a machine
+    host=127.0.0.1          address to listen on; 0.0.0.0: all of the machine, which lets everybody
+                            who reaches it change the model
+    tensor_parallel=1       number of GPUs that share the model
+    dtype=null              float32, bfloat16 or float16; null: the policy's
+    max_length=null         maximum number of tokens of a prompt and its response; null: the
+                            policy's context
+    cache_gib=null          size of the key-value cache; null: vLLM chooses, or 1 without a GPU
 
 What follows `--` is passed on to `vllm serve`. Stop it with Ctrl-C.
 """
 
 from __future__ import annotations
 
+import sys
+
+from rlmods.cli.usage import print_usage
+
+if __name__ == "__main__":
+    print_usage(sys.argv[1:], __doc__)
+
 import itertools
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +37,7 @@ import torch
 
 from rlmods.cli.command import command, configuration, take_settings
 from rlmods.config.instantiate import instantiate
-from rlmods.errors import UserError
+from rlmods.errors import check_bounds
 from rlmods.policy import Policy
 from rlmods.rollout.vllm import check_architecture
 
@@ -49,22 +57,15 @@ class ServeSettings:
     cache_gib: float | None = None
 
     def __post_init__(self) -> None:
+        dtypes = (None, "float32", "bfloat16", "float16")
         rules = {
-            "port": (isinstance(self.port, int) and 0 < self.port < 65536, "1 to 65535"),
-            "tensor_parallel": (
-                isinstance(self.tensor_parallel, int) and self.tensor_parallel >= 1,
-                "at least 1",
-            ),
-            "dtype": (
-                self.dtype in (None, "float32", "bfloat16", "float16"),
-                "null, float32, bfloat16 or float16",
-            ),
+            "port": (0 < self.port < 65536, "1 to 65535"),
+            "tensor_parallel": (self.tensor_parallel >= 1, "at least 1"),
+            "dtype": (self.dtype in dtypes, "null, float32, bfloat16 or float16"),
             "max_length": (self.max_length is None or self.max_length >= 2, "null or at least 2"),
             "cache_gib": (self.cache_gib is None or self.cache_gib > 0, "null or above 0"),
         }
-        for name, (valid, words) in rules.items():
-            if not valid:
-                raise UserError(f"{name}={getattr(self, name)}: must be {words}")
+        check_bounds(self, "", rules)
 
 
 def flags(settings: ServeSettings, policy: Policy, folder: Path) -> list[str]:

@@ -17,7 +17,6 @@ from rlmods.config.instantiate import instantiate, one_line
 from rlmods.config.lengths import (
     check_context,
     check_response_lengths,
-    max_prompt_tokens,
     replies,
     short_prompts,
     without_long_prompts,
@@ -99,7 +98,7 @@ def _without_long_prompts(spec: RunSpec, policy: Policy) -> Splits:
     """Return the prompts and the rows of the supervised loss that have at most `max_prompt_tokens`
     tokens."""
     splits = spec.splits
-    limit = max_prompt_tokens(spec.config, "data")
+    limit = spec.config.data.get("max_prompt_tokens")
     train = short_prompts(policy, splits.train, limit)
     val = short_prompts(policy, splits.val, limit)
     if len(train) < len(splits.train) and spec.batch.prompts > len(train):
@@ -110,7 +109,7 @@ def _without_long_prompts(spec: RunSpec, policy: Policy) -> Splits:
     if not splits.ptx:
         return replace(splits, train=train, val=val)
     key = "data" if spec.config.get("ptx") is None else "ptx"
-    ptx = short_prompts(policy, splits.ptx, max_prompt_tokens(spec.config, key), key)
+    ptx = short_prompts(policy, splits.ptx, spec.config[key].get("max_prompt_tokens"), key)
     if len(ptx) < len(splits.ptx) and key == "ptx":
         rank_zero_warn(
             f"ptx: {len(splits.ptx) - len(ptx)} of its {len(splits.ptx)} rows have longer "

@@ -99,7 +99,8 @@ def parse_settings(
     config: DictConfig, name: str, kind: Callable[..., S], ignore: Iterable[str] = ()
 ) -> S:
     """Return the dataclass `kind` with the values of a configuration node, except the keys to
-    `ignore`. Keys, types and bounds are checked.
+    `ignore`. Keys, types and bounds are checked. `name`: dotted key of the node, "" for the
+    settings of a command.
 
     Raises:
         UserError: an unknown key, or a value of the wrong type or out of range.
@@ -122,7 +123,8 @@ def parse_settings(
         value = values[field.name]
         allowed = _mismatch(value, types[field.name])
         if allowed is not None:
-            raise UserError(f"{name}.{field.name}={value}: must be {allowed}")
+            key = f"{name}.{field.name}".removeprefix(".")
+            raise UserError(f"{key}={value}: must be {allowed}")
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:

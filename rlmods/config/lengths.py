@@ -24,13 +24,6 @@ class Encoder(Protocol):
     def encode_response(self, text: str, prompt: Prompt) -> Sequence[int]: ...
 
 
-def max_prompt_tokens(config: DictConfig, key: str) -> int | None:
-    """Return `max_prompt_tokens` of a data set's settings; None for a data set without this
-    setting."""
-    limit: int | None = config[key].get("max_prompt_tokens", None)
-    return limit
-
-
 def short_prompts(
     policy: Encoder, prompts: Sequence[Prompt], limit: int | None, key: str = "data"
 ) -> list[Prompt]:

@@ -79,6 +79,8 @@ class Source:
     rows: Any
     loss: Loss
     totals: Totals
+    has_loss: bool
+    """True if a token of any rank has a loss."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +129,8 @@ class TrainStep:
         Raises:
             UserError: too many non-finite steps in a row.
         """
-        is_empty = True
-        sources: list[Source] = []
-        for source_rows, source_loss in ((rows, loss), *more):
-            tokens, sequences = self.ranks.reduce(source_rows.loss_counts)
-            totals = Totals(tokens.clamp(min=1), sequences.clamp(min=1))
-            sources.append(Source(source_rows, source_loss, totals))
-            is_empty = is_empty and not tokens
+        sources = self.sources((rows, loss), *more)
+        is_empty = not any(source.has_loss for source in sources)
         self.meter.mean("train/skipped_steps", float(is_empty))
         if is_empty:
             return
@@ -151,6 +148,15 @@ class TrainStep:
         self.num_steps += 1
         optimizer.step()
         optimizer.zero_grad()  # gradients take no memory while responses are sampled
+
+    def sources(self, *losses: tuple[Batches, Loss]) -> list[Source]:
+        """Return rows and their losses with the totals over all ranks."""
+        sources: list[Source] = []
+        for rows, loss in losses:
+            tokens, sequences = self.ranks.reduce(rows.loss_counts)
+            totals = Totals(tokens.clamp(min=1), sequences.clamp(min=1))
+            sources.append(Source(rows, loss, totals, bool(tokens)))
+        return sources
 
     def accumulate(self, sources: Sequence[Source]) -> list[MicroLoss]:
         """Add the gradients of all microbatches, and return their losses."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.cli import collect as module
-from rlmods.cli.collect import collect, deduplicate, similarity
+from rlmods.cli.collect import collect, deduplicate
 from rlmods.errors import UserError
 from rlmods.policy import Tiny
 from rlmods.policy.files import fingerprint
@@ -31,10 +31,6 @@ SMALL = (
     "rollout.max_tokens=3",
     "min_candidates=3",
 )
-
-
-def responses_with(*texts):
-    return [Response(PROMPT, text=text) for text in texts]
 
 
 @pytest.fixture(scope="module")
@@ -82,43 +78,18 @@ def test_long_prompts_are_left_out_and_counted(model, tmp_path):
 
 class TestDeduplicate:
     def test_by_hand(self):
-        texts = ["1 + 1 = 2", " ", "1 + 1 = 2", "1  +  1 = 2", "It is 2", "it IS 2", "", "3"]
-        kept, dropped = deduplicate(responses_with(*texts), 1.0)
-        assert [r.text for r in kept] == ["1 + 1 = 2", "It is 2", "3"]
-        assert dropped == {"empty": 2, "duplicate": 1, "near_duplicate": 2}
+        texts = ["1 + 1 = 2", " ", "1 + 1 = 2", "1  +  1 = 2", "It is 2", "it IS 2", "", "2 is It"]
+        kept, dropped = deduplicate([Response(PROMPT, text=text) for text in texts])
+        assert [r.text for r in kept] == ["1 + 1 = 2", "It is 2", "2 is It"]
+        assert dropped == {"empty": 2, "duplicate": 3}
 
-    def test_similarity_threshold(self):
-        texts = ["the sum of one and two is 3", "the sum of one and two is 4", "three"]
-        assert len(deduplicate(responses_with(*texts), 1.0)[0]) == 3
-        assert similarity(*texts[:2]) == 7 / 11
-        assert [r.text for r in deduplicate(responses_with(*texts), 7 / 11)[0]] == [
-            texts[0],
-            texts[2],
-        ]
-        assert len(deduplicate(responses_with(*texts), 7 / 11 + 1e-9)[0]) == 3
-
-    def test_word_order_and_repetition_are_distinct(self):
-        assert len(deduplicate(responses_with("3-5", "5-3", "a a a b", "a a b"), 1.0)[0]) == 4
-
-    @given(st.lists(st.text("ab 1", max_size=4), max_size=8), st.floats(0.1, 1.0))
-    def test_counts_every_response_and_keeps_no_duplicates(self, texts, near):
-        kept, dropped = deduplicate(responses_with(*texts), near)
+    @given(st.lists(st.text("ab 1", max_size=4), max_size=8))
+    def test_counts_every_response_and_keeps_no_duplicates(self, texts):
+        kept, dropped = deduplicate([Response(PROMPT, text=text) for text in texts])
         assert len(kept) + dropped.total() == len(texts)
         normalized = [" ".join(r.text.casefold().split()) for r in kept]
         assert len(set(normalized)) == len(normalized)
-        assert "" not in normalized
-        assert {" ".join(t.split()) for t in texts} - {""} <= set(normalized) or near < 1
-
-
-class TestSimilarity:
-    @given(st.text("ab ."), st.text("ab ."))
-    def test_is_symmetric_and_between_0_and_1(self, first, second):
-        assert 0 <= similarity(first, second) == similarity(second, first) <= 1
-        assert similarity(first, first) == similarity(first, first.upper()) == 1
-
-    def test_depends_on_the_order(self):
-        assert similarity("3-5", "5-3") < 1
-        assert similarity("a b c", "x y z") == 0
+        assert {" ".join(t.split()) for t in texts} - {""} == set(normalized)
 
 
 class TestRows:
@@ -131,10 +102,8 @@ class TestRows:
             responses = rollout.generate(
                 [Prompt(id=row["id"], text=row["prompt"])], samples=4, iteration=0
             )
-            kept, dropped = deduplicate(responses, 1.0)
-            assert row["dropped"] == {
-                reason: dropped[reason] for reason in ("empty", "duplicate", "near_duplicate")
-            }
+            kept, dropped = deduplicate(responses)
+            assert row["dropped"] == {"empty": dropped["empty"], "duplicate": dropped["duplicate"]}
             for candidate, response in zip(row["candidates"], kept, strict=True):
                 assert candidate["logprob"] == pytest.approx(
                     sum(response.behavior_logprobs), abs=1e-4
@@ -147,10 +116,8 @@ class TestRows:
                 }
             assert eval(row["prompt"][:-1]) == int(row["answer"])
             assert (row["model"], row["weights"]) == (model, fingerprint(policy))
-            assert (
-                row["sampling"] | {"samples": 4, "max_tokens": 3, "temperature": 1.0, "near": 1.0}
-                == row["sampling"]
-            )
+            expected = {"samples": 4, "max_tokens": 3, "temperature": 1.0, "min_candidates": 3}
+            assert expected.items() <= row["sampling"].items()
         assert {c["finish"] for row in rows for c in row["candidates"]} == {"stop", "length"}
 
     def test_with_too_few_candidates_are_dropped(self, complete):
@@ -170,9 +137,14 @@ class TestRows:
             len(lengths),
         )
         assert summary["mean_tokens"] == pytest.approx(sum(lengths) / len(lengths))
-        reasons = sum(summary[r] for r in ("empty", "duplicate", "near_duplicate"))
         assert summary["empty"] > 0
-        assert reasons + len(lengths) + sum(len(row["candidates"]) for row in dropped) == 48
+        assert (
+            summary["empty"]
+            + summary["duplicate"]
+            + len(lengths)
+            + sum(len(row["candidates"]) for row in dropped)
+            == 48
+        )
 
     def test_chat_messages(self, tmp_path, monkeypatch):
         policy = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
@@ -281,7 +253,6 @@ class TestInterruption:
             ("rollout.temperature=0.5", "sampling.temperature=1.0 (now 0.5)"),
             ("batch.samples=5", "sampling.samples=4 (now 5)"),
             ("data.level=2", "data.level=1 (now 2)"),
-            ("near=0.5", "sampling.near=1.0 (now 0.5)"),
             ("seed=2", "sampling.seed=1 (now 2)"),
         ],
     )
@@ -318,7 +289,7 @@ class TestInterruption:
         monkeypatch.setattr(
             module, "_prompt_row", lambda p, real=module._prompt_row: real(replace(p, answer="7"))
         )
-        with pytest.raises(UserError, match="has changed since its row was written"):
+        with pytest.raises(UserError, match="has changed since it was written"):
             collect(model, [*SMALL, f"out={out}"])
 
 
@@ -326,10 +297,8 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("typed", "words"),
         [
-            ("num_prompts=0", "num_prompts=0: must be null or a whole number"),
+            ("num_prompts=0", "num_prompts=0: must be at least 1"),
             ("min_candidates=1.5", "min_candidates=1.5"),
-            ("near=0", "near=0"),
-            ("near=2", "near=2"),
             ("min_candidates=9", "type batch.samples=9"),
             ("rollout.temperature=0", "type rollout.temperature=1"),
             ("environment=tools", "type environment=single_turn"),
@@ -369,17 +338,19 @@ class TestCommand:
             module, "collect", lambda source, overrides: calls.append((source, overrides)) or {}
         )
         (tmp_path / "lr=1").mkdir()
-        for arguments in (["runs/a", "near=1"], ["policy=tiny", "near=1"], [f"{tmp_path}/lr=1"]):
+        for arguments in (["runs/a", "seed=1"], ["policy=tiny", "seed=1"], [f"{tmp_path}/lr=1"]):
             module.main(arguments)
         assert calls == [
-            ("runs/a", ["near=1"]),
-            (None, ["policy=tiny", "near=1"]),
+            ("runs/a", ["seed=1"]),
+            (None, ["policy=tiny", "seed=1"]),
             (f"{tmp_path}/lr=1", []),
         ]
 
     def test_user_errors_are_one_line(self):
-        with pytest.raises(SystemExit, match=r"^error: near=3: must be above 0 and at most 1$"):
-            module.main(["no/such/model", "near=3"])
+        with pytest.raises(
+            SystemExit, match=r"^error: num_prompts=x: must be a whole number or null$"
+        ):
+            module.main(["no/such/model", "num_prompts=x"])
 
     def test_help_lists_all_settings(self, capsys):
         with pytest.raises(SystemExit):

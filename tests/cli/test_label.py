@@ -361,7 +361,7 @@ class TestInterruption:
         out = tmp_path / "out.jsonl"
         label(source, [f"out={out}"])
         candidates(tmp_path / "candidates.jsonl", [(*CANDIDATES[0][:3], ["a", "b"])])
-        with pytest.raises(UserError, match="row 0 was labelled with other candidates"):
+        with pytest.raises(UserError, match="the input of row 0 has changed"):
             label(source, [f"out={out}"])
 
 
@@ -427,11 +427,6 @@ MISTAKES = {
         GOOD.replace('"1+1="', '[{"role": "user"}]'),
         [],
         'row 1: column "prompt" must list messages',
-    ),
-    "an answer that is a list": (
-        GOOD.replace('"id"', '"answer": [1], "id"'),
-        [],
-        'row 1 has an "answer" that is not a text',
     ),
     "a broken line": ("{\n" + GOOD, [], "in.jsonl:1: broken JSON"),
     "no gold answers": (GOOD, [], "no row has one: type judge=neural or judge=llm"),

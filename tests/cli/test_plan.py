@@ -125,7 +125,7 @@ def test_prints_table_peak_and_advice(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["num_gpus=0"], "num_gpus=0: must be a whole number of at least 1"),
+        (["num_gpus=0"], "num_gpus=0: must be at least 1"),
         (["trainer=fsdp", "num_gpus=3", "trainer.strategy.replicas=2"], "replicas"),
         (["polcy=tiny"], "polcy"),
     ],
