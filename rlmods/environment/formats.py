@@ -18,7 +18,6 @@ ID_CHARS = 9
 """Length of the identifiers of calls, which Mistral's chat templates check."""
 RESULT = "<result>{}</result>"
 """Result of a call in the format `tags`."""
-_SEPARATOR = re.compile(r"\s*;?\s*")
 
 
 @dataclass(frozen=True)
@@ -74,44 +73,32 @@ def read_hermes(body: str, tools: Mapping[str, Tool]) -> Call:
 
 def read_qwen3_coder(body: str, tools: Mapping[str, Tool]) -> Call:
     """`<function=NAME><parameter=KEY>value</parameter>...</function>` (Qwen3-Coder, Qwen3.5,
-    Nemotron 3)."""
+    Nemotron 3). A value is JSON, unless the tool takes a text or it is no JSON."""
     found = re.fullmatch(r"\s*<function=([^<>]*)>(.*)</function>\s*", body, re.DOTALL)
-    if found is None:
+    if found is None or not found[1].strip():
         return Call(problem="the call is not <function=NAME>...</function>")
-    pairs = re.findall(r"<parameter=([^<>]*)>(.*?)(</parameter>|$)", found[2], re.DOTALL)
-    return _call_of_texts(found[1], pairs, "<parameter=...>", tools)
-
-
-def read_glm4(body: str, tools: Mapping[str, Tool]) -> Call:
-    """`NAME<arg_key>KEY</arg_key><arg_value>value</arg_value>...` (GLM-4.5 and later)."""
-    name, mark, rest = body.partition("<arg_key>")
-    pairs = re.findall(
-        r"<arg_key>([^<>]*)</arg_key>\s*<arg_value>(.*?)(</arg_value>|$)", mark + rest, re.DOTALL
-    )
-    if rest and not pairs:
-        return Call(problem="<arg_key> without <arg_value>")
-    return _call_of_texts(name, pairs, "<arg_value>", tools)
+    name = found[1].strip()
+    tool = tools.get(name)
+    properties = {} if tool is None else tool.properties
+    arguments = {}
+    for key, text, end in re.findall(
+        r"<parameter=([^<>]*)>(.*?)(</parameter>|$)", found[2], re.DOTALL
+    ):
+        if not end:
+            return Call(name, problem="<parameter=...> without an end")
+        key = key.strip()
+        text = text.removeprefix("\n").removesuffix("\n")
+        value = None if properties.get(key, {}).get("type") == "string" else _json(text)
+        arguments[key] = text if value is None else value
+    return _as_call({"name": name, "arguments": arguments})
 
 
 def read_llama3(text: str, tools: Mapping[str, Tool]) -> list[Call]:
-    """`{"name": ..., "parameters": {...}}`, the whole turn, or several of them with `;` between
-    (Llama 3.1 and later)."""
+    """`{"name": ..., "parameters": {...}}`, the whole turn (Llama 3.1 and later)."""
     body = after_thoughts(text).strip().removeprefix("<|python_tag|>").strip()
-    if not body.startswith("{") or '"name"' not in body:
-        return [Call(problem="<|python_tag|> without a call")] if "<|python_tag|>" in text else []
-    calls: list[Call] = []
-    decoder = json.JSONDecoder()
-    position = 0
-    while position < len(body):
-        try:
-            value, position = decoder.raw_decode(body, position)
-        except (ValueError, RecursionError):
-            return [*calls, Call(problem="the call is not JSON")]
-        calls.append(_as_call(value))
-        separator = _SEPARATOR.match(body, position)
-        assert separator is not None  # it matches the empty text
-        position = separator.end()
-    return calls
+    if body.startswith("{") and '"name"' in body:
+        return [_as_call(_json(body))]
+    return [Call(problem="<|python_tag|> without a call")] if "<|python_tag|>" in text else []
 
 
 def read_mistral(text: str, tools: Mapping[str, Tool]) -> list[Call]:
@@ -153,7 +140,6 @@ def read_tags(text: str, tools: Mapping[str, Tool]) -> list[Call]:
 
 FORMATS = {
     "qwen3_coder": Format(read_tool_calls(read_qwen3_coder), ("<function=",)),
-    "glm4": Format(read_tool_calls(read_glm4), ("<arg_key>",)),
     "hermes": Format(read_tool_calls(read_hermes), ("<tool_call>",)),
     "mistral": Format(read_mistral, ("[TOOL_CALLS]",)),
     "llama3": Format(read_llama3, ("<|python_tag|>", "Environment: ipython")),
@@ -182,8 +168,7 @@ def describe(tools: Mapping[str, Tool]) -> str:
         declared = tool.schema["function"]
         argument = tool.only_argument
         if argument is None:
-            properties = declared["parameters"]["properties"]
-            types = {key: value.get("type", "value") for key, value in properties.items()}
+            types = {key: value.get("type", "value") for key, value in tool.properties.items()}
             argument = json.dumps(types)
         lines.append(f"<{name}>{argument}</{name}>: {declared['description']}")
     return "\n".join(lines)
@@ -193,28 +178,6 @@ def _read_tag(tool: Tool, body: str) -> Call:
     argument = tool.only_argument
     arguments = _json(body) if argument is None else {argument: body.strip()}
     return _as_call({"name": tool.name, "arguments": arguments})
-
-
-def _call_of_texts(
-    name: str, pairs: Sequence[tuple[str, str, str]], tag: str, tools: Mapping[str, Tool]
-) -> Call:
-    """Return the call whose arguments are written as texts: names, values, and the ends of the
-    values, "" for one that is missing. A value is JSON, unless the tool takes a text or it is no
-    JSON."""
-    name = name.strip()
-    if not name:
-        return Call(problem="the call names no tool")
-    if not all(end for _, _, end in pairs):
-        return Call(name, problem=f"{tag} without an end")
-    tool = tools.get(name)
-    properties = {} if tool is None else tool.schema["function"]["parameters"]["properties"]
-    arguments = {}
-    for key, text, _ in pairs:
-        key = key.strip()
-        text = text.removeprefix("\n").removesuffix("\n")
-        found = None if properties.get(key, {}).get("type") == "string" else _json(text)
-        arguments[key] = text if found is None else found
-    return _as_call({"name": name, "arguments": arguments})
 
 
 def _json(text: str) -> Any:

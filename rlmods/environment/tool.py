@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import os
+import queue
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any, get_type_hints
 
-from rlmods.environment.calls import call_here, call_in_worker
-from rlmods.environment.functions import calculator, python
 from rlmods.environment.search import Search
-from rlmods.environment.worker import to_text
+from rlmods.environment.worker import calculator, python, to_text
 from rlmods.errors import UserError, suggest
+from rlmods.grading.pool import Outcome, Pool, WorkerError
 from rlmods.types import ToolCall
 
+WORKER = "rlmods.environment.worker:work"
+Timed = tuple[Outcome, float]
+"""Outcome of a call, and its seconds."""
 BUILT_IN = ("calculator", "python", "search")
 """Tools that ship with the package."""
 JSON_TYPES = {
@@ -43,15 +49,17 @@ class Tool:
     """"module:function"."""
 
     @property
+    def properties(self) -> Mapping[str, Any]:
+        """JSON schemas of the arguments, by name."""
+        return self.schema["function"]["parameters"]["properties"]
+
+    @property
     def only_argument(self) -> str | None:
         """Name of the required argument if there is one, and it is a text; else None."""
-        parameters = self.schema["function"]["parameters"]
-        required = parameters["required"]
-        is_text = (
-            len(required) == 1
-            and parameters["properties"][required[0]].get("type", "string") == "string"
-        )
-        return str(required[0]) if is_text else None
+        required = self.schema["function"]["parameters"]["required"]
+        if len(required) != 1 or self.properties[required[0]].get("type", "string") != "string":
+            return None
+        return str(required[0])
 
     def call(
         self, arguments: Mapping[str, Any], *, timeout_s: float, max_chars: int, workers: int
@@ -78,16 +86,14 @@ class Tool:
 
     def _mismatch(self, arguments: Mapping[str, Any]) -> str | None:
         """Return how the arguments differ from the schema, None if they do not."""
-        parameters = self.schema["function"]["parameters"]
-        properties = parameters["properties"]
         for name in arguments:
-            if name not in properties:
-                return f"{self.name} has no argument {name!r}: {suggest(name, properties)}"
-        for name in parameters["required"]:
+            if name not in self.properties:
+                return f"{self.name} has no argument {name!r}: {suggest(name, self.properties)}"
+        for name in self.schema["function"]["parameters"]["required"]:
             if name not in arguments:
                 return f"{self.name} needs the argument {name!r}"
         for name, value in arguments.items():
-            wanted = properties[name].get("type")
+            wanted = self.properties[name].get("type")
             if wanted is not None and not _is_of_type(value, wanted):
                 return f"{self.name}: the argument {name!r} must be of type {wanted}"
         return None
@@ -112,7 +118,7 @@ def load(name: str, documents: str | None = None, num_results: int = 3) -> Tool:
     if name == "calculator":
         return Tool(name, schema(name, calculator), function=calculator)
     if name == "python":
-        return Tool(name, schema(name, python), target="rlmods.environment.functions:python")
+        return Tool(name, schema(name, python), target=f"{python.__module__}:{name}")
     if name == "search":
         if documents is None:
             raise UserError(
@@ -129,13 +135,11 @@ def load(name: str, documents: str | None = None, num_results: int = 3) -> Tool:
     try:
         function = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise UserError(
-            f"environment.tools: {name}: {' '.join(str(error).split())}: type MODULE.FUNCTION "
-            "of a plugin"
-        ) from error
+        function = " ".join(str(error).split())
     if not callable(function):
         raise UserError(
-            f"environment.tools: {name} is not a function: type MODULE.FUNCTION of a plugin"
+            f"environment.tools: {name} is not a function ({function}): type MODULE.FUNCTION of a "
+            "plugin"
         )
     return Tool(attribute, schema(attribute, function), target=f"{module}:{attribute}")
 
@@ -166,3 +170,43 @@ def schema(name: str, function: Callable[..., Any]) -> dict[str, Any]:
         "type": "function",
         "function": {"name": name, "description": description, "parameters": declared},
     }
+
+
+def call_here(function: Callable[..., Any], arguments: Mapping[str, Any], max_chars: int) -> Timed:
+    """Call a function in this process."""
+    start = time.perf_counter()
+    try:
+        outcome = Outcome("ok", to_text(function(**arguments), max_chars))
+    except Exception as error:  # whatever a tool raises is observed by the policy
+        outcome = Outcome("error", f"{type(error).__name__}: {error}")
+    return outcome, time.perf_counter() - start
+
+
+def call_in_worker(
+    target: str, arguments: Mapping[str, Any], max_chars: int, *, timeout_s: float, workers: int
+) -> Timed:
+    """Call a function, "module:function", in one of `workers` processes. The wait for a free one
+    counts neither as time of the call nor for its limit."""
+    free = _pools(workers, os.getpid())
+    pool = free.get()
+    start = time.perf_counter()
+    call = (target, dict(arguments), max_chars)
+    try:
+        [outcome] = pool.map([call], timeout_s=timeout_s, batch_timeout_s=float("inf"))
+    except WorkerError as error:  # the process ends in every call, or does not start
+        pool.close()
+        pool = Pool(WORKER, workers=1)
+        outcome = Outcome("error", str(error))
+    finally:
+        free.put(pool)
+    return outcome, time.perf_counter() - start
+
+
+@cache
+def _pools(count: int, process_id: int) -> queue.LifoQueue[Pool]:
+    """Return this process's pools of one worker each, as a pool runs one batch of calls at a time;
+    a forked child must not use its parent's pipes."""
+    pools: queue.LifoQueue[Pool] = queue.LifoQueue()
+    for _ in range(count):
+        pools.put(Pool(WORKER, workers=1))
+    return pools

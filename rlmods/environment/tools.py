@@ -23,20 +23,17 @@ from rlmods.errors import UserError, check_bounds
 from rlmods.needs import EnvironmentNeeds
 from rlmods.types import Prompt, Reply, ToolCall, Turn
 
-FormatName = Literal["auto", "tags", "hermes", "qwen3_coder", "glm4", "llama3", "mistral"]
+FormatName = Literal["auto", "tags", "hermes", "qwen3_coder", "llama3", "mistral"]
 
 
 @dataclass
 class ToolUse:
-    """An episode of `Tools`. The result of a call depends on the call, and on the time that is
-    left."""
+    """An episode of `Tools`."""
 
     prompt: Prompt
     tools: Sequence[Mapping[str, Any]]
     environment: Tools
     format: Format
-    tool_s: float = 0.0
-    """Seconds of the calls so far."""
 
     def reply(self, turn: Turn) -> Reply:
         """Run the calls of a turn in their order. A turn without a call is the answer, and ends the
@@ -48,8 +45,7 @@ class ToolUse:
         records = []
         messages = []
         for position, call in enumerate(calls[: self.environment.max_calls + 1]):
-            record = self.environment.run(call, position, spent_s=self.tool_s)
-            self.tool_s += record.seconds
+            record = self.environment.run(call, position)
             records.append(record)
             if self.format.role == "user":
                 messages.append({"role": "user", "content": RESULT.format(record.result)})
@@ -79,7 +75,6 @@ class Tools:
 
     - hermes: `<tool_call>{"name": "calculator", "arguments": {...}}</tool_call>`
     - qwen3_coder: `<tool_call><function=calculator><parameter=expression>1+2</parameter>...`
-    - glm4: `<tool_call>calculator<arg_key>expression</arg_key><arg_value>1+2</arg_value>...`
     - llama3: `{"name": "calculator", "parameters": {...}}`, the whole turn
     - mistral: `[TOOL_CALLS][{"name": "calculator", "arguments": {...}}]`
     - tags: `<calculator>1+2</calculator>`, answered by `<result>3</result>`
@@ -110,8 +105,6 @@ class Tools:
     """Characters of a result that the policy observes."""
     tool_timeout_s: float = 10.0
     """Time limit of a call."""
-    max_tool_s: float = 60.0
-    """Time limit of all calls of a response. Further calls are not run."""
     workers: int = 2
     """Worker processes in which tools run, started at the first call of such a tool and kept."""
 
@@ -123,7 +116,6 @@ class Tools:
         counts = ("num_results", "max_turns", "max_tokens", "max_calls", "max_result_chars")
         rules = {name: (getattr(self, name) >= 1, "at least 1") for name in (*counts, "workers")}
         rules["tool_timeout_s"] = (self.tool_timeout_s > 0, "above 0")
-        rules["max_tool_s"] = (self.max_tool_s > 0, "above 0")
         check_bounds(self, "environment", rules)
         if self.format not in get_args(FormatName):
             raise UserError(
@@ -180,9 +172,8 @@ class Tools:
         schemas = [tool.schema for tool in self.functions.values()]
         return ToolUse(prompt, schemas, self, FORMATS[name])
 
-    def run(self, call: Call, position: int = 0, *, spent_s: float = 0.0) -> ToolCall:
-        """Run the call at a position of a turn and return its record, whatever the tool does.
-        `spent_s`: seconds of earlier calls of the response."""
+    def run(self, call: Call, position: int = 0) -> ToolCall:
+        """Run the call at a position of a turn and return its record, whatever the tool does."""
         if call.problem is not None:
             return self._failed(call, "malformed", call.problem)
         if position >= self.max_calls:
@@ -193,13 +184,9 @@ class Tools:
             return self._failed(
                 call, "unknown", f"there is no tool {call.name!r}; tools are {known}"
             )
-        left_s = self.max_tool_s - spent_s
-        if left_s <= 0:
-            problem = f"the calls of this response have taken {self.max_tool_s:g} s"
-            return self._failed(call, "timeout", f"{problem}, no further one is run")
         return tool.call(
             call.arguments,
-            timeout_s=min(self.tool_timeout_s, left_s),
+            timeout_s=self.tool_timeout_s,
             max_chars=self.max_result_chars,
             workers=self.workers,
         )

@@ -1,15 +1,21 @@
-"""Calls of functions whose results are text: the worker side of tools. Imports no torch; a tool
-imports what it needs."""
+"""The worker side of tools: calls of functions whose results are text, and the functions that ship
+with the package. Imports no torch; a tool imports what it needs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from fractions import Fraction
 from importlib import import_module
 from typing import Any
 
+from rlmods.grading.arithmetic import evaluate
+from rlmods.grading.sandbox.run import Limits, run_program
+
 MARK = "... [truncated]"
 """End of a result that was cut."""
+PYTHON_TIMEOUT_S = 5.0
+"""Wall and processor time of a program."""
 
 
 def work(target: str, arguments: Mapping[str, Any], max_chars: int) -> str:
@@ -30,3 +36,25 @@ def to_text(result: Any, max_chars: int) -> str:
     )
     text = text[: max_chars + 1].encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= max_chars else text[:max_chars] + MARK
+
+
+def calculator(expression: str) -> str:
+    """Return the value of an arithmetic expression, such as 12 * (3 + 4)."""
+    # a power, as people write it; exclusive or is not arithmetic
+    expression = expression.replace("^", "**")
+    value = evaluate(expression)
+    if isinstance(value, Fraction):
+        value = value.numerator if value.denominator == 1 else float(value)
+    elif value.is_integer() and abs(value) < 1e15:
+        value = int(value)
+    return str(value)
+
+
+def python(code: str) -> str:
+    """Run a Python program and return what it prints."""
+    result = run_program(code, "", Limits(timeout_s=PYTHON_TIMEOUT_S))
+    if result.status == "timeout":
+        raise TimeoutError("the program was stopped at its time limit")
+    if result.status == "error":
+        raise RuntimeError(result.stderr_line or "the program failed")
+    return result.stdout

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from rlmods.data import LongSums
-from rlmods.environment.functions import calculator
+from rlmods.environment.worker import calculator
 from rlmods.errors import UserError
 from rlmods.policy import Tiny
 

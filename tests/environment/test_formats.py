@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -22,7 +21,6 @@ from tests.support.control_tokens import Model
 
 CALLS = {
     "qwen3_coder": "<tool_call>\n<function=calculator>\n<parameter=expression>\n1+2\n</parameter>\n</function>\n</tool_call>",
-    "glm4": "<tool_call>calculator\n<arg_key>expression</arg_key>\n<arg_value>1+2</arg_value>\n</tool_call>",
     "hermes": '<tool_call>\n{"name": "calculator", "arguments": {"expression": '
     '"1+2"}}\n</tool_call>',
     "llama3": '{"name": "calculator", "parameters": {"expression": "1+2"}}',
@@ -46,12 +44,6 @@ MALFORMED = {
         "<tool_call><function=calculator></tool_call>",
         "<tool_call><function=></function></tool_call>",
         "<tool_call><function=calculator><parameter=expression>1</function></tool_call>",
-    ],
-    "glm4": [
-        "<tool_call>calculator",
-        "<tool_call><arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
-        "<tool_call>calculator<arg_key>expression</arg_key><arg_value>1</tool_call>",
-        "<tool_call>a<arg_key>b</tool_call>",
     ],
     "hermes": [
         "<tool_call>{",
@@ -152,7 +144,6 @@ class TestFormats:
             texts = {
                 "hermes": f"<tool_call>{call}</tool_call>",
                 "qwen3_coder": f"<tool_call><function={called}><parameter={argument}>{value}</parameter></function></tool_call>",
-                "glm4": f"<tool_call>{called}<arg_key>{argument}</arg_key><arg_value>{value}</arg_value></tool_call>",
                 "mistral": f"[TOOL_CALLS][{call}]",
                 "llama3": call,
             }
@@ -171,11 +162,9 @@ def test_other_spellings_of_calls() -> None:
     assert contents(
         reply('[TOOL_CALLS]calculator[ARGS]{"expression": "2"}', Tools(format="mistral"), CHAT)
     ) == ["2"]
-    assert contents(
-        reply(
-            "<|python_tag|>" + CALLS["llama3"] + ";" + CALLS["llama3"], Tools(format="llama3"), CHAT
-        )
-    ) == ["3", "3"]
+    assert contents(reply("<|python_tag|>" + CALLS["llama3"], Tools(format="llama3"), CHAT)) == [
+        "3"
+    ]
     text = (
         '<tool_call>{"name": "calculator", "arguments": "{\\"expression\\": \\"2\\"}"}</tool_call>'
     )
@@ -185,55 +174,25 @@ def test_other_spellings_of_calls() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["qwen3_coder", "glm4"])
-class TestArgumentsOfTexts:
-    """Formats in which arguments have no types of their own take those of the tool."""
-
-    def read(self, name: Any, tool: str, arguments: Mapping[str, str]) -> Any:
-        pairs = {
-            "qwen3_coder": "".join(
-                f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items()
-            ),
-            "glm4": "".join(
-                f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"
-                for key, value in arguments.items()
-            ),
-        }[name]
-        text = (
-            f"<function={tool}>\n{pairs}</function>"
-            if name == "qwen3_coder"
-            else f"{tool}\n{pairs}"
-        )
-        tools = {made.name: made for made in (load("calculator"), load(HOSTILE + "add"))}
-        [call] = FORMATS[name].read(
-            f"<think><tool_call></think><tool_call>\n{text}\n</tool_call>", tools
-        )
-        return call
-
-    def test_are_read_as_the_tool_takes_them(self, name: Any) -> None:
-        assert self.read(name, "add", {"a": "1", "b": "2.5", "c": "true"}).arguments == {
-            "a": 1,
-            "b": 2.5,
-            "c": True,
-        }
-        assert self.read(name, "calculator", {"expression": "12"}).arguments == {"expression": "12"}
-        assert self.read(name, "calculator", {"expression": " a\n<b> "}).arguments == {
-            "expression": " a\n<b> "
-        }
-        assert self.read(name, "add", {"a": "one"}).arguments == {"a": "one"}
-        assert self.read(name, "add", {}).arguments == {}
-        assert self.read(name, "unknown", {"x": "[1]"}) == Call("unknown", {"x": [1]})
-
-    def test_of_another_type_are_errors_of_the_tool(self, name: Any) -> None:
-        call = self.read(name, "add", {"a": "one", "b": "2"})
-        [record] = [Tools([HOSTILE + "add"]).run(call)]
-        assert record.result == "Error: add: the argument 'a' must be of type integer"
-
-
-def test_many_calls_are_read_in_time_that_grows_with_their_number() -> None:
-    start = time.process_time()
-    assert len(FORMATS["llama3"].read(";".join([CALLS["llama3"]] * 20_000), {})) == 20_000
-    assert time.process_time() - start < 2
+@pytest.mark.parametrize(
+    ("tool", "given", "read"),
+    [
+        ("add", {"a": "1", "b": "2.5", "c": "true"}, {"a": 1, "b": 2.5, "c": True}),
+        ("calculator", {"expression": "12"}, {"expression": "12"}),
+        ("calculator", {"expression": " a\n<b> "}, {"expression": " a\n<b> "}),
+        ("add", {"a": "one"}, {"a": "one"}),
+        ("add", {}, {}),
+        ("unknown", {"x": "[1]"}, {"x": [1]}),
+    ],
+)
+def test_arguments_without_types_take_those_of_the_tool(
+    tool: str, given: Mapping[str, str], read: Mapping[str, Any]
+) -> None:
+    pairs = [f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in given.items()]
+    call = f"<tool_call>\n<function={tool}>\n{''.join(pairs)}</function>\n</tool_call>"
+    tools = {made.name: made for made in (load("calculator"), load(HOSTILE + "add"))}
+    found = FORMATS["qwen3_coder"].read(f"<think><tool_call></think>{call}", tools)
+    assert found == [Call(tool, read)]
 
 
 class TestIdentifiers:
@@ -297,7 +256,6 @@ class TestIdentifiers:
         ("{{ messages }}<tool_call>", "tags"),
         ("{% if tools %}<tool_call>{% endif %}", "hermes"),
         ("{% if tools %}<tool_call><function={% endif %}", "qwen3_coder"),
-        ("{% if tools %}<tool_call><arg_key>{% endif %}", "glm4"),
         ("{% if tools %}[TOOL_CALLS]{% endif %}", "mistral"),
         ("{% if tools %}<|python_tag|>{% endif %}", "llama3"),
         (

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from rlmods.environment import Tools
 from rlmods.environment.tool import load, schema
-from rlmods.environment.worker import MARK, to_text
+from rlmods.environment.worker import MARK
 from rlmods.errors import UserError
 from tests.environment.said import CHAT, HOSTILE, contents, reply
-from tests.environment.test_functions import HASHES
+from tests.environment.test_worker import HASHES
 
 
 class TestLoading:
@@ -140,20 +137,3 @@ class TestHostile:
             [call] = reply("<leave>{}</leave>", tools).calls
             assert call.error == "error"
         assert contents(reply('<add>{"a": 1, "b": 2}</add>', tools)) == ["<result>3</result>"]
-
-
-@given(
-    st.one_of(
-        st.text(),
-        st.binary(),
-        st.none(),
-        st.lists(st.integers()),
-        st.dictionaries(st.text(), st.floats()),
-    ),
-    st.integers(1, 20),
-)
-@example("a\ud800b", 5)
-def test_every_result_is_a_short_text(result: Any, limit: int) -> None:
-    text = to_text(result, limit)
-    text.encode()
-    assert len(text.removesuffix(MARK)) <= limit

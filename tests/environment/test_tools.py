@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from rlmods.environment import Tools
 from rlmods.environment.formats import FORMATS
 from rlmods.types import Prompt, Reply
-from tests.environment.said import CHAT, HOSTILE, PLAIN, reply, said
+from tests.environment.said import CHAT, PLAIN, reply, said
 from tests.support.control_tokens import Model
 
 
@@ -127,51 +126,3 @@ class TestEpisode:
     def test_a_copy_does_not_copy_the_tools(self) -> None:
         episode = Tools().start(PLAIN, key=())
         assert copy.deepcopy(episode).environment is episode.environment
-
-
-class TestTimeOfAResponse:
-    CALL = "<rest>0.25</rest>"
-
-    def tools(self, **settings: Any) -> Tools:
-        return Tools([HOSTILE + "rest"], **{"max_calls": 8, "workers": 1} | settings)
-
-    @pytest.mark.slow
-    def test_no_call_is_run_after_the_limit(self) -> None:
-        tools = self.tools(max_tool_s=2)
-        tools.start(PLAIN, key=()).reply(said("<rest>0</rest>"))  # the worker has started
-        episode = tools.start(PLAIN, key=())
-        calls = [
-            episode.reply(said(text)).calls[0]
-            for text in (self.CALL, "<rest>60</rest>", self.CALL, self.CALL)
-        ]
-        assert [call.error for call in calls] == [None, "timeout", "timeout", "timeout"]
-        limit_s = float(calls[1].result.removeprefix("Error: no result within ").removesuffix(" s"))
-        assert 0 < limit_s <= 1.75, "what the first call left"
-        assert (
-            calls[2].result
-            == "Error: the calls of this response have taken 2 s, no further one is run"
-        )
-        assert calls[2].seconds == 0
-
-    def test_every_response_has_its_own(self) -> None:
-        tools = self.tools()
-        episode = tools.start(PLAIN, key=())
-        episode.reply(said(self.CALL))
-        other = copy.deepcopy(episode)
-        assert other.tool_s == episode.tool_s > 0.2
-        assert tools.start(PLAIN, key=()).tool_s == 0
-
-    def test_the_wait_for_a_worker_is_not_counted(self) -> None:
-        tools = self.tools()
-        tools.start(PLAIN, key=()).reply(said("<rest>0</rest>"))
-        with ThreadPoolExecutor(5) as threads:
-            replies = list(
-                threads.map(lambda _: tools.start(PLAIN, key=()).reply(said(self.CALL)), range(5))
-            )
-        seconds = [found.calls[0].seconds for found in replies]
-        assert min(seconds) >= 0.25
-        assert sum(seconds) < 3, "3.75 s if each counted the calls before it, 1.25 s if none does"
-
-    def test_limit_is_positive(self) -> None:
-        with pytest.raises(ValueError, match="max_tool_s=0"):
-            Tools(max_tool_s=0)

@@ -1,13 +1,16 @@
-"""The tools that ship with the package."""
+"""Tools that ship with the package, and results as texts."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from rlmods.environment.functions import calculator, python
+from rlmods.environment.worker import MARK, calculator, python, to_text
 from rlmods.grading.sandbox.confinement import missing_support
 
 
@@ -50,3 +53,20 @@ class TestPython:
             python("1/0")
         with pytest.raises(RuntimeError, match="PermissionError"):
             python("open('/etc/passwd')")
+
+
+@given(
+    st.one_of(
+        st.text(),
+        st.binary(),
+        st.none(),
+        st.lists(st.integers()),
+        st.dictionaries(st.text(), st.floats()),
+    ),
+    st.integers(1, 20),
+)
+@example("a\ud800b", 5)
+def test_every_result_is_a_short_text(result: Any, limit: int) -> None:
+    text = to_text(result, limit)
+    text.encode()
+    assert len(text.removesuffix(MARK)) <= limit
