@@ -51,7 +51,8 @@ class Tool:
     @property
     def properties(self) -> Mapping[str, Any]:
         """JSON schemas of the arguments, by name."""
-        return self.schema["function"]["parameters"]["properties"]
+        properties: dict[str, Any] = self.schema["function"]["parameters"]["properties"]
+        return properties
 
     @property
     def only_argument(self) -> str | None:
