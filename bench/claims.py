@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 from rlmods.lab.groups import find_runs
-from rlmods.lab.statistics import Interval, paired_difference
+from rlmods.lab.statistics import Interval, mean_interval, paired
 from rlmods.run.files import read_rows
 from rlmods.run.saved import SavedRun
 
@@ -258,7 +258,7 @@ def verdict_rows(runs: dict[str, list[SavedRun]]) -> list[str]:
                 f"{claim.paper} | | not run |"
             )
             continue
-        x = paired_difference(a, b)
+        x = mean_interval(paired(a, b))
         means = f"{fmean(a.values()):.4g} to {fmean(b.values()):.4g}"
         statistic = claim.statistic.__name__.replace("_", " ")
         difference = f"{means}: {x.mean:+.3g} ({x.low:+.3g} to {x.high:+.3g}), {x.num_values} seeds"

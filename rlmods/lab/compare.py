@@ -15,13 +15,16 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TypeAlias
 
 from rlmods.errors import UserError, one_line_errors, suggest
 from rlmods.lab.groups import Group, add_arguments, find_runs, group_runs
-from rlmods.lab.sequential import decide
+from rlmods.lab.sequential import decide, train
 from rlmods.lab.statistics import (
     ALPHA,
     Interval,
+    SequentialTest,
     bootstrap_interval,
     holm,
     mean_interval,
@@ -48,6 +51,10 @@ LOWER_IS_BETTER = {
 """Words in the names of metrics of which less is better."""
 ACCURACY = re.compile(r"(train|val)/(accuracy|mean@|pass@|maj@)|.*/accuracy$")
 """Accuracies, also of sets and sources that have names of the user's choice."""
+
+
+Results: TypeAlias = dict[int | str, float]
+"""Result of each run of a group, by seed."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +111,14 @@ def compare(
         raise UserError(f"{found} ({runs}): give runs with other parts too")
     first = find_baseline(groups, baseline)
     results = {group.name: _results(group, metric, last) for group in groups}
-    others = [group for group in groups if group is not first]
-    differences = [_paired(results, first.name, other.name) for other in others]
-    adjusted = holm([paired_t_test(difference) for difference in differences])
     own = results[first.name]
+    others = [group for group in groups if group is not first]
+    differences = [_paired(first, other, results) for other in others]
+    adjusted = holm([paired_t_test(difference) for difference in differences])
     comparisons = []
     for other, difference, p_value in zip(others, differences, adjusted, strict=True):
         found_there = results[other.name]
+        seeds = [seed for seed in own if seed in found_there]
         comparisons.append(
             Comparison(
                 baseline=first.name,
@@ -119,34 +127,50 @@ def compare(
                 baseline_mean=mean_interval(list(own.values())),
                 mean=mean_interval(list(found_there.values())),
                 difference=mean_interval(difference),
-                seeds=[seed for seed in own if seed in found_there],
+                seeds=seeds,
                 unused=sorted(own.keys() ^ found_there.keys(), key=str),
                 p_value=p_value,
                 num_comparisons=len(others),
                 unfinished=_unfinished(first, other),
-                different_iterations=_different_iterations(first, other, metric),
+                different_iterations=_different_iterations(first, other, seeds, metric),
                 prompts=by_prompt(first, other),
             )
         )
     return comparisons
 
 
+def comparable(
+    groups: Sequence[Group], metric: str, last: int, baseline: str | None
+) -> list[Comparison]:
+    """Return the comparisons with the baseline of the groups that have a seed in common with it.
+
+    Raises:
+        UserError: no such baseline.
+    """
+    results = {group.name: group.results(metric, last) for group in groups}
+    with_metric = [group for group in groups if results[group.name]]
+    if not with_metric:
+        return []
+    first = find_baseline(with_metric, baseline)
+    seeds = results[first.name].keys()
+    others = [group for group in with_metric if seeds & results[group.name].keys()]
+    return compare(others, metric, last, first.name) if len(others) > 1 else []
+
+
 def find_baseline(groups: Sequence[Group], name: str | None) -> Group:
-    """Return the group of this name, the first one for None.
+    """Return the group of this name, or with a run of this path; the first one for None.
 
     Raises:
         UserError: there is no such group.
     """
-    by_name = {group.name: group for group in groups}
-    if name is None:
-        return groups[0]
-    if name not in by_name:
-        raise UserError(f"--baseline {name}: no such group: {suggest(name, by_name)}")
-    return by_name[name]
+    for group in groups:
+        if name is None or name == group.name or name in [str(run.path) for run in group.runs]:
+            return group
+    known = [group.name for group in groups]
+    raise UserError(f"--baseline {name}: no such group: {suggest(str(name), known)}")
 
 
-def _results(group: Group, metric: str, last: int) -> dict[int | str, float]:
-    """Return the results of a group by seed. Raises: UserError if there are none."""
+def _results(group: Group, metric: str, last: int) -> Results:
     results = group.results(metric, last)
     if results:
         return results
@@ -160,19 +184,19 @@ def _results(group: Group, metric: str, last: int) -> dict[int | str, float]:
     )
 
 
-def _paired(results: Mapping[str, dict[int | str, float]], a: str, b: str) -> list[float]:
-    try:
-        return paired(results[a], results[b])
-    except ValueError as error:
-        seeds = ",".join(map(str, sorted(results[a], key=str)))
+def _paired(a: Group, b: Group, results: Mapping[str, Results]) -> list[float]:
+    differences = paired(results[a.name], results[b.name])
+    if not differences:
+        seeds = ",".join(map(str, sorted(results[a.name], key=str)))
         raise UserError(
-            f"{a} and {b} have no seed in common: train {b} with seed={seeds} too"
-        ) from error
+            f"{a.name} and {b.name} have no seed in common: train {b.name} with seed={seeds} too"
+        )
+    return differences
 
 
 def _unfinished(a: Group, b: Group) -> list[str]:
     """Return the runs of common seeds that have not finished, and how they ended."""
-    common = {run.seed for run in a.runs} & {run.seed for run in b.runs}
+    common = a.by_seed.keys() & b.by_seed.keys()
     return [
         f"{run.path} ({run.exit}, iteration {run.iteration})"
         for run in (*a.runs, *b.runs)
@@ -180,40 +204,28 @@ def _unfinished(a: Group, b: Group) -> list[str]:
     ]
 
 
-def _last_iterations(group: Group, metric: str) -> dict[int | str, int]:
-    """Return the iteration of the last value of the metric, by seed."""
-    found = {}
-    for run in group.runs:
-        series = run.series(metric)
-        if series:
-            found[run.seed] = series[-1][0]
-    return found
-
-
-def _different_iterations(a: Group, b: Group, metric: str) -> list[str]:
+def _different_iterations(a: Group, b: Group, seeds: Sequence[int | str], metric: str) -> list[str]:
     """Return the seeds whose two runs have their last value of the metric at different iterations,
     and these iterations."""
-    before = _last_iterations(a, metric)
-    after = _last_iterations(b, metric)
-    return [
-        f"seed={seed}: {iteration} and {after[seed]}"
-        for seed, iteration in before.items()
-        if after.get(seed, iteration) != iteration
-    ]
+    found = []
+    for seed in seeds:
+        before, _ = a.by_seed[seed].series(metric)[-1]
+        after, _ = b.by_seed[seed].series(metric)[-1]
+        if after != before:
+            found.append(f"seed={seed}: {before} and {after}")
+    return found
 
 
 def by_prompt(a: Group, b: Group) -> Interval | None:
     """Return the bootstrap interval over prompts of `b - a`, where each prompt has the mean of its
     correctness over the common seeds."""
-    seeds = {run.seed: run for run in a.runs}
     values: dict[str, list[float]] = {}
     for run in b.runs:
-        if run.seed not in seeds:
-            continue
-        before = seeds[run.seed].by_prompt()
-        after = run.by_prompt()
-        for name in before.keys() & after.keys():
-            values.setdefault(name, []).append(after[name] - before[name])
+        other = a.by_seed.get(run.seed)
+        before = {} if other is None else other.by_prompt()
+        for name, correct in run.by_prompt().items():
+            if name in before:
+                values.setdefault(name, []).append(correct - before[name])
     means = [sum(values[name]) / len(values[name]) for name in sorted(values)]
     return bootstrap_interval(means) if means else None
 
@@ -334,7 +346,14 @@ def _run_sequential(arguments: argparse.Namespace, groups: Sequence[Group]) -> s
         raise UserError(f"--sequential compares two groups, not {len(groups)} ({names})")
     a = find_baseline(groups, arguments.baseline)
     b = groups[1] if a is groups[0] else groups[0]
-    interval, seeds = decide(a, b, arguments)
+    try:
+        test = SequentialTest(arguments.min_seeds, arguments.max_seeds, ALPHA)
+    except ValueError as error:
+        raise UserError(
+            f"--min-seeds {arguments.min_seeds} --max-seeds {arguments.max_seeds}: {error}"
+        ) from error
+    trainer = partial(train, trust=arguments.trust)
+    interval, seeds = decide(a, b, test, arguments.metric, arguments.last, trainer)
     verdict = "not decided against"
     if 0.0 not in interval:
         is_better = (interval.mean > 0) == higher_is_better(arguments.metric)

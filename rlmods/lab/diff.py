@@ -119,7 +119,7 @@ def diff(first: Path, second: Path) -> tuple[FirstDifference | None, list[Cause]
     a = SavedRun(first)
     b = SavedRun(second)
     found = next(_differences(a, b), None)
-    return found, causes(first, second, found)
+    return found, causes(a, b, found)
 
 
 def _differences(a: SavedRun, b: SavedRun) -> Iterator[FirstDifference]:
@@ -175,15 +175,10 @@ def _first_row(before: Sequence[Row], after: Sequence[Row], columns: Sequence[st
         for column in columns:
             for name in sorted({**a, **b}):
                 is_own = name == column or (column.endswith("/") and name.startswith(column))
-                if is_own and _differ(a.get(name), b.get(name)):
+                if is_own and a.get(name) != b.get(name):
                     values = _values(a.get(name), b.get(name))
                     return f"row {i} (prompt {_shorten(a.get('id'))}), {name}{values}"
     return ""
-
-
-def _differ(a: Any, b: Any) -> bool:
-    """Return whether two values differ; NaN equals NaN."""
-    return a != b and not (a != a and b != b)
 
 
 def _values(a: Any, b: Any) -> str:
@@ -202,39 +197,32 @@ def _metrics(iteration: int, stage: str, a: Row, b: Row) -> Iterator[FirstDiffer
     """Yield the metrics that differ, by the stage that computes them."""
     found = []
     for name in {**a, **b}:
-        if name.startswith(UNMEASURED) or not _differ(a.get(name), b.get(name)):
+        if name.startswith(UNMEASURED) or a.get(name) == b.get(name):
             continue
-        own = _stage_of(name) if stage == "update" else stage
+        own = stage
+        if stage == "update":
+            own = next((METRICS[x] for x in METRICS if name.startswith(x)), stage)
         where = f"{name}: {_shorten(a.get(name))} -> {_shorten(b.get(name))}"
         found.append(FirstDifference(iteration, own, where))
     yield from sorted(found, key=lambda x: STAGES.index(x.stage))
 
 
-def _stage_of(metric: str) -> str:
-    for prefix, stage in METRICS.items():
-        if metric.startswith(prefix):
-            return stage
-    return "update"
-
-
-def causes(first: Path, second: Path, found: FirstDifference | None) -> list[Cause]:
+def causes(a: SavedRun, b: SavedRun, found: FirstDifference | None) -> list[Cause]:
     """Return the differences in settings, code and environment, the most likely cause of `found`
     first."""
-    a = SavedRun(first)
-    b = SavedRun(second)
     settings = [dict(leaves(run.config, lists=True)) for run in (a, b)]
     everything = [*_changes("setting", *settings), *_changes("", a.versions(), b.versions())]
     before = _sources(a)
     after = _sources(b)
     if before and after:
         everything += _changes("source", before, after)
-    by_distance = []
+    ranked = []
     for cause in everything:
         distance = _distance(cause, found)
         if distance is not None:
-            kind = KINDS.index(cause.kind)
-            by_distance.append((distance, kind, cause.name.count("."), cause.name, cause))
-    return [cause for *_, cause in sorted(by_distance, key=lambda x: x[:4])]
+            depth = cause.name.count(".")
+            ranked.append((distance, KINDS.index(cause.kind), depth, cause.name, cause))
+    return [cause for *_, cause in sorted(ranked, key=lambda x: x[:4])]
 
 
 def _changes(kind: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Cause]:
@@ -296,28 +284,27 @@ def _shorten(value: Any) -> str:
 def text(first: Path, second: Path) -> str:
     """Return the first difference and its causes as text."""
     found, likely = diff(first, second)
+    lines = []
     if found is None:
         both = common_iterations(SavedRun(first), SavedRun(second))
         equal = "have no iteration in common"
         if both:
             equal = f"are equal in all iterations that both have, {both[0]} to {both[-1]}"
-        lines = [f"{first} and {second} {equal}"]
+        lines.append(f"{first} and {second} {equal}")
     else:
         where = f"iteration {found.iteration}, stage {found.stage}: {found.where}"
-        lines = [f"{first} and {second} first differ in {where}"]
+        lines.append(f"{first} and {second} first differ in {where}")
         num_settings = sum(cause.kind == "setting" for cause in likely)
-        certainty = "cause"
-        if num_settings > 1:
-            certainty = (
+        if not likely:
+            cause = "no cause is recorded: settings, sources, packages and processor are equal"
+        elif num_settings > 1:
+            cause = (
                 f"{num_settings} settings differ, and any of them may be the cause; the most "
-                "likely one"
+                f"likely one: {likely[0]}"
             )
-        if likely:
-            lines.append(f"{certainty}: {likely[0]}")
         else:
-            lines.append(
-                "no cause is recorded: settings, sources, packages and processor are equal"
-            )
+            cause = f"cause: {likely[0]}"
+        lines.append(cause)
         likely = likely[1:]
     lines += [f"also different: {cause}" for cause in likely[:SHOWN]]
     if len(likely) > SHOWN:

@@ -39,6 +39,12 @@ class Group:
     name: str
     """What distinguishes it from the other groups."""
     runs: Sequence[SavedRun]
+    """Runs of different seeds."""
+
+    @property
+    def by_seed(self) -> dict[int | str, SavedRun]:
+        """The runs by their seed."""
+        return {run.seed: run for run in self.runs}
 
     def results(self, metric: str, last: int = 1) -> dict[int | str, float]:
         """Return the result by seed, of the runs that have one."""

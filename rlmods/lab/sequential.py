@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 
 from rlmods.errors import UserError
 from rlmods.lab.groups import Group
-from rlmods.lab.statistics import ALPHA, Interval, SequentialTest
+from rlmods.lab.statistics import Interval, SequentialTest
 from rlmods.run.name import member_name
 from rlmods.run.saved import SavedRun
 
@@ -28,75 +25,62 @@ REACHING = re.compile(
 data. They are repeated with `--trust` only."""
 
 
-@dataclass(frozen=True)
-class Sequential:
-    """Add seeds to two groups until a `SequentialTest` decides."""
+def decide(
+    a: Group,
+    b: Group,
+    test: SequentialTest,
+    metric: str,
+    last: int,
+    train: Callable[[SavedRun, int], SavedRun],
+) -> tuple[Interval, list[int]]:
+    """Add seeds to two groups until the test decides. Return the interval of `b - a`, and the seeds
+    that were used.
 
-    test: SequentialTest
-    metric: str
-    last: int
-    train: Callable[[SavedRun, int], SavedRun]
-    """Trains a run of the settings of another with a seed, or returns it if it is finished."""
-
-    def __call__(self, a: Group, b: Group) -> tuple[Interval, list[int]]:
-        """Return the interval of `b - a` after the last test, and the seeds that were used.
-
-        Raises:
-            UserError: a run fails or lacks the metric.
-        """
-        seeds = self.seeds(a, b)
-        differences: list[float] = []
-        for n, seed in enumerate(seeds, 1):
-            before = self._result(a, seed)
-            after = self._result(b, seed)
-            differences.append(after - before)
-            interval = self.test(differences)
-            bounds = ""
-            if interval.is_bounded:
-                bounds = f", from {interval.low:+.4f} to {interval.high:+.4f}"
-            print(
-                f"{n} of at most {self.test.last} seeds: {interval.mean:+.4f}{bounds}", flush=True
-            )
-            if n >= self.test.first and self.test.decides(differences):
-                return interval, seeds[:n]
-        raise AssertionError("the last test decides")
-
-    def seeds(self, a: Group, b: Group) -> list[int]:
-        """Return the seeds in the order of the tests: the seeds of the runs that are not in 1, ...,
-        `test.last`, then these. Added runs do not change it, so that the same command goes on with
-        the same tests."""
-        added = range(1, self.test.last + 1)
-        own = {run.seed for run in (*a.runs, *b.runs) if isinstance(run.seed, int)}
-        return [*sorted(own - set(added)), *added][: self.test.last]
-
-    def _result(self, group: Group, seed: int) -> float:
-        for run in group.runs:
-            if run.seed == seed and run.exit == "finished":
-                break
-        else:
-            recorded = [run for run in group.runs if run.overrides is not None]
-            run = self.train((recorded or group.runs)[0], seed)
-        value = run.result(self.metric, self.last)
-        if value is None:
-            raise UserError(f"--metric {self.metric}: {run.path} has no value of it")
-        return value
-
-
-def decide(a: Group, b: Group, arguments: argparse.Namespace) -> tuple[Interval, list[int]]:
-    """Train until the difference between two groups is decided, and return its interval and the
-    seeds that were used.
+    Args:
+        train: trains a run of the settings of another with a seed, or returns it if it is finished.
 
     Raises:
-        UserError: wrong numbers of seeds, a run fails or lacks the metric.
+        UserError: a run fails or lacks the metric.
     """
-    try:
-        test = SequentialTest(arguments.min_seeds, arguments.max_seeds, ALPHA)
-    except ValueError as error:
-        raise UserError(
-            f"--min-seeds {arguments.min_seeds} --max-seeds {arguments.max_seeds}: {error}"
-        ) from error
-    trainer = partial(train, trust=arguments.trust)
-    return Sequential(test, arguments.metric, arguments.last, trainer)(a, b)
+    differences: list[float] = []
+    seeds = seeds_of(a, b, test.last)
+    for n, seed in enumerate(seeds, 1):
+        results = [_result(group, seed, metric, last, train) for group in (a, b)]
+        differences.append(results[1] - results[0])
+        interval = test(differences)
+        bounds = ""
+        if interval.is_bounded:
+            bounds = f", from {interval.low:+.4f} to {interval.high:+.4f}"
+        print(f"{n} of at most {test.last} seeds: {interval.mean:+.4f}{bounds}", flush=True)
+        if n >= test.first and test.decides(differences):
+            break
+    return interval, seeds[:n]
+
+
+def seeds_of(a: Group, b: Group, count: int) -> list[int]:
+    """Return the seeds in the order of the tests: the seeds of the runs that are not in 1, ...,
+    `count`, then these. Added runs do not change it, so that the same command goes on with the same
+    tests."""
+    added = range(1, count + 1)
+    own = {run.seed for run in (*a.runs, *b.runs) if isinstance(run.seed, int)}
+    return [*sorted(own - set(added)), *added][:count]
+
+
+def _result(
+    group: Group,
+    seed: int,
+    metric: str,
+    last: int,
+    train: Callable[[SavedRun, int], SavedRun],
+) -> float:
+    run = group.by_seed.get(seed)
+    if run is None or run.exit != "finished":
+        recorded = [run for run in group.runs if run.overrides is not None]
+        run = train((recorded or group.runs)[0], seed)
+    value = run.result(metric, last)
+    if value is None:
+        raise UserError(f"--metric {metric}: {run.path} has no value of it")
+    return value
 
 
 def train(like: SavedRun, seed: int, *, trust: bool = False) -> SavedRun:

@@ -156,10 +156,8 @@ def _segment_lines(rows: Sequence[Row], found: Sequence[Segment], indent: str) -
 
 def _segment_line(rows: Sequence[Row], segment: Segment) -> str:
     row = rows[segment.response]
-    begin = segment.begin
-    end = segment.end
-    cuts = [str(cut) for cut in row.get("cuts") or () if begin <= cut < end]
-    line = f"tokens {begin}-{end}"
+    cuts = [str(cut) for cut in row.get("cuts") or () if segment.begin <= cut < segment.end]
+    line = f"tokens {segment.begin}-{segment.end}"
     if cuts:  # the context of the response begins anew there (`Response.cuts`)
         line += f" (cut at {', '.join(cuts)})"
     line += f"  {_summary([rows[j] for j in segment.members])}"

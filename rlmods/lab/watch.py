@@ -17,7 +17,6 @@ from rich.text import Text
 
 from rlmods.errors import one_line_errors
 from rlmods.lab.groups import find_runs
-from rlmods.run.saved import SavedRun
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 METRICS = (
@@ -45,9 +44,10 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BLOCKS[round((x - low) * scale)] for x in means)
 
 
-def screen(runs: Sequence[SavedRun], metrics: Sequence[str], width: int) -> list[str]:
-    """Return the lines that show the runs as they are now."""
+def screen(folders: Sequence[Path], metrics: Sequence[str], width: int) -> tuple[str, bool]:
+    """Return the runs as they are now, and whether all have ended."""
     lines = []
+    runs = find_runs(folders)
     for run in runs:
         status = f"seed {run.seed}  iteration {run.iteration}  {run.exit}"
         lines.append(f"{run.path}  {run.label}  {status}")
@@ -58,23 +58,20 @@ def screen(runs: Sequence[SavedRun], metrics: Sequence[str], width: int) -> list
                 extremes = f"from {min(values):.4g} to {max(values):.4g}"
                 lines.append(f"  {name:<22}  {values[-1]:>10.4g}  {curve}  {extremes}")
         lines.append("")
-    return lines
+    return "\n".join(lines), all(run.exit != "not finished" for run in runs)
 
 
 def watch(folders: Sequence[Path], metrics: Sequence[str], once: bool, console: Console) -> None:
     """Show the runs until all have ended."""
+    shown, has_ended = screen(folders, metrics, console.width)
     if once or not console.is_terminal:
-        shown = screen(find_runs(folders), metrics, console.width)
-        console.print(Text("\n".join(shown)), soft_wrap=True)
+        console.print(Text(shown), soft_wrap=True)
         return
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            runs = find_runs(folders)
-            shown = screen(runs, metrics, console.width)[: console.height - 1]
-            live.update(Text("\n".join(shown), no_wrap=True), refresh=True)
-            if all(run.exit != "not finished" for run in runs):
-                return
+    with Live(Text(shown, no_wrap=True), console=console, auto_refresh=False) as live:
+        while not has_ended:
             time.sleep(INTERVAL_S)
+            shown, has_ended = screen(folders, metrics, console.width)
+            live.update(Text(shown, no_wrap=True), refresh=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -68,10 +68,6 @@ class RunDir:
         return self.path / "summary.json"
 
     @property
-    def samples(self) -> Path:
-        return self.path / "samples"
-
-    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -96,18 +92,18 @@ class RunDir:
         path = _set_absolute_paths(config)
         if is_first_rank():
             run = cls._create(path, config, automatic_precision)
-            os.environ[RUN_DIR_VARIABLE] = run._to_json()
-        message = os.environ.get(RUN_DIR_VARIABLE)
+            os.environ[RUN_DIR_VARIABLE] = dumps(vars(run))
+        message = os.environ.get(RUN_DIR_VARIABLE, "")
         store = _torchrun_store()
         if store is not None:
             key = f"rlmods/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_open_calls)}"
             if is_first_rank():
-                store.set(key, run._to_json())
+                store.set(key, message)
             message = store.get(key).decode()
-        if not is_first_rank():
-            run = (
-                cls._from_json(message) if message else cls._find(path, config, automatic_precision)
-            )
+        if not is_first_rank() and message:
+            run = cls._from_json(message)
+        elif not is_first_rank():
+            run = cls._find(path, config, automatic_precision)
         config.run_dir = str(run.path)
         if run.precision is not None:
             config.trainer.precision = run.precision
@@ -126,9 +122,6 @@ class RunDir:
             config.trainer.precision = recorded_precision(saved) or "auto"
         check_same_run(saved, config)
 
-    def _to_json(self) -> str:
-        return dumps(vars(self))
-
     @classmethod
     def _from_json(cls, message: str) -> RunDir:
         """Parse the directory sent by the first rank: all ranks resume from the same checkpoint,
@@ -140,26 +133,22 @@ class RunDir:
     @classmethod
     def _create(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
         """Lock the directory until this process ends, check it and write the run's files."""
-        locked = False
         try:
             if (path / LOCK_FILE).is_file():  # otherwise create nothing before the checks
-                locked = acquire(path)
+                acquire(path)
             run = cls._check(path, config, automatic_precision)
             path.mkdir(parents=True, exist_ok=True)
-            locked = acquire(path) or locked
+            acquire(path)
             write_owner(path)
             run._record(config)
-        except (UserError, OSError) as error:
-            if locked:
-                release(path)
-            if isinstance(error, FileExistsError):
-                raise _exists_error(path) from error
-            if isinstance(error, OSError):
-                raise UserError(
-                    f"run_dir={path}: cannot write there ({error.strerror}), choose another "
-                    "run_dir=..."
-                ) from error
+        except UserError:
+            release(path)
             raise
+        except OSError as error:
+            release(path)
+            raise UserError(
+                f"run_dir={path}: cannot write there ({error.strerror}), choose another run_dir=..."
+            ) from error
         return run
 
     @classmethod
@@ -189,7 +178,10 @@ class RunDir:
         holds_run = any(file.exists() for file in files)
         is_own = run.checkpoint is not None and run.checkpoint.is_relative_to(path)
         if holds_run and config.resume is None:
-            raise _exists_error(path)
+            raise UserError(
+                f"run_dir={path} already holds a run: continue it with resume=auto or choose "
+                "another run_dir=..."
+            )
         if holds_run and config.resume != "auto":
             if not is_own:
                 raise UserError(
@@ -216,9 +208,7 @@ class RunDir:
         the suffix `.resumed_<iteration>`."""
         is_resumed = (self.path / "config.yaml").exists()
         suffix = f".resumed_{max(self.iteration, 0):06d}" if is_resumed else ""
-        # "x" fails if another process creates it first
-        with (self.path / f"config{suffix}.yaml").open("w" if is_resumed else "x") as file:
-            file.write(as_yaml(config))
+        atomic_write(self.path / f"config{suffix}.yaml", as_yaml(config))
         atomic_write(self.path / f"versions{suffix}.txt", _versions())
         atomic_write(self.path / f"sources{suffix}.txt", _sources(config))
 
@@ -236,13 +226,6 @@ def _saved_config(path: Path, checkpoint: Path | None) -> Path:
     """Return the path of the settings of the run that is resumed, to which the checkpoint
     belongs."""
     return (checkpoint.parents[1] if checkpoint else path) / "config.yaml"
-
-
-def _exists_error(path: Path) -> UserError:
-    return UserError(
-        f"run_dir={path} already holds a run: continue it with resume=auto or choose another "
-        "run_dir=..."
-    )
 
 
 def _torchrun_store() -> TCPStore | None:
@@ -327,11 +310,9 @@ def _commit() -> str:
     return git.stdout.strip()
 
 
-def acquire(folder: Path) -> bool:
-    """Lock the existing `folder` for this process until it ends, also by `kill -9`. Return False if
-    this process had locked it already.
-
-    On a file system without locks, warn instead.
+def acquire(folder: Path) -> None:
+    """Lock the existing `folder` for this process until it ends, also by `kill -9`; do nothing if
+    this process has locked it already. On a file system without locks, warn instead.
 
     Raises:
         UserError: another process has locked it.
@@ -339,7 +320,7 @@ def acquire(folder: Path) -> bool:
     """
     folder = folder.resolve()
     if is_locked(folder):
-        return False
+        return
     lock = FileLock(folder / LOCK_FILE, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire(blocking=False)
@@ -358,7 +339,6 @@ def acquire(folder: Path) -> bool:
             stacklevel=2,
         )
     _locks[folder] = lock
-    return True
 
 
 def is_locked(folder: Path) -> bool:

@@ -13,7 +13,7 @@ from rlmods.lab import compare as module
 from rlmods.lab import sequential
 from rlmods.lab.compare import compare, higher_is_better, lines, parse
 from rlmods.lab.groups import Group, find_runs, group_runs
-from rlmods.lab.sequential import Sequential, train
+from rlmods.lab.sequential import decide, seeds_of, train
 from rlmods.lab.statistics import SequentialTest
 from rlmods.run.saved import SavedRun
 from tests.support.saved_runs import write_run
@@ -224,7 +224,7 @@ class TestSequential:
             )
 
         a, b = groups(folder)
-        interval, seeds = Sequential(SequentialTest(3, 6), "val/accuracy", 1, add)(a, b)
+        interval, seeds = decide(a, b, SequentialTest(3, 6), "val/accuracy", 1, add)
         return interval, seeds, trained
 
     def test_stops_as_soon_as_it_is_decided(self, tmp_path: Path) -> None:
@@ -243,14 +243,13 @@ class TestSequential:
         assert 0.0 in interval  # type: ignore[operator]
 
     def test_runs_that_were_added_do_not_change_the_order(self, tmp_path: Path) -> None:
-        test = Sequential(SequentialTest(3, 6), "val/accuracy", 1, lambda run, seed: run)
         write(tmp_path, A[:1], "a", first_seed=42)
         write(tmp_path, B[:1], "b", first_seed=3)
         a, b = groups(tmp_path)
-        assert test.seeds(a, b) == [42, 1, 2, 3, 4, 5]
+        assert seeds_of(a, b, 6) == [42, 1, 2, 3, 4, 5]
         write(tmp_path, A[:4], "a")
         a, b = groups(tmp_path)
-        assert test.seeds(a, b) == [42, 1, 2, 3, 4, 5]
+        assert seeds_of(a, b, 6) == [42, 1, 2, 3, 4, 5]
 
     def test_repeats_a_run_that_has_recorded_its_command(self, tmp_path: Path) -> None:
         write_run(tmp_path / "a1", [0.5], seed=1, exit=None)
@@ -262,7 +261,7 @@ class TestSequential:
             return like
 
         [group] = groups(tmp_path)
-        Sequential(SequentialTest(3, 3), "val/accuracy", 1, add)(group, group)
+        decide(group, group, SequentialTest(3, 3), "val/accuracy", 1, add)
         assert set(seen) == {"a2"}
 
 

@@ -11,6 +11,7 @@ import pytest
 from rlmods.errors import UserError
 from rlmods.lab.diff import FirstDifference, causes, diff, text
 from rlmods.run.directory import RUN_DIR_VARIABLE
+from rlmods.run.saved import SavedRun
 from tests.support.planted import SETTINGS, named, train
 
 ROW = {
@@ -105,7 +106,10 @@ class TestCauses:
 
         def order(stage: str, iteration: int = 1) -> list[str]:
             return [
-                cause.name for cause in causes(run, other, FirstDifference(iteration, stage, ""))
+                cause.name
+                for cause in causes(
+                    SavedRun(run), SavedRun(other), FirstDifference(iteration, stage, "")
+                )
             ]
 
         assert order("reward") == ["reward.a", "ratio.low", "advantage.eps"]
@@ -125,7 +129,7 @@ class TestCauses:
             sources="2 rlmods/ratio/clipped.py\n",
             versions="command train.py seed=1\ntorch 2\nprocessor B\n",
         )
-        found = causes(first, second, FirstDifference(1, "update", ""))
+        found = causes(SavedRun(first), SavedRun(second), FirstDifference(1, "update", ""))
         assert [(x.kind, x.name) for x in found] == [
             ("source", "rlmods/ratio/clipped.py"),
             ("package", "torch"),

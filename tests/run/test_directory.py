@@ -309,13 +309,13 @@ class TestLock:
         assert RunDir.open(config(tmp_path / "run", resume="auto")).path == tmp_path / "run"
 
     def test_is_acquired_once_per_process(self, tmp_path: Path) -> None:
-        assert directory.acquire(tmp_path)
-        assert not directory.acquire(tmp_path / "." / "../" / tmp_path.name)
+        directory.acquire(tmp_path)
+        directory.acquire(tmp_path / "." / "../" / tmp_path.name)
         directory.write_owner(tmp_path)
         owner = f"process {os.getpid()} on {socket.gethostname()}\n"
         assert (tmp_path / LOCK_FILE).read_text() == owner
         directory.release(tmp_path)
-        assert directory.acquire(tmp_path)
+        assert not directory.is_locked(tmp_path)
 
     def test_file_system_without_locks_gives_a_warning(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -325,4 +325,4 @@ class TestLock:
 
         monkeypatch.setattr(fcntl, "flock", unsupported)
         with pytest.warns(UserWarning, match="has no locks"):
-            assert directory.acquire(tmp_path)
+            directory.acquire(tmp_path)

@@ -3,20 +3,31 @@
 
 Writes one HTML file that opens without a network: learning curves, a comparison of the groups of
 runs that differ only in their seed, a browser of responses, and settings and versions of every run.
-`--text` prints the comparison instead; `--png FILE` draws the curves of the metric."""
+`--text` prints the comparison instead."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlmods.errors import one_line_errors
+from rlmods.lab.compare import Comparison, comparable
 from rlmods.lab.groups import Group, add_arguments, find_runs, group_runs, positive
 from rlmods.lab.report.contents import contents
-from rlmods.lab.report.page import page
-from rlmods.lab.report.table import comparable, draw, text_table
-from rlmods.run.files import atomic_write, wrap_write_errors
+from rlmods.lab.statistics import Interval, mean_interval
+from rlmods.run.files import atomic_write, dumps
+
+ASSETS = Path(__file__).parent / "assets"
+ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"} | dict.fromkeys(
+    range(0xD800, 0xE000), "\ufffd"
+)
+"""Characters that HTML or JavaScript may read as syntax, and lone surrogates, which UTF-8 cannot
+encode."""
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -47,51 +58,94 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--text", action="store_true", help="print the comparison, and write no page"
     )
-    parser.add_argument(
-        "--png", type=Path, metavar="FILE", help="draw the curves of the metric too"
-    )
     return parser.parse_args(arguments)
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Write the report and return what is printed.
+    """Write the report, or with `--text` none, and return what is printed.
 
     Raises:
-        UserError: no runs, or a file cannot be written.
+        UserError: no runs, no such baseline, or the file cannot be written.
     """
     groups = group_runs(find_runs(arguments.folders))
     metric = arguments.metric
-    printed = []
-    if arguments.png:
-        with wrap_write_errors(arguments.png):
-            draw(groups, metric, arguments.png)
-        printed.append(f"wrote {arguments.png}")
+    last = arguments.last
+    baseline = arguments.baseline
     if arguments.text:
-        compared = comparable(groups, metric, arguments.last, arguments.baseline)
-        printed.append(text_table(groups, compared, metric, arguments.last))
-    else:
-        printed.append(_write_page(arguments, groups))
-    return "\n".join(printed)
-
-
-def _write_page(arguments: argparse.Namespace, groups: Sequence[Group]) -> str:
-    """Write the HTML file and return what is printed."""
-    out = arguments.out or arguments.folders[0] / "report.html"
-    shown = contents(
-        groups,
-        arguments.metric,
-        arguments.last,
-        arguments.baseline,
-        arguments.samples,
-        arguments.prompts,
-    )
+        return text_table(groups, comparable(groups, metric, last, baseline), metric, last)
+    shown = contents(groups, metric, last, baseline, arguments.samples, arguments.prompts)
     html = page(shown)
+    out = arguments.out or arguments.folders[0] / "report.html"
     atomic_write(out, html)
     num_runs = sum(len(group.runs) for group in groups)
     return (
         f"wrote {out} ({num_runs} runs, {len(groups)} groups, {len(html) / 1e6:.1f} MB): open it "
         "in a browser"
     )
+
+
+def page(contents: Mapping[str, Any]) -> str:
+    """Return the HTML of a report, which loads nothing: scripts, styles and data are in it.
+
+    Data are JSON in an element that is not executed, with `<`, `>` and `&` as escapes, so no text
+    can end it. The script writes texts as text nodes, never as HTML. The content security policy
+    allows the two scripts only, by their hashes, and no request."""
+    uplot = _read("uplot.js")
+    script = _read("page.js")
+    inserted = {
+        "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; script-src {_hash(uplot)} "
+        f"{_hash(script)}",
+        "STYLE": _read("uplot.css") + _read("page.css"),
+        "UPLOT": uplot,
+        "SCRIPT": script,
+        "CONTENTS": dumps(contents).translate(ESCAPES),
+    }
+    return re.sub(r"{{(\w+)}}", lambda match: inserted[match[1]], _read("page.html"))
+
+
+def _read(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def text_table(
+    groups: Sequence[Group], comparisons: Sequence[Comparison], metric: str, last: int
+) -> str:
+    """Return aligned columns: group, seeds, mean and interval, difference from the baseline and its
+    p-value.
+
+    Seeds without a value of the metric are not in the mean: they are written as `4 of 5`."""
+    by_name = {x.name: x for x in comparisons}
+    rows = [["group", "seeds", metric, "difference", "p", ""]]
+    for group in groups:
+        results = list(group.results(metric, last).values())
+        seeds = str(len(results))
+        if len(results) < len(group.runs):
+            seeds = f"{len(results)} of {len(group.runs)}"
+        shown = _interval(mean_interval(results), ".4f") if results else "none"
+        comparison = by_name.get(group.name)
+        end = ["", "", ""]
+        if comparison is not None:
+            verdict = {True: "better", False: "worse", None: "not decided"}[comparison.better]
+            difference = _interval(comparison.difference, "+.4f")
+            end = [difference, f"{comparison.p_value:.2g}", verdict]
+        elif comparisons and group.name == comparisons[0].baseline:
+            end = ["", "", "baseline"]
+        rows.append([group.name, seeds, shown, *end])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _interval(interval: Interval, form: str) -> str:
+    bounds = f" [{interval.low:{form}}, {interval.high:{form}}]" if interval.is_bounded else ""
+    return f"{interval.mean:{form}}{bounds}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

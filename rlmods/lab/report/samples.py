@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from rlmods.lab.show import Row, Segment, groups, segments
+from rlmods.lab.show import Row, groups, segments
 from rlmods.run.files import read_rows
 from rlmods.run.saved import SavedRun
 
@@ -90,7 +90,7 @@ def _entry(rows: Sequence[Row], decode: TokenTexts) -> dict[str, Any]:
     if first.get("answer") is not None:
         entry["answer"] = clip(str(first["answer"]))
     if any(row.get("branch") for row in rows):
-        entry["tree"] = [_node(segment) for segment in segments(rows)]
+        entry["tree"] = [asdict(segment) for segment in segments(rows)]
     return entry
 
 
@@ -157,18 +157,6 @@ def _calls(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 shown["error"] = clip(str(call["error"]))
             found.append({"turn": t, **shown})
     return found
-
-
-def _node(segment: Segment) -> dict[str, Any]:
-    node = asdict(segment)
-    node["children"] = [_node(child) for child in segment.children]
-    node["decisions"] = [_decision(decision) for decision in segment.decisions]
-    return node
-
-
-def _decision(decision: Mapping[str, Any]) -> dict[str, float]:
-    names = ("initial_entropy", "entropy", "probability")
-    return {name: short(decision[name]) for name in names}
 
 
 class TokenTexts:

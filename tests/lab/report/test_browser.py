@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from rlmods.lab.groups import find_runs, group_runs
+from rlmods.lab.report.__main__ import page
 from rlmods.lab.report.contents import contents
-from rlmods.lab.report.page import page
 from tests.support.browser import CHROMIUM, drive
 from tests.support.saved_runs import write_run
 

@@ -7,14 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from rlmods.errors import UserError
 from rlmods.lab.groups import find_runs, group_runs
-from rlmods.lab.report.__main__ import main
-from rlmods.lab.report.contents import contents
-from rlmods.lab.report.page import page
+from rlmods.lab.report.__main__ import main, page
+from rlmods.lab.report.contents import columns, contents, curves
 from rlmods.lab.report.samples import Limits, evenly, samples
 from rlmods.lab.watch import sparkline, watch
 from rlmods.run.saved import SavedRun
@@ -175,10 +175,9 @@ class TestSamples:
 
 
 class TestCommand:
-    def test_writes_page_and_picture(self, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        main([str(runs), "--png", str(runs / "x.png")])
+    def test_writes_the_page(self, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        main([str(runs)])
         assert (runs / "report.html").read_text().startswith("<!DOCTYPE html>")
-        assert (runs / "x.png").read_bytes().startswith(b"\x89PNG")
         assert "4 runs, 2 groups" in capsys.readouterr().out
 
     def test_text(self, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,3 +207,34 @@ class TestWatch:
         shown = console.export_text()
         assert "clip_higher_1" in shown
         assert "seed 1" in shown
+
+
+class TestCurves:
+    def test_mean_and_range_of_the_seeds(self, tmp_path: Path) -> None:
+        write_run(tmp_path / "a", [0.25, 0.5, 0.75], seed=1)
+        write_run(tmp_path / "b", [0.75, 0.5], seed=2, settings={"trainer": {"max_iterations": 2}})
+        [group] = group_runs(find_runs([tmp_path]))
+        curve = curves(group, 100)["val/accuracy"]
+        assert curve.iterations == [0, 1, 2]
+        assert (curve.mean, curve.low, curve.high) == (
+            [0.5, 0.5, 0.75],
+            [0.25, 0.5, 0.75],
+            [0.75, 0.5, 0.75],
+        )
+
+    @pytest.mark.parametrize("num_points", [1, 7, 99, 100, 101])
+    def test_neighbours_are_averaged(self, num_points: int, tmp_path: Path) -> None:
+        values = np.arange(100.0)
+        write_run(tmp_path / "a", values.tolist())
+        [group] = group_runs(find_runs([tmp_path]))
+        curve = curves(group, num_points)["val/accuracy"]
+        assert len(curve.mean) == min(num_points, 100)
+        assert list(curve.iterations) == pytest.approx(list(curve.mean), rel=1e-4)
+        assert np.diff(curve.mean).min(initial=1) > 0
+
+    def test_values_that_are_no_numbers_are_left_out(self, tmp_path: Path) -> None:
+        run = write_run(tmp_path / "a", [0.5])
+        odd = [{"iteration": 1, "val/accuracy": x} for x in ("1", None, True, [1])]
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write("".join(f"{json.dumps(row)}\n" for row in odd))
+        assert columns(SavedRun(run))["val/accuracy"] == [(0, 0.5)]
