@@ -4,10 +4,9 @@ from rlmods.data.arithmetic import Arithmetic
 from rlmods.data.gsm8k import GSM8K
 from rlmods.data.hidden_number import HiddenNumber
 from rlmods.data.jsonl import Jsonl
-from rlmods.data.loader import PromptLoader
+from rlmods.data.loader import PromptLoader, PromptModule
 from rlmods.data.long_sums import LongSums
 from rlmods.data.mixture import Mixture
-from rlmods.data.module import PromptModule
 from rlmods.data.preferences import Preferences
 from rlmods.data.reasoning_gym import ReasoningGym
 from rlmods.data.schema import Splits

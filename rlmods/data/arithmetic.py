@@ -9,17 +9,22 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from rlmods.data.mistakes import MAX_CANDIDATES, mistakes, ranked_candidates
 from rlmods.data.schema import (
     Splits,
-    check_count,
-    check_fraction,
+    check_counts,
+    check_range,
     checked_splits,
     prompt_fields,
     raise_unknown_choice,
     render,
 )
-from rlmods.data.worked import solution_with_error, worked_solution
+from rlmods.data.solutions import (
+    MAX_CANDIDATES,
+    mistakes,
+    ranked_candidates,
+    solution_with_error,
+    worked_solution,
+)
 from rlmods.errors import UserError
 from rlmods.types import Prompt
 
@@ -80,15 +85,14 @@ class Arithmetic:
     """Put the question in a user message, for models with a chat template."""
 
     def __call__(self) -> Splits:
-        check_count("num_train", self.num_train, 1)
-        check_count("num_val", self.num_val, 0)
+        check_counts(self, num_train=1, num_val=0, num_candidates=1)
         if not self.operations or set(self.operations) - set("+-*"):
             raise UserError(
                 f"data.operations={self.operations}: choose from + - *, as in data.operations=+-"
             )
-        check_fraction("wrong_fraction", self.wrong_fraction)
-        check_fraction("wrong_steps", self.wrong_steps)
-        check_count("num_candidates", self.num_candidates, 1, MAX_CANDIDATES)
+        check_range(self, "wrong_fraction", 0, 1)
+        check_range(self, "wrong_steps", 0, 1)
+        check_range(self, "num_candidates", 1, MAX_CANDIDATES)
         if self._response("", 1) == self._response("", 2):
             raise UserError(f"data.response={self.response}: must state the {{answer}}")
         num_questions, question_at = self._question_space()

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlmods.data.jsonl import Jsonl
-from rlmods.data.rows import NumberedRow
-from rlmods.data.schema import Splits, check_count, check_text
+from rlmods.data.jsonl import Jsonl, NumberedRow
+from rlmods.data.schema import Splits, check_counts, check_text
 from rlmods.errors import UserError
 
 OTHER_FORMAT = "type data=jsonl data.train=FILE for data in another format"
@@ -45,8 +44,7 @@ class GSM8K:
     """Prompts with more tokens are left out, and their number is shown. null: none are left out."""
 
     def __call__(self) -> Splits:
-        if self.num_train is not None:
-            check_count("num_train", self.num_train, 1)
+        check_counts(self, num_train=1)
         train, val = self._sources()
         instruction = self.instruction.replace("{", "{{").replace("}", "}}")
         rows = Jsonl(

@@ -1,27 +1,48 @@
-"""Prompts from JSON Lines files, and from Hugging Face data sets."""
+"""Prompts from JSON Lines files, other files and folders, and data sets on the Hugging Face Hub."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
-from rlmods.data.rows import ADVICE, NumberedRow, read_rows
 from rlmods.data.schema import (
     Splits,
-    check_count,
+    check_counts,
     check_messages,
     check_number,
     check_text,
     checked_splits,
     get_column,
+    import_extra,
     prompt_fields,
     render,
     type_name,
 )
 from rlmods.errors import UserError
+from rlmods.run.hub import check_hub
 from rlmods.types import Prompt
+
+Row = dict[str, Any]
+"""Values by column."""
+Rows = Iterable[Mapping[str, Any]]
+LOADERS = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
+"""Loader of the `datasets` package by file suffix."""
+ADVICE = "data.train=FILE, data.train=FOLDER or data.train=NAME:SPLIT"
+
+
+class NumberedRow(NamedTuple):
+    """A row and where it stands."""
+
+    number: int
+    """Line of a JSON Lines file, else the position in the split; from 1 on."""
+    location: str
+    """File and line, for error messages."""
+    values: Row
+
 
 Convert = Callable[[Iterator[NumberedRow], str, str], Iterator[NumberedRow]]
 """Maps rows, their source and split to rows with other columns."""
@@ -81,9 +102,7 @@ class Jsonl:
             convert: makes the columns that the fields name out of those in the files.
             advice: what to type if a source cannot be read.
         """
-        if self.max_prompt_tokens is not None:
-            check_count("max_prompt_tokens", self.max_prompt_tokens, 1)
-        check_count("num_val", self.num_val, 0)
+        check_counts(self, max_prompt_tokens=1, num_val=0)
         if self.train is None:
             raise UserError("data.train=null: the data needs a file; type data.train=FILE")
         train = self._prompts(self.train, "train", convert, advice)
@@ -188,23 +207,91 @@ def hold_out(
     for i, prompt in enumerate(prompts):
         rows.setdefault(repr((prompt.text, prompt.messages)), []).append(i)
     groups = list(rows.values())
-    val_rows = _sample_groups(groups, num_val, seed)
+    val_rows: set[int] = set()
+    for group in Random(seed).sample(groups, len(groups)):
+        if len(val_rows) + len(group) <= num_val:
+            val_rows.update(group)
     if len(val_rows) < num_val or len(val_rows) == len(prompts):
-        possible = 0
-        if len(groups) > 1:
-            possible = len(_sample_groups(groups, max(1, len(prompts) // 10), seed))
         raise UserError(
             f"{source}: cannot hold out data.num_val={num_val} of {len(prompts)} rows with "
-            f"{len(groups)} different questions; type data.num_val={possible}"
+            f"{len(rows)} different questions; type a smaller data.num_val"
         )
     train = [prompt for i, prompt in enumerate(prompts) if i not in val_rows]
     return train, [prompts[i] for i in sorted(val_rows)]
 
 
-def _sample_groups(groups: list[list[int]], max_rows: int, seed: int) -> set[int]:
-    """Return the rows of random whole groups, at most `max_rows` rows in total."""
-    rows: set[int] = set()
-    for group in Random(seed).sample(groups, len(groups)):
-        if len(rows) + len(group) <= max_rows:
-            rows.update(group)
-    return rows
+def read_rows(source: str, split: str, advice: str = ADVICE) -> Iterator[NumberedRow]:
+    """Yield the rows of a source: a file, a folder of files, a folder written by `save_to_disk`, or
+    a data set on the Hub. The name of a folder or data set may end in `:SPLIT` or `:CONFIG:SPLIT`;
+    without it, `split` is read, and "test" for "val".
+
+    Args:
+        advice: what to type if the source cannot be read.
+
+    Raises: UserError for a missing package, a source that cannot be read and broken JSON."""
+    suffix = Path(source).suffix
+    if suffix == ".jsonl" or (Path(source).expanduser().is_file() and suffix not in LOADERS):
+        yield from _read_jsonl(source, advice)
+        return
+    for number, row in enumerate(_load(source, "test" if split == "val" else split, advice), 1):
+        yield NumberedRow(number, f"{source} ({split} row {number})", dict(row))
+
+
+def _read_jsonl(source: str, advice: str) -> Iterator[NumberedRow]:
+    """Yield the rows of a JSON Lines file. Blank lines are skipped."""
+    try:
+        content = Path(source).expanduser().read_bytes()
+    except OSError as error:
+        raise UserError(f"{source}: cannot be read ({error.strerror}); type {advice}") from error
+    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if not line.strip():
+            continue
+        location = f"{source}:{number}"
+        try:
+            row = json.loads(line.decode(), parse_constant=_reject_constant)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{location}: not UTF-8 text ({error.reason})") from error
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{location}: broken JSON ({error}); the file needs one whole object per line"
+            ) from error
+        if not isinstance(row, dict):
+            raise UserError(
+                f"{location}: must be one object with named columns per line, found "
+                f"{type_name(row)}"
+            )
+        yield NumberedRow(number, location, row)
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
+def _load(source: str, split: str, advice: str) -> Rows:
+    """Load rows with the `datasets` package."""
+    datasets = import_extra("datasets", "datasets", source)
+
+    def call(loader: Callable[..., Rows], *args: str, **options: str) -> Rows:
+        try:
+            return loader(*args, **options)
+        except Exception as error:
+            # the Hub client raises its own exceptions, network errors and built-in ones
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            raise UserError(f"{source}: cannot be loaded ({reason}); type {advice}") from error
+
+    path = Path(source).expanduser()
+    if path.suffix in LOADERS:
+        if not path.is_file():
+            raise UserError(f"{source}: cannot be read (no such file); type {advice}")
+        kind = LOADERS[path.suffix]
+        return call(datasets.load_dataset, kind, data_files=str(path), split="train")
+    name, *config = [source] if path.is_dir() else source.split(":")
+    if config:
+        split = config.pop()
+    folder = Path(name).expanduser()
+    if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
+        saved = call(datasets.load_from_disk, str(folder))
+        return call(saved.__getitem__, split) if isinstance(saved, dict) else saved
+    check_hub(name)
+    place = str(folder.resolve()) if folder.is_dir() else name
+    return call(datasets.load_dataset, place, *config, split=split)

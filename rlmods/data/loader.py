@@ -1,18 +1,115 @@
-"""Loader of prompt batches: an endless stream that can be saved and resumed at any batch."""
+"""Loader of prompt batches, an endless stream that can be saved and resumed at any batch, and the
+Lightning data module that owns it."""
 
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from random import Random
 from typing import Any
 
+import lightning as L
+import torch
+
 from rlmods.data.pools import DifficultyPools
-from rlmods.data.stream import Interleaving, PromptStream
+from rlmods.data.schema import Splits
 from rlmods.errors import UserError
 from rlmods.types import Prompt
+
+
+class PromptStream:
+    """Endless stream of the prompts of one source. Each pass over them is a new permutation, a
+    function of (seed, pass).
+
+    With `pools`, a pass leaves out the prompts that are retired when it begins, and positions must
+    be read in ascending order."""
+
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        seed: str,
+        pools: DifficultyPools | None = None,
+        min_prompts: int = 1,
+    ) -> None:
+        """
+        Args:
+            min_prompts: number of prompts that stay in every pass, however many are retired.
+        """
+        self.prompts = prompts
+        self.seed = seed
+        self.pools = pools
+        self.min_prompts = min_prompts
+        self._pass_number = -1
+        self._start = 0  # position at which the current pass begins
+        self._order: list[Prompt] = []  # prompts of the current pass
+        self._retired: list[str] = []  # sorted, as states hold them in every iteration
+
+    def __getitem__(self, position: int) -> Prompt:
+        """Return the prompt at a position; its `time` is the number of the pass."""
+        if self.pools is None and not 0 <= position - self._start < len(self._order):
+            number, index = divmod(position, len(self.prompts))
+            self._shuffle(number, position - index)
+        while position >= self._start + len(self._order):
+            assert self.pools is not None
+            number = self._pass_number + 1
+            ids = [prompt.id for prompt in self.prompts]
+            retired = self.pools.begin_pass(ids, f"{self.seed}-{number}", self.min_prompts)
+            self._retired = sorted(retired)
+            self._shuffle(number, self._start + len(self._order))
+        prompt = self._order[position - self._start]
+        return replace(prompt, time=self._pass_number) if self._pass_number else prompt
+
+    def _shuffle(self, number: int, start: int) -> None:
+        order = list(self.prompts)
+        Random(f"{self.seed}-{number}").shuffle(order)
+        retired = set(self._retired)
+        self._order = [prompt for prompt in order if prompt.id not in retired]
+        self._pass_number = number
+        self._start = start
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the current pass, which with `pools` depends on what was retired when it and the
+        earlier ones began."""
+        return {"pass": self._pass_number, "start": self._start, "retired": self._retired}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load what `state_dict` returned."""
+        self._retired = list(state["retired"])
+        if state["pass"] >= 0:
+            self._shuffle(state["pass"], state["start"])
+
+
+class Interleaving:
+    """Order in which sources take turns. With w_i the share of source i, its item number k comes at
+    time (k + 1/2) / w_i (Webster's method), so that after n positions it has had n * w_i items, up
+    to rounding."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        """
+        Args:
+            weights: weight of each source, above 0; its share is the weight divided by their sum.
+        """
+        total = sum(weights.values())
+        self.shares = {name: weight / total for name, weight in weights.items()}
+
+    def __call__(self, position: int) -> tuple[str, int]:
+        """Return the source at a position, and the number of earlier positions that are its own."""
+        before = position - len(self.shares)  # fewer than `position` items come before this time
+        heads = []
+        for order, (name, share) in enumerate(self.shares.items()):
+            taken = max(0, math.ceil(share * before - 0.5))
+            position -= taken
+            heads.append(((taken + 0.5) / share, order, name, taken))
+        heapq.heapify(heads)
+        for _ in range(position):
+            _, order, name, taken = heads[0]
+            heapq.heapreplace(heads, ((taken + 1.5) / self.shares[name], order, name, taken + 1))
+        return heads[0][2], heads[0][3]
 
 
 class PromptLoader:
@@ -149,3 +246,57 @@ def _encode(prompt: Prompt) -> bytes:
     if prompt.source is not None:
         row.append(prompt.source)
     return json.dumps(row, default=str, sort_keys=True).encode()
+
+
+class PromptModule(L.LightningDataModule):
+    """Data module of the train prompts; evaluation reads `splits.val`. The strategy determines
+    which ranks are data-parallel, so that tensor-parallel ranks get the same prompts. Raises:
+    UserError, from the loader.
+
+    The loader's position is saved here, because Lightning drops it in checkpoints at the end of an
+    epoch or of training."""
+
+    def __init__(self, splits: Splits, batch_size: int, seed: int = 0) -> None:
+        super().__init__()
+        self.splits = splits
+        self.batch_size = batch_size
+        self.seed = seed
+        self.pools: DifficultyPools | None = None
+        """Retires prompts; set by the algorithm before the loader is created."""
+        self._loader: PromptLoader | None = None
+        self._position: dict[str, Any] = {}
+
+    def train_dataloader(self) -> PromptLoader:
+        replica = {"rank": 0, "num_replicas": 1}
+        if self.trainer is not None and self.trainer.distributed_sampler_kwargs:
+            replica = self.trainer.distributed_sampler_kwargs
+        self._loader = PromptLoader(
+            self.splits.train,
+            self.batch_size,
+            self.seed,
+            replica["rank"],
+            replica["num_replicas"],
+            self.splits.weights,
+            self.pools,
+        )
+        if self._position:
+            self._loader.load_state_dict(self._position)
+        return self._loader
+
+    def next_prompts(self) -> list[Prompt]:
+        """Return the prompts of the batch that the loader will return next, on this rank."""
+        assert self._loader is not None
+        return self._loader.next_batch()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._position if self._loader is None else self._loader.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._position = state_dict
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        """Return the batch unchanged: prompts hold no tensors, and Lightning cannot map over frozen
+        dataclasses."""
+        return batch

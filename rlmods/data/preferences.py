@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-from rlmods.data.annotations import (
-    ASSISTANT_MARK,
-    ParsedResponse,
-    RankedValue,
-    parse_response,
-    parse_transcript,
-    preference_meta,
-    ranked_values,
-    step_meta,
+from rlmods.data.jsonl import Jsonl, NumberedRow, Row
+from rlmods.data.schema import (
+    Splits,
+    check_list,
+    check_messages,
+    check_number,
+    check_text,
+    get_column,
 )
-from rlmods.data.jsonl import Jsonl
-from rlmods.data.rows import NumberedRow, Row
-from rlmods.data.schema import Splits, check_messages, check_number, check_text, get_column
 from rlmods.errors import UserError
 
 COLUMNS = (
@@ -35,6 +32,19 @@ COLUMNS = (
     "step_labels",
 )
 """Fields that name a column of annotations."""
+STEP_LABELS = {"+": 1.0, "-": 0.0}
+
+
+class RankedResponse(NamedTuple):
+    """A response of a row."""
+
+    text: str
+    column: str
+    rank: float
+    """Lower is better."""
+    finished: bool = True
+    context: list[dict[str, str]] | None = None
+    """Chat messages that precede it in its column, if any."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,7 @@ class Preferences(Jsonl):
 
     A response is a string, an object with `text` and `finish` as written by `python -m
     rlmods.label`, or a list of chat messages that ends with the assistant's, the earlier ones being
-    the prompt. Without a prompt column, strings are transcripts such as "\\n\\nHuman:
-    ...\\n\\nAssistant: ...", where everything before the last reply is the prompt.
+    the prompt.
 
     `meta` holds `candidates`, `ranks` (0 best, equal: a tie), `finished`, `margin`, `steps`,
     `step_labels`, and as `response` the row's own, or else the first of its best candidates that
@@ -100,16 +109,15 @@ class Preferences(Jsonl):
     ) -> Iterator[NumberedRow]:
         """Yield the rows with annotations in the form that `meta` holds, and with the prompt in its
         own column."""
-        layout: list[str] = []
+        first: list[str] = []
         invalid: list[UserError] = []
         num_used = 0
         num_tied = 0
         for row in rows:
             try:
-                if not layout:
-                    self._check_renamed(row)
-                    layout = self._layout(row)
-                values = self._convert(row, layout)
+                layout = self._layout(row)
+                first = first or layout
+                values = self._convert(row, layout, first)
             except UserError as error:
                 if not self.skip_invalid:
                     raise
@@ -130,16 +138,12 @@ class Preferences(Jsonl):
         if problems:
             rank_zero_warn(f"{source}: rows are left out: {'; '.join(problems)}")
 
-    def _check_renamed(self, row: NumberedRow) -> None:
-        """Raise UserError if a column with a name other than the default is missing; columns with
-        default names are optional."""
+    def _layout(self, row: NumberedRow) -> list[str]:
+        """Return the fields whose columns are read. Columns with default names are optional."""
         for field in fields(self):
             column = getattr(self, field.name)
             if field.name in COLUMNS and column not in (None, field.default):
                 get_column(row.values, column, row.location, field.name, optional=True)
-
-    def _layout(self, row: NumberedRow) -> list[str]:
-        """Return the fields whose columns are read."""
         present = [field for field in COLUMNS if getattr(self, field) in row.values]
         layout: list[str] = []
         if "steps" in present or "step_labels" in present:
@@ -149,8 +153,6 @@ class Preferences(Jsonl):
         elif "candidates" in present:
             order = [field for field in ("ranks", "scores") if field in present]
             layout += ["candidates", *order[:1]]
-            if not order:
-                self._check_order(row)
         elif "label" in present:
             return [*layout, "label", "response"]
         if not layout:
@@ -161,21 +163,10 @@ class Preferences(Jsonl):
             )
         return [*layout, *(field for field in ("margin", "response") if field in present)]
 
-    def _check_order(self, row: NumberedRow) -> None:
-        """Raise UserError for candidates without ranks that were sampled, as their order is not a
-        ranking."""
-        candidates = row.values[str(self.candidates)]
-        first = candidates[0] if isinstance(candidates, list) and candidates else None
-        if isinstance(first, dict) and "logprob" in first:
-            raise UserError(
-                f"{row.location}: the candidates are not ranked: type python -m rlmods.label FILE "
-                "out=OTHER, then data.train=OTHER"
-            )
-
-    def _convert(self, row: NumberedRow, layout: list[str]) -> Row | None:
+    def _convert(self, row: NumberedRow, layout: list[str], first: list[str]) -> Row | None:
         """Return the row's values with converted annotations, or None if it prefers no candidate to
-        another."""
-        different = sorted(set(self._layout(row)) ^ set(layout))
+        another. `first`: the layout of the first row."""
+        different = sorted(set(layout) ^ set(first))
         if different:
             raise UserError(
                 f'{row.location}: column "{getattr(self, different[0])}" is in this row or in '
@@ -186,19 +177,17 @@ class Preferences(Jsonl):
         values = {}
         for field, name in columns.items():
             values[field] = get_column(row.values, name, location, field)
-        ranked: list[RankedValue] = []
-        if {"chosen", "candidates", "label"} & set(layout):
-            ranked = ranked_values(values, columns, location)
-            if "label" not in layout and len({value.rank for value in ranked}) < 2:
-                return None
-        responses = [self._parse(value, row) for value in ranked]
+        responses = ranked_responses(values, columns, location)
+        is_ranking = "chosen" in layout or "candidates" in layout
+        if is_ranking and len({response.rank for response in responses}) < 2:
+            return None
         read = set(columns.values())
         converted = {key: value for key, value in row.values.items() if key not in read}
         if self.answer is not None:
             converted.setdefault(self.answer, None)
         converted |= self._context_column(responses, row)
-        if ranked:
-            converted |= preference_meta(responses, ranked, location)
+        if responses:
+            converted |= preference_meta(responses, location)
         if "steps" in layout:
             converted |= step_meta(values, columns, location, self.step_end)
         if "margin" in layout:
@@ -207,33 +196,138 @@ class Preferences(Jsonl):
             converted["response"] = check_text(values["response"], location, columns["response"])
         return converted
 
-    def _parse(self, ranked: RankedValue, row: NumberedRow) -> ParsedResponse:
-        value, column, _ = ranked
-        name = self.messages or self.prompt
-        if name in row.values or not isinstance(value, str):
-            return parse_response(value, row.location, column)
-        if ASSISTANT_MARK not in value:
-            # raises: neither a prompt nor a transcript
-            field = "messages" if self.messages else "prompt"
-            get_column(row.values, name, row.location, field)
-        return parse_transcript(value, row.location, column, chat=self.chat)
-
-    def _context_column(self, responses: Sequence[ParsedResponse], row: NumberedRow) -> Row:
+    def _context_column(self, responses: Sequence[RankedResponse], row: NumberedRow) -> Row:
         """Return the prompt that comes with the responses, by the name of the prompt's column;
         empty if they come without."""
         name = self.messages or self.prompt
         turns = row.values.get(name)
         contexts = [response.context for response in responses]
-        if isinstance(turns, list) and contexts and contexts[0] is not None:
-            contexts.append(check_messages(turns, row.location, name))
-        for context in contexts:
-            if context != contexts[0]:
-                raise UserError(f"{row.location}: the prompt is not the same in all columns")
         context = contexts[0] if contexts else None
-        if context is not None:
-            turns = context
+        if isinstance(turns, list) and context is not None:
+            contexts.append(check_messages(turns, row.location, name))
+        if any(other != context for other in contexts):
+            raise UserError(f"{row.location}: the prompt is not the same in all columns")
+        turns = turns if context is None else context
         if isinstance(turns, list):
             last = check_messages(turns, row.location, name)[-1]
             if last["role"] == "assistant":
                 raise UserError(f"{row.location}: the prompt must end with a user turn")
         return {} if context is None else {name: context}
+
+
+def ranked_responses(
+    values: Mapping[str, Any], columns: Mapping[str, str], location: str
+) -> list[RankedResponse]:
+    """Return the ranked responses of a row, given by field, without those whose rank is null.
+    Raises: UserError."""
+    if "chosen" in values:
+        return [
+            parse_response(values["chosen"], location, columns["chosen"], 0),
+            parse_response(values["rejected"], location, columns["rejected"], 1),
+        ]
+    if "label" in values:
+        label = values["label"]
+        if label not in (0, 1):
+            raise UserError(
+                f'{location}: column "{columns["label"]}" must hold true or false, or 1 or 0; '
+                f"found {label!r:.40}"
+            )
+        return [parse_response(values["response"], location, columns["response"], 1 - label)]
+    if "candidates" not in values:
+        return []
+    column = columns["candidates"]
+    candidates = check_list(values["candidates"], location, column)
+    field = next((name for name in ("ranks", "scores") if name in values), None)
+    if field is None:
+        if candidates and isinstance(candidates[0], dict) and "logprob" in candidates[0]:
+            raise UserError(
+                f"{location}: the candidates are not ranked: type python -m rlmods.label FILE "
+                "out=OTHER, then data.train=OTHER"
+            )
+        ranks: Sequence[Any] = range(len(candidates))
+    else:
+        ranks = values[field]
+        if ranks is None:
+            return []
+        check_list(ranks, location, columns[field], candidates, column)
+    ranked = []
+    for value, rank in zip(candidates, ranks, strict=True):
+        if rank is not None:
+            number = check_number(rank, location, columns.get(field or "", column))
+            number = -number if field == "scores" else number
+            ranked.append(parse_response(value, location, column, number))
+    return ranked
+
+
+def parse_response(value: Any, location: str, column: str, rank: float) -> RankedResponse:
+    """Parse a string, an object with `text` and `finish`, or chat messages that end with the
+    assistant's. Raises: UserError."""
+    if isinstance(value, Mapping):
+        if "text" not in value:
+            raise UserError(
+                f'{location}: column "{column}" must hold texts, or objects with "text"; found an '
+                f"object with {', '.join(value)}"
+            )
+        text = check_text(value["text"], location, column)
+        return RankedResponse(text, column, rank, value.get("finish") != "length")
+    if not isinstance(value, list):
+        return RankedResponse(check_text(value, location, column), column, rank)
+    *context, last = check_messages(value, location, column)
+    if last["role"] != "assistant":
+        raise UserError(
+            f'{location}: column "{column}" must end with an assistant turn, found the role '
+            f"{last['role']}"
+        )
+    return RankedResponse(last["content"], column, rank, context=context or None)
+
+
+def preference_meta(responses: Sequence[RankedResponse], location: str) -> dict[str, Any]:
+    """Return candidates and their ranks, 0 best; a single response keeps its rank. Raises:
+    UserError for a text with two ranks."""
+    order = {response.rank for response in responses}
+    if len(responses) == 1:
+        order.add(0.0)
+    position = {rank: i for i, rank in enumerate(sorted(order))}
+    ranks = tuple(position[response.rank] for response in responses)
+    meta: dict[str, Any] = {
+        "candidates": tuple(response.text for response in responses),
+        "ranks": ranks,
+        "finished": tuple(response.finished for response in responses),
+    }
+    seen: dict[tuple[str, bool], int] = {}
+    for response, rank in zip(responses, ranks, strict=True):
+        if seen.setdefault((response.text, response.finished), rank) != rank:
+            advice = "correct the row, or type data.skip_invalid=true to leave it out"
+            raise UserError(
+                f'{location}: column "{response.column}" repeats a response at another rank: '
+                f"{advice}"
+            )
+        if rank == 0 and response.finished:
+            meta.setdefault("response", response.text)
+    return meta
+
+
+def step_meta(
+    values: Mapping[str, Any], columns: Mapping[str, str], location: str, step_end: str
+) -> dict[str, Any]:
+    """Return the steps, each but the last ending in `step_end`, and their labels from 0 to 1.
+    Raises: UserError."""
+    column = columns["steps"]
+    steps = list(check_list(values["steps"], location, column))
+    if not steps:
+        raise UserError(f'{location}: column "{column}" is empty')
+    for i, step in enumerate(steps):
+        check_text(step, location, column)
+        if i + 1 < len(steps) and not step.endswith(step_end):
+            steps[i] = step + step_end
+    label_column = columns["step_labels"]
+    labels = []
+    for value in check_list(values["step_labels"], location, label_column, steps, column):
+        label = STEP_LABELS.get(value, value) if isinstance(value, str) else value
+        if not isinstance(label, int | float) or not 0 <= label <= 1:
+            raise UserError(
+                f'{location}: column "{label_column}" must hold numbers from 0 to 1, true or '
+                f'false, "+" or "-"; found {value!r:.40}'
+            )
+        labels.append(float(label))
+    return {"steps": tuple(steps), "step_labels": tuple(labels)}

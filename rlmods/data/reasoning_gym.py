@@ -9,7 +9,7 @@ from typing import Any
 
 from rlmods.data.schema import (
     Splits,
-    check_count,
+    check_counts,
     checked_splits,
     import_extra,
     prompt_fields,
@@ -51,11 +51,7 @@ class ReasoningGym:
     """Prompts with more tokens are left out, and their number is shown. null: none are left out."""
 
     def __call__(self) -> Splits:
-        if self.max_prompt_tokens is not None:
-            check_count("max_prompt_tokens", self.max_prompt_tokens, 1)
-        check_count("num_train", self.num_train, 1)
-        check_count("num_val", self.num_val, 0)
-        check_count("seed", self.seed, 0)
+        check_counts(self, max_prompt_tokens=1, num_train=1, num_val=0, seed=0)
         total = self.num_train + self.num_val
         entries = list(islice(self._entries(MAX_DRAWS * total), total))
         if len(entries) < total:

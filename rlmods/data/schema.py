@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from string import Formatter
 from types import ModuleType
 from typing import Any, NoReturn
@@ -64,18 +65,19 @@ def import_extra(module: str, extra: str, needed_by: str | None = None) -> Modul
         ) from e
 
 
-def check_count(field: str, value: int, minimum: int, maximum: int | None = None) -> None:
-    """Raise UserError unless the field is a whole number in the given range."""
-    is_small = maximum is None or value <= maximum
-    if not isinstance(value, int) or value < minimum or not is_small:
-        bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-        raise UserError(f"data.{field}={value}: must be a whole number {bounds}")
+def check_counts(part: object, **minimums: int) -> None:
+    """Raise UserError unless the fields are null, or whole numbers of at least these."""
+    for name, minimum in minimums.items():
+        value = getattr(part, name)
+        if value is not None and (not isinstance(value, int) or value < minimum):
+            raise UserError(f"data.{name}={value}: must be a whole number of at least {minimum}")
 
 
-def check_fraction(field: str, value: float) -> None:
-    """Raise UserError unless the field is between 0 and 1."""
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise UserError(f"data.{field}={value}: must lie between 0 and 1")
+def check_range(part: object, name: str, low: float, high: float) -> None:
+    """Raise UserError unless the field is a number from `low` to `high`."""
+    value = getattr(part, name)
+    if not isinstance(value, int | float) or not low <= value <= high:
+        raise UserError(f"data.{name}={value}: must lie between {low} and {high}")
 
 
 def get_column(
@@ -171,7 +173,7 @@ def render(template: str, values: Mapping[str, Any], field: str) -> str:
     braces."""
     hint = "write a literal brace twice, as in \\boxed{{}}"
     try:
-        parts = list(Formatter().parse(template))
+        parts = _parse(template)
     except ValueError as e:
         raise UserError(f"data.{field}={template!r}: {e}; {hint}") from e
     for _, name, spec, conversion in parts:
@@ -187,6 +189,11 @@ def render(template: str, values: Mapping[str, Any], field: str) -> str:
     return "".join(
         literal if name is None else f"{literal}{values[name]}" for literal, name, *_ in parts
     )
+
+
+@lru_cache
+def _parse(template: str) -> tuple[tuple[str, str | None, str | None, str | None], ...]:
+    return tuple(Formatter().parse(template))
 
 
 def prompt_fields(content: str, chat: bool, system: str | None = None) -> dict[str, Any]:

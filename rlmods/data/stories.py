@@ -6,15 +6,16 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
-from rlmods.data.mistakes import MAX_CANDIDATES, ranked_candidates
 from rlmods.data.schema import (
     Splits,
-    check_count,
+    check_counts,
+    check_range,
     checked_splits,
     prompt_fields,
     raise_unknown_choice,
     render,
 )
+from rlmods.data.solutions import MAX_CANDIDATES, ranked_candidates
 from rlmods.types import Prompt
 
 NAMES = (
@@ -111,9 +112,8 @@ class Stories:
     half of the time."""
 
     def __call__(self) -> Splits:
-        check_count("num_train", self.num_train, 1)
-        check_count("num_val", self.num_val, 0)
-        check_count("num_candidates", self.num_candidates, 1, MAX_CANDIDATES)
+        check_counts(self, num_train=1, num_val=0, num_candidates=1)
+        check_range(self, "num_candidates", 1, MAX_CANDIDATES)
         if self.level not in (1, 2, 3):
             raise_unknown_choice("level", self.level, (1, 2, 3))
         splits: dict[str, dict[str, Prompt]] = {"train": {}, "val": {}}

@@ -48,16 +48,6 @@ def test_folder_with_train_and_test_files(tmp_path):
     assert len(GSM8K(str(tmp_path), num_train=2)().train) == 2
 
 
-def test_parquet_files_in_a_configuration_subfolder(tmp_path):
-    (tmp_path / "main").mkdir()
-    for split, n in (("train", 5), ("test", 2)):
-        table = datasets.Dataset.from_list([row(i) for i in range(n)])
-        table.to_parquet(tmp_path / "main" / f"{split}-00000-of-00001.parquet")
-    splits = GSM8K(str(tmp_path), chat=False, instruction="")()
-    assert (len(splits.train), len(splits.val)) == (5, 2)
-    assert splits.train[0].text == row(0)["question"]
-
-
 def test_rows_of_one_file_are_held_out(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)  # not needed for JSON Lines
     path = str(write(tmp_path / "all.jsonl", 10))
@@ -103,22 +93,3 @@ def test_errors_in_files(tmp_path, content, message):
         path.write_text(content)
     with pytest.raises(UserError, match=re.escape(message)):
         GSM8K(str(path))()
-
-
-def test_errors_of_the_package(tmp_path, monkeypatch):
-    def unreachable(*args, **kwargs):
-        raise ConnectionError("Couldn't reach the Hub\nmore")
-
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "c.parquet").write_text("no")
-    for name in ("empty", "c.parquet"):
-        with pytest.raises(UserError, match=rf"{name}: cannot be loaded .*; type data\.path=FILE"):
-            GSM8K(str(tmp_path / name))()
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(
-        UserError, match=r"train: cannot be loaded \(Couldn't reach the Hub\); type data\.path="
-    ):
-        GSM8K()()
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match="needs the package datasets; type pip install"):
-        GSM8K()()

@@ -17,16 +17,6 @@ def test_every_number_occurs_equally_often() -> None:
     assert len({prompt.id for prompt in (*splits.train, *splits.val)}) == 48
 
 
-def test_the_seed_changes_the_order() -> None:
-    first, again, other = (HiddenNumber(num_train=50, seed=seed)().train for seed in (0, 0, 1))
-    assert [p.answer for p in first] == [p.answer for p in again] != [p.answer for p in other]
-
-
-def test_chat_puts_the_text_in_a_message() -> None:
-    [prompt] = HiddenNumber(num_train=1, num_val=0, chat=True)().train
-    assert prompt.messages == [{"role": "user", "content": "Guess 0 to 9:"}]
-
-
 def test_bounds_are_checked() -> None:
     with pytest.raises(UserError, match=r"data\.high=3: must be above data\.low=3"):
         HiddenNumber(low=3, high=3)()

@@ -1,5 +1,4 @@
 import json
-import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -105,9 +104,8 @@ def test_all_rows_of_a_question_are_in_one_split(texts, num_val, seed):
     prompts = [Prompt(id=str(i), text=t) for i, t in enumerate(texts)]
     try:
         train, val = hold_out(prompts, num_val, seed, "file")
-    except UserError as error:
+    except UserError:
         assert num_val > min(sum(texts.count(t) == 1 for t in texts), len(texts) - 1)
-        hold_out(prompts, int(re.search(r"data.num_val=(\d+)$", str(error))[1]), seed, "file")
         return
     assert len(val) == num_val
     assert train
@@ -216,13 +214,12 @@ CASES = [
     (
         [GOOD, GOOD],
         {"num_val": 1},
-        r"cannot hold out data.num_val=1 of 2 rows with 1 different questions; type data.num_val=0",
+        r"cannot hold out data.num_val=1 of 2 rows with 1 different questions; type a smaller data.num_val",
     ),
     (
         rows(3),
         {"num_val": 200},
-        r"cannot hold out data.num_val=200 of 3 rows with 3 different questions; type "
-        r"data.num_val=1",
+        r"cannot hold out data.num_val=200 of 3 rows with 3 different questions",
     ),
     ([GOOD], {"num_val": -1}, r"data.num_val=-1: must be a whole number of at least 0"),
 ]
@@ -239,7 +236,7 @@ def test_errors(write, lines, fields, message):
 
 def test_an_infinite_answer_of_another_format(monkeypatch):
     monkeypatch.setattr(
-        "rlmods.data.rows._load", lambda *_: [{"prompt": "q", "answer": float("inf")}]
+        "rlmods.data.jsonl._load", lambda *_: [{"prompt": "q", "answer": float("inf")}]
     )
     with pytest.raises(UserError, match=r'column "answer" must hold finite numbers, found inf'):
         Jsonl("file.parquet", num_val=0)()

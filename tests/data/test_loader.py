@@ -97,27 +97,12 @@ def test_resuming_with_another_batch_size_continues_at_the_next_prompt():
     )
 
 
-def test_passes_and_seeds_differ_and_are_reproducible():
-    passes = stream(PromptLoader(prompts(20), 20), 3)
-    assert len(set(map(tuple, passes))) == 3
-    assert passes == stream(PromptLoader(prompts(20), 20), 3)
-    assert passes != stream(PromptLoader(prompts(20), 20, seed=1), 3)
-
-
 def test_length_of_an_epoch():
     loader = PromptLoader(prompts(7), 3)
     assert len(loader) == 3 == len(list(loader))
     assert len(PromptLoader(prompts(2), 5)) == 1
     batch = next(iter(PromptLoader(prompts(2), 5)))
     assert sorted(Counter(p.id for p in batch).values()) == [2, 3]
-
-
-def test_state_holds_integers_and_advances_before_the_batch_is_returned():
-    loader = PromptLoader(prompts(7), 3)
-    next(iter(loader))
-    state = loader.state_dict()
-    assert state["taken"] == 3
-    assert all(type(value) is int for value in state.values())
 
 
 class CountingRows(list):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
-from itertools import chain, count, islice, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlmods.data import Arithmetic, Jsonl, Mixture, PromptLoader, Splits
-from rlmods.data.stream import Interleaving
+from rlmods.data.loader import Interleaving
 from rlmods.errors import UserError
 from rlmods.types import Prompt
 
@@ -149,13 +148,6 @@ class TestStream:
                 assert len({prompt.id for prompt in one}) == size
                 assert {prompt.time for prompt in one} == {number}
 
-    def test_depends_on_the_seed_only(self) -> None:
-        ids = [
-            [[prompt.id for prompt in batch] for batch in stream(self.SPLITS, 6, 9, seed=seed)]
-            for seed in (0, 0, 1)
-        ]
-        assert ids[0] == ids[1] != ids[2]
-
     def test_ranks_split_the_batches(self) -> None:
         parts = zip(*(stream(self.SPLITS, 6, 9, rank, 2) for rank in range(2)), strict=True)
         assert [list(chain.from_iterable(part)) for part in parts] == stream(self.SPLITS, 6, 9)
@@ -197,23 +189,3 @@ class TestSourceColumn:
             None,
         )
         assert first.meta == {}
-
-    def test_a_row_without_one(self, tmp_path: Path) -> None:
-        file = self.write(tmp_path / "x.jsonl", {"prompt": "1+1=", "answer": 2})
-        with pytest.raises(UserError, match=r'no column "kind"; .*type data.source='):
-            Jsonl(file, source="kind", num_val=0)()
-
-    def test_changed_sources_are_changed_data(self) -> None:
-        rows = [Prompt(id=str(i), text="x", source="a") for i in range(3)]
-        state = PromptLoader(rows, 1).state_dict()
-        with pytest.raises(UserError, match="the data changed"):
-            PromptLoader([replace(row, source="b") for row in rows], 1).load_state_dict(state)
-
-
-def test_a_stream_of_one_source_is_not_changed_by_a_weight() -> None:
-    """Passes are those of the single data set, apart from the names."""
-    splits = Mixture({"x": part(6)}, {"x": 0.3})()
-    batches = stream(splits, 4, 6)
-    assert [prompt.time for prompt in chain.from_iterable(batches)] == [
-        number // 6 for number in islice(count(), 24)
-    ]

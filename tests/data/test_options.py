@@ -2,10 +2,8 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
-from hydra.utils import get_class, instantiate
+from hydra.utils import get_class
 from omegaconf import OmegaConf
-
-from rlmods.data import Splits
 
 OPTIONS = sorted((Path(__file__).parents[2] / "conf" / "data").glob("*.yaml"))
 
@@ -20,10 +18,3 @@ def test_option_lists_all_fields_with_their_defaults(path):
     assert option == {
         f.name: f.default if f.default is not MISSING else f.default_factory() for f in fields(part)
     }
-
-
-def test_hydra_builds_the_default():
-    config = OmegaConf.load(next(p for p in OPTIONS if p.stem == "arithmetic"))
-    splits = instantiate(config, num_train=5, _convert_="all")()
-    assert isinstance(splits, Splits)
-    assert len(splits.train) == 5

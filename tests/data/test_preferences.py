@@ -2,8 +2,6 @@ import json
 import warnings
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rlmods.data import Preferences
 from rlmods.errors import UserError
@@ -72,28 +70,6 @@ class TestPairs:
             id="train-1", messages=context, meta=annotations(("4", "5"), (0, 1), response="4")
         )
 
-    def test_transcripts(self, read):
-        dialogue = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: 2+2?\n\nAssistant:"
-        row = {"chosen": f"{dialogue} 4", "rejected": f"{dialogue} 5"}
-        assert read(row) == [
-            Prompt(
-                id="train-1", text=dialogue, meta=annotations((" 4", " 5"), (0, 1), response=" 4")
-            )
-        ]
-        assert read(row, chat=True) == [
-            Prompt(
-                id="train-1",
-                messages=[*HELLO, USER],
-                meta=annotations(("4", "5"), (0, 1), response="4"),
-            )
-        ]
-        opened = {key: f"Be brief.{text}" for key, text in row.items()}
-        assert read(opened, chat=True)[0].messages == [SYSTEM, *HELLO, USER]
-
-    def test_template_system_and_chat(self, read):
-        (prompt,) = read(PAIR, template="{prompt} Think.", system="Be brief.", chat=True)
-        assert prompt.messages == [SYSTEM, {"role": "user", "content": "2+2? Think."}]
-
 
 class TestRankings:
     @pytest.mark.parametrize(
@@ -112,28 +88,6 @@ class TestRankings:
         assert prompt.meta["ranks"] == ranks
         assert prompt.meta["candidates"] == ("4", "5", "22")
         assert prompt.meta["response"] == ("4", "5", "22")[ranks.index(0)]
-
-    @given(
-        scores=st.lists(st.integers(-3, 3) | st.floats(-3, 3), min_size=2, max_size=6).filter(
-            lambda x: len(set(x)) > 1
-        )
-    )
-    def test_higher_scores_are_lower_ranks(self, tmp_path_factory, scores):
-        path = tmp_path_factory.mktemp("data") / "data.jsonl"
-        path.write_text(
-            json.dumps(
-                {
-                    "prompt": "q",
-                    "candidates": [f"c{i}" for i in range(len(scores))],
-                    "scores": scores,
-                }
-            )
-        )
-        ranks = Preferences(str(path), num_val=0)().train[0].meta["ranks"]
-        for x, i in zip(scores, ranks, strict=True):
-            for y, j in zip(scores, ranks, strict=True):
-                assert (x > y) == (i < j)
-        assert set(ranks) == set(range(len(set(scores))))
 
     def test_rows_written_by_label(self, read):
         def candidate(text, finish="stop"):
@@ -218,14 +172,6 @@ class TestLabels:
             ("4",), (rank,), **({"response": "4"} if rank == 0 else {})
         )
 
-    def test_chat(self, read):
-        (prompt,) = read(
-            {"prompt": [USER], "completion": [GOOD], "label": True}, response="completion"
-        )
-        assert prompt == Prompt(
-            id="train-1", messages=[USER], meta=annotations(("4",), (0,), response="4")
-        )
-
 
 class TestSteps:
     @pytest.mark.parametrize("labels", [[1, 0], [True, False], ["+", "-"], [1.0, 0.0]])
@@ -305,8 +251,6 @@ CASES = [
         r'2: column "rejected" repeats a response at another rank',
     ),
     ([{**PAIR, "margin": "big"}], {}, r'1: column "margin" must hold numbers, found a string'),
-    ([{**PAIR, "margin": True}], {}, r'1: column "margin" must hold numbers, found true/false'),
-    ([{**PAIR, "margin": float("nan")}], {}, r"1: broken JSON \(NaN is not a number\)"),
     (
         [{**PAIR, "margin": 1}, PAIR],
         {},
@@ -317,7 +261,6 @@ CASES = [
         {},
         r'2: column "ranks" is in this row or in the first',
     ),
-    ([PAIR, RANKING], {}, r"2: column .* is in this row or in the first"),
     (
         [{"chosen": TURNS, "rejected": [SYSTEM, USER, BAD]}],
         {},
@@ -347,21 +290,10 @@ CASES = [
     ),
     ([{**PAIR, "prompt": " "}], {}, r'1: column "prompt" is empty'),
     (
-        [{"chosen": "\n\nHuman: q\n\nAssistant:", "rejected": "x"}],
-        {},
-        r'1: column "chosen" is empty',
-    ),
-    (
-        [{"chosen": "\n\nHuman: q\n\nAssistant: a\n\nHuman: b", "rejected": "x"}],
-        {},
-        r"transcripts such as .*, the reply last",
-    ),
-    (
         [{**RANKING, "candidates": "4"}],
         {},
         r'1: column "candidates" must hold a list, found a string',
     ),
-    ([{**RANKING, "candidates": ["4", ""]}], {}, r'1: column "candidates" is empty'),
     (
         [{**RANKING, "candidates": ["4", None]}],
         {},
@@ -409,8 +341,6 @@ CASES = [
         r'2: column "label" must hold true or false, or 1 or 0; found 2',
     ),
     ([VERDICT | {"label": "yes"}], {}, r"found 'yes'"),
-    ([VERDICT | {"label": None}], {}, r"found None"),
-    ([VERDICT | {"label": float("nan")}], {}, r"NaN is not a number"),
     ([VERDICT | {"response": ""}], {}, r'1: column "response" is empty'),
     (
         [STEPS, without(STEPS, "step_labels")],
@@ -428,12 +358,8 @@ CASES = [
         r'1: column "step_labels" must hold numbers from 0 to 1, true or false, "\+" or "-"; '
         r"found 2",
     ),
-    ([STEPS | {"step_labels": [1, None]}], {}, r'"step_labels" must .*; found None'),
-    ([STEPS | {"step_labels": [1, float("nan")]}], {}, r"NaN is not a number"),
     ([STEPS | {"steps": ["a", 3]}], {}, r'1: column "steps" must hold text, found a number'),
-    ([STEPS | {"steps": "a"}], {}, r'1: column "steps" must hold a list, found a string'),
     ([STEPS | {"steps": [], "step_labels": []}], {}, r'1: column "steps" is empty'),
-    ([PAIR | {"answer": []}], {}, r'1: column "answer" must hold text, found a list'),
     ([PAIR, PAIR], {"num_val": 1}, r"cannot hold out data.num_val=1 of 2 rows"),
 ]
 
@@ -445,10 +371,6 @@ class TestErrors:
             read(*rows, **fields)
         assert "\n" not in str(error.value)
         assert "data.jsonl" in str(error.value)
-
-    def test_missing_file(self):
-        with pytest.raises(UserError, match=r"data\.train=null: the data needs a file; type"):
-            Preferences()()
 
     def test_skip_invalid_leaves_out_invalid_rows(self, read):
         bad = [PAIR | {"rejected": "4"}, PAIR | {"chosen": ""}]
@@ -462,17 +384,6 @@ class TestErrors:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             read(PAIR, skip_invalid=True)
-
-
-def test_held_out_rows_keep_their_annotations(tmp_path):
-    path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps({**PAIR, "prompt": f"q{i}"}) + "\n" for i in range(9)))
-    splits = Preferences(str(path), num_val=3)()
-    assert (len(splits.train), len(splits.val)) == (6, 3)
-    assert all(
-        p.meta == annotations(("4", "5"), (0, 1), response="4")
-        for p in (*splits.train, *splits.val)
-    )
 
 
 def test_unranked_candidates_are_refused(read):

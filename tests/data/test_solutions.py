@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.data.worked import place_values, solution_with_error, worked_solution
+from rlmods.data.solutions import (
+    MAX_CANDIDATES,
+    mistakes,
+    place_values,
+    ranked_candidates,
+    solution_with_error,
+    worked_solution,
+)
 
 OPERANDS = st.integers(0, 999)
 QUESTIONS = st.one_of(
@@ -67,6 +74,27 @@ def test_one_step_is_wrong_and_later_steps_continue_from_it(question, seed):
     assert (steps, labels) == solution_with_error(question, Random(seed))
 
 
-def test_any_step_may_be_the_wrong_one():
-    first = {solution_with_error("37+48", Random(seed))[1].index(0.0) for seed in range(50)}
-    assert first == {0, 1, 2}
+@pytest.mark.parametrize(
+    ("answer", "wrong"),
+    [
+        (57, [56, 58, 47, 67, 75]),
+        (-132, [-133, -131, -142, -122, -123]),
+        (4, [3, 5, -6, 14]),
+        (33, [32, 34, 23, 43]),
+    ],
+)
+def test_off_by_one_off_by_ten_or_swapped(answer, wrong):
+    assert mistakes(answer) == wrong
+
+
+@given(answer=st.integers(-9999, 9999), num=st.integers(2, MAX_CANDIDATES), seed=st.integers(0, 9))
+def test_candidates_are_different_have_one_sign_and_are_ranked_by_distance(answer, num, seed):
+    candidates, ranks = ranked_candidates(answer, num, Random(seed))
+    assert len(set(candidates)) == len(ranks) == num
+    assert candidates[ranks.index(0)] == answer
+    assert ranks.count(0) == 1
+    assert all((x < 0) == (answer < 0) for x in candidates)
+    for x, i in zip(candidates, ranks, strict=True):
+        for y, j in zip(candidates, ranks, strict=True):
+            assert (i < j) == (abs(x - answer) < abs(y - answer))
+    assert sorted(set(ranks)) == list(range(max(ranks) + 1))
