@@ -108,11 +108,9 @@ class Progress(Callback):
 
     @rank_zero_only
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
-        seconds = metrics.get("time/iteration_s", time.monotonic() - self._last_output)
-        details = format_iteration(metrics, seconds) + self._validation
+        details = format_iteration(metrics) + self._validation
         if self._bars is not None:
             self._bars.iteration_ended(learner.iteration, details)
-            self._last_output = time.monotonic()
         else:
             self._print(f"iteration {learner.iteration}/{learner.max_iterations}  {details}")
             self._validation = ""
@@ -239,7 +237,7 @@ def format_validation(metrics: Metrics) -> str:
     return "  ".join(shown)
 
 
-def format_iteration(metrics: Metrics, seconds: float) -> str:
+def format_iteration(metrics: Metrics) -> str:
     """Format an iteration in one line: `reward 0.43  accuracy 0.38  tokens 6.1  clip low 0.01 high
     0.02  grad 0.8  1.2 s`."""
     details = []
@@ -257,4 +255,4 @@ def format_iteration(metrics: Metrics, seconds: float) -> str:
         details.append(f"no step: {reason}")
     if "train/grad_norm" in metrics:
         details.append(f"grad {metrics['train/grad_norm']:.2g}")
-    return "  ".join([*details, f"{seconds:.1f} s"])
+    return "  ".join([*details, f"{metrics['time/iteration_s']:.1f} s"])

@@ -28,8 +28,6 @@ from rlmods.training.timer import peak_memory_mb
 if TYPE_CHECKING:
     from rlmods.algo import Learner
 
-MAX_ROWS = 12
-"""Rows of the table of a card."""
 PACKAGES = ("python", "torch", "transformers", "lightning", "git")
 """Lines of `versions.txt` that a card shows."""
 
@@ -222,9 +220,14 @@ def model_card(run: SavedRun, iteration: int | None = None) -> str:
     if run.parts:
         rows = [f"| {group} | `{option}` |" for group, option in run.parts.items()]
         sections.append("\n".join(["| group | option |", "|---|---|", *rows]))
-    table = _validations(run)
-    if table:
-        sections += ["## Held-out results", "\n".join(table)]
+    results = []
+    for metric in ("val/accuracy", "val/reward", "val/pair_accuracy"):
+        value = run.result(metric)
+        if value is not None:
+            results.append(f"| {metric} | {value:.3f} |")
+    if results:
+        table = "\n".join(["| metric | value |", "|---|---|", *results])
+        sections += ["## Held-out results", table]
     if run.overrides is not None:
         command = shlex.join(["python", "train.py", *run.overrides])
         sections += ["## Command", f"```bash\n{command}\n```"]
@@ -232,23 +235,3 @@ def model_card(run: SavedRun, iteration: int | None = None) -> str:
     if versions:
         sections += ["## Versions", "\n".join(versions)]
     return "\n\n".join(sections) + "\n"
-
-
-def _validations(run: SavedRun) -> list[str]:
-    """Return the lines of a table of validations: the first, the last, and some between them."""
-    series: dict[str, dict[int, float]] = {}
-    for name in ("val/accuracy", "val/reward", "val/pair_accuracy"):
-        values = dict(run.series(name))
-        if values:
-            series[name] = values
-    iterations = sorted(set().union(*series.values()))
-    if not iterations:
-        return []
-    if len(iterations) > MAX_ROWS:
-        step = (len(iterations) - 1) / (MAX_ROWS - 1)
-        iterations = [iterations[round(i * step)] for i in range(MAX_ROWS)]
-    rows = [["iteration", *series], ["---"] * (len(series) + 1)]
-    for iteration in iterations:
-        cells = [f"{x[iteration]:.3f}" if iteration in x else "" for x in series.values()]
-        rows.append([str(iteration), *cells])
-    return [f"| {' | '.join(row)} |" for row in rows]

@@ -33,8 +33,10 @@ class Tiny(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.batches, self.seen = batches, list[float]()
-        self.iteration, self.optimizer_steps = 0, 0
+        self.batches = batches
+        self.seen: list[float] = []
+        self.iteration = 0
+        self.optimizer_steps = 0
         self.ended: dict[str, float] | None = None
         self.samples: list[dict[str, Any]] = []
         self.rollout = SimpleNamespace(on_tokens=None)
@@ -66,14 +68,19 @@ class Tiny(LightningModule):
             {"prompt": "1+1=", "response": f"[bold]{i}", "answer": "2", "reward": float(i)}
             for i in range(4)
         ]
-        metrics = {"train/reward": self.weight.item(), "train/response_tokens": 2.0}
+        metrics = {
+            "train/reward": self.weight.item(),
+            "train/response_tokens": 2.0,
+            "time/iteration_s": 0.5,
+        }
         self.log_row(metrics)
         self.ended = metrics
         self.trainer.should_stop = self.iteration >= self.max_iterations
 
     def on_train_batch_end(self, *args: Any) -> None:
         if self.ended is not None:
-            metrics, self.ended = self.ended, None
+            metrics = self.ended
+            self.ended = None
             notify(self.trainer, "on_iteration_end", self, metrics)
 
     def log_row(self, metrics: dict[str, float]) -> None:
@@ -86,12 +93,14 @@ class Tiny(LightningModule):
         checkpoint["tiny"] = {"iteration": self.iteration, "seen": self.seen}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.iteration, self.seen = checkpoint["tiny"]["iteration"], checkpoint["tiny"]["seen"]
+        self.iteration = checkpoint["tiny"]["iteration"]
+        self.seen = checkpoint["tiny"]["seen"]
 
 
 def notify(trainer: Trainer, hook: str, learner: Any, metrics: Metrics, *rows: Rows) -> None:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if method := getattr(callback, hook, None):
+        method = getattr(callback, hook, None)
+        if method is not None:
             method(trainer, learner, metrics, *rows)
 
 

@@ -13,28 +13,31 @@ from rlmods.types import Prompt
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
 
 
-def test_format_iteration() -> None:
-    metrics = {
-        "train/reward": 0.4321,
-        "train/accuracy": 0.375,
-        "train/response_tokens": 6.12,
-        "train/grad_norm": 0.81,
-        "other": 1.0,
-    }
-    metrics |= {"train/clip_fraction/low": 0.011, "train/clip_fraction/high": 0.02}
-    assert (
-        format_iteration(metrics, 1.23)
-        == "reward 0.432  accuracy 0.375  tokens 6.1  clip low 0.01 high 0.02  grad 0.81  1.2 s"
-    )
-
-
-def test_iteration_without_a_step_is_labelled() -> None:
-    line = format_iteration({"train/accuracy": 0.0, "train/skipped_steps": 1.0}, 1.0)
-    assert line == "accuracy 0.000  no step: no learning signal  1.0 s"
-    assert "every response is unscored" in format_iteration(
-        {"train/skipped_steps": 1.0, "train/unscored_fraction": 1.0}, 1.0
-    )
-    assert "no step" not in format_iteration({"train/skipped_steps": 0.5}, 1.0)
+@pytest.mark.parametrize(
+    ("metrics", "line"),
+    [
+        (
+            {
+                "train/reward": 0.4321,
+                "train/accuracy": 0.375,
+                "train/response_tokens": 6.12,
+                "train/grad_norm": 0.81,
+                "train/clip_fraction/low": 0.011,
+                "train/clip_fraction/high": 0.02,
+                "other": 1.0,
+            },
+            "reward 0.432  accuracy 0.375  tokens 6.1  clip low 0.01 high 0.02  grad 0.81  1.2 s",
+        ),
+        ({"train/accuracy": 0, "train/skipped_steps": 0.5}, "accuracy 0.000  1.2 s"),
+        ({"train/skipped_steps": 1}, "no step: no learning signal  1.2 s"),
+        (
+            {"train/skipped_steps": 1, "train/unscored_fraction": 1},
+            "no step: every response is unscored  1.2 s",
+        ),
+    ],
+)
+def test_format_iteration(metrics: dict[str, float], line: str) -> None:
+    assert format_iteration({**metrics, "time/iteration_s": 1.23}) == line
 
 
 def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

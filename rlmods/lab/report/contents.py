@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlmods.lab.compare import Comparison, comparable, higher_is_better
 from rlmods.lab.groups import Group, settings
-from rlmods.lab.report.samples import Limits, samples
+from rlmods.lab.report.samples import samples
 from rlmods.lab.statistics import Interval, mean_interval
 from rlmods.run.saved import SavedRun, is_value
 
@@ -49,12 +49,13 @@ def contents(
     """
     compared = {x.name: x for x in comparable(groups, metric, last, baseline)}
     num_runs = sum(len(group.runs) for group in groups)
-    limits = Limits(num_files, num_prompts, SAMPLE_CHARACTERS // num_runs)
+    max_characters = SAMPLE_CHARACTERS // num_runs
     runs: list[dict[str, Any]] = []
     responses: list[dict[str, Any]] = []
     for i, group in enumerate(groups):
         for run in group.runs:
-            responses += [found | {"run": len(runs)} for found in samples(run, limits)]
+            shown = samples(run, num_files, num_prompts, max_characters)
+            responses += [found | {"run": len(runs)} for found in shown]
             runs.append(_run(run, i))
     return {
         "metric": metric,
@@ -84,8 +85,7 @@ def varying(columns: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _curves(groups: Sequence[Group]) -> dict[str, dict[int, dict[str, Any]]]:
-    """Return the curves by metric and index of the group: `x`, `mean` and, of several seeds, `low`,
-    `high` and the values by `seed`."""
+    """Return the curves by metric and index of the group."""
     num_columns = 1
     for group in groups:
         names = set().union(*group.runs[0].metrics)
@@ -93,29 +93,11 @@ def _curves(groups: Sequence[Group]) -> dict[str, dict[int, dict[str, Any]]]:
     num_points = max(20, min(NUM_POINTS, MAX_VALUES // num_columns))
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for i, group in enumerate(groups):
-        for name, curve in curves(group, num_points).items():
-            if "/" not in name:
-                continue
-            shown: dict[str, Any] = {"x": curve.iterations, "mean": curve.mean}
-            if len(group.runs) > 1:
-                shown |= {"low": curve.low, "high": curve.high, "seeds": curve.seeds}
-            found.setdefault(name, {})[i] = shown
+        runs = [columns(run) for run in group.runs]
+        for name in dict.fromkeys(name for run in runs for name in run):
+            series = [run.get(name, []) for run in runs]
+            found.setdefault(name, {})[i] = curve(series, num_points)
     return dict(sorted(found.items()))
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A metric of a group."""
-
-    iterations: Sequence[float]
-    mean: Sequence[float]
-    """Mean over the seeds that have a value there."""
-    low: Sequence[float]
-    """Smallest value of a seed."""
-    high: Sequence[float]
-    """Largest value of a seed."""
-    seeds: Sequence[Sequence[float | None]]
-    """Values of each run of the group, None where it has none."""
 
 
 def columns(run: SavedRun) -> dict[str, Points]:
@@ -123,22 +105,17 @@ def columns(run: SavedRun) -> dict[str, Points]:
     found: dict[str, Points] = {}
     for row in run.metrics:
         for name, value in row.items():
-            if name != "iteration" and is_value(value):
+            if "/" in name and is_value(value):
                 found.setdefault(name, []).append((row["iteration"], value))
     return found
 
 
-def curves(group: Group, num_points: int) -> dict[str, Curve]:
-    """Return the curve of each metric of a group. Where there are more iterations than points, each
-    point is the mean of neighbours."""
-    runs = [columns(run) for run in group.runs]
-    found = {}
-    for name in dict.fromkeys(name for run in runs for name in run):
-        found[name] = _curve([run.get(name, []) for run in runs], num_points)
-    return found
+def curve(series: Sequence[Points], num_points: int) -> dict[str, Any]:
+    """Return the curve of a metric of several seeds: iterations `x` and the `mean` of the seeds
+    that have a value there; of several seeds also the smallest value `low`, the largest `high`, and
+    the values by `seeds`, None where a seed has none.
 
-
-def _curve(series: Sequence[Points], num_points: int) -> Curve:
+    Where there are more iterations than points, each point is the mean of neighbours."""
     grid = np.unique([iteration for points in series for iteration, _ in points])
     # Neighbours of the grid share a bin; every bin has at least one iteration of the grid.
     bins = np.arange(len(grid)) * num_points // max(len(grid), num_points)
@@ -151,23 +128,20 @@ def _curve(series: Sequence[Points], num_points: int) -> Curve:
             counts = np.bincount(own, minlength=num_bins)
             sums = np.bincount(own, weights=y, minlength=num_bins)
             row[counts > 0] = sums[counts > 0] / counts[counts > 0]
-    return Curve(
-        iterations=_short(np.bincount(bins, weights=grid) / np.bincount(bins)),
-        mean=_short(np.nanmean(values, 0)),
-        low=_short(np.nanmin(values, 0)),
-        high=_short(np.nanmax(values, 0)),
-        seeds=[_with_gaps(row) for row in values],
-    )
+    shown: dict[str, Any] = {
+        "x": _short(np.bincount(bins, weights=grid) / np.bincount(bins)),
+        "mean": _short(np.nanmean(values, 0)),
+    }
+    if len(series) > 1:
+        shown["low"] = _short(np.nanmin(values, 0))
+        shown["high"] = _short(np.nanmax(values, 0))
+        shown["seeds"] = [_short(row) for row in values]
+    return shown
 
 
-def _short(values: Column) -> list[float]:
-    """Return numbers of five significant digits, which take less space in a file."""
-    return [float(f"{x:.5g}") for x in values.tolist()]
-
-
-def _with_gaps(values: Column) -> list[float | None]:
-    """Return numbers of five significant digits, None for NaN."""
-    return [None if math.isnan(x) else x for x in _short(values)]
+def _short(values: Column) -> list[float | None]:
+    """Return numbers of five significant digits, which take less space in a file; None for NaN."""
+    return [None if math.isnan(x) else float(f"{x:.5g}") for x in values.tolist()]
 
 
 def _group(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -30,33 +30,29 @@ def short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What is taken of the samples of each run."""
-
-    iterations: int
-    """Number of iterations, evenly spaced, with the first and the last; and of validations."""
-    prompts: int
-    """Number of prompts of an iteration."""
-    characters: int
-    """Size of the samples of a run as JSON."""
-
-
-def samples(run: SavedRun, limits: Limits) -> list[dict[str, Any]]:
+def samples(
+    run: SavedRun, num_files: int, num_prompts: int, max_characters: int
+) -> list[dict[str, Any]]:
     """Return groups, the responses of a run to one prompt in an iteration: `kind` (iteration or
     validation), `iteration`, `prompt`, `answer`, `rows`, and the `tree` of responses if some branch
-    off from others. The last iteration comes first."""
+    off from others. The last iteration comes first.
+
+    Args:
+        num_files: number of iterations, and of validations, evenly spaced.
+        num_prompts: number of prompts of each.
+        max_characters: size of the result as JSON.
+    """
     decode = TokenTexts(run.path)
     found: list[dict[str, Any]] = []
     size = 0
     for kind in ("iteration", "validation"):
         files = sorted((run.path / "samples").glob(f"{kind}_*.jsonl"))
-        for path in reversed(evenly(files, limits.iterations)):
+        for path in reversed(evenly(files, num_files)):
             iteration = int(path.stem.removeprefix(f"{kind}_"))
-            for group in _groups(path, limits.prompts):
+            for group in _groups(path, num_prompts):
                 entry = _entry(group, decode)
                 size += len(json.dumps(entry))
-                if size > limits.characters:
+                if size > max_characters:
                     return found
                 found.append({"kind": kind, "iteration": iteration, **entry})
     return found
@@ -131,7 +127,11 @@ def _response(row: Row, decode: TokenTexts) -> dict[str, Any]:
             terms[name] = short(value)
         else:
             columns[key] = str(value)[:200]
-    values = {name: _numbers(row[name]) for name in TOKEN_VALUES if row.get(name)}
+    values = {}
+    for name in TOKEN_VALUES:
+        if row.get(name):
+            numbers = row[name][:MAX_TOKENS]
+            values[name] = [None if x is None else short(x) for x in numbers]
     runs = (row.get("branch") or {}).get("segments") or ()
     more = {
         "terms": terms,
@@ -141,10 +141,6 @@ def _response(row: Row, decode: TokenTexts) -> dict[str, Any]:
         "segments": [[begin, end, short(value)] for begin, end, value in runs],
     }
     return found | {key: value for key, value in more.items() if value}
-
-
-def _numbers(values: Sequence[float | None]) -> list[float | None]:
-    return [None if x is None else short(x) for x in values[:MAX_TOKENS]]
 
 
 def _calls(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -14,13 +14,14 @@ from rich.console import Console
 from rlmods.errors import UserError
 from rlmods.lab.groups import find_runs, group_runs
 from rlmods.lab.report.__main__ import main, page
-from rlmods.lab.report.contents import columns, contents, curves
-from rlmods.lab.report.samples import Limits, evenly, samples
+from rlmods.lab.report.contents import columns, contents, curve
+from rlmods.lab.report.samples import evenly, samples
 from rlmods.lab.watch import sparkline, watch
 from rlmods.run.saved import SavedRun
 from tests.support.saved_runs import write_run
 
-LIMITS = Limits(iterations=3, prompts=2, characters=100_000)
+LIMITS = (3, 2, 100_000)
+"""Files, prompts of each, characters."""
 
 
 @pytest.fixture
@@ -116,7 +117,9 @@ class TestSamples:
     def test_evenly_spaced_iterations_with_the_first_and_the_last(self, tmp_path: Path) -> None:
         for i in range(1, 10):
             write_samples(tmp_path, [row(id=f"p{i}") for i in range(3)], i)
-        found = [(group["iteration"], group["id"]) for group in samples(SavedRun(tmp_path), LIMITS)]
+        found = [
+            (group["iteration"], group["id"]) for group in samples(SavedRun(tmp_path), *LIMITS)
+        ]
         assert found == [(i, f"p{j}") for i in (9, 5, 1) for j in range(2)]
         assert [len(evenly([Path(str(i)) for i in range(4)], n)) for n in (1, 2, 4, 9)] == [
             1,
@@ -127,7 +130,7 @@ class TestSamples:
 
     def test_limited_size(self, tmp_path: Path) -> None:
         run = write_samples(tmp_path, [row(id=f"p{i}", response="x" * 3000) for i in range(9)])
-        assert len(samples(run, Limits(1, 9, 10_000))) == 3
+        assert len(samples(run, 1, 9, 10_000)) == 3
 
     def test_rows_are_complete(self, tmp_path: Path) -> None:
         calls = [{"name": "add", "arguments": "{}", "result": "3", "error": None}]
@@ -147,7 +150,7 @@ class TestSamples:
                 "segments": [[0, 2, 0.5]],
             },
         }
-        [group] = samples(write_samples(tmp_path, [row(**more)]), LIMITS)
+        [group] = samples(write_samples(tmp_path, [row(**more)]), *LIMITS)
         assert group["rows"] == [
             {
                 "length": 2,
@@ -170,7 +173,7 @@ class TestSamples:
         model = {"type": "WordLevel", "vocab": {"?": 0, "one": 1, "two": 2}, "unk_token": "?"}
         saved = {"version": "1.0", "added_tokens": [], "model": model}
         (tmp_path / "export/tokenizer.json").write_text(json.dumps(saved))
-        [group] = samples(write_samples(tmp_path, [row()]), LIMITS)
+        [group] = samples(write_samples(tmp_path, [row()]), *LIMITS)
         assert group["rows"][0]["tokens"] == ["one", "two"]
 
 
@@ -210,27 +213,22 @@ class TestWatch:
 
 
 class TestCurves:
-    def test_mean_and_range_of_the_seeds(self, tmp_path: Path) -> None:
-        write_run(tmp_path / "a", [0.25, 0.5, 0.75], seed=1)
-        write_run(tmp_path / "b", [0.75, 0.5], seed=2, settings={"trainer": {"max_iterations": 2}})
-        [group] = group_runs(find_runs([tmp_path]))
-        curve = curves(group, 100)["val/accuracy"]
-        assert curve.iterations == [0, 1, 2]
-        assert (curve.mean, curve.low, curve.high) == (
-            [0.5, 0.5, 0.75],
-            [0.25, 0.5, 0.75],
-            [0.75, 0.5, 0.75],
-        )
+    def test_mean_and_range_of_the_seeds(self) -> None:
+        found = curve([[(0, 0.25), (1, 0.5), (2, 0.75)], [(0, 0.75), (1, 0.5)]], 100)
+        assert found == {
+            "x": [0, 1, 2],
+            "mean": [0.5, 0.5, 0.75],
+            "low": [0.25, 0.5, 0.75],
+            "high": [0.75, 0.5, 0.75],
+            "seeds": [[0.25, 0.5, 0.75], [0.75, 0.5, None]],
+        }
 
     @pytest.mark.parametrize("num_points", [1, 7, 99, 100, 101])
-    def test_neighbours_are_averaged(self, num_points: int, tmp_path: Path) -> None:
-        values = np.arange(100.0)
-        write_run(tmp_path / "a", values.tolist())
-        [group] = group_runs(find_runs([tmp_path]))
-        curve = curves(group, num_points)["val/accuracy"]
-        assert len(curve.mean) == min(num_points, 100)
-        assert list(curve.iterations) == pytest.approx(list(curve.mean), rel=1e-4)
-        assert np.diff(curve.mean).min(initial=1) > 0
+    def test_neighbours_are_averaged(self, num_points: int) -> None:
+        found = curve([[(i, float(i)) for i in range(100)]], num_points)
+        assert len(found["mean"]) == min(num_points, 100)
+        assert found["x"] == pytest.approx(found["mean"], rel=1e-4)
+        assert np.diff(found["mean"]).min(initial=1) > 0
 
     def test_values_that_are_no_numbers_are_left_out(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "a", [0.5])
