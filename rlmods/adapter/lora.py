@@ -1,7 +1,5 @@
 """Low-rank adapters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

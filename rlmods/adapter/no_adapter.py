@@ -1,7 +1,5 @@
 """Full training, without an adapter."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlmods.policy import Policy

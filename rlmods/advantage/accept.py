@@ -1,7 +1,5 @@
 """The advantage of rejection sampling fine-tuning."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

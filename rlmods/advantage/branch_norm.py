@@ -1,7 +1,5 @@
 """The advantages of ARPO."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

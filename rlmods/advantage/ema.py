@@ -1,7 +1,5 @@
 """The advantage of REINFORCE with a running baseline."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The advantage of PPO."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The n-step advantage."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """No advantage from rewards."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

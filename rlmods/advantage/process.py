@@ -1,7 +1,5 @@
 """The advantage of GRPO with process supervision."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The advantage of REINFORCE++."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The advantage of REINFORCE leave-one-out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

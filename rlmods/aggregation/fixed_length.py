@@ -1,7 +1,5 @@
 """Sum of token losses over a constant response length."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlmods.errors import check_bounds

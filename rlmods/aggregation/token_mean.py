@@ -1,7 +1,5 @@
 """Mean over all tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlmods.ops import masked_sum

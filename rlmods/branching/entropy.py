@@ -1,7 +1,5 @@
 """ARPO's rule for branches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

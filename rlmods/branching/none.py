@@ -1,7 +1,5 @@
 """No branches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

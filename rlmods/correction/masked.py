@@ -1,7 +1,5 @@
 """Masked importance sampling."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Training without an off-policy correction."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlmods.types import TokenFloats, TokenMask

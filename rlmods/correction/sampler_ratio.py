@@ -1,7 +1,5 @@
 """The importance ratio of trainer over sampler."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

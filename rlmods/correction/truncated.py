@@ -1,7 +1,5 @@
 """Truncated importance sampling."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlmods.correction.sampler_ratio import LEVELS, Level, sampler_ratio

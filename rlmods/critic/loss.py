@@ -1,7 +1,5 @@
 """The value loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Training without a critic."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlmods.policy import Policy

@@ -1,7 +1,5 @@
 """A separate value network."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """A value head on the policy's trunk."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

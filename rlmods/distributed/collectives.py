@@ -1,8 +1,6 @@
 """Collective operations over the ranks of a run. Every rank calls them; on a single rank they
 return their input."""
 
-from __future__ import annotations
-
 import os
 from typing import TypeVar
 

@@ -5,8 +5,6 @@ Inside `defer_loading`, a model is built on the meta device, and every module ke
 its weights in the files. After the network is sharded, `read` replaces the weights by those of the
 files. Copies of the network read the same files."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ torch reads `.metadata`, and every value that is not a tensor, with the full pic
 whatever the file names. Here the metadata may name the classes of this format only, and values are
 read with `weights_only=True`."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from pathlib import Path

@@ -4,8 +4,6 @@ into shards.
 Every rank calls each function. Networks that are not sharded use the ordinary path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Lightning strategies for several ranks (DDP, FSDP2) and checks of `trainer.strategy`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Lightning Trainer configured for iterations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

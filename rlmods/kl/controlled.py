@@ -1,7 +1,5 @@
 """KL penalties whose coefficient changes during training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite

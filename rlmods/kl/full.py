@@ -1,7 +1,5 @@
 """Exact Kullback-Leibler divergence from the reference, over the whole vocabulary."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar

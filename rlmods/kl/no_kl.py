@@ -1,7 +1,5 @@
 """No KL penalty and no reference model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

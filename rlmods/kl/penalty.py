@@ -1,7 +1,5 @@
 """Sampled Kullback-Leibler divergence from the reference."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal

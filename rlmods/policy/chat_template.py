@@ -1,7 +1,5 @@
 """Chat templates: the text that they render, their variables, and the tokens that they write."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Mapping, Sequence

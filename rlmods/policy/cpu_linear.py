@@ -4,8 +4,6 @@ PyTorch computes them by MKL, which uses half of the vector width of processors 
 Intel's. oneDNN, which PyTorch uses for 16-bit products, is about twice as fast there, and as fast
 as MKL on Intel's. Both sum in float32, in another order."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """Model folders, which may come from others: code in them is never executed, and weights are read
 as safetensors."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Causal language models that transformers can load."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

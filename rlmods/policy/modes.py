@@ -1,7 +1,5 @@
 """Modes of a network: kernels, gradient checkpointing, evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

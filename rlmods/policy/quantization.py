@@ -1,7 +1,5 @@
 """Weights in 4 or 8 bits under an adapter (QLoRA, arXiv 2305.14314)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """A smaller model with random weights."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Recording and replay of the expert choices of a mixture-of-experts model's routers."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """SmolLM2-135M-Instruct: a small instruction-tuned model that runs on a laptop."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec

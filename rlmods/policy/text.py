@@ -4,8 +4,6 @@ Text never becomes a control token: contents of messages, plain prompts and resp
 one, such as `<|im_end|>`, are encoded as the characters they consist of. Only chat templates and
 tokenizers write control tokens (`control_tokens`)."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

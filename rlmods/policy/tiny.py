@@ -1,7 +1,5 @@
 """The default policy: a small character-level Llama whose weights ship with the package."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Identity preference optimisation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlmods.errors import check_bounds

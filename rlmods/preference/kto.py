@@ -1,7 +1,5 @@
 """Kahneman-Tversky optimisation: learning from labels of single responses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Odds ratio preference optimisation: SFT and preference in one loss, without a reference."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """DPO and conservative DPO."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch.nn.functional import logsigmoid

@@ -1,7 +1,5 @@
 """Simple preference optimisation, without a reference."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,8 +1,6 @@
 """Shared terms of the losses. `logprobs` are sums over a response's tokens; absent responses
 (num_tokens 0) may hold any value."""
 
-from __future__ import annotations
-
 import torch
 
 from rlmods.ops import masked_mean

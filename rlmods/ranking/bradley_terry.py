@@ -1,7 +1,5 @@
 """Rankings as independent pairs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch.nn.functional import logsigmoid

@@ -1,8 +1,6 @@
 """Pairs of a ranking: P prompts, K candidates each. Rank 0 is the best, equal ranks are ties;
 `present` is False for absent candidates."""
 
-from __future__ import annotations
-
 import torch
 
 from rlmods.ops import masked_mean

@@ -1,7 +1,5 @@
 """Rankings as sequences of choices."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The clipped importance weight of CISPO."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Hard clipping: PPO, DAPO's clip-higher, dual clip, GSPO and GSPO-token."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

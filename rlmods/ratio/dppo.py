@@ -1,7 +1,5 @@
 """The divergence mask of DPPO."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

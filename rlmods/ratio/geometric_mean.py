@@ -1,7 +1,5 @@
 """The geometric mean of clipped token ratios."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

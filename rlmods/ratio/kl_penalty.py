@@ -1,7 +1,5 @@
 """KL penalty from the old policy instead of a clip."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite

@@ -1,7 +1,5 @@
 """Weighted log-likelihood, without an importance ratio."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The soft gate of SAPO."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The tapered importance weight of TOPR."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

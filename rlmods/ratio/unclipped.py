@@ -1,7 +1,5 @@
 """The plain importance ratio."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Any other model as the reference."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlmods.policy import Policy

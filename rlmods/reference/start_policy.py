@@ -1,7 +1,5 @@
 """The policy that training starts from, as the reference."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

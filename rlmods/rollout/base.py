@@ -1,7 +1,5 @@
 """Fields and methods that all rollout engines have which continue token ids."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ position.
 P prompts or R rows; H heads, S slots and D features in the cache.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Sequence
 from itertools import pairwise

@@ -2,8 +2,6 @@
 
 P prompts, G samples each, R = P * G rows, L new tokens at most, V tokens in the vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Sampling with an inference engine that has its own copy of the weights: requests, versions of the
 weights, and checks of the replies."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

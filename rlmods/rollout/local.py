@@ -1,7 +1,5 @@
 """Sampling with the policy itself, for any Hugging Face causal language model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

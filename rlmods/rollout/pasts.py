@@ -2,8 +2,6 @@
 
 H heads, T ids and D features."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

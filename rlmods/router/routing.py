@@ -1,7 +1,5 @@
 """Training options for the routers of mixture-of-experts models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Training on the best responses to each prompt."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

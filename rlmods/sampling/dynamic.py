@@ -1,7 +1,5 @@
 """Training on the groups whose scores differ."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

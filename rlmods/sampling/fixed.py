@@ -1,7 +1,5 @@
 """Training on every response."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

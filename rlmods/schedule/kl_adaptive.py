@@ -1,7 +1,5 @@
 """Learning rate adapted to the KL divergence of the updates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite

@@ -1,7 +1,5 @@
 """Learning rate schedule."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

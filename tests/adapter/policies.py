@@ -1,7 +1,5 @@
 """Adapted policies for tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """LoRA: trained and frozen tensors, the reference, gradients, export and loading."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -297,17 +295,6 @@ class TestExport:
         assert all(torch.equal(x, before[name]) for name, x in lm.state_dict().items())
         assert torch.equal(logprobs(lm), logprobs_before)
         assert sum(x.requires_grad for x in lm.parameters()) == len(lm.trainable_tensors())
-
-    def test_keeps_dropout_generation_config_and_chat_template(self, tmp_path: Path) -> None:
-        base_policy = base()
-        base_policy.tokenizer.chat_template = "{{ messages }}"
-        base_policy.model.generation_config.update(do_sample=True, top_k=7)
-        lora(on=base_policy).export(tmp_path)
-        config = json.loads((tmp_path / "config.json").read_text())
-        assert config["attention_dropout"] == 0.5
-        assert config["architectures"] == ["LlamaForCausalLM"]
-        assert json.loads((tmp_path / "generation_config.json").read_text())["top_k"] == 7
-        assert load(tmp_path).tokenizer.chat_template == "{{ messages }}"
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_weights_have_the_names_of_the_base(self, kind: str) -> None:

@@ -1,29 +1,24 @@
 """Every algorithm trains the adapter only, and its reference is the adapter's initial state."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from rlmods.adapter import LoRA, NoAdapter
 from rlmods.advantage import GAE, Accept
 from rlmods.algo import DPO, PPO, RFT, SFT, Batch, OnlineDPO
 from rlmods.callbacks import IterationCheckpoint
-from rlmods.cli.table import show_run
 from rlmods.critic import Separate, Shared
 from rlmods.errors import UserError
 from rlmods.kl import Penalty
 from rlmods.policy import ScalarModel
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ratio import LogLikelihood
-from rlmods.run.directory import RunDir
 from rlmods.sampling import BestOf
 from tests.algo.test_online_dpo import even_first
-from tests.support.composed import composed, loaded
+from tests.support.composed import composed
 from tests.support.offline import RAGGED, alone
 from tests.support.tiny_setup import SPLITS, collected, fit, learner, policy
 
@@ -196,22 +191,6 @@ class TestCheckpoint:
         torch.save(content, tmp_path / "incomplete.ckpt")
         with pytest.raises(RuntimeError, match="Missing key"):
             fit(learner(**ADAPTER), 2, resume=tmp_path / "incomplete.ckpt")
-
-
-def test_the_plan_shows_the_number_of_trained_parameters(tmp_path: Path) -> None:
-    small = (
-        "policy.pretrained=false",
-        "policy.hidden_size=32",
-        "policy.num_layers=2",
-        f"run_dir={tmp_path / 'run'}",
-    )
-    run = loaded("algo=grpo", "adapter=lora", "adapter.rank=32", "kl=loss", *small)
-    console = Console(record=True, width=200)
-    show_run(run, RunDir.open(run.config), console=console)
-    text = console.export_text()
-    assert "adapter=lora" in text
-    assert "0.1M parameters, 0.04M of them trained, float32" in text
-    assert "a frozen copy of the trained weights, 0.04M more" in text
 
 
 class TestCompose:

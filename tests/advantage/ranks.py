@@ -1,7 +1,5 @@
 """Several ranks in one process: threads that share an `sum_over_ranks` which sums over them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, get_ident

@@ -1,7 +1,5 @@
 """What estimators declare to the rules and to the loop is what they do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

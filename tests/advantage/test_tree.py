@@ -84,29 +84,3 @@ def test_values_in_masked_slots_change_no_bit(drawn: tuple[int, float]) -> None:
     f = forest(*drawn)
     assert torch.equal(estimate(f), estimate(f.poisoned()))
     assert (estimate(f)[~f.mask] == 0).all()
-
-
-@few
-@given(forests, st.integers(0, 10**6))
-def test_the_order_of_the_rows_changes_nothing(drawn: tuple[int, float], seed: int) -> None:
-    f = forest(*drawn)
-    order = torch.randperm(len(f.mask), generator=torch.Generator().manual_seed(seed))
-    torch.testing.assert_close(estimate(f.select(order)), estimate(f)[order])
-
-
-@few
-@given(forests, st.integers(1, 4))
-def test_padding_changes_no_bit(drawn: tuple[int, float], columns: int) -> None:
-    f = forest(*drawn)
-    rewards, mask, origin = (
-        torch.nn.functional.pad(x, (0, columns)) for x in (f.rewards, f.mask, f.origin)
-    )
-    assert torch.equal(
-        Tree()(rewards, mask, f.group, None, origin).advantages[:, : f.mask.shape[1]], estimate(f)
-    )
-
-
-def test_equal_rewards_give_exactly_0() -> None:
-    f = forest(3)
-    rewards = torch.where(f.mask & (f.mask.cumsum(1) == 1), 0.95, 0.0)
-    assert (Tree()(rewards, f.mask, f.group, None, f.origin).advantages == 0).all()

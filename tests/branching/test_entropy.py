@@ -1,7 +1,5 @@
 """Branching of rollouts over turns, exactly, on scripted policies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

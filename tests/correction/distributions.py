@@ -1,7 +1,5 @@
 """Two policies over responses of two tokens, small enough for exact expectations."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import torch

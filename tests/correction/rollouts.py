@@ -1,7 +1,5 @@
 """A rollout whose log-probabilities are not those of training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

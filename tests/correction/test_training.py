@@ -1,7 +1,5 @@
 """Corrections in the loop."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The value loss."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -69,13 +67,6 @@ def test_masked_values_have_no_influence(b: Batch):
         results.append((loss, gradient(loss.sum(), v)))
     assert torch.equal(results[0][0], results[1][0])
     assert torch.equal(results[0][1], results[1][1])
-
-
-def test_loss_is_not_trivial():
-    b = batch(4, 5, seed=0)
-    loss, _ = value_loss(b.values, b.rewards, b.advantages, b.mask)
-    assert loss[b.mask].norm() > 0.1
-    assert not math.isnan(float(loss.sum()))
 
 
 class TestClipRange:

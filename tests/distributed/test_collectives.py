@@ -1,7 +1,5 @@
 """Ranks before a process group exists, and reductions of counts."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights that are read after the network was built are those that transformers loads."""
 
-from __future__ import annotations
-
 import copy
 import json
 import warnings
@@ -196,11 +194,6 @@ class TestBuild:
             load(folder)
         assert torch.equal(torch.get_rng_state(), torch.manual_seed(0).get_state())
 
-    def test_is_off_outside(self, folder: Path) -> None:
-        with deferred.defer_loading(False):
-            assert not deferred.is_deferred(load(folder))
-        assert not deferred.is_deferred(load(folder))
-
     def test_a_broken_file_is_the_users_error(self, folder: Path) -> None:
         with deferred.defer_loading():
             made = load(folder)
@@ -282,16 +275,6 @@ class TestFullLoad:
         )
         self.assert_loads(r"its files do not have model.embed_tokens.weight once .*", name=folder)
 
-    def test_tied_weights_that_are_stored_twice(self, folder: Path) -> None:
-        file = folder / "model.safetensors"
-        tensors = load_file(file)
-        save_file(
-            tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()},
-            file,
-            {"format": "pt"},
-        )
-        self.assert_loads(r"its files do not have model.embed_tokens.weight once .*", name=folder)
-
     @pytest.mark.parametrize("kind", ["mixtral", "gpt_oss"])
     def test_experts(self, kind: str, tmp_path: Path) -> None:
         mixture(kind).export(tmp_path)
@@ -313,29 +296,6 @@ class TestFullLoad:
                 load(folder)
             messages.append(str(error.value))
         assert messages[0] == messages[1]
-
-    @pytest.mark.parametrize("damage", ["missing", "shape", "broken"])
-    def test_errors_are_those_of_a_full_load(self, damage: str, folder: Path) -> None:
-        file, tensors = folder / "model.safetensors", load_file(folder / "model.safetensors")
-        name = "model.layers.1.mlp.up_proj.weight"
-        if damage == "missing":
-            del tensors[name]
-        else:
-            tensors[name] = tensors[name][:3].clone()
-        save_file(tensors, file, {"format": "pt"})
-        if damage == "broken":
-            file.write_bytes(file.read_bytes()[:1000])
-        errors = []
-        for defer in (False, True):
-            with (
-                deferred.defer_loading(defer),
-                warnings.catch_warnings(),
-                pytest.raises(Exception) as error,  # noqa: PT011
-            ):
-                load(folder)
-            errors.append((type(error.value), str(error.value)))
-        assert errors[0] == errors[1]
-        assert damage != "missing" or errors[0][0] is UserError
 
 
 class TestRun:

@@ -1,7 +1,5 @@
 """What `trainer.strategy` may be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

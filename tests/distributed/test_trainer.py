@@ -1,7 +1,5 @@
 """Choice of the precision by `trainer.precision=auto`."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,15 +87,6 @@ class TestChoice:
         )
         for dtype in (torch.float64, torch.float16):
             assert choose(network(MIN_PARAMETERS, dtype), "cuda", is_fast=True).name == "32-true"
-
-    def test_has_a_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        machine(monkeypatch, amx=True)
-        assert "has matrix units for bfloat16" in choose(network(MIN_PARAMETERS), "cpu").reason
-        assert "models of 50M parameters or more" in choose(network(9), "cpu").reason
-        machine(monkeypatch, cuda=True)
-        assert "has no matrix units" in choose(network(MIN_PARAMETERS), "cpu").reason
-        assert "no bfloat16" in choose(network(MIN_PARAMETERS), "cuda").reason
-        assert "float64" in choose(network(MIN_PARAMETERS, torch.float64), "cuda").reason
 
     def test_of_a_processor_that_pytorch_does_not_describe(
         self, monkeypatch: pytest.MonkeyPatch
@@ -197,13 +186,3 @@ class TestRun:
         assert config.trainer.precision == "32-true"
         RunDir.open(config, automatic_precision=True)
         assert config.trainer.precision == "bf16-mixed"
-
-    def test_a_value_that_is_not_supported_is_not_taken_over(self, tmp_path: Path) -> None:
-        started(tmp_path)
-        config = OmegaConf.load(tmp_path / "config.yaml")
-        config.trainer.precision = "16-true"
-        OmegaConf.save(config, tmp_path / "config.yaml")
-        with pytest.raises(
-            UserError, match=r"was started with trainer.precision=16-true \(now bf16-mixed\)"
-        ):
-            started(tmp_path, "resume=auto")

@@ -1,8 +1,6 @@
 """Bandit of five arms with known rewards and a reference policy, small enough for exact
 expectations."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

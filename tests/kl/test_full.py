@@ -1,8 +1,6 @@
 """The divergence over the whole vocabulary against a slow float64 reference, and against the
 sampled estimates of it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

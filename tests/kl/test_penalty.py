@@ -4,7 +4,6 @@ from hypothesis import given
 from torch import Tensor
 
 from rlmods.kl import Penalty
-from rlmods.needs import KLNeeds, needs_of
 from tests.kl import bandit
 from tests.support.batches import Batch, batches, few, gradient
 
@@ -155,7 +154,3 @@ def test_k1_in_the_loss_does_not_limit_the_kl() -> None:
         for c in (3.0, 0.0)
     )
     assert penalised == pytest.approx(unpenalised)
-
-
-def test_needs_a_reference() -> None:
-    assert needs_of(Penalty("k3", 0.04, "loss"), KLNeeds).reference

@@ -1,9 +1,6 @@
 """The policy's log-probabilities against transformers, in value and gradient; dropout, encoding and
 export."""
 
-from __future__ import annotations
-
-import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +28,6 @@ from rlmods.errors import UserError
 from rlmods.policy import HuggingFace, Policy, ScalarModel, output_layer
 from rlmods.policy.chat_template import end_of_turn
 from rlmods.policy.hf import load
-from rlmods.policy.output_layer import float32_output
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
 from rlmods.training.preference_batch import collate_preferences
@@ -78,20 +74,6 @@ class TestForward:
             gradient(lm, actual), gradient(lm, expected), rtol=1e-3, atol=1e-4
         )
 
-    @pytest.mark.parametrize("chunk", [1, 3, 19])
-    def test_chunks_change_neither_value_nor_gradient(
-        self, chunk: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        lm = policy()
-        tokens, mask = rows()
-        unchunked, unchunked_entropy = lm(tokens, mask, temperature=0.7, entropy=True)[:2]
-        expected = gradient(lm, unchunked + unchunked_entropy)
-        monkeypatch.setitem(output_layer.LOGITS_PER_CHUNK, "cpu", chunk * 102)
-        actual, entropy = lm(tokens, mask, temperature=0.7, entropy=True)[:2]
-        torch.testing.assert_close(actual, unchunked, rtol=0, atol=1e-6)
-        torch.testing.assert_close(entropy, unchunked_entropy, rtol=0, atol=1e-5)
-        torch.testing.assert_close(gradient(lm, actual + entropy), expected, rtol=1e-3, atol=1e-4)
-
     def test_column_t_depends_only_on_tokens_up_to_t(self) -> None:
         lm = policy()
         tokens, mask = rows()
@@ -107,13 +89,6 @@ class TestForward:
         for x in lm(tokens, torch.ones_like(mask))[:2]:
             assert (x[:, 0] == 0).all()
             assert (x[:, 1:] != 0).all()
-
-    def test_padding_ids_do_not_matter(self) -> None:
-        lm = policy(gpt2())
-        tokens, mask = rows()
-        changed = tokens.clone()
-        changed[0, 9:] = 101
-        torch.testing.assert_close(lm(changed, mask)[0], lm(tokens, mask)[0], rtol=0, atol=0)
 
     def test_a_row_does_not_depend_on_other_rows_or_padding(self) -> None:
         lm = policy(gpt2())
@@ -157,14 +132,6 @@ class TestEntropy:
         assert (entropy >= 0).all()
         assert (entropy <= torch.tensor(102.0).log() + 1e-5).all()
 
-    def test_carries_a_gradient_only_with_the_option(self) -> None:
-        lm = policy()
-        tokens, mask = rows()
-        assert not lm(tokens, mask)[1].requires_grad
-        gradient(lm, lm(tokens, mask, entropy=True)[1])
-        with torch.no_grad():
-            assert not lm(tokens, mask, entropy=True)[1].requires_grad
-
 
 @pytest.fixture
 def dropped(tmp_path: Path) -> Path:
@@ -195,24 +162,6 @@ class TestDropout:
         for _ in range(3):
             assert torch.equal(lm(tokens, mask)[0], expected)
 
-    def test_is_active_in_the_plain_model(self) -> None:
-        tokens, _ = rows()
-        for model in (gpt2(**PDROP), llama(attention_dropout=0.5)):
-            model.train()
-            assert not torch.equal(model(input_ids=tokens).logits, model(input_ids=tokens).logits)
-
-    def test_export_writes_the_original_values_and_keeps_it_off(
-        self, dropped: Path, tmp_path: Path
-    ) -> None:
-        lm = load(dropped)
-        tokens, mask = rows()
-        expected = lm(tokens, mask)[0]
-        lm.export(tmp_path / "out")
-        written = json.loads((tmp_path / "out" / "config.json").read_text())
-        assert {name: written[name] for name in PDROP} == PDROP
-        assert [getattr(lm.model.config, name) for name in PDROP] == [0.0, 0.0, 0.0]
-        assert torch.equal(lm.train()(tokens, mask)[0], expected)
-
     def test_a_frozen_copy_keeps_its_weights_and_is_not_trained(self) -> None:
         lm = policy(gpt2(**PDROP))
         tokens, mask = rows()
@@ -229,9 +178,6 @@ class TestDropout:
 class TestEosIds:
     def test_come_from_generation_config_and_tokenizer(self, dropped: Path) -> None:
         assert load(dropped).eos_ids == {1, 40}
-
-    def test_come_from_the_model_configuration_too(self) -> None:
-        assert policy(llama(eos_token_id=[7, 8])).eos_ids == {1, 7, 8}
 
     def test_a_model_without_any_is_rejected(self) -> None:
         tokenizer = character_tokenizer()
@@ -318,29 +264,6 @@ class TestAutocast:
         torch.testing.assert_close(logprobs[:, 1:].double(), expected, rtol=1e-5, atol=1e-3)
         torch.testing.assert_close(following, last, rtol=1e-5, atol=1e-3)
 
-    def test_gradient_is_that_of_the_exact_logits(self) -> None:
-        """In the output layer's input and weight, from the same bfloat16 hidden states."""
-        layer = torch.nn.Linear(16, 50, bias=True)
-        hidden = (
-            torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
-            .bfloat16()
-            .requires_grad_()
-        )
-        weights = torch.randn(2, 5, 50, generator=torch.Generator().manual_seed(1))
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            (float32_output(layer, hidden) * weights).sum().backward()
-        exact, exact_hidden = (
-            copy.deepcopy(layer).double(),
-            hidden.detach().double().requires_grad_(),
-        )
-        exact.zero_grad()
-        (exact(exact_hidden) * weights).sum().backward()
-        torch.testing.assert_close(
-            layer.weight.grad.double(), exact.weight.grad, rtol=1e-4, atol=1e-4
-        )
-        torch.testing.assert_close(layer.bias.grad.double(), exact.bias.grad, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(hidden.grad.double(), exact_hidden.grad, rtol=1e-2, atol=1e-2)
-
     def test_new_weights_are_used(self) -> None:
         assert not self.uses_old_weights(policy())
 
@@ -351,15 +274,6 @@ class TestAutocast:
         monkeypatch.setitem(output_layer.LOGITS_PER_CHUNK, "cpu", 3 * 102)
         assert not self.uses_old_weights(policy())
         assert self.without_gradient(policy()) == []
-
-    def test_caching_casts_would_keep_old_weights(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = torch.autocast
-
-        def cached(device: str, **options: Any) -> Any:
-            return real(device, **options | {"cache_enabled": True})
-
-        monkeypatch.setattr(torch, "autocast", cached)
-        assert self.uses_old_weights(policy())
 
 
 HEADS: dict[str, Any] = {
@@ -429,21 +343,6 @@ class TestExport:
         assert after == before
         assert after["eos_token_id"] == [1, 40]
         assert load(tmp_path / "out").eos_ids == lm.eos_ids
-
-    def test_a_generation_config_that_transformers_rejects_is_written(self, tmp_path: Path) -> None:
-        model = llama()
-        model.save_pretrained(tmp_path / "in")
-        character_tokenizer().save_pretrained(tmp_path / "in")
-        config = json.loads((tmp_path / "in" / "generation_config.json").read_text()) | {
-            "do_sample": False,
-            "temperature": 0.5,
-        }
-        (tmp_path / "in" / "generation_config.json").write_text(json.dumps(config))
-        load(tmp_path / "in").export(tmp_path / "out")
-        assert (
-            json.loads((tmp_path / "out" / "generation_config.json").read_text())["temperature"]
-            == 0.5
-        )
 
 
 class TestEncode:

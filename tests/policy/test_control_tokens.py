@@ -1,7 +1,5 @@
 """Text never becomes a control token, and text without one is encoded as before."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from typing import Any

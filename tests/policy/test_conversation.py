@@ -1,8 +1,6 @@
 """Observations extend the ids of a conversation by what the chat template writes, and never hold a
 special token that it does not write."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

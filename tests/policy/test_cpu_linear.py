@@ -1,7 +1,5 @@
 """Linear layers by oneDNN, against float64."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -77,22 +75,6 @@ def test_all_else_is_computed_by_pytorch(case: str, monkeypatch: pytest.MonkeyPa
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=case == "autocast"):
         assert not uses_onednn(x, fast.weight)
         assert torch.equal(plain(x), fast(x))
-
-
-def test_layers_of_other_classes_stay() -> None:
-    class Other(nn.Linear):
-        pass
-
-    network = nn.Sequential(nn.Linear(2, 2), Other(2, 2), nn.Linear(2, 2))
-    use_cpu_linear(network, except_for=network[2])
-    assert [type(x) for x in network] == [CPULinear, Other, nn.Linear]
-
-
-def test_a_policy_keeps_the_class_of_its_output_layer_and_its_names() -> None:
-    policy = Tiny(pretrained=False)()
-    assert type(policy.model.get_output_embeddings()) is nn.Linear
-    assert type(policy.model.model.layers[0].mlp.up_proj) is CPULinear
-    assert all("packed" not in name for name in policy.state_dict())
 
 
 class TestPackedWeights:

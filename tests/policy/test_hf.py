@@ -1,7 +1,5 @@
 """Loading by name or directory, and the error messages when it fails."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Dropout in training as an option of reward models and DPO; none in the reference, in validation
 and in the exported model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

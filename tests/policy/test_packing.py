@@ -1,8 +1,5 @@
 """Forwards that compute equal prefixes once and no padding, against forwards of padded rows."""
 
-from __future__ import annotations
-
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -139,23 +136,6 @@ class TestEqualsPadded:
         f = forest(3, num_prompts=4, vocabulary=100)
         check_equal(policy(MODELS[name]()), f.batch.tokens, f.mask)
 
-    @pytest.mark.parametrize("name", ["llama", "gpt2"])
-    def test_in_float64(self, name: str) -> None:
-        made = policy(MODELS[name]().double())
-        check_equal(made, *RAGGED, rtol=1e-6)
-
-    @given(
-        st.lists(
-            st.tuples(st.integers(1, 9), st.lists(st.integers(1, 11), min_size=1, max_size=4)),
-            min_size=1,
-            max_size=4,
-        ),
-        st.booleans(),
-    )
-    @pytest.mark.slow
-    def test_of_any_groups(self, lengths: list[tuple[int, list[int]]], gaps: bool) -> None:
-        check_equal(policy(), *groups([(3, [4, 2]), *lengths], gaps))
-
     @pytest.mark.slow
     @few
     @given(forests)
@@ -269,14 +249,6 @@ class TestWork:
         # the last token of a response is not read
         assert seen == [(5 + 2 + 8 + 1) + (2 + 8 + 0) + 3 + (1 + 1 + 11 + 5) + 6]
 
-    def test_what_follows_a_different_token_is_not_shared(self) -> None:
-        tokens, mask = groups([(6, [4, 4])])
-        assert len(Packing.of(tokens, mask)) == 6 + 3 + 3
-        for column in range(6):
-            other = tokens.clone()
-            other[1, column] += 1
-            assert len(Packing.of(other, mask)) == column + 2 * (9 - column)
-
     @few
     @given(forests)
     def test_every_distinct_prefix_is_one_token(self, drawn: tuple[int, float]) -> None:
@@ -298,15 +270,6 @@ class TestWork:
         assert len(found) == max(1, len(prefixes))
         assert len(found.states) == len(found.distinct) == len(set(scored))
         assert [scored[i] for i in found.distinct[found.scored].tolist()] == scored
-
-    def test_equal_rows_are_one(self) -> None:
-        tokens, mask = (x[:1].expand(3, -1) for x in RAGGED)
-        found = Packing.of(tokens, mask)
-        assert (len(found), len(found.states), len(found.scored)) == (
-            len(Packing.of(tokens[:1], mask[:1])),
-            mask[0].sum(),
-            mask.sum(),
-        )
 
     def test_rows_of_similar_lengths_are_attended_together(self) -> None:
         tokens, mask = groups([(1, [length]) for length in (100, 90, 50, 20, 15, 3)])
@@ -388,11 +351,6 @@ class TestSupport:
     def test_an_export_has_no_trace_of_it(self, tmp_path: Path) -> None:
         policy().export(tmp_path)
         assert IMPLEMENTATION not in json.dumps(json.loads((tmp_path / "config.json").read_text()))
-
-    def test_a_copy_packs(self) -> None:
-        made = policy()
-        check_equal(made.frozen_copy().requires_grad_(True), *RAGGED)
-        assert copy.deepcopy(made).packs
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=20))

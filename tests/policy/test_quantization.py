@@ -1,8 +1,6 @@
 """Settings passed to bitsandbytes (which is not run here), rejected options, and the exported
 model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Random weights with another model's architecture and tokenizer."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reading and replaying the experts of a mixture-of-experts policy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -101,12 +99,6 @@ class TestReplay:
             lm(tokens, mask, routed_experts=replayed_routes).routed_experts[:, :, 0], first
         )
 
-    def test_nothing_is_replayed_outside_forward(self) -> None:
-        lm, (tokens, mask) = mixture(), rows()
-        before = lm.model(input_ids=tokens).logits
-        lm(tokens, mask, routed_experts=routes(lm, tokens))
-        assert torch.equal(lm.model(input_ids=tokens).logits, before)
-
     def test_a_frozen_copy_has_its_own_routers(self) -> None:
         lm, (tokens, mask) = mixture(gradient_checkpointing=True), rows()
         reference = lm.frozen_copy()
@@ -164,25 +156,6 @@ class TestCheckpointing:
 
 
 class TestForward:
-    @pytest.mark.parametrize("implementation", ["eager", "batched_mm", "grouped_mm"])
-    def test_a_row_does_not_depend_on_other_rows(self, implementation: str) -> None:
-        lm, (tokens, mask) = mixture(), rows()
-        lm.model.set_experts_implementation(implementation)
-        batch = lm(tokens, mask)
-        for i in range(4):
-            single = lm(tokens[i : i + 1], mask[i : i + 1])
-            torch.testing.assert_close(
-                single.logprobs, batch.logprobs[i : i + 1], rtol=0, atol=1e-5
-            )
-            assert torch.equal(single.routed_experts, batch.routed_experts[i : i + 1])
-
-    @every_kind
-    def test_is_the_same_in_train_and_eval_mode(self, kind: str) -> None:
-        """Jitter of the router inputs is switched off, like dropout."""
-        lm, (tokens, mask) = mixture(kind), rows()
-        expected = lm(tokens, mask).logprobs
-        assert torch.equal(lm.train()(tokens, mask).logprobs, expected)
-
     def test_router_logits_are_returned_on_request(self) -> None:
         lm, (tokens, mask) = mixture(), rows()
         assert lm(tokens, mask).router_logits is None

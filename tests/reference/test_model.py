@@ -1,8 +1,6 @@
 """Any model as the reference: what it changes, what is refused, and that a run resumes with the
 same one only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

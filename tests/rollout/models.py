@@ -1,7 +1,5 @@
 """Tiny models to sample from, and their teacher-forced log-probabilities, one row at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 """Stand-in of a vLLM server for tests: the same addresses, weights from files, and responses that
 depend on prompt and seed alone."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading

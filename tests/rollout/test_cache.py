@@ -1,7 +1,5 @@
 """The in-place cache equals the stock cache bit for bit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from random import Random
@@ -11,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from rlmods.branching import Entropy
 from rlmods.policy import Policy
@@ -26,25 +23,6 @@ from tests.rollout.models import TinyPolicy, gpt2, llama, mistral, sample
 from tests.support.environments import Chat, Echo, forgetful
 from tests.support.tiny_setup import SPLITS
 from tests.support.tiny_setup import policy as tiny_policy
-
-
-@pytest.mark.parametrize("slots", [9, 64])
-def test_layer_matches_the_stock_layer(slots):
-    ours, stock = GrowingLayer(slots), DynamicLayer()
-    rows = 3
-    for step, new in enumerate([5, 1, 1, 1, 1]):
-        key, value = torch.randn(2, rows, 2, new, 4)
-        for actual, expected in zip(
-            ours.update(key, value), stock.update(key.clone(), value.clone()), strict=True
-        ):
-            assert torch.equal(actual, expected)
-        assert ours.get_seq_length() == stock.get_seq_length()
-        assert ours.get_mask_sizes(1) == stock.get_mask_sizes(1)
-        if step in (0, 3):
-            keep = torch.tensor([0, 0, 2, 1, 1]) if step == 0 else torch.tensor([4, 1])
-            ours.reorder_cache(keep)
-            stock.reorder_cache(keep)
-            rows = len(keep)
 
 
 def test_states_are_written_in_place():
@@ -74,11 +52,6 @@ def test_samples_equal_those_of_the_stock_cache(model, monkeypatch):
     stock = sample(policy)
     assert [r.tokens for r in ours] == [r.tokens for r in stock]
     assert [r.behavior_logprobs for r in ours] == [r.behavior_logprobs for r in stock]
-
-
-def test_models_with_sliding_windows_keep_the_stock_layers():
-    cache = new_cache(mistral().config, 8)
-    assert not any(isinstance(layer, GrowingLayer) for layer in cache.layers)
 
 
 A, B = [5, 6, 7, 8, 9, 10], [11, 12, 13]

@@ -1,7 +1,5 @@
 """Folders for weights on their way to other processes."""
 
-from __future__ import annotations
-
 import shutil
 from collections import namedtuple
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sampled tokens and their log-probabilities against the model itself."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from rlmods.branching import Entropy, NoBranching
+from rlmods.branching import Entropy
 from rlmods.rollout import Local, MultiTurn
-from rlmods.rollout.turns import over_turns
 from rlmods.training.collate import collate
 from rlmods.training.meter import Meter
 from rlmods.training.metrics import log_turns
-from rlmods.training.sample_log import SampleLog
 from rlmods.types import Branch, Prompt, Reply, Response, Scores, ToolCall, Turn
 from tests.support.environments import Echo, Lines, Script
 from tests.support.tiny_setup import policy
@@ -64,22 +62,6 @@ class TestLimits:
             assert r.behavior_logprobs == pytest.approx(other.behavior_logprobs, abs=1e-5)
         assert not any(r.branch for r in expected)
 
-    def test_always_branching_is_a_full_tree_until_the_budget_is_spent(self) -> None:
-        for group in groups(sample(TWO, ALWAYS, max_tokens=40)):
-            first, second = group[0].turns[1].start, group[0].turns[2].start
-            assert [r.branch for r in group] == [
-                None,
-                Branch(0, first),
-                Branch(0, second),
-                Branch(1, group[1].turns[2].start),
-            ]
-
-    @pytest.mark.parametrize("samples", [1, 3, 6])
-    def test_the_budget_is_spent_exactly(self, samples: int) -> None:
-        responses = sample(Echo(), replace(ALWAYS, num_branches=2), samples=samples)
-        assert Counter(r.prompt.id for r in responses) == dict.fromkeys("012", samples)
-        assert [r.meta["sample"] for r in responses] == [*range(samples)] * 3
-
 
 class TestPrefix:
     def test_is_that_of_the_parent(self) -> None:
@@ -98,10 +80,6 @@ class TestPrefix:
                     ]
                     num_branches += 1
         assert num_branches == 9
-
-    def test_branches_are_samples_of_their_own(self) -> None:
-        responses = sample(TWO, replace(ALWAYS, num_branches=3), max_tokens=40, temperature=3.0)
-        assert len({tuple(r.tokens) for r in responses}) == len(responses)
 
     def test_logprobs_equal_teacher_forcing(self) -> None:
         responses, model = sample(TWO, ALWAYS, temperature=0.8, max_tokens=40), policy()
@@ -218,20 +196,11 @@ class TestEntropies:
                     checked += 1
         assert checked > 6
 
-    def test_are_not_computed_without_a_rule(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("rlmods.rollout.decode.entropy", pytest.fail)
-        sample(TWO, None)
-
 
 def test_validation_does_not_branch() -> None:
     rollout = MultiTurn(Local(max_tokens=8, seed=7), TWO, ALWAYS).with_settings(temperature=0.5)
     rollout.sync(policy(), iteration=0)
     assert not any(r.branch for r in rollout.generate(PROMPTS, samples=4, iteration=0))
-
-
-def test_no_branching_is_no_rule() -> None:
-    assert over_turns(Local(), TWO, NoBranching()).branching is None
-    assert over_turns(Local(), TWO, ALWAYS).branching is ALWAYS
 
 
 def test_metrics_of_branches() -> None:
@@ -245,26 +214,6 @@ def test_metrics_of_branches() -> None:
     meter = Meter(torch.device("cpu"))
     log_turns(meter, "train", sample(TWO, None))
     assert "train/branched_fraction" not in meter.compute()
-
-
-def test_metrics_count_prompts_to_which_no_response_branches() -> None:
-    """Of another rank, or of another batch of the iteration."""
-    meter = Meter(torch.device("cpu"))
-    for rule in (ALWAYS, NEVER):
-        log_turns(meter, "train", sample(TWO, rule, max_tokens=40))
-    assert meter.compute()["train/branched_fraction"] == 0.375
-
-
-def test_decisions_are_logged_if_no_response_branches() -> None:
-    responses = sample(TWO, NEVER, max_tokens=40)
-    log = SampleLog()
-    group = torch.arange(3).repeat_interleave(4)
-    log.add_groups(responses, Scores([0.0] * 12), 1, group, torch.ones(12, dtype=torch.bool))
-    assert all(row["branch"]["parent"] is None for row in log.rows)
-    assert [len(row["branch"]["decisions"]) for row in log.rows] == [
-        len(r.turns) - 1 for r in responses
-    ]
-    assert any(row["branch"]["decisions"] for row in log.rows)
 
 
 def test_calls_before_the_branch_are_shared() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ from rlmods.needs import EnvironmentNeeds
 from rlmods.policy.conversation import Conversation
 from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.base import Continuation
-from rlmods.rollout.cache import CachedRows
-from rlmods.rollout.decode import decode
 from rlmods.rollout.turns import Threads, num_added_tokens, over_turns
 from rlmods.training.collate import collate
 from rlmods.training.evaluation import with_settings
@@ -85,34 +82,6 @@ class TestTokens:
                 assert not any(r.mask[turn.stop : stop])
                 assert not any(r.behavior_logprobs[turn.stop : stop])
             assert r.text == r.turns[-1].text
-
-    @pytest.mark.parametrize("batch_size", [64, 1])
-    def test_what_is_processed(self, monkeypatch: pytest.MonkeyPatch, batch_size: int) -> None:
-        """The prompt once for all responses, and then the last sampled token and the observation of
-        each; or the prompt in every round, if there is no room for the keys and values of all
-        responses."""
-        widths: list[tuple[int, int]] = []
-        forward = CachedRows._forward
-
-        def spy(self: CachedRows, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-            widths.append((len(ids), ids.shape[1]))
-            return forward(self, ids, position)
-
-        monkeypatch.setattr(CachedRows, "_forward", spy)
-        monkeypatch.setattr("rlmods.rollout.local.decode", partial(decode, forward_cost=0))
-        if batch_size == 1:
-            monkeypatch.setattr(MultiTurn, "batch_size", 1)
-        responses = sample(Script(["abc"], max_tokens=100), prompts=PROMPTS[:1], samples=6)
-        length = len(responses[0].prompt_tokens)
-        num_going_on = sum(len(r.turns) > 1 for r in responses)
-        assert num_going_on > 1
-        blocks = [shape for shape in widths if shape[1] > 1]
-        longest = max(r.turns[1].start for r in responses if len(r.turns) > 1)
-        if batch_size == 1:
-            assert blocks == [(1, length), *[(1, shape[1]) for shape in blocks[1:]]]
-            assert max(shape[1] for shape in blocks) == length + longest
-        else:
-            assert blocks == [(1, length), (num_going_on, 1 + len("\nabc\n"))]
 
     def test_logprobs_equal_teacher_forcing_over_all_turns(self) -> None:
         responses, model = sample(Echo(least=2), temperature=0.8), policy()
@@ -346,14 +315,6 @@ class TestWithEnvironment:
         )
         assert len(told) == 2
 
-    def test_the_longest_context_is_that_of_the_rollout(self) -> None:
-        rollout = MultiTurn(
-            Short(max_tokens=8, seed=7), Script(["abcd"] * 30, max_turns=31, max_tokens=1000)
-        )
-        rollout.sync(policy(), iteration=0)
-        responses = rollout.generate(PROMPTS, samples=8, iteration=0)
-        assert max(len(r.prompt_tokens) + len(r.tokens) for r in responses) <= 24
-
 
 def test_failed_calls_are_counted_by_their_kind() -> None:
     errors = (None, "malformed", "error", "unknown", "timeout")
@@ -423,12 +384,6 @@ class TestRollout:
         assert [tokens for *_, tokens in calls] == sorted(tokens for *_, tokens in calls)
         assert calls[-1][2] == sum(r.num_sampled for r in responses)
         assert rollout.rollout.on_tokens is None
-
-    def test_before_sync_is_an_error(self) -> None:
-        with pytest.raises(RuntimeError, match="before sync"):
-            MultiTurn(Local(), Echo()).generate(PROMPTS, samples=1, iteration=0)
-        with pytest.raises(RuntimeError, match="before sync"):
-            Local().extend([], iteration=0)
 
 
 class Scripted(Local):
@@ -543,13 +498,3 @@ def test_a_call_that_hangs_does_not_keep_the_process() -> None:
     start = time.monotonic()
     subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
     assert time.monotonic() - start < 50
-
-
-def test_threads_end_with_the_context() -> None:
-    with Threads(4, "ending") as threads:
-        for future in [threads.submit(time.sleep, 0.01) for _ in range(8)]:
-            future.result(5)
-    end = time.monotonic() + 5
-    while any(thread.name.startswith("ending") for thread in threading.enumerate()):
-        assert time.monotonic() < end
-        time.sleep(0.01)

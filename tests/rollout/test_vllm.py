@@ -1,9 +1,6 @@
 """Sampling with vLLM itself: `make test-vllm`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,18 +10,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlmods.adapter import LoRA
-from rlmods.algo import Batch
 from rlmods.callbacks import Monitor
-from rlmods.data import Arithmetic
 from rlmods.distributed import sharding
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
 from rlmods.policy import Policy, Tiny
 from rlmods.policy.tiny import character_tokenizer
-from rlmods.reward import Accuracy
 from rlmods.rollout import VLLM, Local
-from rlmods.rollout.external import shared
-from rlmods.rollout.vllm import InProcess
 from rlmods.training.evaluation import with_settings
 from rlmods.types import Prompt, Response
 from tests.support import ranks
@@ -152,12 +144,6 @@ def test_sync_drops_cached_keys_and_values() -> None:
     with torch.no_grad():
         policy.model.model.layers[0].self_attn.k_proj.weight.mul_(-2)
     assert gap(policy, sample(policy, prompts)) < 1e-4
-
-
-def test_a_second_policy_has_its_own_weights(tied: Policy) -> None:
-    first, other = sample(tied), llama(tied=True, seed=1)
-    assert gap(other, sample(other)) < 1e-4
-    assert outcomes(sample(tied)) == outcomes(first)
 
 
 def test_adapters_are_merged() -> None:
@@ -289,61 +275,6 @@ def test_training_is_not_disturbed(tied: Policy) -> None:
     assert "vllm" not in str(torch.set_num_threads.__module__)  # the CPU build replaces it
 
 
-def test_an_interrupted_call_leaves_nothing_behind(tied: Policy) -> None:
-    rollout = synced(tied)
-    first = rollout.generate(RAGGED, samples=4, iteration=0)
-    calls: list[tuple[int, int, int]] = []
-
-    def interrupt(*progress: int) -> None:
-        calls.append(progress)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-
-    rollout.on_tokens = interrupt
-    with pytest.raises(KeyboardInterrupt):
-        rollout.generate(RAGGED, samples=4, iteration=0)
-    rollout.on_tokens = lambda *progress: calls.append(progress)
-    rollout.sync(tied, iteration=0)
-    again = rollout.generate(RAGGED, samples=4, iteration=0)
-    assert outcomes(again) == outcomes(first)
-    assert calls[-1] == (24, 24, sum(len(r.tokens) for r in again))
-
-
-def test_nan_weights_are_an_error() -> None:
-    policy = llama(tied=True)
-    with torch.no_grad():
-        policy.model.model.layers[0].mlp.down_proj.weight.fill_(torch.nan)
-    # An engine of its own: NaN stays in its cache.
-    with pytest.raises(
-        UserError,
-        match=r"^iteration 0: the policy's logits are not finite, training has diverged: type a "
-        r"lower",
-    ):
-        sample(policy, max_length=60)
-
-
-def test_an_unknown_architecture_is_an_error(tied: Policy) -> None:
-    class Unknown(LlamaForCausalLM):
-        pass
-
-    VLLM().check_policy(tied)
-    policy = Policy(Unknown(tied.model.config), tied.tokenizer)
-    with pytest.raises(
-        UserError, match="vLLM has no implementation of Unknown: type rollout=local"
-    ):
-        VLLM().check_policy(policy)
-
-
-def test_an_engine_that_does_not_start_says_why(tied: Policy) -> None:
-    with pytest.raises(
-        UserError,
-        match=r"the engine does not start \(.*cache.*\): type a larger rollout\.cache_gib",
-    ) as error:
-        synced(tied, cache_gib=1e-5)
-    assert "\n" not in str(error.value)
-    assert gap(tied, sample(tied)) < 1e-4
-
-
 def test_experts_are_refused_without_a_gpu() -> None:
     """If vLLM's CPU build loads new experts now, remove the check."""
     with pytest.raises(
@@ -388,37 +319,6 @@ def test_a_skipped_sync_ends_the_run_with_one_line(kind: Any, tmp_path: Path) ->
     assert "\n" not in str(error.value)
 
 
-def test_learns_as_with_the_local_sampler() -> None:
-    """Twenty iterations of the shipped policy."""
-    splits = Arithmetic(level=1, num_train=512, num_val=8)()
-    last = {}
-    for rollout in (Local(max_tokens=16), VLLM(max_tokens=16, cache_gib=0.25)):
-        part = learner(
-            policy=Tiny()(),
-            rollout=rollout,
-            reward=Accuracy(),
-            batch=Batch(prompts=16, samples=8),
-            optimizer=partial(torch.optim.AdamW, lr=2e-4),
-        )
-        rows = fit(part, 20, splits=splits)
-        rewards = [row["train/reward"] for row in rows if "train/reward" in row]
-        last[type(rollout).__name__] = (sum(rewards[:3]) / 3, sum(rewards[-5:]) / 5)
-    assert last["VLLM"][1] > last["VLLM"][0] + 0.1
-    assert abs(last["VLLM"][1] - last["Local"][1]) < 0.15
-
-
-def test_another_process_repeats_an_iteration(tied: Policy) -> None:
-    """As after a resume: an engine that was started anew, with other requests before."""
-    first = synced(tied)
-    first.sync(tied, iteration=3)
-    expected = outcomes(first.generate(RAGGED, samples=4, iteration=3))
-    new = synced(tied, cache_gib=0.125)
-    assert new._engine(tied) is not first._engine(tied)
-    new.generate(RAGGED[:2], samples=2, iteration=0)
-    new.sync(tied, iteration=3)
-    assert outcomes(new.generate(RAGGED, samples=4, iteration=3)) == expected
-
-
 def sharded(rank: int) -> None:
     policy, whole = llama(tied=True), llama(tied=True)
     sharding.shard(policy, torch.distributed.init_device_mesh("cpu", (2,)))
@@ -433,11 +333,3 @@ def sharded(rank: int) -> None:
 
 def test_ranks_sample_with_the_weights_of_all_shards() -> None:
     ranks.spawn(sharded)
-
-
-def test_engines_are_shared_by_copies(tied: Policy) -> None:
-    rollout = synced(tied)
-    engine = rollout._engine(tied)
-    assert isinstance(engine, InProcess)
-    assert replace(rollout, temperature=0.5)._engine(tied) is engine
-    assert shared("other", lambda: 3) == shared("other", lambda: 4)

@@ -16,9 +16,9 @@ from transformers import AutoConfig, AutoTokenizer
 
 from rlmods.errors import UserError
 from rlmods.policy import Policy
-from rlmods.rollout import VLLM, Local, external
+from rlmods.rollout import VLLM, external
 from rlmods.rollout.base import Context, encode_prompt, next_occurrence
-from rlmods.rollout.external import Versions, sampling_settings
+from rlmods.rollout.external import sampling_settings
 from rlmods.training.evaluation import with_settings
 from rlmods.types import Prompt, Response
 from tests.rollout.stand_in import choice
@@ -177,29 +177,6 @@ def test_seeds_differ_by_everything_that_samples_depend_on(policy: Policy) -> No
     assert all(0 <= x < 2**63 - 2**32 for x in seeds)
 
 
-def test_limits_are_those_of_the_local_sampler(policy: Policy, vllm: Any) -> None:
-    long = Prompt(id="long", text="1" * (policy.context_length - 4))
-    responses = synced(policy, max_tokens=64).generate([long, PROMPTS[0]], samples=8, iteration=0)
-    assert (
-        max(len(r.tokens) for r in responses[:8]) <= 4 < max(len(r.tokens) for r in responses[8:])
-    )
-    full = Prompt(id="full", text="1" * policy.context_length)
-    for rollout in (Local(), VLLM()):
-        rollout.sync(policy, iteration=0)
-        with pytest.raises(
-            UserError,
-            match=r"prompt full: 256 tokens leave no room .*context of 256; .*policy=\.\.\. for a "
-            r"model with",
-        ):
-            rollout.generate([full], samples=1, iteration=0)
-    short = synced(policy, max_length=20)
-    assert vllm.LLM.made[-1].options["max_model_len"] == 20
-    with pytest.raises(
-        UserError, match=r"context of 20; shorten it, or type a larger rollout\.max_length"
-    ):
-        short.generate([Prompt(id="p", text="1" * 20)], samples=1, iteration=0)
-
-
 def test_the_engine_is_that_of_the_policy(policy: Policy, vllm: Any) -> None:
     synced(policy, dtype="bfloat16", cache_gib=0.5)
     [llm] = vllm.LLM.made
@@ -320,24 +297,6 @@ def test_what_is_missing_is_named(policy: Policy, monkeypatch: pytest.MonkeyPatc
         UserError, match=r"^rollout=vllm: vLLM cannot be imported .*: pip install 'rlmods\[vllm\]'"
     ):
         VLLM().check_policy(policy)
-
-
-def test_versions_follow_policy_iteration_and_changes() -> None:
-    versions, policy = Versions(), tiny_setup.policy()
-    assert versions.update(policy, 0)
-    name = versions.name
-    assert not versions.update(policy, 0)
-    assert versions.name == name
-    assert versions.update(policy, 1)
-    with torch.no_grad():
-        policy.model.model.norm.weight.add_(1)
-    assert versions.update(policy, 1)
-    assert versions.name != name
-    versions.forget()
-    assert versions.update(policy, 1)
-    first, second = tiny_setup.policy(), tiny_setup.policy()
-    assert versions.update(first, 0)
-    assert versions.update(second, 0)
 
 
 @pytest.mark.parametrize(

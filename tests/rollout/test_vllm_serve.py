@@ -1,7 +1,5 @@
 """`rollout=vllm_server` with servers of vLLM itself: `make test-vllm`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -146,28 +144,3 @@ def test_training_with_servers_learns(servers: Any, tmp_path: Path) -> None:
     rewards = [row["train/reward"] for row in rows if "train/reward" in row]
     assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.15
     assert max(row["train/sampler_logprob_gap"] for row in rows if "train/reward" in row) < 1e-4
-
-
-def test_a_server_killed_while_sampling_loses_nothing(servers: Any) -> None:
-    part = VLLMServer(urls=list(servers), max_tokens=200, concurrency=2, retries=1, backoff_s=0.1)
-    changed = policy(0.2)
-    part.sync(changed, iteration=0)
-    [*_, victim] = servers.values()
-
-    def kill_in_the_middle(done: int, total: int, tokens: int) -> None:
-        if done > total // 4:
-            kill(victim)
-
-    part.on_tokens = kill_in_the_middle
-    with pytest.warns(
-        UserWarning,
-        match=r"its prompts went to the others, and it is left out until the next iteration",
-    ):
-        responses = part.generate(PROMPTS, samples=4, iteration=0)
-    assert [(r.prompt.id, r.meta["sample"]) for r in responses] == [
-        (p.id, i) for p in PROMPTS for i in range(4)
-    ]
-    assert gap(changed, responses) < 1e-4
-    with pytest.warns(UserWarning, match=r"Connection refused.*left out until the next iteration"):
-        part.sync(changed, iteration=1)
-    assert gap(changed, part.generate(PROMPTS[:4], samples=4, iteration=1)) < 1e-4

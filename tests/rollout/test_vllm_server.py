@@ -1,8 +1,6 @@
 """`rollout=vllm_server` with stand-ins of servers: what is sent, what is checked, and what happens
 when servers fail."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +10,12 @@ import pytest
 import torch
 
 from rlmods.adapter import LoRA
-from rlmods.correction import Truncated
 from rlmods.distributed import sharding
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.rollout import VLLMServer, external
 from rlmods.rollout import vllm_server as servers_module
-from rlmods.rollout.base import Context, EncodedPrompt
-from rlmods.rollout.external import sampling_settings
 from rlmods.types import Prompt, Response
 from tests.rollout.stand_in import Change, StandIn, choice, servers
 from tests.support import ahead_ranks, ranks, tiny_setup
@@ -122,16 +117,6 @@ class TestRequests:
             seeds = {settings["seed"] for settings in found[0].settings}
             assert len(seeds) == len(PROMPTS)
 
-    def test_seeds_are_numbers_of_63_bits(self, policy: Policy) -> None:
-        """Those of all continuations: vLLM adds their index."""
-        engine = VLLMServer(urls=["http://localhost:1"])
-        seeds = []
-        for prompt in PROMPTS:
-            for i in range(20):
-                context = Context(EncodedPrompt(prompt, [3], i, 4), [3], range(1 << 10), 4)
-                seeds.append(sampling_settings(engine, policy, context, 0)["seed"])
-        assert 1 << 60 < max(seeds) + (1 << 10) < 1 << 63
-
     def test_a_failed_request_is_repeated(self, policy: Policy) -> None:
         failures = [503, 500, 503]
         with servers(lambda server, body, reply: failures.pop() if failures else reply) as found:
@@ -204,16 +189,6 @@ class TestRequests:
             with pytest.raises(KeyboardInterrupt):
                 part.generate(PROMPTS, samples=3, iteration=0)
 
-    def test_progress_counts_rows_and_tokens(self, policy: Policy) -> None:
-        calls: list[tuple[int, int, int]] = []
-        with servers(None) as found:
-            part = rollout(found)
-            part.sync(policy, iteration=0)
-            part.on_tokens = lambda *progress: calls.append(progress)
-            responses = part.generate(PROMPTS, samples=3, iteration=0)
-        assert calls[-1] == (27, 27, sum(len(r.tokens) for r in responses))
-        assert [done for done, *_ in calls] == sorted(done for done, *_ in calls)
-
 
 def with_version(version: Any) -> Any:
     def change(server: StandIn, body: Any, reply: Any) -> Any:
@@ -239,17 +214,6 @@ class TestReplies:
             pytest.raises(UserError, match=r"weights other instead of .*another process changed"),
         ):
             sample(found, policy)
-
-    @pytest.mark.parametrize(
-        "version", [{}, [None], 3, "x" * 10**5], ids=["mapping", "list", "number", "long"]
-    )
-    def test_weights_without_a_name_are_other_weights(self, version: Any, policy: Policy) -> None:
-        with (
-            servers(with_version(version)) as found,
-            pytest.raises(UserError, match="another process changed") as error,
-        ):
-            sample(found, policy)
-        assert len(str(error.value)) < 500
 
     def test_a_server_that_was_started_again_is_left_out(self, policy: Policy) -> None:
         asked, restarted = threading.Event(), with_version("default")
@@ -516,35 +480,6 @@ class TestSamplingAhead:
             assert theirs == pytest.approx(mine, rel=1e-4, abs=2e-6)
         assert [row["train/staleness_max"] for row in two["rows"]] == [0, 1, 1]
         assert all((row.get("train/turns", 1) > 1) == turns for row in two["rows"])
-
-    def test_without_servers_the_run_ends_with_one_line(self, policy: Policy) -> None:
-        def dies(server: StandIn, body: Any, reply: Any) -> Any:
-            return 503 if len(server.prompts) >= 6 else reply
-
-        with servers(dies) as found:
-            made = tiny_setup.learner(
-                rollout=rollout(found, ahead=1, retries=0), correction=Truncated()
-            )
-            with pytest.raises(
-                UserError,
-                match=r"^rollout: no server is left for \d prompts: http://[\d.:]+: HTTP 503, '{}'$",
-            ):
-                tiny_setup.fit(made, 3)
-        assert made.iteration == 0
-
-    def test_other_weights_are_an_error(self, policy: Policy) -> None:
-        """A server whose weights another run has changed while a batch was sampled ahead."""
-
-        def changes(server: StandIn, body: Any, reply: Any) -> Any:
-            return with_version("other")(server, body, reply) if len(server.prompts) == 7 else reply
-
-        with servers(changes) as found:
-            made = tiny_setup.learner(rollout=rollout(found, ahead=1), correction=Truncated())
-            with pytest.raises(
-                UserError,
-                match=r"weights other instead of .*-iteration-0, so another process changed",
-            ):
-                tiny_setup.fit(made, 3)
 
 
 @pytest.mark.parametrize(
