@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import transformers
 
@@ -44,25 +45,24 @@ def plain_errors(hint: Callable[[], str] | None = None) -> Iterator[None]:
         user_error = as_user_error(error)
         if user_error is None and hint is None:
             raise
-        lines = []
+        message = ""
         if user_error is None:
             sys.excepthook(type(error), error, error.__traceback__)
         else:
-            lines.append(f"error: {clean(str(user_error))}")
+            message = f"error: {clean(str(user_error))}"
             if int(os.environ.get("RANK") or 0) > 0:
                 time.sleep(OTHER_RANKS_WAIT_S)
-        advice = hint() if hint is not None else ""
-        if advice:
-            lines.append(advice)
-        sys.exit("\n".join(lines) or 1)
+        _exit(message, 1, hint)
     except SystemExit as error:  # of Lightning on a second Ctrl-C
         if hint is None or error.code in (None, 0):
             raise
-        lines = [error.code] if isinstance(error.code, str) else []
-        advice = hint()
-        if advice:
-            lines.append(advice)
-        sys.exit("\n".join(lines) or error.code)
+        _exit(error.code if isinstance(error.code, str) else "", error.code, hint)
+
+
+def _exit(message: str, code: object, hint: Callable[[], str] | None) -> NoReturn:
+    """Exit with a message and the hint below it, or with a status if both are empty."""
+    advice = hint() if hint is not None else ""
+    sys.exit("\n".join(filter(None, [message, advice])) or code)  # type: ignore[arg-type]
 
 
 def as_user_error(error: Exception) -> UserError | None:

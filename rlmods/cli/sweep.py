@@ -26,7 +26,7 @@ from rlmods.cli.console import as_user_error, plain_errors, silence_libraries
 from rlmods.config import compose
 from rlmods.errors import UserError
 from rlmods.run.directory import RunDir
-from rlmods.run.saved import SavedRun, is_value
+from rlmods.run.saved import SavedRun
 
 AGAIN = "type the same command again to run the members that are not finished"
 
@@ -69,7 +69,7 @@ def check_members(config: DictConfig) -> list[Path]:
     """Compose and check the members of a grid, and return their directories.
 
     Raises:
-        UserError: a member is refused, or two have the same overrides.
+        UserError: a member is refused.
     """
     loader = GlobalHydra.instance().config_loader()
     params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
@@ -78,38 +78,25 @@ def check_members(config: DictConfig) -> list[Path]:
     grid = OverridesParser.create(config_loader=loader).parse_overrides([*params, *typed])
     [members] = BasicSweeper.split_arguments(grid, max_batch_size=None)
     print(f"checking {len(members)} members of the sweep", flush=True)
-    folders: dict[Path, Sequence[str]] = {}
+    folders: list[Path] = []
     started = HydraConfig.instance().cfg
     try:
         for overrides in members:
             member = loader.load_sweep_config(config, list(overrides))
             with open_dict(member):
                 member.hydra.job.num = member.hydra.job.id = len(folders)
-            HydraConfig.instance().set_config(member)
-            folder = Path(member.hydra.sweep.dir) / member.hydra.sweep.subdir
-            if folder in folders:
-                raise UserError(
-                    f"two members of the sweep have the directory {folder}: drop a value that "
-                    "is given twice"
-                )
-            folders[folder] = overrides
-            task = copy.deepcopy(member)
-            with open_dict(task):
-                del task["hydra"]
-            with plain_member(overrides):
-                compose.run_spec(task, dict(member.hydra.runtime.choices), list(overrides))
+            HydraConfig.instance().set_config(copy.deepcopy(member))
+            folders.append(Path(member.hydra.sweep.dir) / member.hydra.sweep.subdir)
+            choices = dict(member.hydra.runtime.choices)
+            with open_dict(member):
+                del member["hydra"]
+            try:
+                compose.run_spec(member, choices, list(overrides))
+            except UserError as error:
+                raise UserError(f"member {' '.join(overrides)}: {error}") from error
     finally:
         HydraConfig.instance().cfg = started
-    return list(folders)
-
-
-@contextmanager
-def plain_member(overrides: Sequence[str]) -> Iterator[None]:
-    """Begin the message of a user's mistake with the overrides of the member."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"member {' '.join(overrides)}: {error}") from error
+    return folders
 
 
 def _check_run_dir(overrides: Sequence[str]) -> None:
@@ -168,21 +155,13 @@ def run_member(
 def is_finished(folder: Path) -> bool:
     """Return True if the run in this directory has trained all its iterations, or a callback ended
     it."""
-    return read_summary(folder).get("exit") == "finished"
+    return SavedRun(folder).summary.get("exit") == "finished"
 
 
 def best_accuracy(folder: Path) -> float:
     """Return a run's best `val/accuracy`, NaN if there is none."""
-    best = read_summary(folder).get("val/accuracy", {}).get("best")
-    return float(best) if is_value(best) else float("nan")
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    """Return a run's `summary.json`, empty if there is none that can be read."""
-    try:
-        return SavedRun(folder).summary
-    except UserError:
-        return {}
+    best = SavedRun(folder).summary.get("val/accuracy", {}).get("best")
+    return float("nan") if best is None else float(best)
 
 
 @contextmanager
@@ -202,15 +181,14 @@ def member_lines(members: Sequence[Path]) -> list[str]:
     """Return a line for each member: its directory, how it ended, iterations, and the first, best
     and last validation."""
     width = max(len(member.name) for member in members)
-    return [f"  {member.name:<{width}}  {_outcome(read_summary(member))}" for member in members]
-
-
-def _outcome(summary: dict[str, Any]) -> str:
-    outcome = f"{summary.get('exit', 'not finished')}, {summary.get('iterations', 0)} iterations"
-    accuracy = summary.get("val/accuracy", {})
-    values = [
-        f"{key} {accuracy[key]:.3f}"
-        for key in ("first", "best", "last")
-        if is_value(accuracy.get(key))
-    ]
-    return f"{outcome}, val/accuracy {' '.join(values)}" if values else outcome
+    lines = []
+    for member in members:
+        summary = SavedRun(member).summary
+        end = summary.get("exit", "not finished")
+        line = f"  {member.name:<{width}}  {end}, {summary.get('iterations', 0)} iterations"
+        accuracy = summary.get("val/accuracy", {})
+        if accuracy.get("best") is not None:
+            values = " ".join(f"{key} {accuracy[key]:.3f}" for key in ("first", "best", "last"))
+            line += f", val/accuracy {values}"
+        lines.append(line)
+    return lines

@@ -25,19 +25,17 @@ def show_run(
     """Print the parts, the sizes of an iteration and its batches, the models and the precision of a
     run."""
     spec = run.spec
-    learner = run.learner
-    length = f"{run.config.trainer.max_iterations} iterations{_passes(run)}"
+    shown = (*spec.parts, "data", "policy", "adapter")
+    parts = [f"{group}={choice}" for group, choice in spec.choices.items() if group in shown]
     lines = {
-        "parts": _parts(spec),
-        **_models(learner),
-        **_reference(spec, learner),
-        **_teacher(spec, learner),
+        "parts": "  ".join(parts),
+        **_models(spec, run.learner),
         **_data(run),
         "iteration": _iteration(spec, num_ranks),
         "optimizer": _optimizer(spec),
-        **_forward(learner),
+        **_forward(run.learner),
         "precision": _precision(run),
-        "length": f"{length}, validation every {spec.validation.every}",
+        "length": _length(run),
         "run_dir": str(directory.path) + _origin(run, directory),
     }
     width = max(map(len, lines))
@@ -47,49 +45,38 @@ def show_run(
         console.out(f"{name:<{width}}  {value}", highlight=False)
 
 
-def _parts(spec: RunSpec) -> str:
-    shown = (*spec.parts, "data", "policy", "adapter")
-    return "  ".join(
-        f"{group}={choice}" for group, choice in spec.choices.items() if group in shown
-    )
-
-
-def _models(learner: Learner) -> dict[str, str]:
-    """Return a line for each trained network, the main one first."""
+def _models(spec: RunSpec, learner: Learner) -> dict[str, str]:
+    """Return a line for each trained network, the main one first, and for each frozen model."""
+    frozen = {name: _parameters(model.policy) for name, model in learner.frozen.items()}
+    of_frozen = {id(p) for parameters in frozen.values() for p in parameters}
     lines: dict[str, str] = {}
-    reference = _reference_parameters(learner)
     for name, network in learner.networks.items():
-        size = _millions(network.parameters(), without=reference)
+        own = [p for p in network.parameters() if id(p) not in of_frozen]
+        size = _millions(own)
         if lines:
             lines[name] = f"{size:.1f}M parameters more"
             continue
-        trained = _millions(p for p in network.parameters() if p.requires_grad)
+        trained = _millions(p for p in own if p.requires_grad)
         part = f", {trained:.2f}M of them trained" if trained < size else ""
         dtype = str(next(network.parameters()).dtype).removeprefix("torch.")
         lines[name] = f"{size:.1f}M parameters{part}, {dtype}"
+    if spec.algorithm.samples_responses and "reference" not in frozen:
+        lines["reference"] = "none (no KL term)"
+    for name, parameters in frozen.items():
+        is_copy = spec.choices.get(name) == "policy"
+        origin = "a frozen copy" if is_copy else f"{spec.choices.get(name)}, frozen"
+        lines[name] = f"{origin}, {_millions(parameters):.2f}M parameters more"
     return lines
 
 
-def _reference(spec: RunSpec, learner: Learner) -> dict[str, str]:
-    """Return the line of the reference; offline algorithms without one have no line."""
-    if learner.reference is None:
-        return {"reference": "none (no KL term)"} if spec.algorithm.samples_responses else {}
-    origin = "another model"
-    if spec.choices.get("reference") == "policy":
-        main = next(iter(learner.networks.values()))
-        has_adapter = not all(p.requires_grad for p in main.parameters())
-        origin = f"a frozen copy{' of the trained weights' if has_adapter else ''}"
-    line = f"{origin}, {_millions(_reference_parameters(learner)):.2f}M more"
-    if getattr(learner, "precompute", False):
-        line += ", freed after scoring the data"
-    return {"reference": line}
-
-
-def _reference_parameters(learner: Learner) -> list[nn.Parameter]:
-    if learner.reference is None:
-        return []
-    tensors: Mapping[str, nn.Parameter] = learner.reference.policy.trainable_tensors()
+def _parameters(frozen: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that a frozen model does not share with the policy."""
+    tensors: Mapping[str, nn.Parameter] = frozen.trainable_tensors()
     return list(tensors.values())
+
+
+def _millions(parameters: Iterable[nn.Parameter]) -> float:
+    return sum(p.numel() for p in parameters) / 1e6
 
 
 def _iteration(spec: RunSpec, num_ranks: int) -> str:
@@ -110,7 +97,7 @@ def _iteration(spec: RunSpec, num_ranks: int) -> str:
 
 def _optimizer(spec: RunSpec) -> str:
     batch = spec.batch
-    rows = batch.prompts * (batch.samples if spec.algorithm.samples_responses else 1)
+    rows = batch.prompts * spec.algorithm.rows_per_prompt(batch)
     steps = batch.epochs * batch.minibatches
     return (
         f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches "
@@ -119,11 +106,13 @@ def _optimizer(spec: RunSpec) -> str:
     )
 
 
-def _passes(run: LoadedRun) -> str:
-    if run.spec.algorithm.samples_responses:
-        return ""
-    rows = run.config.trainer.max_iterations * run.spec.batch.prompts
-    return f" = {rows / len(run.splits.train):.2g} passes over the data"
+def _length(run: LoadedRun) -> str:
+    iterations = run.config.trainer.max_iterations
+    line = f"{iterations} iterations"
+    if not run.spec.algorithm.samples_responses:
+        passes = iterations * run.spec.batch.prompts / len(run.splits.train)
+        line += f" = {passes:.2g} passes over the data"
+    return f"{line}, validation every {run.spec.validation.every}"
 
 
 def _forward(learner: Learner) -> dict[str, str]:
@@ -132,11 +121,7 @@ def _forward(learner: Learner) -> dict[str, str]:
         return {}
     if learner.policy.packs:
         return {"forward": "prefixes that rows share, such as prompts, once; no padding"}
-    if learner.policy.is_mixture:
-        reason = "routers of a mixture of experts are recorded row by row"
-    else:
-        reason = "this model's attention cannot share a prompt"
-    return {"forward": f"padded rows: {reason}"}
+    return {"forward": "padded rows: this model's attention or its experts cannot share a prompt"}
 
 
 def _precision(run: LoadedRun) -> str:
@@ -149,33 +134,22 @@ def _precision(run: LoadedRun) -> str:
     return f"{name} (auto: {reason})"
 
 
-def _teacher(spec: RunSpec, learner: Learner) -> dict[str, str]:
-    """Return the line of the teacher, if there is one."""
-    part = spec.parts.get("teacher")
-    if part is None:
-        return {}
-    line = spec.choices["teacher"]
-    model = learner.frozen.get("teacher")
-    if model is not None:
-        line += f", {_millions(model.policy.parameters()):.1f}M parameters, frozen"
-    if part.demonstration:
-        line += f", which sees {part.demonstration}"
-    return {"teacher": line}
-
-
-def _millions(parameters: Iterable[nn.Parameter], without: Iterable[nn.Parameter] = ()) -> float:
-    excluded = {id(p) for p in without}
-    return sum(p.numel() for p in parameters if id(p) not in excluded) / 1e6
-
-
 def _data(run: LoadedRun) -> dict[str, str]:
     """Return the lines of the prompts and, if there is one, of the supervised loss."""
-    counts = f"{len(run.splits.train)} training prompts, {len(run.splits.val)} validation prompts"
-    lines = {"data": counts + _left_out(run) + _shares(run.splits.weights)}
-    if run.splits.ptx:
-        num_rows = len(run.splits.ptx)
-        rows = f"{num_rows} pretraining rows, {run.spec.settings.ptx_rows} per optimizer step"
-        lines["ptx"] = rows + _shares(run.splits.ptx_weights)
+    splits = run.splits
+    line = f"{len(splits.train)} training prompts, {len(splits.val)} validation prompts"
+    if run.num_long_prompts:
+        limit = run.config.data.max_prompt_tokens
+        line += (
+            f"; {run.num_long_prompts} prompts longer than data.max_prompt_tokens={limit} are left "
+            "out"
+        )
+    lines = {"data": line + _shares(splits.weights)}
+    if splits.ptx:
+        rows = (
+            f"{len(splits.ptx)} pretraining rows, {run.spec.settings.ptx_rows} per optimizer step"
+        )
+        lines["ptx"] = rows + _shares(splits.ptx_weights)
     return lines
 
 
@@ -185,14 +159,6 @@ def _shares(weights: Mapping[str, float] | None) -> str:
         return ""
     total = sum(weights.values())
     return "; " + ", ".join(f"{weight / total:.0%} {name}" for name, weight in weights.items())
-
-
-def _left_out(run: LoadedRun) -> str:
-    count = run.num_long_prompts
-    if not count:
-        return ""
-    limit = run.config.data.max_prompt_tokens
-    return f"; {count} prompts longer than data.max_prompt_tokens={limit} are left out"
 
 
 def _origin(run: LoadedRun, directory: RunDir) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import shlex
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,6 @@ from rlmods.algo import Learner
 from rlmods.config.instantiate import (
     find_class,
     instantiate,
-    judge_key,
     one_line,
     parse_settings,
 )
@@ -36,7 +34,6 @@ from rlmods.reward import BySource, WeightedSum
 from rlmods.rollout.turns import over_turns
 from rlmods.run.settings import Override
 from rlmods.training.batch import Batch
-from rlmods.types import Prompt
 
 PARTS = (
     "reference",
@@ -131,7 +128,7 @@ def run_spec(
         raise UserError(f"unknown key {unknown[0]!r}: known keys are {', '.join(TOP_LEVEL_KEYS)}")
     algorithm: type[Learner] = find_class(config.algo._target_, "algo")
     used_groups = (*ALWAYS_USED, *algorithm.groups)
-    _check_groups_are_used(config, choices, typed, used_groups)
+    _check_groups_are_used(config.algo.name, typed, used_groups)
     batch = parse_settings(config.batch, "batch", Batch)
     validation = read_validation(config.validation, choices.get("reward@validation.reward"))
     settings: Any = parse_settings(
@@ -157,52 +154,27 @@ def run_spec(
         batch=batch,
         validation=validation,
     )
-    check(spec, rules)
+    problem = first_problem(spec, rules)
+    if problem is not None:
+        raise UserError(problem)
     return spec
 
 
-def check(spec: RunSpec, rules: Sequence[Rule] = RULES) -> None:
-    """Check that parts, algorithm and data are compatible (`rlmods.config.rules`).
-
-    Raises:
-        UserError: the first rule that is violated, with the override to type.
-    """
-    message = first_problem(spec, rules)
-    if message is not None:
-        raise UserError(message)
-
-
 def _check_groups_are_used(
-    config: DictConfig,
-    choices: Mapping[str, str],
-    typed: Sequence[Override],
-    used_groups: Collection[str],
+    algo: str, typed: Sequence[Override], used_groups: Collection[str]
 ) -> None:
     """Refuse overrides of groups that the algorithm does not use."""
     for override in typed:
         # an option of one group may be set in a part of another
         group = override.top
-        if group not in (*PARTS, "adapter") or group in used_groups:
-            continue
-        name = config.algo.name
-        key = judge_key(config.reward, "reward")
-        if group == "judge" and key is not None:
-            of_reward = [_at_key(x, key) for x in typed if x.top == "judge"]
+        if group in (*PARTS, "adapter") and group not in used_groups:
+            other = "another algo="
+            if group == "judge":
+                other += ", or set the judge of a reward with +judge@reward.judge=OPTION"
             raise UserError(
-                f"algo={name} does not use judge, but reward={choices.get('reward')} has one of "
-                f"its own: type {shlex.join(of_reward)}"
+                f"algo={algo} does not use {group}: drop {override.text.lstrip('+~')}, or choose "
+                f"{other}"
             )
-        raise UserError(
-            f"algo={name} does not use {group}: drop {override.text.lstrip('+~')}, or choose "
-            "another algo="
-        )
-
-
-def _at_key(override: Override, key: str) -> str:
-    """Return an override of the group `judge` as it is typed for a judge at another key."""
-    if override.key == override.name == "judge":
-        return f"+judge@{key}={override.value}"
-    return f"{key}{override.key.removeprefix('judge')}={override.value}"
 
 
 def _parts(
@@ -221,11 +193,10 @@ def _parts(
 
 
 def _used_choices(choices: Mapping[str, str], used_groups: Collection[str]) -> dict[str, str]:
-    """Return the options that decide what the run does."""
+    """Return the options that decide what the run does, with those of the reward's terms."""
     shown = {*used_groups, "data", "policy", "variant", "reward@validation.reward"}
     used = {}
     for group, option in choices.items():
-        # the terms of the reward too
         is_term = group.startswith("reward@reward.") and "reward" in used_groups
         if option is not None and (group in shown or is_term):
             used[group] = option
@@ -235,7 +206,8 @@ def _used_choices(choices: Mapping[str, str], used_groups: Collection[str]) -> d
 def _with_ptx(
     config: DictConfig, splits: Splits, uses_ptx: bool, typed: Sequence[Override]
 ) -> Splits:
-    """Return the data with the rows of the supervised loss, if the algorithm has one."""
+    """Return the data with the rows of the supervised loss, if the algorithm has one, without the
+    held-out prompts."""
     ptx_config = config.get("ptx")
     if not uses_ptx:
         if ptx_config is not None:
@@ -248,7 +220,14 @@ def _with_ptx(
     if ptx_config is not None:
         hold_out_nothing(ptx_config, "ptx", typed)
         ptx = load_splits(ptx_config, "ptx")
-    rows = _without_held_out(ptx.train, splits.val)
+    held_out = {(prompt.text, str(prompt.messages)) for prompt in splits.val}
+    rows = [row for row in ptx.train if (row.text, str(row.messages)) not in held_out]
+    if len(rows) < len(ptx.train):
+        warnings.warn(
+            f"ptx: {len(ptx.train) - len(rows)} of its {len(ptx.train)} rows are held out by data= "
+            "and left out of the supervised loss",
+            stacklevel=2,
+        )
     return replace(splits, ptx=rows, ptx_weights=ptx.weights)
 
 
@@ -262,26 +241,11 @@ def hold_out_nothing(config: DictConfig, key: str, typed: Iterable[Override]) ->
             hold_out_nothing(options, f"{key}.sources.{source}", typed)
 
 
-def _without_held_out(rows: Sequence[Prompt], held_out: Sequence[Prompt]) -> Sequence[Prompt]:
-    """Return the rows whose prompts are not among the held-out ones."""
-    excluded = {(prompt.text, str(prompt.messages)) for prompt in held_out}
-    kept = [row for row in rows if (row.text, str(row.messages)) not in excluded]
-    if len(kept) < len(rows):
-        warnings.warn(
-            f"ptx: {len(rows) - len(kept)} of its {len(rows)} rows are held out by data= and "
-            "left out of the supervised loss",
-            stacklevel=2,
-        )
-    return kept
-
-
 def _check_optimizer(config: DictConfig) -> None:
     for key in ("lr", "weight_decay", "eps", "momentum"):
-        value = config.optimizer.get(key, 0.0)
-        if isinstance(value, bool | str):
-            raise UserError(f"optimizer.{key}={value}: must be a number, such as 1e-5")
-        if value is not None and value < 0:
-            raise UserError(f"optimizer.{key}={value}: must be 0 or more, such as 1e-5")
+        value = config.optimizer.get(key) or 0
+        if isinstance(value, str) or value < 0:
+            raise UserError(f"optimizer.{key}={value}: must be a number of at least 0, as 1e-5")
     create = instantiate(config.optimizer, "optimizer", partial=True)
     try:
         create([torch.nn.Parameter(torch.zeros(1))])
@@ -292,14 +256,14 @@ def _check_optimizer(config: DictConfig) -> None:
 
 
 def _check_trainer(config: DictConfig) -> None:
-    if not isinstance(config.seed, int) or not 0 <= config.seed < 2**32:
+    if type(config.seed) is not int or not 0 <= config.seed < 2**32:
         raise UserError(f"seed={config.seed}: must be a whole number from 0 to {2**32 - 1}")
     length = config.trainer.max_iterations
-    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+    if type(length) is not int or length < 1:
         raise UserError(f"trainer.max_iterations={length}: must be a whole number of at least 1")
     known = {"_target_", "max_iterations", *inspect.signature(L.Trainer).parameters}
-    for key in config.trainer:
-        if key in REPLACED_TRAINER_SETTINGS and config.trainer[key] is not None:
+    for key, value in config.trainer.items():
+        if key in REPLACED_TRAINER_SETTINGS and value is not None:
             raise UserError(
                 f"trainer.{key}: this loop steps by itself: drop it, and "
                 f"{REPLACED_TRAINER_SETTINGS[key]}"
@@ -314,8 +278,7 @@ def _check_trainer(config: DictConfig) -> None:
 
 def _check_loggers(config: DictConfig) -> None:
     """Check that the package of each logger is installed."""
-    for name in config.logger:
-        node = config.logger[name]
+    for name, node in config.logger.items():
         kind = find_class(node._target_, f"logger.{name}")
         package = PACKAGES.get(kind.__name__)
         if package is not None:

@@ -17,7 +17,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlmods.config.plugins import explain_plugin_error
 from rlmods.errors import UserError
-from rlmods.run.settings import leaves
 
 S = TypeVar("S")
 TYPE_NAMES = {
@@ -57,12 +56,17 @@ def instantiate(
         _reject_unknown_keys(function.func, function.keywords, key)
         return function
     except ERRORS as error:
+        nested = re.search(r"full_key: ([\w.]+)$", str(error))
+        if nested is not None and nested[1] != key:  # a part of this part
+            key = nested[1]
+            group = key.rpartition(".")[2]
+            config = OmegaConf.select(config._get_root(), key)
         cause = _root_cause(error)
-        if isinstance(cause, UserError):
-            message = at_key(one_line(cause), group or key, key)
-            raise UserError(at_key(message, "judge", judge_key(config, key) or "judge")) from error
-        plugin_error = explain_plugin_error(error)
-        raise plugin_error or UserError(_explain_settings(cause, config, key)) from error
+        message = at_key(one_line(cause), group or key, key)
+        if not isinstance(cause, UserError):
+            message = _explain_settings(cause, message, config, key)
+        plugin_error = None if isinstance(cause, UserError) else explain_plugin_error(error)
+        raise plugin_error or UserError(message) from error
 
 
 def at_key(message: str, group: str, key: str) -> str:
@@ -71,16 +75,6 @@ def at_key(message: str, group: str, key: str) -> str:
     name = rf"(?<![\w./@-]){group}"
     message = re.sub(rf"{name}(?=(\.\w+)+=)", key, message)
     return message if key == group else re.sub(rf"{name}(?==)", f"{group}@{key}", message)
-
-
-def judge_key(config: DictConfig, key: str) -> str | None:
-    """Return the dotted key of the judge that a part at `key` has or needs; None without one."""
-    container = OmegaConf.to_container(config, resolve=False) if config else {}
-    for name, _ in leaves(container, key):
-        names = name.split(".")
-        if "judge" in names[1:]:
-            return ".".join(names[: names.index("judge", 1) + 1])
-    return None
 
 
 def find_class(target: str, key: str) -> Any:
@@ -160,24 +154,20 @@ def _reject_unknown_keys(target: Callable[..., object], keys: Iterable[str], gro
             raise UserError(f"unknown key {name}: known keys are {known}")
 
 
-def _explain_settings(error: BaseException, config: DictConfig, key: str) -> str:
-    """Return the message for an error of a part that is not a UserError."""
-    text = one_line(error)
+def _explain_settings(error: BaseException, text: str, config: DictConfig, key: str) -> str:
+    """Return the message for an error of a part that is not a UserError. `text`: its own
+    message."""
     if isinstance(error, TypeError) and "unexpected keyword argument" in text:
-        known = _known_settings(config.get("_target_", key))
-        if known:
-            unknown = text.split("argument")[-1]
-            advice = AS_TERM if key == "reward" and {"timeout_s", "terms"} & set(config) else ""
-            return f"{key}: unknown key{unknown}; known keys are {', '.join(known)}{advice}"
+        unknown = text.split("argument")[-1]
+        known = ", ".join(_known_settings(config._target_))
+        advice = AS_TERM if key == "reward" and "timeout_s" in config else ""
+        return f"{key}: unknown key{unknown}; known keys are {known}{advice}"
     return text if text.startswith(f"{key}.") else f"{key}: {text}"
 
 
 def _known_settings(target: str) -> list[str]:
-    """Return the settings of a class; none if it cannot be imported."""
-    try:
-        kind = get_class(target)
-    except (ValueError, ImportError):
-        return []
+    """Return the settings of a class."""
+    kind = get_class(target)
     if is_dataclass(kind):
         return [field.name for field in fields(kind) if field.init]
     return list(inspect.signature(kind).parameters)

@@ -28,36 +28,28 @@ def read_validation(config: DictConfig, option: str | None = None) -> Validation
         UserError: a setting is invalid, a set has no held-out prompts, or its name is not valid.
     """
     settings = parse_settings(config, "validation", Validation, ignore=("reward", "data"))
-    reward = None if config.get("reward") is None else _reward(config.reward)
+    reward = None
+    if config.get("reward") is not None:
+        if not isinstance(config.reward, DictConfig):
+            raise UserError(
+                f"validation.reward={config.reward}: is not a reward: type "
+                "reward@validation.reward=OPTION"
+            )
+        reward = instantiate(config.reward, "validation.reward", group="reward")
     if option is not None and reward is not None and not isinstance(reward, WeightedSum | BySource):
         # so that its counts are logged under its name
         reward = WeightedSum({option: {"reward": reward}})
     sets = config.get("data") or {}
-    if not isinstance(sets, DictConfig | dict):
+    if not isinstance(sets, DictConfig | dict) or "_target_" in sets:
         raise UserError(
-            f"validation.data={sets}: must be named sets: type +data@validation.data.NAME=OPTION"
+            "validation.data must be named sets: type +data@validation.data.NAME=OPTION"
         )
     data = {str(name): _load(str(name), node) for name, node in sets.items()}
     return replace(settings, reward=reward, data=data or None)
 
 
-def _reward(config: Any) -> Any:
-    if not isinstance(config, DictConfig):
-        raise UserError(
-            f"validation.reward={config}: is not a reward: type reward@validation.reward=OPTION"
-        )
-    reward = instantiate(config, "validation.reward", group="reward")
-    if not callable(reward):
-        raise UserError("validation.reward: is not a reward: type reward@validation.reward=OPTION")
-    return reward
-
-
 def _load(name: str, config: Any) -> Sequence[Prompt]:
     key = f"validation.data.{name}"
-    if name == "_target_":
-        raise UserError(
-            "data@validation.data=OPTION has no name: type +data@validation.data.NAME=OPTION"
-        )
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name in TAKEN:
         raise UserError(
             f"{key}: type another name, of letters, digits, - and _, other than {', '.join(TAKEN)}"

@@ -54,8 +54,8 @@ MISTAKES = {
     "~foo": "such as ~callbacks.samples",
     "+reward.terms.mine.reward=brevity": "type +reward@reward.terms.mine.reward=OPTION",
     # values
-    "optimizer.lr=abc": "must be a number, such as 1e-5",
-    "optimizer.lr=-1": "must be 0 or more, such as 1e-5",
+    "optimizer.lr=abc": "must be a number of at least 0",
+    "optimizer.lr=-1": "must be a number of at least 0",
     "batch.prompts=abc": "must be a whole number",
     "batch.samples=0": "must be at least 1",
     "batch.minibatches=3 batch.prompts=4 batch.samples=4": "type one of 1, 2, 4, 8, 16",

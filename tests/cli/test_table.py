@@ -18,7 +18,6 @@ from rlmods.policy import Policy
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.run.directory import RunDir
 from tests.support.composed import composed
-from tests.support.mixtures import mixture
 from tests.support.models import llama
 from tests.support.tiny_setup import learner
 
@@ -66,14 +65,6 @@ def test_sizes_of_an_iteration(tmp_path: Path) -> None:
     assert "16 iterations = 2 passes over the data" in text
 
 
-def test_sampling_ahead_is_shown(tmp_path: Path) -> None:
-    typed = ("rollout=vllm_server", "rollout.urls=[http://h]", "correction=truncated")
-    assert "the next one is sampled while this one is trained on" in table(
-        tmp_path, *typed, "rollout.ahead=1"
-    )
-    assert "the next one is sampled" not in table(tmp_path, *typed)
-
-
 def test_forwards(tmp_path: Path) -> None:
     assert "forward prefixes that rows share, such as prompts, once; no padding" in table(
         tmp_path, "algo=dapo"
@@ -88,9 +79,7 @@ def test_padded_forwards_have_a_reason(tmp_path: Path) -> None:
         policy=Policy(llama(attn_implementation="eager"), character_tokenizer()), **critic
     )
     text = shown(replace(made, learner=eager), tmp_path)
-    assert "forward padded rows: this model's attention cannot share a prompt" in text
-    text = shown(replace(made, learner=learner(policy=mixture(), **critic)), tmp_path)
-    assert "forward padded rows: routers of a mixture of experts are recorded row by row" in text
+    assert "forward padded rows: this model's attention or its experts cannot" in text
 
 
 def test_networks(tmp_path: Path) -> None:

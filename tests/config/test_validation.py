@@ -97,13 +97,13 @@ class TestData:
         [
             (
                 "+data@validation.data=arithmetic",
-                r"has no name: type \+data@validation\.data\.NAME=OPTION",
+                r"must be named sets: type \+data@validation\.data\.NAME=OPTION",
             ),
             (
                 "+data@validation.data.accuracy=arithmetic",
                 r"^validation\.data\.accuracy: type another name",
             ),
-            ("validation.data=hard", r"^validation\.data=hard: must be named sets"),
+            ("validation.data=hard", r"^validation\.data must be named sets"),
             (
                 "+validation.data.hard=arithmetic",
                 r"^validation\.data\.hard: is not a data set: type "

@@ -5,19 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rlmods.config.rules import data, estimator, grading, interfaces, models, rollout
+from rlmods.config.rules import data, estimator, grading, models, rollout
 from rlmods.config.run_spec import RunSpec
 
 Rule = Callable[[RunSpec], Iterator[str]]
 RULES: tuple[Rule, ...] = (
-    interfaces.protocols,
+    rollout.protocols,
     estimator.group_size,
     estimator.critic,
     estimator.steps,
     estimator.kl_in_reward,
     estimator.kl_estimator,
     estimator.token_credit,
-    estimator.selected_rows,
     estimator.greedy_baseline,
     estimator.reward_scaling,
     models.reference,
@@ -51,7 +50,7 @@ RULES: tuple[Rule, ...] = (
 )
 """All rules, in the order in which they are checked."""
 GRADING_RULES: tuple[Rule, ...] = (
-    interfaces.protocols,
+    rollout.protocols,
     grading.sources,
     grading.answers,
     grading.columns,

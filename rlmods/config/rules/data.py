@@ -27,25 +27,16 @@ def ptx(spec: RunSpec) -> Iterator[str]:
     settings = spec.settings
     if not isinstance(settings, PolicyGradientSettings) or not settings.ptx_coefficient:
         return
-    rows = spec.splits.ptx
-    weights = spec.splits.ptx_weights or {}
     advice = "type data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN"
-    if not rows:
+    if not spec.splits.ptx:
         yield f"algo.ptx_coefficient: all rows are held out by data=: {advice}"
-    for prompt in rows:
+    for prompt in spec.splits.ptx:
         if "response" not in prompt.meta:
-            if weights:
-                source = f"ptx.sources.{prompt.source}"
-                advice = f"type {source}.response=COLUMN, or ~{source}"
+            if prompt.source is not None:
+                advice = f"type ptx.sources.{prompt.source}.response=COLUMN"
             yield (
                 f"algo.ptx_coefficient needs responses, but prompt {prompt.id} has none: {advice}"
             )
-    held_out = weights.keys() - {prompt.source for prompt in rows}
-    for source in sorted(held_out):
-        yield (
-            f"algo.ptx_coefficient: all rows of the source {source} are held out by data=: type "
-            f"~ptx.sources.{source}"
-        )
 
 
 def minibatches(spec: RunSpec) -> Iterator[str]:

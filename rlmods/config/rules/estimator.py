@@ -167,16 +167,6 @@ def token_credit(spec: RunSpec) -> Iterator[str]:
         yield f"{problem} with {spec.option('kl')}: type ratio=sequence_token, or kl=loss"
 
 
-def selected_rows(spec: RunSpec) -> Iterator[str]:
-    selects_rows = needs_of(spec.parts.get("sampling"), SamplingNeeds).selects_rows
-    if selects_rows and advantage_needs(spec).normalizes_batch:
-        yield (
-            f"{spec.option('sampling')} keeps the best responses, and {spec.option('advantage')} "
-            "normalises over the responses that are kept: type advantage=accept, or "
-            "sampling=fixed"
-        )
-
-
 def greedy_baseline(spec: RunSpec) -> Iterator[str]:
     if advantage_needs(spec).greedy and reward_needs(spec).group:
         yield (

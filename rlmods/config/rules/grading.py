@@ -3,14 +3,13 @@ validation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rlmods.config.instantiate import at_key
 from rlmods.config.run_spec import RunSpec
 from rlmods.data import Splits
-from rlmods.errors import UserError
 from rlmods.needs import JudgeNeeds, RewardNeeds, needs_of
 from rlmods.protocols import ChecksPrompt
 from rlmods.reward import BySource, WeightedSum
@@ -63,20 +62,15 @@ def _terms(reward: Any, path: str, weight: float, source: str | None) -> Iterato
 
 def sources(spec: RunSpec) -> Iterator[str]:
     reward = spec.parts.get("reward")
-    names = {prompt.source for prompt in _prompts(spec) if prompt.source is not None}
-    term_names = reward.terms.keys() if isinstance(reward, WeightedSum) else set()
-    for name in sorted(names & term_names):
-        yield (
-            f"the source {name} has the name of a term of the reward, and so have their "
-            "metrics: rename it, data.sources.NAME"
-        )
-    if not isinstance(reward, BySource):
-        return
-    for prompt in _prompts(spec):
-        try:
-            reward.for_prompt(prompt)
-        except UserError as error:
-            yield str(error)
+    one_of_each = {prompt.source: prompt for prompt in _prompts(spec)}
+    for name, prompt in one_of_each.items():
+        if isinstance(reward, WeightedSum) and name in reward.terms:
+            yield (
+                f"the source {name} has the name of a term of the reward, and so have their "
+                "metrics: rename it, data.sources.NAME"
+            )
+        if isinstance(reward, BySource):
+            reward.for_prompt(prompt)  # raises UserError
 
 
 def answers(spec: RunSpec) -> Iterator[str]:
@@ -98,15 +92,14 @@ def answers(spec: RunSpec) -> Iterator[str]:
 
 def columns(spec: RunSpec) -> Iterator[str]:
     for term in terms(spec):
-        graded = [p for p in _prompts(spec) if term.source in (None, p.source)]
+        graded = [p.meta for p in _prompts(spec) if term.source in (None, p.source)]
         for setting in term.needs.columns:
             column = getattr(term.reward, setting)
-            if graded and all(prompt.meta.get(column) is None for prompt in graded):
-                known = set().union(*(prompt.meta for prompt in graded))
+            if graded and all(meta.get(column) is None for meta in graded):
+                known = ", ".join(sorted(set().union(*graded))) or "none"
                 yield (
                     f"{term.path}.{setting}={column}: no row has this column, so nothing is "
-                    f"graded: type {term.path}.{setting}=COLUMN (of "
-                    f"{', '.join(sorted(known)) or 'none'})"
+                    f"graded: type {term.path}.{setting}=COLUMN (of {known})"
                 )
 
 
@@ -172,10 +165,7 @@ def _with_reward(spec: RunSpec, reward: Any) -> RunSpec:
     """Return the spec with the reward of validation as its reward."""
     config = spec.config.copy()
     config.reward = config.validation.reward
-    choices: Mapping[str, str] = {
-        **spec.choices,
-        "reward": str(spec.choices.get("reward@validation.reward")),
-    }
+    choices = {**spec.choices, "reward": str(spec.choices.get("reward@validation.reward"))}
     return replace(spec, config=config, parts={**spec.parts, "reward": reward}, choices=choices)
 
 

@@ -1,8 +1,10 @@
-"""Rules on the rollout: its distribution, and environments of several turns."""
+"""Rules on the members that a part's protocol requires, on the rollout's distribution, and on
+environments of several turns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 
 from rlmods.algo.gkd import GKDSettings
 from rlmods.branching import NoBranching
@@ -10,10 +12,35 @@ from rlmods.config.instantiate import instantiate
 from rlmods.config.rules.estimator import advantage_needs
 from rlmods.config.run_spec import RunSpec
 from rlmods.correction import NoCorrection
+from rlmods.environment import SingleTurn
 from rlmods.needs import EnvironmentNeeds, RolloutNeeds, ScheduleNeeds, needs_of
 from rlmods.protocols import Truncates
 from rlmods.rollout.turns import MultiTurn, find_prompt_without_episode
 from rlmods.training.settings import PolicyGradientSettings
+
+MEMBERS = {
+    "rollout": ("generate", "sync"),
+    "environment": ("start", "max_turns", "max_tokens"),
+    "kl": ("__call__", "coefficient", "where"),
+}
+"""Required members by group. Parts of other groups are called."""
+
+
+def protocols(spec: RunSpec) -> Iterator[str]:
+    for group, part in spec.parts.items():
+        required = MEMBERS.get(group, ("__call__",))
+        missing = [member for member in required if not hasattr(part, member)]
+        if missing and not isinstance(part, SingleTurn | NoBranching):
+            yield (
+                f"{spec.option(group)}: {type(part).__name__} has no {' and no '.join(missing)}; "
+                "see rlmods/protocols.py"
+            )
+    rollout = spec.parts.get("rollout")
+    if rollout is not None and not (is_dataclass(rollout) and hasattr(rollout, "temperature")):
+        yield (
+            f"{spec.option('rollout')}: must be a dataclass with a temperature, as validation "
+            "samples with its own settings"
+        )
 
 
 def temperature(spec: RunSpec) -> Iterator[str]:
