@@ -51,7 +51,6 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 OTHER_ROLES = {
     "model": "assistant",
     "gpt": "assistant",
-    "bot": "assistant",
     "human": "user",
     "function": "tool",
     "ipython": "tool",
@@ -60,8 +59,7 @@ OTHER_ROLES = {
 
 
 def describe_unknown_role(role: str) -> str:
-    """Return the error text about a role that is not one of `ROLES`, with the one to write
-    instead."""
+    """Return the error text about a role that is not one of `ROLES`."""
     known = OTHER_ROLES.get(role.strip().lower())
     hint = f"write {known!r} in its place" if known else suggest(role, ROLES)
     return f"the role {role[:40]!r} is not one of {', '.join(ROLES)}; {hint}"
@@ -72,8 +70,8 @@ class Prompt:
     """A prompt of the data set."""
 
     id: str
-    """Stable and unique within its data set. With the seed it determines what is sampled, so
-    resuming needs no generator state."""
+    """Unique within its data set. With the seed it determines what is sampled, so resuming needs no
+    generator state."""
     text: str | None = None
     """Plain text, passed to the model unchanged. Exactly one of `text` and `messages` is set."""
     messages: Sequence[Mapping[str, str]] | None = None
@@ -94,22 +92,19 @@ class Prompt:
 
     @property
     def name(self) -> str:
-        """Return what error messages call the prompt: its id, and where it is written."""
-        return (
-            f"prompt {self.id}" if self.location is None else f"prompt {self.id} ({self.location})"
-        )
+        """Id and location of the prompt, for error messages."""
+        where = "" if self.location is None else f" ({self.location})"
+        return f"prompt {self.id}{where}"
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Start of a response that continues a prefix of another response to the same prompt. The
-    responses to a prompt form a tree."""
+    """Start of a response that continues a prefix of another response to the same prompt."""
 
     parent: int
     """Index of the other response among the prompt's G responses."""
     shared: int
-    """Number of leading tokens, sampled and observed, that were not sampled again but taken from
-    the parent."""
+    """Number of leading tokens, sampled and observed, taken from the parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +118,15 @@ class ToolCall:
     result: str = ""
     """Text that the policy observed: the result, or the error in words."""
     error: str | None = None
-    """None for a call that returned a result, else the kind of failure: "malformed" (no call could
-    be read), "unknown", "timeout" and "error" of a tool, or "crash" of the environment itself,
-    which ended the response."""
+    """Kind of failure: "malformed" (no call could be read), "unknown", "timeout" or "error" of a
+    tool, "crash" of the environment, which ended the response; None for a result."""
     seconds: float = 0.0
     """Wall time of the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn of the policy in a response of several turns: what it sampled before the environment
-    replied."""
+    """A turn of the policy in a response of several turns."""
 
     start: int
     """Index in `Response.tokens` of its first token."""
@@ -167,27 +160,27 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One sampled response to a prompt. With an environment of several turns it is all that follows
-    the prompt: turns of the policy, and the observations between them."""
+    """One sampled response to a prompt. With an environment: turns of the policy, and the
+    observations between them."""
 
     prompt: Prompt
     prompt_tokens: Sequence[int] = ()
     """Token ids of the prompt as given to the model."""
     tokens: Sequence[int] = ()
-    """Sampled token ids, EOS included, and the ids of observations. The loss uses these ids; they
-    are never decoded and encoded again."""
+    """Sampled token ids, EOS included, and ids of observations. The loss uses these ids; they are
+    never encoded again."""
     behavior_logprobs: Sequence[float] = ()
-    """Natural log-probability of each token under the distribution it was drawn from (temperature
-    and truncation included). Those of observations are 0 and are not read."""
+    """Log-probability of each token under the distribution it was drawn from (temperature and
+    truncation included); 0 for observations."""
     text: str = ""
-    """Decoded sampled tokens, without EOS and other special tokens; with several turns, the tokens
-    of the last one. Rewards read it: no text of an environment is graded as the policy's."""
+    """Decoded sampled tokens of the last turn, without EOS and other special tokens. Rewards read
+    it."""
     finish: Finish = "stop"
     """"stop": ended by an EOS token or a stop string. "length": truncated by a limit on tokens or
     turns."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that
-    sampled it. With a rule for branches also `decisions`, those about branches of this response
+    sampled it. `decisions`: decisions about branches, if there is a rule
     (`rlmods.branching.entropy.Decision`)."""
     branch: Branch | None = None
     """Where the response branches off from another one; None if it was sampled from the prompt
@@ -199,11 +192,10 @@ class Response:
     """The turns of the policy, if an environment replies to them; empty for a response of one
     turn."""
     cuts: Sequence[int] = ()
-    """Indices in `tokens`, increasing, at which the context begins anew, because the chat template
-    writes earlier turns in another way once an observation follows. From a cut to the next turn,
-    `tokens` are those of the whole conversation, prompt and observation included, as the template
-    writes it then. Neither they nor later tokens depend on what is before the cut. The parts
-    between cuts are the segments of the response."""
+    """Increasing indices in `tokens` at which the context begins anew, because the chat template
+    writes earlier turns in another way once an observation follows. From a cut on, `tokens` are the
+    whole conversation, prompt included, as the template writes it then, and no token depends on
+    what is before the cut. The parts between cuts are the segments of the response."""
 
     @property
     def num_sampled(self) -> int:
@@ -212,21 +204,18 @@ class Response:
 
     @property
     def in_tree(self) -> bool:
-        """True if the response branches off from another one, or others may have branched off from
-        it."""
+        """True if the response is part of a tree of branches."""
         return self.branch is not None or "decisions" in self.meta
 
     @property
     def num_new(self) -> int:
-        """Number of tokens that the policy sampled for this response alone, without those of the
-        response that it branches off from."""
+        """Number of tokens that the policy sampled for this response alone."""
         shared = 0 if self.branch is None else self.branch.shared
         return len(self.tokens) - shared if self.mask is None else sum(self.mask[shared:])
 
     @property
     def num_shared_calls(self) -> int:
-        """Number of calls of tools that were not made again but taken, with their results, from the
-        response that it branches off from."""
+        """Number of calls of tools taken, with their results, from the parent."""
         shared = 0 if self.branch is None else self.branch.shared
         return sum(len(turn.calls) for turn in self.turns if turn.stop <= shared)
 
@@ -244,12 +233,10 @@ def as_response(prompt: Prompt, candidate: Response | str) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Scores(Sequence[float | None]):
-    """Rewards of N responses. Behaves as a sequence of the N totals, None where the reward
-    abstains."""
+    """Rewards of N responses, and the sequence of the N totals."""
 
     values: Sequence[float | None]
-    """Reward of each response. None (unscored) is not 0: the row is left out of the baseline and of
-    the loss."""
+    """Reward of each response; None (unscored): the row is left out of baseline and loss."""
     correct: Sequence[bool | None] | None = None
     """Unshaped correctness, if the reward reports it. Used for accuracy and by dynamic sampling."""
     monitored: bool = False
@@ -261,8 +248,8 @@ class Scores(Sequence[float | None]):
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Additional columns of the sample log, N values each."""
     tokens: Sequence[Sequence[float | None]] | None = None
-    """Reward of each response token, for rewards by step; `values` are their sums. None on tokens
-    that end no step."""
+    """Reward of each response token, for rewards by step; None on tokens that end no step. `values`
+    are their sums."""
     step_tokens: Sequence[Sequence[float | None]] | None = None
     """`tokens` without the terms that give one reward per response; None if no term gives rewards
     by token."""
@@ -325,26 +312,22 @@ class Experience(Rows):
     rewards: TokenFloats
     """Reward of each token. An outcome reward is on the last sampled token."""
     old_logprobs: TokenFloats
-    """log pi_old, computed by the trainer with the parameters of iteration `policy_version`; not
-    read where `on_policy` is True."""
+    """log pi_old under the trainer's parameters of iteration `policy_version`; not read where
+    `on_policy` is True."""
     on_policy: RowMask
-    """True on rows whose pi_old is the current policy: the loss takes the new log-probabilities as
-    the old ones, so that the ratio is exactly 1."""
+    """True on rows whose pi_old is the current policy: their ratio is exactly 1."""
     behavior_logprobs: TokenFloats
-    """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged as
-    `train/sampler_logprob_gap`, and `correction` weights the objective by the ratio of the
-    probabilities."""
+    """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged, and
+    `correction` weights the objective by it."""
     advantages: TokenFloats
     """Advantage of each token."""
     policy_version: RowInts
-    """Iteration that graded the row. Its policy is pi_old. Older than the current one for
-    buffered and replayed rows."""
+    """Iteration that graded the row, whose policy is pi_old. Older for buffered and replayed
+    rows."""
     sampler_version: RowInts
-    """Iteration of the policy that sampled the row: `policy_version`, or the one before if it was
-    sampled ahead."""
+    """Iteration of the policy that sampled the row; one less if it was sampled ahead."""
     group: RowInts
-    """Id of the prompt occurrence that the row answers. Rows with equal ids form a group, in any
-    order."""
+    """Id of the prompt occurrence. Rows with equal ids form a group, in any order."""
     ref_logprobs: TokenFloats | None = None
     """log pi_ref of the frozen reference; None without a reference."""
     teacher_logprobs: TokenFloats | None = None
@@ -356,13 +339,10 @@ class Experience(Rows):
     steps: TokenMask | None = None
     """True on the last token of each graded step; None if the reward is one number per response."""
     origin: TokenInts | None = None
-    """Number of the response that sampled each token, unique within the group: two rows of a group
-    share the token in a column if and only if they have the same origin there. None if
-    no response branches off from another one."""
+    """Number within the group of the response that sampled each token: rows share the token in a
+    column if and only if they have the same origin there. None without branches."""
     cuts: TokenMask | None = None
-    """True on the first token of each segment but the first (`Response.cuts`). Tokens depend on
-    those of their segment only; all else treats the segments of a row as one response. None if no
-    response has a cut."""
+    """True on the first token of each segment but the first (`Response.cuts`); None without any."""
     routed_experts: RoutedExperts | None = None
     """Experts chosen by each router at each token for `old_logprobs` (int16); -1: not computed yet.
     None for dense models."""
@@ -372,8 +352,7 @@ class Experience(Rows):
 
     @property
     def forward_tokens(self) -> RowInts:
-        """Number of tokens in a forward of the row alone, in which the segments of a row are padded
-        to its longest."""
+        """Number of tokens in a forward of the row alone, its segments padded to the longest."""
         if self.cuts is None:
             return self.lengths
         columns = torch.arange(self.cuts.shape[1], device=self.cuts.device).expand_as(self.cuts)
@@ -407,85 +386,27 @@ class Experience(Rows):
         Parts without rows are left out: their width would change how sums over the batch round."""
         parts = [part for part in parts if len(part)] or parts[:1]
         width = max(part.tokens.shape[1] for part in parts)
+        columns: list[dict[str, Tensor | None]] = [part.tensors() for part in parts]
         if any(part.origin is not None for part in parts):
-            parts = [
-                part if part.origin is not None else replace(part, origin=part.own_origin)
-                for part in parts
-            ]
+            for part, tensors in zip(parts, columns, strict=True):
+                tensors["origin"] = part.own_origin if part.origin is None else part.origin
         if any(part.cuts is not None for part in parts):
-            parts = [
-                part if part.cuts is not None else replace(part, cuts=torch.zeros_like(part.mask))
-                for part in parts
-            ]
-
-        def join(name: str) -> Tensor | None:
-            columns = [getattr(part, name) for part in parts]
-            if any(x is None for x in columns):
-                return None
+            for part, tensors in zip(parts, columns, strict=True):
+                tensors["cuts"] = torch.zeros_like(part.mask) if part.cuts is None else part.cuts
+        joined: dict[str, Any] = {}
+        for name in columns[0]:
             fill = -1 if name == "routed_experts" else 0
-            return torch.cat(
-                [
-                    x
-                    if x.ndim == 1
-                    else pad(x, (0, 0) * (x.ndim - 2) + (0, width - x.shape[1]), value=fill)
-                    for x in columns
-                ]
-            )
-
-        joined: dict[str, Any] = {f.name: join(f.name) for f in fields(Experience)}
+            padded = [_widen(tensors[name], width, fill) for tensors in columns]
+            present = [x for x in padded if x is not None]
+            joined[name] = torch.cat(present) if len(present) == len(parts) else None
         return Experience(**joined)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreferenceBatch(Rows):
-    """K candidate responses to each of P prompts as right-padded tensors, the input of preference
-    and ranking losses.
-
-    K = 2 is a pair, K > 2 a ranking, K = 1 a single response with a label (KTO)."""
-
-    tokens: Int[Tensor, "P K T"]
-    """Prompt, response, then padding ids (never read)."""
-    mask: Bool[Tensor, "P K T"]
-    """True on the tokens of the response, EOS included."""
-    lengths: CandidateInts
-    """Number of prompt and response tokens; 0 for the missing candidates of a prompt with fewer
-    than K."""
-    rank: CandidateInts
-    """0 is the best response to the prompt; equal ranks are ties. For K = 1: 0 desirable, 1
-    undesirable."""
-    margin: PromptFloats | None = None
-    """Margin by which the better response should win, in units of the score; None without
-    margins."""
-    ref_logprobs: CandidateFloats | None = None
-    """Log-probability of the whole response under the frozen reference; None without a
-    reference."""
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def present(self) -> CandidateMask:
-        """True for candidates that exist."""
-        return self.lengths > 0
-
-    @property
-    def forward_tokens(self) -> Int[Tensor, " P"]:
-        """Number of tokens in a forward of the prompt's candidates."""
-        return self.lengths.amax(1) * self.lengths.shape[1]
-
-    @property
-    def loss_counts(self) -> Int[Tensor, " 2"]:
-        """Number of response tokens, and of prompts with any: this rank's part of `Totals`."""
-        return torch.stack([self.mask.sum(), self.mask.any(2).any(1).sum()])
-
-    def trim(self) -> PreferenceBatch:
-        """Return the rows without the columns that are padding in all of them."""
-        width = int(self.lengths.max()) if len(self) else 0
-        return replace(self, tokens=self.tokens[..., :width], mask=self.mask[..., :width])
-
-    def without_loss(self) -> PreferenceBatch:
-        """Return rows of the same shape with an empty mask."""
-        return replace(self, mask=torch.zeros_like(self.mask))
+def _widen(x: Tensor | None, width: int, fill: int) -> Tensor | None:
+    """Pad the columns of a tensor [N, T, ...] on the right; others stay."""
+    if x is None or x.ndim == 1:
+        return x
+    return pad(x, (0, 0) * (x.ndim - 2) + (0, width - x.shape[1]), value=fill)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlmods.advantage.group_norm import normalize_by_group
+from rlmods.advantage.tree import mean_over_branches
 from rlmods.errors import check_bounds
 from rlmods.needs import AdvantageNeeds
-from rlmods.ops import broadcast_to_tokens, mean_over_branches
+from rlmods.ops import broadcast_to_tokens
 from rlmods.types import Credit, RowInts, TokenFloats, TokenInts, TokenMask
 
 

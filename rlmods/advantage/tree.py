@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 
 from rlmods.needs import AdvantageNeeds
-from rlmods.ops import center_by_group, mean_over_branches
-from rlmods.types import Credit, RowInts, TokenFloats, TokenInts, TokenMask
+from rlmods.ops import broadcast_to_tokens, center_by_group, group_reduce
+from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenInts, TokenMask
 
 
 @dataclass(frozen=True)
@@ -53,3 +53,26 @@ class Tree:
             segment = torch.where(begins, sharing[:, t], segment)
             advantages[:, t] = torch.where(mask[:, t], segment_value - parent_value, 0.0)
         return Credit(advantages)
+
+
+def mean_over_branches(
+    x: RowFloats, mask: TokenMask, group: RowInts, origin: TokenInts | None
+) -> tuple[TokenFloats, TokenInts]:
+    """Return the mean of `x` over the rows that share each token, and their number; 0 where the
+    mask is False.
+
+    Rows with a false mask at the token are left out. `origin`: `Experience.origin`; None if no rows
+    share tokens, so that the mean is `x` itself."""
+    if origin is None:
+        return broadcast_to_tokens(x, mask), mask.long()
+    # rows of one group share a token in a column if they have the same origin there
+    _, tree = torch.unique(group, return_inverse=True)
+    column = torch.arange(origin.shape[1], device=origin.device)
+    by_origin = tree[:, None] * (int(origin.max()) + 1) + origin
+    token = (by_origin * origin.shape[1] + column)[mask]
+    by_token = x[:, None].expand_as(mask)[mask]
+    count = group_reduce(torch.ones_like(by_token), token, "sum")
+    mean = group_reduce(by_token, token, "sum") / count
+    means = x.new_zeros(mask.shape).masked_scatter(mask, mean)
+    counts = torch.zeros_like(origin).masked_scatter(mask, count.long())
+    return means, counts

@@ -25,8 +25,7 @@ from rlmods.algo.rft import RFT
 from rlmods.algo.rloo import RLOO
 from rlmods.algo.sapo import SAPO
 from rlmods.algo.sft import SFT
-from rlmods.training.batch import Batch
-from rlmods.training.settings import PolicyGradientSettings
+from rlmods.training.settings import Batch, PolicyGradientSettings
 
 __all__ = [
     "ARPO",

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from rlmods.algo.policy_gradient import PolicyGradient
 from rlmods.errors import check_bounds
-from rlmods.training.reference import Reference
+from rlmods.training.frozen import Reference, Teacher
 from rlmods.training.settings import PolicyGradientSettings
-from rlmods.training.teacher import Teacher
 from rlmods.types import Experience, Prompt, Response, Scores, objective
 
 

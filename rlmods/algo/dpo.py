@@ -14,16 +14,15 @@ from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError, check_bounds
 from rlmods.needs import PreferenceNeeds, needs_of
-from rlmods.ops import kl_divergence
-from rlmods.policy.base import Other, Policy
+from rlmods.policy.base import Policy
 from rlmods.policy.modes import eval_mode, set_dropout
-from rlmods.preference.terms import best_token_mean, sft_loss
+from rlmods.preference.terms import sft_loss
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
+from rlmods.training.frozen import Reference
 from rlmods.training.meter import Meter
-from rlmods.training.preference_batch import collate_preferences, shift_responses
-from rlmods.training.reference import Reference
+from rlmods.training.preferences import PreferenceBatch, collate_preferences, shift_responses
 from rlmods.training.train_step import Loss
-from rlmods.types import PreferenceBatch, Prompt, Totals, objective
+from rlmods.types import Prompt, Totals, objective
 
 
 @dataclass(frozen=True)
@@ -37,18 +36,10 @@ class DPOSettings:
     """Weight of the supervised loss on the best response (RPO, arXiv:2404.19733)."""
     dropout: float = objective(0.0)
     """Probability of the model's dropout in training; the reference and validation have none."""
-    kl_coefficient: float = objective(0.0)
-    """Weight of the KL divergence from the reference at the tokens of the best response, over the
-    whole vocabulary; 0: none. DPO's beta bounds the log-ratio of whole responses, not the
-    distributions at their tokens (the sequential KL of TDPO, arXiv:2404.11999)."""
-    kl_direction: Literal["forward", "reverse"] = objective("forward")
-    """forward: KL(pi_ref || pi), which keeps the probability of every token of the reference.
-    reverse: KL(pi || pi_ref)."""
 
     def __post_init__(self) -> None:
         rules = {
             "sft_coefficient": (self.sft_coefficient >= 0, "0 or more"),
-            "kl_coefficient": (self.kl_coefficient >= 0, "0 or more"),
             "dropout": (0 <= self.dropout < 1, "0 or more and below 1"),
         }
         check_bounds(self, "algo", rules)
@@ -181,7 +172,7 @@ class DPO(Learner):
         return mean.clamp(min=0).float()
 
     def loss(self, micro: PreferenceBatch, totals: Totals) -> Tensor:
-        logprobs, kl = self.forward_responses(micro)
+        logprobs = sequence_logprobs(self.policy, micro)
         num_tokens = micro.mask.sum(2)
         options = {"kl": self.kl} if self.needs_kl else {}
         ref_logprobs, rank = micro.ref_logprobs, micro.rank
@@ -189,10 +180,6 @@ class DPO(Learner):
         if self.settings.sft_coefficient:
             sft = sft_loss(logprobs, num_tokens, rank)
             losses = losses + self.settings.sft_coefficient * sft
-        if kl is not None:
-            kl = best_token_mean(kl, num_tokens, rank)
-            losses = losses + self.settings.kl_coefficient * kl
-            self.meter.mean("train/kl_chosen", kl, micro.mask.any(2).any(1))
         present = num_tokens > 0
         rewards = self.preference.reward(logprobs, ref_logprobs, num_tokens)
         pairs = is_better(rank, present)
@@ -203,29 +190,6 @@ class DPO(Learner):
         self.meter.mean("train/chosen_logprob", logprobs, present & (rank == 0))
         self.meter.mean("train/rejected_logprob", logprobs, present & (rank > 0))
         return losses.sum() / totals.sequences
-
-    def forward_responses(self, micro: PreferenceBatch) -> tuple[Tensor, Tensor | None]:
-        """Return log pi(y | x) [P, K] and, with `kl_coefficient`, the KL summed over the tokens of
-        each response [P, K]."""
-        if not self.settings.kl_coefficient:
-            return sequence_logprobs(self.policy, micro), None
-        assert self.reference is not None
-        tokens = micro.tokens.flatten(0, 1)
-        mask = micro.mask.flatten(0, 1)
-        reference = self.reference.policy
-        # under an adapter it shares the policy's network, and its dropout
-        with torch.no_grad(), eval_mode(reference):
-            states = reference(tokens, mask, states=True).states
-        other = Other(states, reference.output_layer(), self.divergence)
-        output = self.policy(tokens, mask, other=other)
-        shape = micro.rank.shape
-        return output.logprobs.sum(1).view(shape), output.divergence.sum(1).view(shape)
-
-    def divergence(self, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-        """Return the KL of `kl_direction` between distributions [n, V]."""
-        if self.settings.kl_direction == "forward":
-            return kl_divergence(ref_logprobs, logprobs)
-        return kl_divergence(logprobs, ref_logprobs)
 
     def measure(self, rows: PreferenceBatch) -> dict[str, float]:
         meter = Meter(self.device)

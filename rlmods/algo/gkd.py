@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.errors import check_bounds
-from rlmods.ops import jensen_shannon, keyed_uniforms
-from rlmods.training.batch import Batch
+from rlmods.ops import keyed_uniforms, kl_divergence
 from rlmods.training.collate import collate_unscored, generate
-from rlmods.training.distill_batch import DistillBatch
-from rlmods.training.reference import Reference
+from rlmods.training.frozen import Reference, Teacher
 from rlmods.training.scorer import LogprobScorer
+from rlmods.training.settings import Batch
 from rlmods.training.sft_batch import data_response
-from rlmods.training.teacher import Teacher
-from rlmods.types import Prompt, Response, Scores, Totals, objective
+from rlmods.types import Experience, Prompt, Response, RowInts, Scores, Totals, objective
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,50 @@ class GKDSettings:
             "on_policy_fraction": (0 <= self.on_policy_fraction <= 1, "from 0 to 1"),
         }
         check_bounds(self, "algo", rules)
+
+
+@dataclass(frozen=True, slots=True)
+class DistillBatch:
+    """Responses after the policy's prompts and after the teacher's, the input of optimizer steps
+    that compare whole distributions."""
+
+    student: Experience
+    """Rows as the policy sees them."""
+    teacher: Experience
+    """The same responses as the teacher sees them, row by row."""
+
+    def __len__(self) -> int:
+        return len(self.student)
+
+    @property
+    def forward_tokens(self) -> RowInts:
+        """Number of tokens in a forward of the longer of the two rows."""
+        return torch.maximum(self.student.lengths, self.teacher.lengths)
+
+    @property
+    def loss_counts(self) -> Int[Tensor, " 2"]:
+        """Number of tokens and of sequences with loss: this rank's part of `Totals`."""
+        return self.student.loss_counts
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        """Return the tensors of the policy's rows by field name."""
+        return self.student.tensors()
+
+    def select(self, rows: Tensor) -> DistillBatch:
+        """Return the rows selected by an index [n] or a bool mask [N]."""
+        return DistillBatch(self.student.select(rows), self.teacher.select(rows))
+
+    def to(self, device: torch.device | str) -> DistillBatch:
+        """Move all tensors to a device."""
+        return DistillBatch(self.student.to(device), self.teacher.to(device))
+
+    def trim(self) -> DistillBatch:
+        """Return the rows without the columns that are padding in all of them."""
+        return DistillBatch(self.student.trim(), self.teacher.trim())
+
+    def without_loss(self) -> DistillBatch:
+        """Return rows of the same shape with empty masks."""
+        return DistillBatch(self.student.without_loss(), self.teacher.without_loss())
 
 
 class GKD(Learner):
@@ -104,14 +148,6 @@ class GKD(Learner):
 
     # Rows
 
-    def prompt_length(self, prompt: Prompt) -> int:
-        """Return the length of the longer of the policy's and the teacher's prompt."""
-        seen = self.policy.encode(self.teacher.part.prompt(prompt))
-        return max(super().prompt_length(prompt), len(seen))
-
-    def example_rows(self, responses: Sequence[Response], group: Tensor) -> DistillBatch:
-        return self.collate(responses)
-
     def collate(self, responses: Sequence[Response]) -> DistillBatch:
         """Collate responses after the policy's prompts and after the teacher's."""
         student = collate_unscored(responses, self.policy.pad_id)
@@ -158,3 +194,19 @@ class GKD(Learner):
         self.meter.mean("train/loss", output.divergence, rows.mask)
         loss: Tensor = TokenMean()(output.divergence, rows.mask, totals)
         return loss
+
+
+def jensen_shannon(
+    student: Float[Tensor, "n V"], teacher: Float[Tensor, "n V"], beta: float
+) -> Float[Tensor, " n"]:
+    """Return the generalised Jensen-Shannon divergence in nats, given log-probabilities (GKD,
+    arXiv:2306.13649, equation 1):
+
+        beta KL(P || M) + (1 - beta) KL(Q || M),   M = beta P + (1 - beta) Q
+
+    P is the teacher's distribution, Q the student's. At the ends it is replaced by its limits up to
+    scale: KL(P || Q) for beta = 0, since JSD / beta approaches it, and KL(Q || P) for beta = 1."""
+    if beta in (0, 1):
+        return kl_divergence(student, teacher) if beta else kl_divergence(teacher, student)
+    mixture = torch.logaddexp(teacher + math.log(beta), student + math.log1p(-beta))
+    return beta * kl_divergence(teacher, mixture) + (1 - beta) * kl_divergence(student, mixture)

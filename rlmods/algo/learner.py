@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -19,25 +20,22 @@ from rlmods.critic.separate import ValueNetwork
 from rlmods.data import Splits
 from rlmods.distributed.collectives import Ranks
 from rlmods.distributed.deferred import read
-from rlmods.distributed.sharding import is_sharded
-from rlmods.distributed.strategy import FSDP2
 from rlmods.policy.base import Policy
 from rlmods.policy.scalar import ScalarModel
 from rlmods.protocols import ChecksPolicy, Controller
 from rlmods.schedule import Schedule
-from rlmods.training.batch import Batch
 from rlmods.training.checkpoint import LearnerCheckpoint
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
-from rlmods.training.meter import Meter
-from rlmods.training.parameter_groups import parameter_groups
-from rlmods.training.preflight import Preflight
-from rlmods.training.reference import Reference
-from rlmods.training.sample_log import SampleLog
-from rlmods.training.timer import PhaseTimer, peak_memory_mb
+from rlmods.training.frozen import Reference
+from rlmods.training.meter import Meter, PhaseTimer, peak_memory_mb
+from rlmods.training.metrics import SampleLog
+from rlmods.training.networks import check_deferred, parameter_groups, shard
+from rlmods.training.out_of_memory import explain
+from rlmods.training.settings import Batch
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
 from rlmods.training.views import LoopView
-from rlmods.types import Prompt, Response, Totals
+from rlmods.types import Prompt, Totals
 
 Trunk = Policy | ScalarModel | ValueNetwork
 """Networks that have layers of a model, and not only a head on another network."""
@@ -122,9 +120,8 @@ class Learner(L.LightningModule):
         self.ranks = Ranks(self)
         self.meter = Meter()
         self.sample_log = SampleLog()
-        self.preflight = Preflight(self)
         self.checkpoint = LearnerCheckpoint(self)
-        self.timer = PhaseTimer(self.notify, self.preflight.advise)
+        self.timer = PhaseTimer(self.notify, partial(explain, self))
         self.microbatches = Microbatches(
             self.ranks, self.timer, batch.token_budget, by_group=policy.packs
         )
@@ -173,16 +170,6 @@ class Learner(L.LightningModule):
     def rows_per_prompt(cls, batch: Batch) -> int:
         """Return the number of rows per prompt that an iteration splits into minibatches."""
         return batch.samples if cls.samples_responses else 1
-
-    def prompt_length(self, prompt: Prompt) -> int:
-        """Return the largest number of tokens that a prompt has in any forward."""
-        encoder = cast(Policy, next(iter(self.networks.values())))
-        return len(encoder.encode(prompt))
-
-    def example_rows(self, responses: Sequence[Response], group: Tensor) -> Any:
-        """Return rows of these responses for `Preflight`, on the device, if the algorithm samples
-        responses. `group` [N]: group of each response."""
-        raise NotImplementedError(f"{type(self).__name__} does not define example_rows")
 
     def optimizer_settings(self, network: str) -> dict[str, Any]:
         """Return settings of a network's optimizer that differ from the common ones, such as
@@ -381,36 +368,31 @@ class Learner(L.LightningModule):
 
     # Lightning's hooks
 
-    def configure_model(self) -> None:
-        """Shard the networks and the frozen models, if the strategy shards. Lightning calls this
-        before it creates the optimizer."""
-        strategy = self.trainer.strategy
-        if isinstance(strategy, FSDP2):
-            for network in self._shardable_networks():
-                if not is_sharded(network):
-                    strategy.shard(network)
-        # a network that is not listed: Lightning would draw random weights for those on the meta
-        # device
-        read(self)
-
-    def _shardable_networks(self) -> list[nn.Module]:
+    @property
+    def all_networks(self) -> list[nn.Module]:
+        """The trained networks and the frozen models."""
         networks = list(self.networks.values())
         for model in self.frozen.values():
             networks += model.networks
         return networks
 
+    def configure_model(self) -> None:
+        """Shard the networks, if the strategy shards. Lightning calls this before it creates the
+        optimizer."""
+        shard(self.all_networks, self.trainer.strategy)
+        # a network that is not listed: Lightning would draw random weights for those on the meta
+        # device
+        read(self)
+
     def _check_networks(self) -> None:
-        """Check the networks whose weights were read after they were built (`defer_loading`).
-        Lightning has converted them by now."""
+        """Check the networks that were read after they were built. Lightning has converted them by
+        now."""
+        checked = check_deferred(self.all_networks)
         policy = self.networks.get("policy")
-        for network in self._shardable_networks():
-            if not isinstance(network, Policy | ValueNetwork) or network.is_checked:
-                continue
-            network.check()
-            if network is policy and isinstance(network, Policy):
-                self.microbatches.by_group = network.packs
-                if isinstance(self.rollout, ChecksPolicy):
-                    self.rollout.check_policy(network)
+        if isinstance(policy, Policy) and policy in checked:
+            self.microbatches.by_group = policy.packs
+            if isinstance(self.rollout, ChecksPolicy):
+                self.rollout.check_policy(policy)
 
     def configure_optimizers(self) -> Any:
         groups: list[dict[str, Any]] = []
@@ -438,8 +420,6 @@ class Learner(L.LightningModule):
         if self.rollout is not None:
             with self.timer.within("sync"):
                 self.rollout.sync(self.policy, iteration=self.iteration)
-        if self.batch.runs_preflight(self.device):
-            self.notify("on_preflight", self.preflight())
         if self.iteration == 0:
             self.validate()
         self.iteration_start = time.perf_counter()

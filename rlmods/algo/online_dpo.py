@@ -7,18 +7,22 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from rlmods.algo.dpo import DPO, DPOSettings
 from rlmods.errors import check_bounds
 from rlmods.protocols import Judge
-from rlmods.training.batch import Batch
 from rlmods.training.collate import generate
 from rlmods.training.extensions import MovingReference
 from rlmods.training.metrics import log_lengths
-from rlmods.training.preference_batch import pad_preferences
-from rlmods.training.response_ranking import RankedResponses, group_by_prompt, rank_responses
-from rlmods.types import PreferenceBatch, Prompt, Response, Scores, objective
+from rlmods.training.preferences import (
+    PreferenceBatch,
+    RankedResponses,
+    group_by_prompt,
+    pad_preferences,
+    rank_responses,
+)
+from rlmods.training.settings import Batch
+from rlmods.types import Prompt, Response, Scores, objective
 
 
 @dataclass(frozen=True)
@@ -60,15 +64,6 @@ class OnlineDPO(DPO):
     def rows_per_prompt(cls, batch: Batch) -> int:
         """Return 1: a row holds all responses to a prompt."""
         return 1
-
-    def example_rows(self, responses: Sequence[Response], group: Tensor) -> PreferenceBatch:
-        samples = self.batch.samples
-        ranked = [
-            [(response, rank) for rank, response in enumerate(responses[i : i + samples])]
-            for i in range(0, len(responses), samples)
-        ]
-        prompts = [list(r.prompt_tokens) for r in responses[::samples]]
-        return self.add_ref_logprobs(self.pad(prompts, ranked))
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
         """Sample and rank responses to one batch of prompts, and train on them."""

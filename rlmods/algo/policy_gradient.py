@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from rlmods.aggregation import TokenMean
@@ -23,23 +22,19 @@ from rlmods.protocols import KL, Advantage, Aggregation, Controller, Correction,
 from rlmods.reference import StartPolicy
 from rlmods.reward.scores import as_scores
 from rlmods.router import Routing
+from rlmods.training.adaptive import EntropyBonus, RewardScale
 from rlmods.training.buffer import SampleBuffer
 from rlmods.training.collate import collate, generate
 from rlmods.training.credit import CreditAssignment
-from rlmods.training.entropy_bonus import EntropyBonus
-from rlmods.training.evaluation import with_settings
 from rlmods.training.extensions import SampleAhead, create_extensions
+from rlmods.training.frozen import Reference
 from rlmods.training.metrics import (
     correctness,
-    lacks_correctness,
     log_correction,
     log_critic,
     log_responses,
     log_update,
-    values_and_mask,
 )
-from rlmods.training.reference import Reference
-from rlmods.training.reward_scale import RewardScale
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.settings import PolicyGradientSettings
 from rlmods.types import Experience, Prompt, Response, Scores, Totals
@@ -95,33 +90,41 @@ class PolicyGradient(Learner):
         Args:
             critic: creates the value network from the policy; None: there is none.
             reference: loads the reference, given the policy; None: a frozen copy of it.
-            router: treatment of the routers of a mixture of experts; None: they are trained like
-            all else.
-            correction: weights of samples of another distribution; None: no weights.
             learner: arguments of `Learner`.
         """
         super().__init__(**learner)
         self.sampling = sampling
         self.advantage = advantage
         self.kl = kl
-        self.ratio = ratio
+        self.set_ratio(ratio)
         self.correction = correction or NoCorrection()
         self.aggregation = aggregation
         self.credit = CreditAssignment(advantage)
         self.critic_config: Any = critic or NoCritic()
         self.critic: nn.Module | None = self.critic_config(self.policy)
-        self.full_kl = needs_of(kl, KLNeeds).distributions
-        if needs_of(kl, KLNeeds).reference:
+        kl_needs = needs_of(kl, KLNeeds)
+        self.full_kl = kl_needs.distributions
+        if kl_needs.reference:
             self.reference = Reference((reference or StartPolicy())(self.policy))
         self.router = router or Routing()
         self.router(self.policy)
         settings = self.settings
-        self.scorer = self.create_scorer()
+        self.scorer = LogprobScorer(
+            self.policy,
+            self.critic,
+            self.rollout,
+            self.microbatches,
+            self.ranks,
+            self.ratio_needs.temperature,
+            replay_experts=self.policy.is_mixture and self.router.replay,
+        )
         self.buffer = SampleBuffer(self.ranks)
         self.entropy_bonus = EntropyBonus(
             settings.entropy_coefficient, settings.target_entropy, settings.entropy_rate
         )
-        self.reward_scale = RewardScale(settings.normalize_reward, settings.clip_reward)
+        self.reward_scale: RewardScale | None = None
+        if settings.normalize_reward or settings.clip_reward is not None:
+            self.reward_scale = RewardScale(settings.normalize_reward, settings.clip_reward)
         self.kl_stats = torch.zeros(2, dtype=torch.float64)
         """KL estimate of the latest optimizer step summed over the tokens of this rank, and the
         number of tokens."""
@@ -131,29 +134,17 @@ class PolicyGradient(Learner):
         """Batches of prompts sampled since the run began."""
         self.sampled_tokens = 0
         """Response tokens sampled in this iteration on this rank."""
-        self.filters_by_reward = False
-        """True if `sampling` has dropped a group by its total reward, because the reward did not
-        report correctness."""
+        self.ahead: SampleAhead | None = None
+        """Sampler of the next batch of prompts, with `rollout.ahead`."""
         for extension in create_extensions(self, settings):
             self.add_extension(extension)
+            if isinstance(extension, SampleAhead):
+                self.ahead = extension
 
-    def create_scorer(self) -> LogprobScorer:
-        """Return the scorer of policy, critic and reference."""
-        return LogprobScorer(
-            self.policy,
-            self.critic,
-            self.rollout,
-            self.microbatches,
-            self.ranks,
-            needs_of(self.ratio, RatioNeeds).temperature,
-            replay_experts=self.policy.is_mixture and self.router.replay,
-        )
-
-    @property
-    def ahead(self) -> SampleAhead | None:
-        """Sampler of the next batch of prompts, with `rollout.ahead`."""
-        samplers = [x for x in self.extensions if isinstance(x, SampleAhead)]
-        return samplers[0] if samplers else None
+    def set_ratio(self, ratio: Ratio) -> None:
+        """Set the ratio and what it declares."""
+        self.ratio = ratio
+        self.ratio_needs = needs_of(ratio, RatioNeeds)
 
     @property
     def networks(self) -> dict[str, nn.Module]:
@@ -206,8 +197,8 @@ class PolicyGradient(Learner):
         for extension in self.extensions:
             extension.on_responses(responses, scores)
         batch = self.collate(prompts, responses, scores)
-        if self.credit.needs_greedy:
-            batch = self.add_greedy_baseline(batch, prompts)
+        for extension in self.extensions:
+            batch = extension.before_advantages(batch, prompts)
         with self.timer("score"):
             batch = self.estimate_advantages(batch, scores)
         batch, keep, selected = self.filter(batch, responses, scores)
@@ -220,9 +211,8 @@ class PolicyGradient(Learner):
     def responses(self, prompts: Sequence[Prompt]) -> list[Response]:
         """Return responses to these prompts, sampled now or, with `rollout.ahead`, during the batch
         before."""
-        ahead = self.ahead
-        if ahead is not None:
-            responses = ahead(prompts)
+        if self.ahead is not None:
+            responses = self.ahead(prompts)
         else:
             with self.timer("rollout"):
                 responses = self.sample_responses(self.rollout, prompts)
@@ -249,7 +239,8 @@ class PolicyGradient(Learner):
         first = self.total_batches * len(prompts)
         group = first + torch.arange(len(prompts)).repeat_interleave(self.batch.samples)
         self.total_batches += 1
-        self.reward_scale.update(scores.values, self.ranks)
+        if self.reward_scale is not None:
+            self.reward_scale.update(scores.values, self.ranks)
         rewards = self.credit.rewards(scores, self.scale(scores.values))
         return self.as_rows(responses, rewards, group)
 
@@ -262,32 +253,11 @@ class PolicyGradient(Learner):
             batch = replace(batch, routed_experts=experts)
         return batch.to(self.device)
 
-    def scale(self, values: Sequence[float | None]) -> list[float | None]:
+    def scale(self, values: Sequence[float | None]) -> Sequence[float | None]:
         """Normalise and clip rewards, if the settings say so."""
+        if self.reward_scale is None:
+            return values
         return [self.reward_scale(value) for value in values]
-
-    def add_greedy_baseline(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
-        """Set `values` to the reward of the greedy response to each prompt, on every token of the
-        responses to it.
-
-        Responses to a prompt whose greedy response is unscored have no baseline, and no loss."""
-        greedy = with_settings(self.rollout, temperature=0.0)
-        with self.timer("rollout"):
-            with self.timer.within("sync"):
-                greedy.sync(self.policy, iteration=self.iteration)
-            responses = generate(greedy, prompts, samples=1, iteration=self.iteration)
-        scores = self.grade(responses)
-        values, scored = values_and_mask(self.scale(scores.values))
-        self.meter.mean("train/greedy_reward", values, scored)
-        self.meter.mean("train/greedy_unscored_fraction", (~scored).double())
-        for name, count in scores.counts.items():
-            self.meter.sum(f"reward/{name}", count)
-
-        def by_row(x: Tensor) -> Tensor:
-            return x.to(self.device).repeat_interleave(self.batch.samples)[:, None]
-
-        mask = batch.mask & by_row(scored)
-        return replace(batch, mask=mask, values=torch.where(mask, by_row(values.float()), 0.0))
 
     def estimate_advantages(self, batch: Experience, scores: Scores) -> Experience:
         """Add values, reference log-probabilities and advantages, which `normalize_advantages`
@@ -315,7 +285,7 @@ class PolicyGradient(Learner):
     @property
     def normalizes_advantages(self) -> bool:
         """True if the final advantages of a row depend on the rows that it is trained with."""
-        return self.credit.normalizes_batch
+        return self.credit.needs.normalizes_batch
 
     def normalize_advantages(self, batch: Experience) -> Experience:
         """Normalise the advantages over the rows of an iteration, on all ranks, if the estimator
@@ -335,7 +305,6 @@ class PolicyGradient(Learner):
             batch = replace(batch, mask=batch.mask & complete[:, None])
         selected = self.select(correctness(scores).to(self.device), batch)
         keep = torch.isin(batch.group, batch.group[selected & batch.mask.any(1)])
-        self._warn_of_missing_correctness(scores, keep)
         return replace(batch, mask=batch.mask & (selected | ~keep)[:, None]), keep, selected
 
     def select(self, scores: Tensor, batch: Experience) -> Tensor:
@@ -345,24 +314,12 @@ class PolicyGradient(Learner):
         selected[scored] = self.sampling(scores[scored].float(), batch.group[scored])
         return selected
 
-    def _warn_of_missing_correctness(self, scores: Scores, keep: Tensor) -> None:
-        """Warn once if a group is dropped by its total reward, on all ranks."""
-        if self.filters_by_reward:
-            return
-        drops = lacks_correctness(scores) and not keep.all()
-        if self.ranks.reduce(torch.tensor(float(drops)), "max"):
-            self.filters_by_reward = True
-            rank_zero_warn(
-                "sampling drops groups by their total reward, because the reward does not "
-                "report correctness for all responses"
-            )
-
     # Optimizer steps
 
     def update(self, fresh: Experience) -> None:
         """Make epochs x minibatches optimizer steps on the rows of one iteration."""
         fresh = self.normalize_advantages(fresh)
-        self.credit.check(fresh, self.ratio, self.ranks)
+        self.credit.check(fresh, self.ratio_needs.level, self.ranks)
         self.sample_log.set_advantages(fresh)
         no_advantage = torch.where(fresh.mask, fresh.advantages, 0.0).eq(0).all(1)
         self.meter.mean("train/zero_advantage_fraction", no_advantage, fresh.mask.any(1))
@@ -474,8 +431,7 @@ class PolicyGradient(Learner):
     def objective(self, micro: Experience, output: PolicyOutput, old_logprobs: Tensor) -> Tensor:
         """Return the objective [N, T] of the ratio, weighted by the correction, and log it."""
         log_ratio = torch.where(micro.mask, output.logprobs - old_logprobs, 0.0)
-        needs_old = needs_of(self.ratio, RatioNeeds).old_logprobs
-        options = {"old_logprobs": old_logprobs} if needs_old else {}
+        options = {"old_logprobs": old_logprobs} if self.ratio_needs.old_logprobs else {}
         surrogate = self.ratio(log_ratio, micro.advantages, micro.mask, **options)
         self.kl_stats += log_update(
             self.meter,
@@ -505,13 +461,12 @@ class PolicyGradient(Learner):
         coefficient: float = self.critic_config.coefficient
         return coefficient * TokenMean()(regression, micro.mask, totals)
 
-    # The end of an iteration, preflight and checkpoint
+    # The end of an iteration, and checkpoint
 
     def sync_rollout(self) -> None:
-        ahead = self.ahead
-        if ahead is not None:
+        if self.ahead is not None:
             with self.timer("rollout"):
-                ahead.wait()
+                self.ahead.wait()
         super().sync_rollout()
 
     def iteration_metrics(self) -> dict[str, float]:
@@ -522,20 +477,14 @@ class PolicyGradient(Learner):
             metrics["perf/response_tokens_per_s"] = num_tokens / max(seconds, 1e-9)
         return metrics
 
-    def example_rows(self, responses: Sequence[Response], group: Tensor) -> Experience:
-        batch = self.as_rows(responses, Scores([1.0] * len(responses)), group)
-        batch = self.scorer.add_values(batch)
-        if self.reference is not None and not self.full_kl:
-            batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
-        return replace(batch, advantages=batch.mask.float(), returns=batch.values)
-
     @property
     def controllers(self) -> dict[str, Controller]:
         return {**super().controllers, "entropy_bonus": self.entropy_bonus}
 
     @property
     def stateful(self) -> dict[str, Any]:
-        return {**super().stateful, "buffer": self.buffer, "reward_scale": self.reward_scale}
+        parts = {**super().stateful, "buffer": self.buffer}
+        return parts if self.reward_scale is None else {**parts, "reward_scale": self.reward_scale}
 
     def counters(self) -> dict[str, Any]:
         return super().counters() | {"total_batches": self.total_batches}

@@ -16,9 +16,9 @@ from rlmods.policy.modes import set_dropout
 from rlmods.policy.scalar import ScalarModel
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.meter import Meter
-from rlmods.training.preference_batch import candidate_scores, collate_preferences
+from rlmods.training.preferences import PreferenceBatch, candidate_scores, collate_preferences
 from rlmods.training.ranking_metrics import auc, calibration_error, concat_ranks, correlation
-from rlmods.types import PreferenceBatch, Prompt, Totals, objective
+from rlmods.types import Prompt, Totals, objective
 
 
 @dataclass(frozen=True)

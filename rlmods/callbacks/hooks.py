@@ -13,6 +13,7 @@ from lightning import LightningModule, Trainer
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner
+    from rlmods.training.train_step import FailedStep
 
 Metrics = Mapping[str, float]
 Row = Mapping[str, Any]
@@ -22,11 +23,6 @@ Rows = Sequence[Row]
 
 class Hooks(Protocol):
     """All hooks; a callback implements any of them, or none."""
-
-    def on_preflight(self, trainer: Trainer, learner: Learner, line: str) -> None:
-        """Called before training with the peak memory of the largest microbatches in words, if they
-        were run (`batch.preflight`)."""
-        ...
 
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         """Called once after each iteration, also after its validation, with its logged metrics.
@@ -45,11 +41,8 @@ class Hooks(Protocol):
         written."""
         ...
 
-    def on_nonfinite_batch(
-        self, trainer: Trainer, learner: Learner, study: Mapping[str, object]
-    ) -> None:
-        """Called on every rank before non-finite optimizer steps end the run, with tensors and
-        plain values of the last of them."""
+    def on_nonfinite_batch(self, trainer: Trainer, learner: Learner, step: FailedStep) -> None:
+        """Called on every rank before non-finite optimizer steps end the run."""
         ...
 
 

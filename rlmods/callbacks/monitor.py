@@ -18,6 +18,7 @@ from lightning import Callback, LightningModule, Trainer
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.errors import UserError
 from rlmods.run import atomic_write
+from rlmods.training.train_step import FailedStep
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner
@@ -382,20 +383,36 @@ class NonfiniteRows(Callback):
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
-    def on_nonfinite_batch(
-        self, trainer: Trainer, learner: Learner, study: Mapping[str, object]
-    ) -> None:
+    def on_nonfinite_batch(self, trainer: Trainer, learner: Learner, step: FailedStep) -> None:
         """
         Raises:
             UserError: always, with the path of the file.
         """
+        iteration = learner.iteration + 1
+        shares = []
+        for source in step.sources:
+            tensors = source.rows.tensors().items()
+            shares.append({name: None if x is None else x.cpu() for name, x in tensors})
+        losses = [
+            {"share": x.source, "rows": x.indices.cpu(), "loss": float(x.value)}
+            for x in step.losses
+        ]
+        report = {
+            "why": step.reason,
+            "iteration": iteration,
+            "optimizer_steps": learner.optimizer_steps,
+            "rank": trainer.global_rank,
+            "norms": {name: float(norm) for name, norm in step.norms.items()},
+            "losses": losses,
+            "shares": shares,
+        }
         rank = f"_rank_{trainer.global_rank}" if trainer.world_size > 1 else ""
-        path = self.folder / f"iteration_{study['iteration']:06d}{rank}.pt"
+        path = self.folder / f"iteration_{iteration:06d}{rank}.pt"
         content = io.BytesIO()
-        torch.save(dict(study), content)
+        torch.save(report, content)
         atomic_write(path, content.getvalue())
         raise UserError(
-            f"{study['why']}; its rows are in {path}: torch.load(PATH, weights_only=True)"
+            f"{step.reason}; its rows are in {path}: torch.load(PATH, weights_only=True)"
         )
 
 

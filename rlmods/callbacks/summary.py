@@ -23,7 +23,7 @@ from rlmods.run import atomic_write, dumps, wrap_write_errors
 from rlmods.run.directory import RunDir
 from rlmods.run.saved import SavedRun
 from rlmods.run.secrets import clean, clean_urls
-from rlmods.training.timer import peak_memory_mb
+from rlmods.training.meter import peak_memory_mb
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner

@@ -29,11 +29,7 @@ from rlmods.run.checkpoints import list_checkpoints
 from rlmods.run.directory import RunDir, is_locked
 from rlmods.run.secrets import clean_urls, saved_form
 from rlmods.training.allocator import keep_freed_memory
-from rlmods.training.out_of_memory import (
-    explain_out_of_memory,
-    is_out_of_memory,
-    out_of_memory,
-)
+from rlmods.training.out_of_memory import explain, is_out_of_memory, out_of_memory
 
 # on import, because the worker processes of a launcher resolve a member's directory before they
 # call anything
@@ -123,10 +119,13 @@ def train(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> 
     """
     silence_libraries()
     spec = compose.run_spec(config, choices, overrides)
-    with explain_out_of_memory(
-        "loading", lambda _: "adapter=lora policy.dtype=bfloat16, or a smaller policy.name=..."
-    ):
+    try:
         loaded = build.load(spec)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        advice = "adapter=lora policy.dtype=bfloat16, or a smaller policy.name=..."
+        raise out_of_memory("loading", error, advice) from error
     learner = loaded.learner
     num_ranks = build.num_ranks(spec, loaded.config)
     run_dir = RunDir.open(loaded.config, automatic_precision=loaded.precision is not None)
@@ -172,9 +171,9 @@ def fit(trainer: Trainer, learner: Learner, data: Any, checkpoint: Path | None) 
         if not graceful_stop(trainer).interrupted_before_training():
             raise
     except (RuntimeError, MemoryError) as error:
-        if is_out_of_memory(error):
-            advise = learner.preflight.advise
-            raise out_of_memory(learner.timer.phase, error, advise) from error
+        explained = explain(learner, learner.timer.phase, error)
+        if explained is not None:
+            raise explained from error
         if not is_lost_connection(error):
             raise
         if not graceful_stop(trainer).interrupted_with_other_ranks():

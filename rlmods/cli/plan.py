@@ -3,8 +3,7 @@ overrides of `train.py`.
 
 Loads no weights. Prints GiB on one device by part: weights, gradients and optimizer state follow
 from the number of parameters; activations, key-value cache and logits from the largest batch that
-the settings allow. Teachers, reward models and what FSDP gathers in an update are not counted;
-`batch.preflight=true` measures the update itself.
+the settings allow. Teachers, reward models and what FSDP gathers in an update are not counted.
 
     num_gpus=8      number of devices on all nodes, if trainer.devices is auto
     gpu_gib=80      memory of one device"""
@@ -39,7 +38,6 @@ from rlmods.policy import Policy
 from rlmods.policy.output_layer import logits_per_chunk
 from rlmods.rollout import Local
 from rlmods.rollout.turns import MultiTurn, num_added_tokens
-from rlmods.training.preflight import row_shape
 
 GIB = 2**30
 USABLE = 0.9  # fraction of GPU memory for tensors
@@ -197,9 +195,14 @@ def _optimizer_copies(optimizer: DictConfig) -> float:
 def _longest_row(spec: RunSpec, policy: Policy) -> tuple[int, int]:
     """Return the tokens of the longest prompt and of the longest response."""
     train = short_prompts(policy, spec.splits.train, spec.config.data.get("max_prompt_tokens"))
-    shapes = [row_shape(row, policy, spec.algorithm.columns(spec.settings)) for row in train]
-    prompt = max(shape.prompt for shape in shapes)
-    response = max(shape.response for shape in shapes)
+    prompt = response = 1
+    for row in train:
+        prompt = max(prompt, len(policy.encode(row)))
+        for column in spec.algorithm.columns(spec.settings):
+            value = row.meta[column]
+            texts = value if column == "candidates" else ["".join(value)]
+            lengths = [len(policy.encode_response(text, row)) for text in texts]
+            response = max(response, *lengths)
     if spec.algorithm.samples_responses:
         prompt += num_added_tokens(policy, spec.parts["rollout"], train)
         response = max(response, spec.parts["rollout"].max_tokens)

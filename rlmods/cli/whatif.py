@@ -117,7 +117,7 @@ class Comparison(Extension):
         as it is."""
         loop = copy.copy(self.policy_gradient)
         loop.trainer = self.policy_gradient.trainer  # which a copy of a LightningModule lacks
-        loop.ratio = parts.get("ratio", loop.ratio)
+        loop.set_ratio(parts.get("ratio", loop.ratio))
         loop.aggregation = parts.get("aggregation", loop.aggregation)
         loop.correction = parts.get("correction", loop.correction)
         loop.credit = CreditAssignment(parts.get("advantage", loop.advantage))
@@ -176,7 +176,7 @@ class Comparison(Extension):
         signs = rows.advantages.sign()
         if "advantage" in parts:
             rows = self.with_estimates(loop, self.sampled[id(parts["advantage"])], rows)
-        loop.credit.check(rows, loop.ratio, loop.ranks)
+        loop.credit.check(rows, loop.ratio_needs.level, loop.ranks)
         loss, gradient = self.gradient(loop, rows, *more)
         norm = gradient.norm()
         metrics = loop.meter.compute()

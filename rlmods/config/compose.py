@@ -33,7 +33,7 @@ from rlmods.logger.trackers import PACKAGES
 from rlmods.reward import BySource, WeightedSum
 from rlmods.rollout.turns import over_turns
 from rlmods.run.settings import Override
-from rlmods.training.batch import Batch
+from rlmods.training.settings import Batch
 
 PARTS = (
     "reference",

@@ -10,8 +10,8 @@ from omegaconf import DictConfig
 
 from rlmods.algo import Learner
 from rlmods.data import Splits
-from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
+from rlmods.training.settings import Batch
 
 
 @dataclass(frozen=True)

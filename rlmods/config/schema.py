@@ -10,8 +10,8 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 from rlmods import algo
-from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
+from rlmods.training.settings import Batch
 
 SETTINGS: dict[str, type[Any]] = {
     "batch_settings": Batch,

@@ -18,8 +18,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from rlmods.distributed.sharding import full_tensor
 from rlmods.errors import UserError
-from rlmods.ops import autocast_dtype, float32_linear, is_exact, product_precision
 from rlmods.policy.cpu_linear import cpu_linear, packed_linear, packed_weight
+from rlmods.policy.float32 import autocast_dtype, float32_linear, is_exact, product_precision
 
 Head = Callable[[Tensor], Tensor]
 """Maps hidden states [..., H] to logits [..., V]."""

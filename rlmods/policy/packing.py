@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from rlmods.ops import autocast_dtype
+from rlmods.policy.float32 import autocast_dtype
 from rlmods.types import TokenInts, TokenMask
 
 Array = np.ndarray[Any, Any]

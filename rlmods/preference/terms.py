@@ -21,16 +21,9 @@ def per_token(logprobs: CandidateFloats, num_tokens: CandidateInts) -> Candidate
     return torch.where(num_tokens > 0, logprobs, 0.0) / num_tokens.clamp(min=1)
 
 
-def best_token_mean(
-    x: CandidateFloats, num_tokens: CandidateInts, rank: CandidateInts
-) -> PromptFloats:
-    """Return x / |y|, mean over the responses of rank 0; 0 without any."""
-    return masked_mean(per_token(x, num_tokens), (rank == 0) & (num_tokens > 0))
-
-
 def sft_loss(
     logprobs: CandidateFloats, num_tokens: CandidateInts, rank: CandidateInts
 ) -> PromptFloats:
     """Return the SFT loss -log pi(y | x) / |y|, mean over the responses of rank 0 (RPO,
     arXiv:2404.19733, equation 1); 0 without any."""
-    return -best_token_mean(logprobs, num_tokens, rank)
+    return -masked_mean(per_token(logprobs, num_tokens), (rank == 0) & (num_tokens > 0))

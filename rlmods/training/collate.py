@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from rlmods.errors import UserError
 from rlmods.protocols import Rollout
-from rlmods.training.trees import branch_origins, segment_starts
+from rlmods.training.turns import branch_origins, segment_starts
 from rlmods.types import Experience, Prompt, Response, Scores
 
 
@@ -20,10 +19,7 @@ def generate(
     rollout: Rollout, prompts: Sequence[Prompt], *, samples: int, iteration: int
 ) -> list[Response]:
     """Return `samples` responses to each prompt, prompt-major, in whatever order `rollout` returns
-    them.
-
-    A response belongs to the prompt whose id its `prompt` has. Groups are formed from this order,
-    so a response in the wrong place would be compared with the responses to another prompt.
+    them: groups are formed from this order.
 
     Raises:
         UserError: a prompt has another number of responses.
@@ -58,14 +54,13 @@ def collate(
     """Collate responses into right-padded rows, one per response.
 
     An outcome reward is placed on the last sampled token, rewards by step on the last token of each
-    step (`steps`). The mask of an unscored row is empty; tokens of observations are masked in all
-    rows. All rows are `on_policy`: `old_logprobs` are not computed yet. `sampler_version` is
-    `meta["iteration"]` of a response, by default `policy_version`.
+    step (`steps`). The mask of an unscored row is empty. All rows are `on_policy`: `old_logprobs`
+    are not computed yet. `sampler_version` is `meta["iteration"]` of a response, by default
+    `policy_version`.
 
     Raises:
-        UserError: a response with numbers of log-probabilities, or of values of its mask, that
-            differ from its number of tokens, with a reward on a token that was not sampled, with an
-            iteration that is not a whole number, or with a branch or cut that does not fit.
+        UserError: a response whose log-probabilities or mask differ in number from its tokens, or a
+            reward on a token that was not sampled.
     """
     for response in responses:
         _check_lengths(response)
@@ -81,7 +76,7 @@ def collate(
     tokens = torch.full(shape, pad_id)
     for row, response in enumerate(responses):
         tokens[row, : lengths[row]] = torch.tensor([*response.prompt_tokens, *response.tokens])
-    versions = [_sampler_version(response, policy_version) for response in responses]
+    versions = [r.meta.get("iteration", policy_version) for r in responses]
     has_branches = any(response.branch for response in responses)
     has_cuts = any(response.cuts for response in responses)
     return Experience(
@@ -160,20 +155,6 @@ def _check_lengths(response: Response) -> None:
                 f"{len(response.tokens)} tokens and {len(values)} {name}: return one for each, or "
                 "type rollout=local"
             )
-
-
-def _sampler_version(response: Response, policy_version: int) -> int:
-    iteration = response.meta.get("iteration")
-    if iteration is None:
-        return policy_version
-    try:
-        return operator.index(iteration)
-    except TypeError as error:
-        raise UserError(
-            f"rollout: meta['iteration']={iteration!r} of a response to prompt "
-            f"{response.prompt.id!r} is not a whole number: return the one that generate was "
-            "given, or type rollout=local"
-        ) from error
 
 
 def reward_terms(scores: Scores) -> tuple[Tensor, Tensor]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
 from rlmods.distributed.collectives import Ranks
 from rlmods.errors import UserError
-from rlmods.needs import AdvantageNeeds, RatioNeeds, needs_of
+from rlmods.needs import AdvantageNeeds, needs_of
 from rlmods.ops import differs_by_token, rewards_to_go
-from rlmods.protocols import Advantage, BatchAdvantage, Ratio
+from rlmods.protocols import Advantage, BatchAdvantage
 from rlmods.training.collate import nan_for_none, reward_terms
 from rlmods.training.metrics import correctness
 from rlmods.types import Experience, Scores
@@ -27,20 +28,10 @@ class CreditAssignment:
     advantage: Advantage
     """Part of the group `advantage`."""
 
-    @property
+    @cached_property
     def needs(self) -> AdvantageNeeds:
         """The estimator's declarations."""
         return needs_of(self.advantage, AdvantageNeeds)
-
-    @property
-    def needs_greedy(self) -> bool:
-        """True if `values` must be the reward of the greedy response to each prompt."""
-        return self.needs.greedy
-
-    @property
-    def normalizes_batch(self) -> bool:
-        """True if advantages are normalised over the rows that an iteration trains on."""
-        return self.needs.normalizes_batch
 
     def rewards(self, scores: Scores, scaled: Sequence[float | None]) -> Scores:
         """Return the scores with the rewards that the estimator reads: correctness, or the `scaled`
@@ -79,19 +70,19 @@ class CreditAssignment:
             return batch
         return replace(batch, advantages=self.advantage.normalize(batch.advantages, batch.mask))
 
-    def check(self, batch: Experience, ratio: Ratio, ranks: Ranks) -> None:
-        """Check that a ratio with one value per response gets one advantage per response.
+    def check(self, batch: Experience, level: str, ranks: Ranks) -> None:
+        """Check that a ratio of this level gets one advantage per response if it has one value per
+        response.
 
         Raises:
             UserError: the advantages of a response differ by token.
         """
-        if needs_of(ratio, RatioNeeds).level != "sequence":
+        if level != "sequence":
             return
         if ranks.reduce(differs_by_token(batch.advantages, batch.mask).any(), "max"):
             raise UserError(
-                f"{type(ratio).__name__} has one ratio per response and would average advantages "
-                f"of {type(self.advantage).__name__} that differ by token: type "
-                "ratio=sequence_token"
+                "this ratio has one value per response and would average advantages of "
+                f"{type(self.advantage).__name__} that differ by token: type ratio=sequence_token"
             )
 
     def _options(self, batch: Experience, scores: Scores) -> dict[str, Tensor]:

@@ -19,8 +19,7 @@ from rlmods.reward.scores import as_scores
 from rlmods.rollout.turns import MultiTurn
 from rlmods.training.collate import generate
 from rlmods.training.meter import Meter
-from rlmods.training.metrics import log_by_source, log_lengths, log_turns, values_and_mask
-from rlmods.training.sample_log import sample_row
+from rlmods.training.metrics import log_by_source, log_lengths, sample_row, values_and_mask
 from rlmods.types import Prompt, Response, Scores
 
 X = TypeVar("X")
@@ -320,7 +319,6 @@ def _log_greedy(meter: Meter, responses: Sequence[Response], scores: Scores) -> 
     if "gold" in scores.terms:
         meter.mean("val/gold_reward", *values_and_mask(scores.terms["gold"]))
     log_lengths(meter, "val", responses)
-    log_turns(meter, "val", responses)
 
 
 def with_settings(rollout: Any, **settings: Any) -> Any:

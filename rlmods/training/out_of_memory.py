@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import torch
 
+from rlmods.distributed.strategy import FSDP2
 from rlmods.errors import UserError
+from rlmods.policy.base import Policy
+from rlmods.policy.scalar import ScalarModel
+from rlmods.rollout.turns import MultiTurn
+from rlmods.training.checkpoint import adapter_bases
+from rlmods.training.views import LearnerView
 
 MESSAGES = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 """Parts of the messages of the allocators whose errors have no class of their own: the CPU's,
@@ -24,41 +28,43 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in MESSAGES)
 
 
-@contextmanager
-def explain_out_of_memory(stage: str, advise: Callable[[str], str]) -> Iterator[None]:
-    """Replace the error of a failed allocation in the block.
-
-    Args:
-        stage: what the block does, the first word of the message.
-        advise: returns the overrides to type, given the stage.
-
-    Raises:
-        UserError: memory is exhausted; with stage, device, advice and the original message.
-    """
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise out_of_memory(stage, error, advise) from error
-
-
-def out_of_memory(stage: str, error: BaseException, advise: Callable[[str], str]) -> UserError:
-    """Return the error of `explain_out_of_memory` for a failed allocation."""
-    try:
-        advice = advise(stage)
-    except (RuntimeError, MemoryError):
-        # the memory is still exhausted, and the first error is the one to report
-        advice = "a smaller batch.token_budget=..."
-    text = " ".join(str(error).split())[:MAX_CHARACTERS]
-    original = f" [{text}]" if text else ""
-    return UserError(f"{stage}: out of memory on {_device(str(error))}: type {advice}{original}")
-
-
-def _device(text: str) -> str:
-    """Return the device that an allocator's message is about."""
-    gpu = re.search(r"GPU (\d+)", text)
+def out_of_memory(stage: str, error: BaseException, advice: str) -> UserError:
+    """Return a line with stage, device, the overrides to type and the original message."""
+    message = str(error)
+    gpu = re.search(r"GPU (\d+)", message)
+    device = "the CPU"
     if gpu is not None:
-        return f"cuda:{gpu[1]}"
-    is_cuda = "cuda" in text.lower() or "cublas" in text.lower()
-    return "the GPU" if is_cuda else "the CPU"
+        device = f"cuda:{gpu[1]}"
+    elif "cuda" in message.lower() or "cublas" in message.lower():
+        device = "the GPU"
+    text = " ".join(message.split())[:MAX_CHARACTERS]
+    original = f" [{text}]" if text else ""
+    return UserError(f"{stage}: out of memory on {device}: type {advice}{original}")
+
+
+def explain(learner: LearnerView, stage: str, error: BaseException) -> UserError | None:
+    """Return the error to raise if an allocation has failed in a stage, else None."""
+    return out_of_memory(stage, error, advise(learner, stage)) if is_out_of_memory(error) else None
+
+
+def advise(learner: LearnerView, stage: str) -> str:
+    """Return overrides that lower the memory of a stage, the cheapest first, at most two."""
+    strategy = learner.trainer.strategy
+    devices = f"trainer.devices={2 * learner.ranks.world_size}"
+    advice = [f"trainer=fsdp {devices}"]
+    if isinstance(strategy, FSDP2):
+        advice = [f"more devices, {devices}"]
+        if stage == "checkpoint" and not strategy._save_distributed_checkpoint:
+            advice.insert(0, "trainer.strategy.sharded_checkpoints=true")
+    if "adapter" in learner.groups and not adapter_bases(learner.networks):
+        advice.append("adapter=lora")
+    if stage in ("rollout", "validation") and learner.rollout is not None:
+        limit = "environment" if isinstance(learner.rollout, MultiTurn) else "rollout"
+        shorter = max(1, learner.rollout.max_tokens // 2)
+        advice = ["a smaller rollout.batch_size", f"{limit}.max_tokens={shorter}"]
+    elif stage in ("score", "update", "validation"):
+        trunks = [x for x in learner.networks.values() if isinstance(x, Policy | ScalarModel)]
+        if not all(trunk.gradient_checkpointing for trunk in trunks):
+            advice.insert(0, "policy.gradient_checkpointing=true")
+        advice.insert(0, f"batch.token_budget={max(1, learner.batch.token_budget // 2)}")
+    return ", or ".join(advice[:2])

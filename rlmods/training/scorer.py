@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rlmods.critic.shared import ValueHead
 from rlmods.distributed.collectives import Ranks
 from rlmods.policy.base import Other, Policy, PolicyOutput
+from rlmods.protocols import Rollout
 from rlmods.training import segments
 from rlmods.training.train_step import Microbatches
 from rlmods.types import Experience
@@ -25,7 +26,7 @@ class LogprobScorer:
         self,
         policy: Policy,
         critic: nn.Module | None,
-        rollout: Any,
+        rollout: Rollout,
         microbatches: Microbatches,
         ranks: Ranks,
         temperature: float | None = None,
@@ -35,8 +36,7 @@ class LogprobScorer:
         """
         Args:
             critic: value network, value head on the policy's trunk, or None.
-            rollout: log-probabilities are at its temperature, unless `temperature` is given.
-            temperature: log-probabilities are of `logits / temperature`.
+            temperature: log-probabilities are of `logits / temperature`; None: that of the rollout.
             replay_experts: route tokens to the recorded experts in forwards of the policy.
         """
         self.policy = policy
@@ -49,30 +49,22 @@ class LogprobScorer:
 
     @property
     def temperature(self) -> float:
-        """Temperature of the log-probabilities: the rollout's current one, which may change during
-        training, or a fixed one."""
-        if self.fixed_temperature is None:
-            return self.sampling_temperature
-        return self.fixed_temperature
-
-    @property
-    def sampling_temperature(self) -> float:
-        """Current temperature of the rollout."""
-        return float(getattr(self.rollout, "temperature", 1.0))
+        """Temperature of the log-probabilities: a fixed one, or the rollout's current one."""
+        fixed = self.fixed_temperature
+        return self.rollout.temperature if fixed is None else fixed
 
     @property
     def is_at_sampling_temperature(self) -> bool:
         """True if the log-probabilities are of the distribution that responses are sampled from."""
-        return self.temperature == self.sampling_temperature
+        return self.temperature == self.rollout.temperature
 
     def forward(
         self, micro: Experience, policy: Policy, *, critic: bool = True, **outputs: Any
     ) -> PolicyOutput:
-        """Forward one microbatch. A critic that is a head on the policy's trunk is computed in the
-        same forward.
+        """Forward one microbatch, with values if there is a critic. A critic that is a head on the
+        policy's trunk is computed in the same forward.
 
         Args:
-            critic: also compute values.
             outputs: optional outputs of `Policy.forward`: `entropy=True` for its gradient,
             `router_logits=True`, `other=...`.
         """
@@ -89,8 +81,10 @@ class LogprobScorer:
         if network is None or isinstance(network, ValueHead):
             return output
         if micro.cuts is not None:
-            return output._replace(values=segments.values(network, micro))
-        return output._replace(values=network(micro.tokens, micro.mask))
+            values = segments.values(network, micro)
+        else:
+            values = network(micro.tokens, micro.mask)
+        return output._replace(values=values)
 
     @torch.no_grad()
     def other(

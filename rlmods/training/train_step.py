@@ -10,23 +10,35 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
 
 from rlmods.distributed.collectives import Ranks
-from rlmods.distributed.sharding import full_tensor
 from rlmods.errors import UserError
 from rlmods.ops import pack
-from rlmods.training.batch import Batch
-from rlmods.training.distill_batch import DistillBatch
-from rlmods.training.meter import Meter
-from rlmods.training.timer import PhaseTimer
-from rlmods.types import Experience, PreferenceBatch, Totals
+from rlmods.training.meter import Meter, PhaseTimer
+from rlmods.training.settings import Batch
+from rlmods.types import Experience, Totals
 
-Rows = TypeVar("Rows", Experience, PreferenceBatch, DistillBatch)
-Batches = Experience | PreferenceBatch | DistillBatch
 Loss = Callable[[Any, Totals], Tensor]
 """Maps a microbatch and the totals of the optimizer step to a part of the loss, which is the sum
 over microbatches and ranks."""
+
+
+R = TypeVar("R", bound="Rows")
+
+
+class Rows(Protocol):
+    """Rows that an optimizer step is made on, such as `Experience`."""
+
+    @property
+    def forward_tokens(self) -> Tensor: ...
+    @property
+    def loss_counts(self) -> Tensor: ...
+    def select(self: R, rows: Tensor) -> R: ...
+    def trim(self: R) -> R: ...
+    def without_loss(self: R) -> R: ...
+    def tensors(self) -> dict[str, Tensor | None]: ...
 
 
 class Module(Protocol):
@@ -59,7 +71,7 @@ class Microbatches:
         self.token_budget = token_budget
         self.by_group = by_group
 
-    def __call__(self, rows: Rows) -> Iterator[tuple[Rows, Tensor]]:
+    def __call__(self, rows: R) -> Iterator[tuple[R, Tensor]]:
         """Yield microbatches and the indices of their rows; an added microbatch has no indices."""
         group = rows.group if self.by_group and isinstance(rows, Experience) else None
         chunks = pack(rows.forward_tokens, self.token_budget, group)
@@ -76,7 +88,7 @@ class Microbatches:
 class Source:
     """Rows of this rank in an optimizer step, with their loss."""
 
-    rows: Any
+    rows: Rows
     loss: Loss
     totals: Totals
     has_loss: bool
@@ -92,6 +104,17 @@ class MicroLoss:
     indices: Tensor
     """Indices of its rows in the source."""
     value: Tensor
+
+
+@dataclass(frozen=True)
+class FailedStep:
+    """The last of the non-finite optimizer steps that end a run."""
+
+    reason: str
+    sources: Sequence[Source]
+    losses: Sequence[MicroLoss]
+    norms: Mapping[str, Tensor]
+    """Norm of the gradient of each network."""
 
 
 class TrainStep:
@@ -122,7 +145,7 @@ class TrainStep:
         self.num_nonfinite = 0
         """Skipped steps in a row."""
 
-    def __call__(self, rows: Batches, loss: Loss, *more: tuple[Batches, Loss]) -> None:
+    def __call__(self, rows: Rows, loss: Loss, *more: tuple[Rows, Loss]) -> None:
         """Make one optimizer step on these rows of this rank. `more` rows add their own losses to
         it.
 
@@ -141,7 +164,14 @@ class TrainStep:
         if self._is_nonfinite(losses, norms):
             optimizer.zero_grad()
             if self.num_nonfinite >= self.max_nonfinite:
-                self._end_run(sources, losses, norms)
+                reason = (
+                    f"{self.num_nonfinite} optimizer steps in a row were not finite: iteration "
+                    f"{self.module.iteration + 1} ends the run, try a smaller optimizer.lr=... or "
+                    "batch.max_nonfinite=N"
+                )
+                failed = FailedStep(reason, sources, losses, norms)
+                self.module.notify("on_nonfinite_batch", failed)
+                raise UserError(reason)
             return
         # before the step: an unchanged count says that the weights are unchanged, also after an
         # exception in it
@@ -149,7 +179,7 @@ class TrainStep:
         optimizer.step()
         optimizer.zero_grad()  # gradients take no memory while responses are sampled
 
-    def sources(self, *losses: tuple[Batches, Loss]) -> list[Source]:
+    def sources(self, *losses: tuple[Rows, Loss]) -> list[Source]:
         """Return rows and their losses with the totals over all ranks."""
         sources: list[Source] = []
         for rows, loss in losses:
@@ -160,11 +190,9 @@ class TrainStep:
 
     def accumulate(self, sources: Sequence[Source]) -> list[MicroLoss]:
         """Add the gradients of all microbatches, and return their losses."""
-        work = [
-            (i, micro, indices)
-            for i, source in enumerate(sources)
-            for micro, indices in self.microbatches(source.rows)
-        ]
+        work: list[tuple[int, Rows, Tensor]] = []
+        for i, source in enumerate(sources):
+            work += [(i, micro, indices) for micro, indices in self.microbatches(source.rows)]
         losses: list[MicroLoss] = []
         for i, micro, indices in work:
             self.timer.on_safe_point()
@@ -184,9 +212,11 @@ class TrainStep:
     def clip(self) -> dict[str, Tensor]:
         """Clip the gradients of each network, and return their norms before."""
         norms: dict[str, Tensor] = {}
-        for i, (name, network) in enumerate(self.module.networks.items()):
-            norm = full_tensor(clip_grad_norm_(network.parameters(), self.max_norm))
-            label = "train/grad_norm" if i == 0 else f"train/{name}_grad_norm"
+        for name, network in self.module.networks.items():
+            norm = clip_grad_norm_(network.parameters(), self.max_norm)
+            if isinstance(norm, DTensor):
+                norm = norm.full_tensor()
+            label = "train/grad_norm" if not norms else f"train/{name}_grad_norm"
             self.meter.mean(label, norm, norm.isfinite())
             norms[name] = norm
         return norms
@@ -200,33 +230,3 @@ class TrainStep:
         self.meter.sum("train/nonfinite_steps", int(nonfinite and self.ranks.rank == 0))
         self.num_nonfinite = self.num_nonfinite + 1 if nonfinite else 0
         return nonfinite
-
-    def _end_run(
-        self,
-        sources: Sequence[Source],
-        losses: Sequence[MicroLoss],
-        norms: Mapping[str, Tensor],
-    ) -> None:
-        """Pass the last step to the callbacks, and end the run."""
-        iteration = self.module.iteration + 1
-        reason = (
-            f"{self.num_nonfinite} optimizer steps in a row were not finite: iteration {iteration} "
-            "ends the run, try a smaller optimizer.lr=... or batch.max_nonfinite=N"
-        )
-        rows = []
-        for source in sources:
-            tensors = source.rows.tensors().items()
-            rows.append({name: None if x is None else x.cpu() for name, x in tensors})
-        report = {
-            "why": reason,
-            "iteration": iteration,
-            "optimizer_steps": self.num_steps,
-            "rank": self.ranks.rank,
-            "norms": {name: float(norm) for name, norm in norms.items()},
-            "losses": [
-                {"share": x.source, "rows": x.indices.cpu(), "loss": float(x.value)} for x in losses
-            ],
-            "shares": rows,
-        }
-        self.module.notify("on_nonfinite_batch", report)
-        raise UserError(reason)

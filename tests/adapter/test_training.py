@@ -19,7 +19,6 @@ from rlmods.ratio import LogLikelihood
 from rlmods.sampling import BestOf
 from tests.algo.test_online_dpo import even_first
 from tests.support.composed import composed
-from tests.support.offline import RAGGED, alone
 from tests.support.tiny_setup import SPLITS, collected, fit, learner, policy
 
 from .policies import frozen_tensors, perturbed
@@ -115,28 +114,6 @@ class TestReference:
             x.requires_grad or id(x) in ids
             for x in module.reference.policy.trainable_tensors().values()
         )
-
-    def test_has_no_dropout_in_the_divergence_of_dpo(self) -> None:
-        """Although it shares the network of the policy, which has dropout in training."""
-        module = alone(
-            learner(**ADAPTER, kind=DPO, preference=Sigmoid(), kl_coefficient=0.1, dropout=0.5)
-        )
-        rows, found = module.rows(RAGGED), list[tuple[torch.Tensor, torch.Tensor]]()
-        divergence = module.divergence
-        module.divergence = lambda logprobs, ref_logprobs: (
-            found.append((logprobs.detach(), ref_logprobs)) or divergence(logprobs, ref_logprobs)
-        )
-        module.policy.train()
-        for _ in range(2):
-            module.forward_responses(rows)
-        assert all(m.training for m in module.policy.modules()), "the policy stays in train mode"
-        module.policy.eval()
-        module.forward_responses(rows)
-        (first, first_ref), (second, second_ref), (without, expected) = found
-        assert torch.equal(first_ref, expected)
-        assert torch.equal(second_ref, expected)
-        torch.testing.assert_close(without, expected)
-        assert not torch.allclose(first, second, atol=1e-3)
 
     def test_is_updated_with_reference_every(self) -> None:
         """The KL to the reference is 0 after each update of it."""

@@ -13,8 +13,8 @@ from torch import Tensor
 from rlmods.algo import DPO, Batch
 from rlmods.errors import UserError
 from rlmods.preference import IPO, KTO, ORPO, Sigmoid, SimPO
-from rlmods.training.preference_batch import collate_preferences
-from rlmods.types import PreferenceBatch, Prompt
+from rlmods.training.preferences import PreferenceBatch, collate_preferences
+from rlmods.types import Prompt
 from tests.support.offline import RAGGED, alone, close, gradients, padded, shuffled, widened
 from tests.support.tiny_setup import SPLITS, fit, learner, policy
 
@@ -193,51 +193,6 @@ class TestLoss:
         )
         assert abs(means["chosen"] - means["rejected"]) > 0.1
 
-    @pytest.mark.parametrize("direction", ["forward", "reverse"])
-    def test_kl_coefficient_adds_the_divergence_at_the_tokens_of_the_best(
-        self, direction: str
-    ) -> None:
-        made, rows = moved(prompts=RAGGED[:2])
-        without = gradients(made, rows)
-        made.settings = replace(made.settings, kl_coefficient=0.7, kl_direction=direction)
-        have = gradients(made, rows)
-        made.zero_grad()
-        means = []
-        for prompt, best in ((RAGGED[0], 0), (RAGGED[1], 1)):
-            asked, said = (
-                made.policy.encode(prompt),
-                made.policy.encode_response(prompt.meta["candidates"][best]),
-            )
-            ids = torch.tensor([asked + said])
-            p, q = (
-                x.model(input_ids=ids).logits[0, len(asked) - 1 : -1].log_softmax(-1)
-                for x in (made.policy, made.reference.policy)
-            )
-            p, q = (q.detach(), p) if direction == "forward" else (p, q.detach())
-            means.append((p.exp() * (p - q)).sum(-1).mean())
-        (0.7 * sum(means) / 2).backward()
-        extra = torch.cat([p.grad.flatten() for p in made.policy.parameters()])
-        close(have, without + extra)
-        assert extra.norm() > 1e-3
-        assert made.meter.compute()["train/kl_chosen"] == pytest.approx(
-            float(sum(means).detach()) / 2, rel=1e-4
-        )
-
-    def test_kl_does_not_depend_on_how_rows_are_cut_padded_and_ordered(self) -> None:
-        made, rows = moved(kl_coefficient=0.5)
-        want = gradients(made, rows)
-        for change in (padded, shuffled, widened):
-            close(gradients(made, change(rows)), want)
-        for budget in (1, 60):
-            made.microbatches.token_budget = budget
-            close(gradients(made, rows), want)
-
-    def test_kl_is_0_at_the_start(self) -> None:
-        made = alone(dpo(kl_coefficient=1.0))
-        want = gradients(alone(dpo()), rows := made.rows(RAGGED))
-        close(gradients(made, rows), want)
-        assert made.meter.compute()["train/kl_chosen"] == pytest.approx(0, abs=1e-6)
-
     def test_silent_rows_have_a_gradient_of_0(self) -> None:
         for preference in LOSSES.values():
             made, rows = moved(preference)
@@ -396,7 +351,7 @@ class TestTraining:
         assert known == pytest.approx(sum(right) / len(right))
 
 
-@pytest.mark.parametrize("name", ["sft_coefficient", "kl_coefficient", "dropout"])
+@pytest.mark.parametrize("name", ["sft_coefficient", "dropout"])
 def test_bad_settings_are_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         dpo(**{name: -1.0})

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from rlmods.algo import GKD, Batch
-from rlmods.ops import jensen_shannon
+from rlmods.algo.gkd import DistillBatch, jensen_shannon
 from rlmods.policy import base
 from rlmods.rollout import Local as LocalRollout
 from rlmods.teacher import Local, SelfTeacher
 from rlmods.training.collate import collate_unscored
-from rlmods.training.distill_batch import DistillBatch
 from rlmods.types import Totals
 from tests.support.batches import gradient
 from tests.support.tiny_setup import SPLITS, attached, close, fit, learner, policy

@@ -225,7 +225,7 @@ class TestFirstMinibatch:
                 seen.extend(old_logprobs[mask].tolist())
                 return Unclipped()(log_ratio, advantages, mask)
 
-        made.ratio = Spy()
+        made.set_ratio(Spy())
         gradients(made, batch)
         assert sorted(seen) == sorted(batch.old_logprobs[batch.mask].tolist())
         seen.clear()
@@ -256,7 +256,7 @@ class TestFirstMinibatch:
             DPPO(),
         )
         for ratio in (Clipped(0.1, 0.5), Clipped(level="sequence_token"), Soft(), *others):
-            made.ratio = ratio
+            made.set_ratio(ratio)
             close(gradients(made, batch), want)
 
 
@@ -636,13 +636,7 @@ class TestKL:
         assert drifts[1] < 0.5 * drifts[0]
 
 
-@pytest.mark.filterwarnings("ignore:sampling drops groups by their total reward")
 class TestDynamicSampling:
-    def test_says_when_it_filters_on_a_reward_that_knows_no_correctness(self):
-        made = attached(learner(sampling=Dynamic(), reward=lambda r: [1.0] * len(r)))
-        with pytest.warns(UserWarning, match="does not report correctness"):
-            made.sample(SPLITS.train[:2])
-
     @pytest.mark.slow
     def test_a_prompt_drawn_again_gets_other_answers(self):
         made = attached(learner())
@@ -828,8 +822,3 @@ def test_logprobs_follow_a_temperature_that_the_rollout_changes():
     torch.testing.assert_close(
         rows.old_logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4
     )
-
-
-def test_an_empty_column_name_is_no_reason_to_measure_held_out_rows():
-    made = learner(validation_prompts=[replace(prompt, meta={"": "0"}) for prompt in SPLITS.val])
-    assert made.held_out_metrics() == {}

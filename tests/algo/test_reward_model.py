@@ -18,8 +18,8 @@ from rlmods.policy import ScalarModel
 from rlmods.policy.scalar import POOLINGS
 from rlmods.ranking import BradleyTerry, PlackettLuce
 from rlmods.reward import Neural
-from rlmods.training.preference_batch import collate_preferences
-from rlmods.types import PreferenceBatch, Prompt, Response
+from rlmods.training.preferences import PreferenceBatch, collate_preferences
+from rlmods.types import Prompt, Response
 from tests.support.models import MODELS
 from tests.support.models import policy as small_policy
 from tests.support.offline import RAGGED, alone, close, gradients, padded, shuffled, widened

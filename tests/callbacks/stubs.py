@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import Logger
 
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.data.loader import PromptLoader
-from rlmods.training.timer import PhaseTimer
+from rlmods.training.meter import PhaseTimer
 from rlmods.types import Prompt
 
 LIGHTNING_WARNINGS = (
@@ -40,7 +40,7 @@ class Tiny(LightningModule):
         self.ended: dict[str, float] | None = None
         self.samples: list[dict[str, Any]] = []
         self.rollout = SimpleNamespace(on_tokens=None)
-        self.timer = PhaseTimer(lambda hook: None, lambda stage: "")
+        self.timer = PhaseTimer(lambda hook: None, lambda phase, error: None)
 
     @property
     def max_iterations(self) -> int:

@@ -594,14 +594,6 @@ RULES = {
             "preference=simpo has none: drop it",
         ),
         (
-            ("algo=dpo", "preference=simpo", "algo.kl_coefficient=0.1"),
-            "needs a reference, but preference=simpo has none: drop it",
-        ),
-        (
-            ("algo=dpo", "algo.kl_coefficient=0.1", "algo.reference=precomputed"),
-            "in every step: type algo.reference=live",
-        ),
-        (
             ("algo=dpo", "preference=orpo", "algo.reference=precomputed"),
             "preference=orpo has none: drop it",
         ),

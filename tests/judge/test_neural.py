@@ -11,7 +11,7 @@ from rlmods.policy import Tiny
 from rlmods.policy.scalar import ScalarModel
 from rlmods.reward import Preference
 from rlmods.training.meter import Meter
-from rlmods.training.response_ranking import rank_responses
+from rlmods.training.preferences import rank_responses
 from rlmods.types import Prompt, Response
 
 PROMPTS = [Prompt(id=str(i), text=text) for i, text in enumerate(("1+1=", "12345+67890="))]

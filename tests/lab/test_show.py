@@ -16,7 +16,7 @@ from rlmods.lab import show
 from rlmods.lab.show import groups, tree_lines
 from rlmods.training.collate import collate
 from rlmods.training.credit import CreditAssignment
-from rlmods.training.sample_log import SampleLog
+from rlmods.training.metrics import SampleLog
 from rlmods.types import Branch, Prompt, Response, Scores
 
 PROMPT = Prompt(id="p1", text="17 * 23 = ?")

@@ -55,11 +55,11 @@ PACKAGES = (
     "training/credit.py",
     "training/meter.py",
     "training/metrics.py",
-    "training/reward_scale.py",
+    "training/adaptive.py",
     "training/scorer.py",
     "training/segments.py",
     "training/train_step.py",
-    "training/trees.py",
+    "training/turns.py",
     "policy/output_layer.py",
     "reward/overlong.py",
     "reward/weighted_sum.py",
@@ -192,7 +192,7 @@ def select_tests(root: Path, file: str) -> list[str]:
     if parts[0] not in ("training", "policy", "reward") and len(parts) > 1:
         chosen.append(str(folder))
     if parts[0] == "training":
-        chosen.append("tests/training/test_log_responses.py")
+        chosen.append("tests/training/test_metrics.py")
         chosen.append("tests/algo/test_policy_gradient.py")
     chosen += COMMON_TESTS
     return [test for test in chosen if (root / test).exists()]

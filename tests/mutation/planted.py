@@ -188,7 +188,7 @@ def padded_slots_are_marked_as_sampled(original: Function) -> Function:
     return collate
 
 
-@bug("training.meter", "Meter.mean", "tests/training/test_metrics.py")
+@bug("training.meter", "Meter.mean", "tests/training/test_meter.py")
 def a_mean_of_microbatches_is_a_mean_of_means(original: Function) -> Function:
     def mean(self: Any, name: str, x: Any, where: Any = None) -> None:
         values = torch.as_tensor(x, dtype=torch.float64)

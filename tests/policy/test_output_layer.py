@@ -9,9 +9,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from rlmods.distributed import sharding
-from rlmods.ops import float32_linear
 from rlmods.policy import Tiny
 from rlmods.policy import output_layer as module
+from rlmods.policy.float32 import float32_linear
 from rlmods.policy.output_layer import LogitTransform, float32_output, linear_logprobs
 from tests.support import ranks
 

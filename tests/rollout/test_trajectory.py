@@ -15,7 +15,7 @@ from rlmods.branching import Entropy
 from rlmods.rollout import Local, MultiTurn
 from rlmods.training.collate import collate
 from rlmods.training.meter import Meter
-from rlmods.training.metrics import log_turns
+from rlmods.training.turns import log_turns
 from rlmods.types import Branch, Prompt, Reply, Response, Scores, ToolCall, Turn
 from tests.support.environments import Echo, Lines, Script
 from tests.support.tiny_setup import policy

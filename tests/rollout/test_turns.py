@@ -27,7 +27,7 @@ from rlmods.rollout.turns import Threads, num_added_tokens, over_turns
 from rlmods.training.collate import collate
 from rlmods.training.evaluation import with_settings
 from rlmods.training.meter import Meter
-from rlmods.training.metrics import log_turns
+from rlmods.training.turns import log_turns
 from rlmods.types import Prompt, Reply, Response, Scores, ToolCall, Turn
 from tests.support.environments import Echo, Lines, Script, Talk
 from tests.support.tiny_setup import SPLITS, policy

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from rlmods.types import PreferenceBatch, Prompt
+from rlmods.training.preferences import PreferenceBatch
+from rlmods.types import Prompt
 from tests.support.tiny_setup import OneRank, close, gradients
 
 __all__ = ["RAGGED", "alone", "close", "gradients", "padded", "shuffled", "widened"]

@@ -6,7 +6,7 @@ import torch
 from rlmods.adapter import LoRA
 from rlmods.errors import UserError
 from rlmods.teacher import SelfTeacher
-from rlmods.training.teacher import Teacher
+from rlmods.training.frozen import Teacher
 from tests.support.tiny_setup import policy
 
 

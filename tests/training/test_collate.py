@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -67,28 +65,13 @@ def test_every_sampled_token_has_a_logprob() -> None:
         collate(wrong, Scores([1.0] * 4), GROUP, policy_version=3, pad_id=0)
 
 
-@pytest.mark.parametrize(("iteration", "version"), [(None, 3), (2, 2), (np.int64(2), 2)])
+@pytest.mark.parametrize(("meta", "version"), [({}, 3), ({"iteration": 2}, 2)])
 def test_version_of_the_sampler_is_by_default_that_of_the_policy(
-    iteration: Any, version: int
+    meta: dict[str, int], version: int
 ) -> None:
-    responses = [replace(RESPONSES[0], meta={"iteration": iteration}), RESPONSES[1]]
+    responses = [replace(RESPONSES[0], meta=meta), RESPONSES[1]]
     rows = collate(responses, Scores([1.0] * 2), GROUP[:2], policy_version=3, pad_id=0)
     assert rows.sampler_version.tolist() == [version, 3]
-
-
-@pytest.mark.parametrize("iteration", ["2", 2.5])
-def test_version_of_the_sampler_is_a_whole_number(iteration: Any) -> None:
-    with pytest.raises(
-        UserError,
-        match=r"meta\['iteration'\]=\S+ of a response to prompt 'p' is not a whole number",
-    ):
-        collate(
-            [replace(RESPONSES[0], meta={"iteration": iteration})],
-            Scores([1.0]),
-            GROUP[:1],
-            policy_version=3,
-            pad_id=0,
-        )
 
 
 def test_an_outcome_sits_on_the_last_sampled_token() -> None:
@@ -178,36 +161,3 @@ class TestBranches:
         assert len({*joined.origin[:4, 2].tolist()}) == 4
         assert joined.origin[4:, 2:].tolist() == [[0] * 5, [0, 0, 1, 1, 1]]
         assert Experience.concat([others, others]).origin is None
-
-    @pytest.mark.parametrize(
-        ("branch", "problem"),
-        [
-            (
-                Branch(4, 1),
-                "response 2 to prompt 'p' branches off from response 4, which is not another response",
-            ),
-            (Branch(-1, 1), "branches off from response -1"),
-            (Branch(2, 1), "branches off from response 2"),
-            (Branch(3, 3), "does not share its first 3 tokens"),
-            (Branch(1, 5), "does not share its first 5 tokens"),
-            (Branch(0, -1), "does not share its first -1 tokens"),
-        ],
-    )
-    def test_a_branch_is_a_prefix_of_another_response(self, branch: Branch, problem: str) -> None:
-        wrong = [*self.TREE[:2], replace(self.TREE[2], branch=branch), self.TREE[3]]
-        with pytest.raises(UserError, match=problem):
-            self.rows(*wrong)
-
-    @pytest.mark.parametrize("shared", [5, -1])
-    def test_a_branch_shares_tokens_that_it_has(self, shared: int) -> None:
-        """Also if all of them are those of the parent."""
-        with pytest.raises(UserError, match=f"does not share its first {shared} tokens"):
-            self.rows(*self.TREE[:3], replace(self.TREE[0], branch=Branch(0, shared)))
-
-    def test_responses_do_not_branch_off_from_each_other(self) -> None:
-        with pytest.raises(UserError, match="branches off from this one"):
-            self.rows(replace(self.TREE[0], branch=Branch(1, 2)), *self.TREE[1:])
-
-    def test_a_branch_has_the_prompt_of_its_parent(self) -> None:
-        with pytest.raises(UserError, match="does not share its first 2 tokens"):
-            self.rows(self.TREE[0], replace(self.TREE[1], prompt_tokens=[5, 7]), *self.TREE[2:])

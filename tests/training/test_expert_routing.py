@@ -96,7 +96,7 @@ def distances(
             taken.append(part.ratio(d.detach(), mask)[mask].log().abs())
             return part(d, advantages, mask)
 
-    run.ratio = Spy()
+    run.set_ratio(Spy())
     fit(run, 2 if lr else 1)
     later = [i for i in range(len(tokens)) if i % 8]
     return tokens[0], torch.cat([tokens[i] for i in later]), torch.cat([taken[i] for i in later])

@@ -1,268 +1,302 @@
-"""Sums and counts, never means of means."""
+"""Metrics of responses and updates, against values by hand and slow loops."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+import lightning as L
 import pytest
 import torch
 
-from rlmods.training import meter as meters
+from rlmods.advantage import NoAdvantage, ReinforcePP
+from rlmods.algo import Batch, Distill
+from rlmods.rollout import Local
+from rlmods.sampling import Dynamic
+from rlmods.teacher import SelfTeacher
 from rlmods.training.meter import Meter
-from rlmods.training.metrics import log_responses
-from rlmods.types import Finish, Prompt, Response, Scores
+from rlmods.training.metrics import SampleLog, log_responses, log_update
+from rlmods.types import Experience, Prompt, Response, Scores
+from tests.support.tiny_setup import fit, half_flat, learner
+
+PROMPT = Prompt(id="p", text="?")
+COLUMNS = [
+    # group, text, tokens, finish, reward, correct, term, selected
+    (0, "a", 1, "stop", 1.0, True, 0.5, True),
+    (0, "a", 3, "length", 0.0, False, None, True),
+    (0, "b", 2, "length", None, None, None, False),
+    (1, "a", 4, "stop", 2.0, True, 1.5, False),
+    (1, "a", 5, "stop", 2.0, True, 0.25, False),
+    (1, "c", 6, "length", None, None, None, False),
+    (2, "d", 7, "length", 0.5, None, 1.0, True),
+    (2, "e", 8, "stop", 0.25, None, None, True),
+]
+"""Responses to three prompts: of the second only equal scores are known, of the third no
+correctness."""
 
 
-class TestMean:
-    def test_over_uneven_microbatches_is_that_of_all_elements(self) -> None:
-        generator = torch.Generator().manual_seed(0)
-        pieces = [torch.randn(shape, generator=generator) for shape in [(1, 1), (7, 5), (2, 31)]]
-        wheres = [
-            torch.rand(x.shape, generator=generator) < share
-            for x, share in zip(pieces, [2.0, 0.2, 0.9], strict=True)
-        ]
-        meter = Meter()
-        for x, where in zip(pieces, wheres, strict=True):
-            meter.mean("masked", x, where)
-            meter.mean("all", x)
-        kept = torch.cat([x[where] for x, where in zip(pieces, wheres, strict=True)]).double()
-        every = torch.cat([x.flatten() for x in pieces]).double()
-        assert meter.compute() == pytest.approx(
-            {"masked": kept.mean().item(), "all": every.mean().item()}
-        )
-
-    @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30])
-    def test_what_is_masked_does_not_count(self, garbage: float) -> None:
-        meter = Meter()
-        meter.mean("x", torch.tensor([1.0, garbage, 3.0]), torch.tensor([True, False, True]))
-        meter.mean("x", torch.tensor([garbage]), torch.tensor([False]))
-        assert meter.compute() == {"x": 2.0}
-
-    def test_plain_numbers_weigh_one_each(self) -> None:
-        meter = Meter()
-        for x in (1.0, 2, 6.0):
-            meter.mean("x", x)
-        assert meter.compute() == {"x": 3.0}
-
-    def test_keeps_no_graph(self) -> None:
-        meter = Meter()
-        meter.mean("x", torch.ones(2, requires_grad=True))
-        assert not any(s.requires_grad for s in meter.metrics["x"].metric_state.values())
-
-    def test_large_counts_do_not_round(self) -> None:
-        meter = Meter()
-        meter.mean("x", torch.full((2,), 1e8))
-        meter.mean("x", 1.0)
-        assert meter.compute()["x"] == pytest.approx((2e8 + 1) / 3, rel=1e-12)
-
-
-class TestReset:
-    def test_an_iteration_has_its_own_metrics(self) -> None:
-        meter = Meter()
-        found = []
-        for values in ({"a": 1.0, "b": 5.0}, {"a": 3.0}, {"b": 7.0}):
-            for name, value in values.items():
-                meter.mean(f"mean {name}", value)
-                meter.sum(f"sum {name}", int(value))
-                meter.maximum(f"maximum {name}", torch.tensor([value]), torch.tensor([True]))
-            found.append(meter.compute())
-            meter.reset()
-        assert found == [
-            {
-                f"{kind} {name}": value
-                for name, value in values.items()
-                for kind in ("mean", "sum", "maximum")
-            }
-            for values in ({"a": 1.0, "b": 5.0}, {"a": 3.0}, {"b": 7.0})
-        ]
-        assert meter.compute() == {}
-
-    def test_metrics_of_another_name_and_kind_are_not_shared(self) -> None:
-        meter = Meter()
-        meter.mean("x", 2.0)
-        meter.reset()
-        meter.sum("x", 3)
-        meter.mean("y", 4.0)
-        assert meter.compute() == {"x": 3.0, "y": 4.0}
-
-
-class TestMaximum:
-    def test_is_the_largest_where_it_counts(self) -> None:
-        meter = Meter()
-        meter.maximum("x", torch.tensor([-3.0, math.nan, 9.0]), torch.tensor([True, False, False]))
-        meter.maximum("x", torch.tensor([-5.0]), torch.tensor([True]))
-        assert meter.compute() == {"x": -3.0}
-
-    def test_an_empty_piece_changes_nothing(self) -> None:
-        meter = Meter()
-        meter.maximum("x", torch.tensor([2.0]), torch.tensor([True]))
-        meter.maximum("x", torch.zeros(0), torch.zeros(0, dtype=torch.bool))
-        assert meter.compute() == {"x": 2.0}
-
-
-class TestEffectiveFraction:
-    @pytest.mark.parametrize(
-        ("weights", "expected"),
-        [([0.3] * 5, 1.0), ([0.0, 0.0, 2.0, 0.0], 0.25), ([1.0, 3.0], 0.8), ([0.0, 0.0], 0.0)],
-    )
-    def test_is_that_of_kish(self, weights: list[float], expected: float) -> None:
-        meter = Meter()
-        meter.effective_fraction(
-            "x", torch.tensor(weights), torch.ones(len(weights), dtype=torch.bool)
-        )
-        assert meter.compute() == {"x": pytest.approx(expected)}
-
-    def test_over_microbatches_is_that_of_all_weights(self) -> None:
-        """Not the mean of their own ones, which are 1."""
-        meter = Meter()
-        meter.effective_fraction(
-            "x", torch.tensor([[1.0, math.nan]]), torch.tensor([[True, False]])
-        )
-        meter.effective_fraction("x", torch.tensor([[3.0]]), torch.tensor([[True]]))
-        meter.effective_fraction("x", torch.tensor([[math.inf]]), torch.tensor([[False]]))
-        assert meter.compute() == {"x": pytest.approx(0.8)}
-
-
-@pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_what_is_not_finite_stays(value: float) -> None:
-    """The guard has to see it; only -inf stands for no element."""
-    meter = Meter()
-    meter.mean("mean", value)
-    meter.maximum("maximum", torch.tensor([1.0, value]), torch.tensor([True, True]))
-    found = meter.compute()
-    assert str(found["mean"]) == str(value)
-    assert str(found["maximum"]) == str(value)
-
-
-def test_totals_add_up() -> None:
-    meter = Meter()
-    meter.sum("x", 2)
-    meter.sum("x", 0)
-    meter.sum("x", 5)
-    assert meter.compute() == {"x": 7.0}
-
-
-def test_what_nobody_added_to_is_left_out() -> None:
-    meter = Meter()
-    nobody = torch.zeros(3, dtype=torch.bool)
-    meter.mean("mean", torch.ones(3), nobody)
-    meter.maximum("maximum", torch.ones(3), nobody)
-    meter.mean("empty", torch.zeros(0))
-    meter.sum("total", 0)
-    meter.mean("there", 1.0)
-    assert meter.compute() == {"total": 0.0, "there": 1.0}
-
-
-def test_masks_may_lie_elsewhere():
-    """Correctness is known on the CPU, whatever the policy runs on."""
-    Meter("meta").mean("x", torch.ones(2), torch.tensor([True, False]))
-
-
-class TestRanks:
-    """Ranks name what has happened to them."""
-
-    def test_what_only_another_rank_has_named_is_there_too(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        meter, other = Meter(), Meter()
-        meter.sum("b/retries", 2)
-        other.sum("a/retries", 1)
-        other.mean("c", torch.tensor([1.0]))
-        kinds = [
-            {name: type(metric) for name, metric in one.metrics.items()} for one in (meter, other)
-        ]
-        monkeypatch.setattr(meters, "all_gather", lambda mine: kinds)
-        assert meter.compute() == {"a/retries": 0.0, "b/retries": 2.0}
-        assert set(meter.metrics) == {"a/retries", "b/retries", "c"}
-        assert other.compute() == {"a/retries": 1.0, "b/retries": 0.0, "c": 1.0}
-
-
-def answer(
-    text: str, prompt: str = "a", source: str | None = None, finish: Finish = "stop"
-) -> Response:
-    return Response(
-        Prompt(id=prompt, text=prompt, source=source),
-        tokens=[1] * len(text),
-        text=text,
-        finish=finish,
-    )
-
-
-def logged(scores: Scores, responses: list[Response], group: list[int]) -> dict[str, float]:
+def logged(rows: Sequence[tuple[Any, ...]], **changes: Any) -> dict[str, float]:
+    group, text, tokens, finish, reward, correct, term, selected = zip(*rows, strict=True)
+    fields = zip(text, tokens, finish, strict=True)
+    responses = [Response(PROMPT, tokens=[1] * n, text=said, finish=end) for said, n, end in fields]
+    scores = Scores(reward, correct=correct, terms={"format": term}, counts={"format/timeouts": 3})
     meter = Meter()
     log_responses(
-        meter, responses, scores, torch.tensor(group), torch.ones(len(group), dtype=torch.bool)
+        meter, responses, replace(scores, **changes), torch.tensor(group), torch.tensor(selected)
     )
     return meter.compute()
 
 
-class TestResponses:
-    def test_unscored_answers_are_not_wrong_ones(self) -> None:
-        responses = [answer(text) for text in "abcd"]
-        found = logged(
-            Scores([1.0, 0.0, None, None], correct=[True, False, None, None]),
-            responses,
-            [0, 0, 0, 0],
+class TestLogResponses:
+    def test_by_hand(self) -> None:
+        assert logged(COLUMNS) == pytest.approx(
+            {
+                "train/reward": (1 + 0 + 2 + 2 + 0.5 + 0.25) / 6,
+                "train/accuracy": 3 / 4,  # of the answers whose correctness is known
+                "train/reward/format": (0.5 + 1.5 + 0.25 + 1.0) / 4,
+                "reward/format/timeouts": 3,
+                "train/unscored_fraction": 2 / 8,
+                "train/responses": 8,
+                "train/response_tokens": 36 / 8,
+                "train/truncated_fraction": 4 / 8,
+                "train/flat_group_fraction": 3 / 8,  # of the responses: those of the second prompt
+                "train/kept_fraction": 4 / 8,
+                "train/unique_fraction": (2 / 3 + 2 / 3 + 2 / 2) / 3,
+                # of the responses
+                "train/reward_std": (3 * 0.5**0.5 + 3 * 0 + 2 * 0.125 * 2**0.5) / 8,
+                # the second prompt, of the two with known correctness
+                "train/all_correct_fraction": 3 / 6,
+                "train/all_wrong_fraction": 0.0,
+            }
         )
-        assert found["train/accuracy"] == 0.5
-        assert found["train/reward"] == 0.5
-        assert found["train/unscored_fraction"] == 0.5
 
-    def test_truncated_responses_are_those_without_an_end(self) -> None:
-        responses = [answer("a", finish="length"), answer("b"), answer("c"), answer("d")]
+    def test_fractions_that_are_not_a_half(self) -> None:
+        metrics = logged(COLUMNS[:3])
         assert (
-            logged(Scores([0.0] * 4), responses, [0, 0, 1, 1])["train/truncated_fraction"] == 0.25
+            metrics["train/truncated_fraction"]
+            == metrics["train/kept_fraction"]
+            == pytest.approx(2 / 3)
         )
 
-    def test_lengths_and_distinct_texts(self) -> None:
-        responses = [answer("aa"), answer("aa"), answer("b"), answer("cccc")]
-        found = logged(Scores([0.0] * 4), responses, [0, 0, 1, 1])
-        assert (found["train/response_tokens"], found["train/unique_fraction"]) == (2.25, 0.75)
+    def test_nothing_is_known(self) -> None:
+        rows = [
+            (group, text, n, end, None, None, None, False) for group, text, n, end, *_ in COLUMNS
+        ]
+        metrics = logged(rows)
+        assert not {"train/reward", "train/accuracy", "train/reward/format"} & metrics.keys()
+        assert metrics["train/unscored_fraction"] == metrics["train/flat_group_fraction"] == 1
 
-    def test_sources_are_logged_apart(self) -> None:
-        responses = [
-            answer(text, source=source)
-            for text, source in zip("abcde", ["x", "x", "y", "y", "y"], strict=True)
-        ]
-        scores = Scores([1.0, 0.0, 5.0, None, 7.0], correct=[True, False, True, None, None])
-        found = logged(scores, responses, [0, 0, 1, 1, 1])
-        assert (found["train/reward"], found["train/reward/x"], found["train/reward/y"]) == (
-            3.25,
-            0.5,
-            6.0,
+    def test_without_correctness_there_is_no_accuracy(self) -> None:
+        assert "train/accuracy" not in logged(COLUMNS, correct=None)
+
+    def test_a_monitor_is_the_accuracy_and_does_not_decide_which_groups_are_flat(self) -> None:
+        metrics = logged(COLUMNS, monitored=True, values=[0.0, 1.0, None, 1.0, 0.0, 1.0, 1.0, 1.0])
+        assert metrics["train/accuracy"] == 3 / 4
+        assert metrics["train/flat_group_fraction"] == 2 / 8
+
+
+def experience(seed: int) -> tuple[Experience, dict[str, torch.Tensor]]:
+    """Return random rows, two of them of an earlier iteration, with garbage in masked slots, and
+    what a forward returned for them."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (6, 5)
+
+    def random() -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    mask = torch.rand(shape, generator=generator) < 0.6
+    garbage = torch.tensor([math.nan, math.inf, -math.inf, 1e6]).repeat(8)[:30].view(shape)
+    old, behavior, advantages, entropy = (
+        torch.where(mask, x, garbage) for x in (random(), random(), random(), random().abs())
+    )
+    log_ratio = torch.where(mask, random(), 0.0)
+    rows = Experience(
+        tokens=torch.zeros(shape, dtype=torch.long),
+        mask=mask,
+        lengths=torch.full((6,), 5),
+        rewards=torch.zeros(shape),
+        old_logprobs=old,
+        on_policy=torch.zeros(6, dtype=torch.bool),
+        behavior_logprobs=behavior,
+        advantages=advantages,
+        policy_version=torch.tensor([7, 6, 7, 7, 5, 7]),
+        sampler_version=torch.tensor([7, 6, 7, 7, 5, 7]),
+        group=torch.arange(6),
+    )
+    clipped = (torch.rand(shape, generator=generator) < 0.5) & mask
+    return rows, {
+        "log_ratio": log_ratio,
+        "old_logprobs": old,
+        "entropy": entropy,
+        "clipped": clipped,
+    }
+
+
+class TestLogUpdate:
+    def test_equals_the_loop(self) -> None:
+        """Over microbatches of unequal size, as one."""
+        meter, kl_stats = Meter(), torch.zeros(2, dtype=torch.float64)
+        values: dict[str, list[float]] = {
+            name: [] for name in ("entropy", "kl_old", "low", "high", "ratio", "gap")
+        }
+        for seed, count in ((0, 6), (1, 1), (2, 3)):
+            rows, found = experience(seed)
+            rows, found = (
+                rows.select(torch.arange(count)),
+                {name: x[:count] for name, x in found.items()},
+            )
+            kl_stats += log_update(meter, rows, **found, iteration=7)
+            for i, t in rows.mask.nonzero().tolist():
+                d, advantage = float(found["log_ratio"][i, t]), float(rows.advantages[i, t])
+                clipped = bool(found["clipped"][i, t])
+                values["entropy"].append(float(found["entropy"][i, t]))
+                if rows.policy_version[i] == 7:
+                    values["kl_old"].append(math.exp(d) - 1 - d)
+                values["low"].append(float(clipped and advantage < 0))
+                values["high"].append(float(clipped and advantage > 0))
+                values["ratio"].append(math.exp(d))
+                values["gap"].append(
+                    abs(float(found["old_logprobs"][i, t]) - float(rows.behavior_logprobs[i, t]))
+                )
+        means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+        assert 0 < means["low"] != means["high"] > 0
+        assert len(values["kl_old"]) < len(values["entropy"])
+        assert meter.compute() == pytest.approx(
+            {
+                "train/entropy": means["entropy"],
+                "train/kl_old": means["kl_old"],
+                "train/clip_fraction/low": means["low"],
+                "train/clip_fraction/high": means["high"],
+                "train/ratio_max": max(values["ratio"]),
+                "train/sampler_logprob_gap": means["gap"],
+            },
+            rel=1e-5,
         )
-        assert (found["train/accuracy"], found["train/accuracy/x"], found["train/accuracy/y"]) == (
-            pytest.approx(2 / 3),
-            0.5,
-            1.0,
+        assert kl_stats.tolist() == pytest.approx(
+            [sum(values["kl_old"]), len(values["kl_old"])], rel=1e-5
         )
-        assert not [
-            name
-            for name in logged(scores, [answer("a")] * 5, [0] * 5)
-            if name.endswith(("/x", "/y", "/None"))
-        ]
+
+    def test_errors_of_the_sampler_do_not_cancel(self) -> None:
+        rows, found = experience(0)
+        rows.behavior_logprobs.copy_(found["old_logprobs"])
+        first, second = rows.mask.nonzero()[:2].tolist()
+        rows.behavior_logprobs[tuple(first)] += 0.5
+        rows.behavior_logprobs[tuple(second)] -= 0.5
+        meter = Meter()
+        log_update(meter, rows, **found, iteration=7)
+        assert meter.compute()["train/sampler_logprob_gap"] == pytest.approx(
+            1.0 / int(rows.mask.sum())
+        )
+
+
+def test_sample_rows_hold_what_was_said_and_scored() -> None:
+    responses = [
+        Response(PROMPT, tokens=[i], text=str(i), finish="length" if i % 2 else "stop")
+        for i in range(6)
+    ]
+    scores = Scores(
+        [0.5, None, 1.0, 0.0, 0.0, 2.0],
+        correct=[True, None, True, False, None, True],
+        terms={"format": [1.0] * 6},
+    )
+    scores = replace(scores, columns={"extracted": list("abcdef")})
+    log = SampleLog()
+    log.add_groups(responses, scores, 8, torch.arange(6) // 2, torch.tensor([True, False] * 3))
+    for i, row in enumerate(log.rows):
+        assert row == {
+            "id": "p",
+            "prompt": "?",
+            "answer": None,
+            "response": str(i),
+            "tokens": [i],
+            "finish": "length" if i % 2 else "stop",
+            "reward": scores.values[i],
+            "correct": (scores.correct or ())[i],
+            "reward/format": 1.0,
+            "extracted": "abcdef"[i],
+            "iteration": 8,
+            "advantage": None,
+            "kept": i % 2 == 0,
+        }
+
+
+def test_advantages_are_means_over_the_tokens_with_loss() -> None:
+    """Of two groups and a half: the last row is of an earlier iteration, and the log has a group
+    that is not trained on."""
+    batch = replace(experience(0)[0], group=torch.tensor([3, 3, 7, 7, 7, -1]))
+    batch.mask[3] = False
+    log = SampleLog()
+    responses = [Response(PROMPT, tokens=[1], text="x")] * 6
+    group = torch.tensor([3, 3, 7, 7, 7, 8])
+    log.add_groups(responses, Scores([1.0] * 6), 8, group, torch.ones(6, dtype=torch.bool))
+    log.set_advantages(batch)
+    for i, row in enumerate(log.rows[:5]):
+        credit = [float(a) for a, m in zip(batch.advantages[i], batch.mask[i], strict=True) if m]
+        assert row["advantage"] == (pytest.approx(sum(credit) / len(credit)) if credit else None)
+    is_open = [row["advantage"] is None for row in log.rows]
+    assert is_open == [False, False, False, True, False, True]
+
+
+def answer(text: str = "a", source: str | None = None) -> Response:
+    return Response(Prompt(id="a", text="a", source=source), tokens=[1], text=text)
+
+
+def logged_scores(scores: Scores, responses: list[Response], group: list[int]) -> dict[str, float]:
+    meter = Meter()
+    selected = torch.ones(len(group), dtype=torch.bool)
+    log_responses(meter, responses, scores, torch.tensor(group), selected)
+    return meter.compute()
+
+
+def test_sources_are_logged_apart() -> None:
+    responses = [
+        answer(text, source=source)
+        for text, source in zip("abcde", ["x", "x", "y", "y", "y"], strict=True)
+    ]
+    scores = Scores([1.0, 0.0, 5.0, None, 7.0], correct=[True, False, True, None, None])
+    found = logged_scores(scores, responses, [0, 0, 1, 1, 1])
+    assert (found["train/reward"], found["train/reward/x"], found["train/reward/y"]) == (
+        3.25,
+        0.5,
+        6.0,
+    )
+    assert (found["train/accuracy"], found["train/accuracy/x"], found["train/accuracy/y"]) == (
+        pytest.approx(2 / 3),
+        0.5,
+        1.0,
+    )
+    assert not [
+        name
+        for name in logged_scores(scores, [answer("a")] * 5, [0] * 5)
+        if name.endswith(("/x", "/y", "/None"))
+    ]
 
 
 class TestGroups:
     def test_standard_deviation_is_within_groups(self) -> None:
         values = [1.0, 3.0, 5.0, 10.0, 10.0, 10.0, 0.0, None, None]
         responses, group = [answer("a")] * 9, [7, 7, 7, 3, 3, 3, 5, 5, 5]
-        found = logged(Scores(values), responses, group)
+        found = logged_scores(Scores(values), responses, group)
         assert found["train/reward_std"] == pytest.approx((2.0 + 0.0) / 2), (
             "a group with one scored response has none"
         )
         shuffled = torch.randperm(9, generator=torch.Generator().manual_seed(0)).tolist()
-        again = logged(
+        again = logged_scores(
             Scores([values[i] for i in shuffled]), responses, [group[i] for i in shuffled]
         )
         assert again["train/reward_std"] == pytest.approx(found["train/reward_std"])
 
     def test_equal_rewards_have_exactly_none(self) -> None:
-        assert logged(Scores([0.1] * 3), [answer("a")] * 3, [0, 0, 0])["train/reward_std"] == 0.0
+        assert (
+            logged_scores(Scores([0.1] * 3), [answer("a")] * 3, [0, 0, 0])["train/reward_std"]
+            == 0.0
+        )
 
     def test_all_correct_and_all_wrong(self) -> None:
         correct = [True, None, False, None, True, False, None, None]
-        found = logged(
+        found = logged_scores(
             Scores([0.0] * 8, correct=correct), [answer("a")] * 8, [0, 0, 1, 1, 2, 2, 3, 3]
         )
         assert (
@@ -270,6 +304,187 @@ class TestGroups:
             == found["train/all_wrong_fraction"]
             == pytest.approx(1 / 3)
         )
-        assert "train/all_wrong_fraction" not in logged(
+        assert "train/all_wrong_fraction" not in logged_scores(
             Scores([0.0] * 2), [answer("a")] * 2, [0, 0]
         )
+
+
+class TestRun:
+    """In the loop, against the responses themselves."""
+
+    def run(self, **changes):
+        rows = []
+
+        class Tape(L.Callback):
+            def on_iteration_end(self, trainer, learner, metrics):
+                rows.append((metrics, list(learner.samples)))
+
+        made = learner(batch=Batch(prompts=6, samples=4), **changes)
+        fit(made, 2, callbacks=(Tape(),))
+        return made, rows
+
+    def test_truncation_and_length(self):
+        made, rows = self.run(rollout=Local(max_tokens=5))
+        for metrics, samples in rows:
+            truncated = [row["finish"] == "length" for row in samples]
+            assert 0 < sum(truncated) < len(samples)
+            assert 2 * sum(truncated) != len(samples), "else its complement is the same"
+            assert metrics["train/truncated_fraction"] == pytest.approx(
+                sum(truncated) / len(samples)
+            )
+            assert metrics["train/response_tokens"] == pytest.approx(
+                sum(len(row["tokens"]) for row in samples) / len(samples)
+            )
+        assert made.response_tokens == sum(
+            len(row["tokens"]) for _, samples in rows for row in samples
+        )
+
+    def test_the_gap_is_that_of_the_sampler(self):
+        """Log-probabilities that are too high and too low by turns."""
+
+        @dataclass
+        class Off(Local):
+            def generate(self, prompts, *, samples, iteration):
+                responses = super().generate(prompts, samples=samples, iteration=iteration)
+                return [
+                    replace(
+                        r,
+                        behavior_logprobs=[
+                            x + (0.2 if i % 2 else -0.2) for x in r.behavior_logprobs
+                        ],
+                    )
+                    for i, r in enumerate(responses)
+                ]
+
+        _, rows = self.run(rollout=Off(max_tokens=8))
+        assert all(
+            metrics["train/sampler_logprob_gap"] == pytest.approx(0.2, abs=1e-3)
+            for metrics, _ in rows
+        )
+
+
+class TestAdvantages:
+    """Those of the sample log are those of the loss."""
+
+    def run(self, iterations=3, **changes):
+        """Return, by iteration, the rows of the sample log and the rows of the update by prompt and
+        tokens of the response."""
+        logged, trained = [], []
+
+        class Tape(L.Callback):
+            def on_iteration_end(self, trainer, learner, metrics):
+                logged.append(list(learner.samples))
+
+        made = learner(**{"batch": Batch(prompts=4, samples=4)} | changes)
+        optimize = made.optimize
+
+        def record(batch, plan):
+            trained.append(batch)
+            return optimize(batch, plan)
+
+        made.optimize = record
+        fit(made, iterations, callbacks=(Tape(),))
+        return made, logged, trained
+
+    def means(self, batch):
+        """Mean advantages of the rows with loss, by the ids of prompt and response."""
+        rows = {}
+        for i in range(len(batch)):
+            if batch.mask[i].any():
+                key = tuple(batch.tokens[i, : batch.lengths[i]].tolist())
+                rows.setdefault(key, []).append(
+                    batch.advantages[i, batch.mask[i]].double().mean().item()
+                )
+        return rows
+
+    def check(self, made, logged, batch):
+        """Each row of the update is in the log with its advantage, and the other rows have none."""
+        found = {}
+        for row in logged:
+            if row["advantage"] is not None:
+                prompt = made.policy.encode(Prompt(id="", text=row["prompt"]))
+                found.setdefault((*prompt, *row["tokens"]), []).append(row["advantage"])
+        expected = self.means(batch)
+        assert found.keys() == expected.keys()
+        for key, advantages in found.items():
+            assert sorted(advantages) == pytest.approx(sorted(expected[key]), abs=1e-6)
+        return sum(map(len, found.values()))
+
+    def test_after_normalisation_over_the_batch(self):
+        made, logged, trained = self.run(advantage=ReinforcePP(baseline="group"))
+        for rows, batch in zip(logged, trained, strict=True):
+            assert self.check(made, rows, batch) == len(rows) == 16
+            before = [
+                row["reward"] - sum(r["reward"] for r in rows if r["id"] == row["id"]) / 4
+                for row in rows
+            ]
+            assert [row["advantage"] for row in rows] != pytest.approx(before, abs=0.1), (
+                "the values before normalisation"
+            )
+
+    def test_with_those_of_the_teacher(self):
+        teacher = SelfTeacher(demonstration="answer", template="{demonstration} {prompt}")
+        made, logged, trained = self.run(kind=Distill, teacher=teacher, advantage=NoAdvantage())
+        for rows, batch in zip(logged, trained, strict=True):
+            assert self.check(made, rows, batch) == 16
+            assert sum(abs(row["advantage"]) > 1e-3 for row in rows) > 8, (
+                "those of the reward are 0"
+            )
+
+    DYNAMIC: ClassVar = {
+        "reward": half_flat,
+        "sampling": Dynamic(),
+        "batch": Batch(prompts=6, samples=4),
+    }
+    """Four of six groups are kept: after two draws two are left for the second iteration."""
+
+    def test_rejected_rows_have_none_and_those_that_wait_have_theirs(self):
+        made, logged, trained = self.run(4, **self.DYNAMIC)
+        sizes = []
+        for iteration, rows in enumerate(logged[:3]):
+            now, later = (
+                batch.select(batch.policy_version == iteration)
+                for batch in trained[iteration : iteration + 2]
+            )
+            sizes.append(
+                (
+                    self.check(made, rows, Experience.concat([now, later])),
+                    sum(row["kept"] for row in rows),
+                    len(rows),
+                    len(later),
+                )
+            )
+            assert all((row["advantage"] is not None) == row["kept"] for row in rows)
+        assert sizes == [(32, 32, 48, 8), (16, 16, 24, 0), (32, 32, 48, 8)]
+
+    def test_those_that_wait_have_none_if_they_are_normalised_with_others(self):
+        made, logged, trained = self.run(**self.DYNAMIC, advantage=ReinforcePP(baseline="group"))
+        for iteration, (rows, batch) in enumerate(zip(logged, trained, strict=True)):
+            own = batch.select(batch.policy_version == iteration)
+            assert self.check(made, rows, own) == len(own)
+
+    def test_truncated_and_unscored_rows_have_none(self):
+        def some(responses):
+            return [None if i % 4 == 0 else float(i) for i, _ in enumerate(responses)]
+
+        made, logged, trained = self.run(
+            reward=some, overlong_filter=True, rollout=Local(max_tokens=4)
+        )
+        for rows, batch in zip(logged, trained, strict=True):
+            assert (
+                0
+                < self.check(made, rows, batch)
+                == sum(row["reward"] is not None and row["finish"] == "stop" for row in rows)
+                < 12
+            )
+
+    def test_an_iteration_without_an_update_has_none(self):
+        def flat(responses):
+            return Scores([1.0] * len(responses), correct=[True] * len(responses))
+
+        _, logged, trained = self.run(
+            iterations=2, reward=flat, sampling=Dynamic(), max_draws=2, fallback="skip"
+        )
+        assert not trained
+        assert [len(rows) for rows in logged] == [32, 32]
+        assert all(row["advantage"] is None for rows in logged for row in rows)

@@ -10,7 +10,6 @@ import pytest
 
 from rlmods.errors import UserError
 from rlmods.training.extensions import PromptRetirement
-from rlmods.training.metrics import lacks_correctness
 from rlmods.types import Prompt, Response, Scores
 
 RESPONSES = [
@@ -66,16 +65,3 @@ def test_a_draw_without_correctness_is_no_error_after_one_with_it() -> None:
 
 def test_a_batch_without_any_score_is_no_error() -> None:
     assert retired([None] * 4, values=[None] * 4) == []
-
-
-@pytest.mark.parametrize(
-    ("scores", "lacks"),
-    [
-        (Scores([1.0, None], correct=[True, None]), False),
-        (Scores([1.0, 0.5], correct=[True, None]), True),
-        (Scores([1.0, 0.5]), True),
-        (Scores([1.0, 0.0], correct=[True, False], monitored=True), True),
-    ],
-)
-def test_lacks_correctness(scores: Scores, lacks: bool) -> None:
-    assert lacks_correctness(scores) == lacks

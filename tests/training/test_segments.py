@@ -17,15 +17,14 @@ from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.algo import PPO, Batch
 from rlmods.branching import Entropy
 from rlmods.critic import Separate, Shared
-from rlmods.errors import UserError
 from rlmods.kl import Penalty
 from rlmods.ratio import Clipped, Unclipped
 from rlmods.reward import EnvironmentReward
 from rlmods.rollout import Local, MultiTurn
+from rlmods.training.buffer import rank_state, reshard_rows
 from rlmods.training.collate import collate
 from rlmods.training.extensions.sample_ahead import SampleAhead, _loaded
-from rlmods.training.rank_state import rank_state, reshard_rows
-from rlmods.training.sample_log import sample_row
+from rlmods.training.metrics import sample_row
 from rlmods.training.segments import Segments, forward
 from rlmods.types import Branch, Experience, Prompt, Response, Scores
 from tests.support.environments import Chat, forgetful
@@ -328,24 +327,6 @@ class TestRecords:
             ).cuts
             is None
         )
-
-    @pytest.mark.parametrize("cuts", [[0], [3], [5], [2, 1], [-1]])
-    def test_a_cut_without_a_context_is_an_error(self, cuts: list[int]) -> None:
-        with pytest.raises(UserError, match="has a cut at token"):
-            collate(
-                [replace(CUT, cuts=cuts)],
-                Scores([1.0]),
-                torch.tensor([0]),
-                policy_version=0,
-                pad_id=0,
-            )
-
-    def test_a_branch_has_the_cuts_of_what_it_shares(self) -> None:
-        child = replace(CUT, branch=Branch(0, 3), cuts=())
-        with pytest.raises(UserError, match="does not share its first 3 tokens"):
-            collate(
-                [CUT, child], Scores([1.0, 1.0]), torch.tensor([0, 0]), policy_version=0, pad_id=0
-            )
 
     def test_rows_with_and_without_cuts_are_concatenated(self) -> None:
         with_cuts, without = (

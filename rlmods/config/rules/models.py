@@ -82,16 +82,10 @@ def preference_reference(spec: RunSpec) -> Iterator[str]:
         typed = {
             "algo.reference_every sets the reference": reference_every(settings) is not None,
             "algo.reference sets the reference": settings.reference != "live",
-            "algo.kl_coefficient needs a reference": settings.kl_coefficient > 0,
         }
         for use, is_typed in typed.items():
             if is_typed:
                 yield f"{use}, but {spec.option('preference')} has none: drop it"
-    if settings.kl_coefficient > 0 and settings.reference != "live":
-        yield (
-            "algo.kl_coefficient needs the distributions of the reference in every step: type "
-            "algo.reference=live"
-        )
     if "judge" in spec.parts and settings.reference != "live":
         yield (
             f"algo.reference={settings.reference} needs responses that are in the data, but they "

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from rlmods.needs import RolloutNeeds, needs_of
 from rlmods.protocols import Controller
 from rlmods.training.extensions.base import Extension
-from rlmods.training.extensions.early_stopping import EarlyStopping
 from rlmods.training.extensions.expert_routing import ExpertRouting
+from rlmods.training.extensions.greedy_baseline import GreedyBaseline
 from rlmods.training.extensions.moving_reference import MovingReference
+from rlmods.training.extensions.policy_kl import EarlyStopping, UpdateKL
 from rlmods.training.extensions.prompt_retirement import PromptRetirement
 from rlmods.training.extensions.ptx import PTX
 from rlmods.training.extensions.replay import Replay
 from rlmods.training.extensions.reward_model_refresh import RewardModelRefresh
 from rlmods.training.extensions.sample_ahead import SampleAhead
-from rlmods.training.extensions.update_kl import UpdateKL
 from rlmods.training.settings import PolicyGradientSettings
 from rlmods.training.views import LoopView
 
@@ -24,6 +24,7 @@ __all__ = [
     "EarlyStopping",
     "ExpertRouting",
     "Extension",
+    "GreedyBaseline",
     "MovingReference",
     "PromptRetirement",
     "Replay",
@@ -41,6 +42,7 @@ def create_extensions(loop: LoopView, settings: PolicyGradientSettings) -> list[
     retires = s.retire_solved is not None or s.retire_unsolved is not None
     table: list[tuple[object, Callable[[], Extension]]] = [
         (needs_of(loop.rollout, RolloutNeeds).ahead, SampleAhead),
+        (loop.credit.needs.greedy, GreedyBaseline),
         (s.replay_fraction, lambda: Replay(s.replay_fraction, s.replay_staleness)),
         (retires, lambda: PromptRetirement(s.retire_solved, s.retire_unsolved, s.bring_back)),
         (

@@ -9,7 +9,7 @@ from torch import Tensor
 from rlmods.policy.base import PolicyOutput
 from rlmods.training.train_step import Loss
 from rlmods.training.views import LoopView
-from rlmods.types import Experience, Response, Scores, Totals
+from rlmods.types import Experience, Prompt, Response, Scores, Totals
 
 
 class Extension:
@@ -24,8 +24,6 @@ class Extension:
     otherwise are not computed."""
     needs_router_logits: bool = False
     """True if `loss_term` reads `PolicyOutput.router_logits`."""
-    added_fraction: float = 0.0
-    """Largest number of rows that `before_update` adds, by the number of rows of the iteration."""
 
     def attach(self, loop: LoopView) -> None:
         """Store the loop; called when the loop is constructed."""
@@ -39,6 +37,10 @@ class Extension:
         """Called with all responses to one batch of prompts, prompt-major, and their scores;
         dynamic sampling may draw several batches in one iteration."""
 
+    def before_advantages(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
+        """Return the rows of one batch of prompts, given them before advantages are estimated."""
+        return batch
+
     def before_update(self, batch: Experience) -> Experience:
         """Return the rows to train on, given those of this iteration."""
         return batch
@@ -46,11 +48,6 @@ class Extension:
     def before_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
         """Return further rows of the next optimizer step, each with its loss."""
         return []
-
-    def largest_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
-        """Return the largest rows that `before_step` may return, each with its loss, for the
-        largest microbatches before training."""
-        return self.before_step(minibatch)
 
     def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
         """Return a term to add to the loss of a microbatch, or None."""

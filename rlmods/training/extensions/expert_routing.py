@@ -46,8 +46,7 @@ class ExpertRouting(Extension):
         """Warn if a token-level ratio compares policies between which a token's experts may have
         changed."""
         batch = self.loop.batch
-        replays_rows = any(extension.added_fraction > 0 for extension in self.loop.extensions)
-        off_policy = batch.epochs * batch.minibatches > 1 or replays_rows
+        off_policy = batch.epochs * batch.minibatches > 1 or self.loop.settings.replay_fraction > 0
         by_token = needs_of(self.loop.ratio, RatioNeeds).level == "token"
         if off_policy and by_token and not self.router.replay:
             rank_zero_warn(

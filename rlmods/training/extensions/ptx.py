@@ -13,7 +13,6 @@ from rlmods.data import PromptLoader
 from rlmods.distributed.sharding import is_sharded
 from rlmods.errors import UserError
 from rlmods.training.extensions.base import Extension
-from rlmods.training.preflight import largest_microbatches, row_shape
 from rlmods.training.sft_batch import sft_batch
 from rlmods.training.train_step import Loss
 from rlmods.types import Experience, Prompt, Totals
@@ -59,17 +58,6 @@ class PTX(Extension):
         ranks = self.loop.ranks
         rows = self.rows(self.loop.optimizer_steps, ranks.rank, ranks.world_size)
         return [(rows.to(self.loop.device), self.loss)]
-
-    def largest_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
-        policy, budget = self.loop.policy, self.loop.batch.token_budget
-        sizes = [row_shape(prompt, policy, ("response",)).tokens for prompt in self.prompts]
-        order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
-        max_rows = -(-self.num_rows // self.loop.ranks.world_size)
-        largest: list[tuple[Experience, Loss]] = []
-        for rows in largest_microbatches([sizes[i] for i in order], budget, max_rows):
-            batch = sft_batch([self.prompts[i] for i in order[rows]], policy)
-            largest.append((batch.to(self.loop.device), self.loss))
-        return largest
 
     def rows(self, step: int, rank: int = 0, world_size: int = 1) -> Experience:
         """Return the rows of this rank in one optimizer step."""

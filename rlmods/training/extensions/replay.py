@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from rlmods.training.buffer import append
+from rlmods.training.buffer import append, rank_state, reshard_rows
 from rlmods.training.extensions.base import Extension
-from rlmods.training.rank_state import rank_state, reshard_rows
 from rlmods.types import Experience
 
 GENERATOR = 1_000_000
@@ -32,7 +31,6 @@ class Replay(Extension):
             staleness: iterations for which a row is kept.
         """
         self.fraction = fraction
-        self.added_fraction = fraction
         self.staleness = staleness
         self.rows: Experience | None = None
 

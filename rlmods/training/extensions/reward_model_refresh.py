@@ -14,12 +14,17 @@ from rlmods.ops import pack
 from rlmods.policy.scalar import ScalarModel
 from rlmods.protocols import Judge
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
+from rlmods.training.buffer import reshard
 from rlmods.training.extensions.base import Extension
 from rlmods.training.meter import Meter
-from rlmods.training.preference_batch import candidate_scores, collate_preferences
-from rlmods.training.rank_state import reshard
-from rlmods.training.response_ranking import group_by_prompt, rank_responses
-from rlmods.types import PreferenceBatch, Prompt, Response, Scores
+from rlmods.training.preferences import (
+    PreferenceBatch,
+    candidate_scores,
+    collate_preferences,
+    group_by_prompt,
+    rank_responses,
+)
+from rlmods.types import Prompt, Response, Scores
 
 GENERATOR = 1_000_001
 """Purpose of the random generator; epochs are below."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rlmods.protocols import ReportsTokens
 from rlmods.training.collate import collate_unscored, generate
 from rlmods.training.extensions.base import Extension
 from rlmods.types import Branch, Prompt, Response, ToolCall, Turn
@@ -80,8 +81,7 @@ class SampleAhead(Extension):
         policy has moved."""
         loop = self.loop
         rollout = copy(loop.rollout)
-        if hasattr(rollout, "max_tokens"):
-            rollout.max_tokens = min(rollout.max_tokens, MAX_COMPARED_TOKENS)
+        rollout.max_tokens = min(rollout.max_tokens, MAX_COMPARED_TOKENS)
         # a time of their own, so that other samples of these prompts do not change
         own_time = [replace(prompt, time=-1) for prompt in prompts]
         with loop.timer("rollout"):
@@ -142,7 +142,8 @@ class SampleAhead(Extension):
         if future is None:
             return
         waiting_since = time.perf_counter()
-        on_tokens = getattr(self.loop.rollout, "on_tokens", None)
+        rollout = self.loop.rollout
+        on_tokens = rollout.on_tokens if isinstance(rollout, ReportsTokens) else None
         is_done = False
         while not is_done:
             is_done = bool(wait([future], POLL_S).done)

@@ -16,7 +16,7 @@ from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.preference import Sigmoid
 from rlmods.ranking import BradleyTerry
-from rlmods.training.parameter_groups import parameter_groups
+from rlmods.training.networks import parameter_groups
 from tests.support.models import gpt2
 from tests.support.models import policy as wrapped
 from tests.support.tiny_setup import OneRank, learner

@@ -1,13 +1,38 @@
-"""Parameter groups of the optimizer."""
+"""Networks before training: sharding, checks, and parameter groups of the optimizer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from rlmods.critic.separate import ValueNetwork
+from rlmods.distributed.sharding import is_sharded
+from rlmods.distributed.strategy import FSDP2
 from rlmods.errors import UserError
+from rlmods.policy.base import Policy
+
+
+def shard(networks: Sequence[nn.Module], strategy: Any) -> None:
+    """Shard the networks if the strategy shards."""
+    if isinstance(strategy, FSDP2):
+        for network in networks:
+            if not is_sharded(network):
+                strategy.shard(network)
+
+
+def check_deferred(networks: Sequence[nn.Module]) -> list[Policy]:
+    """Check the networks whose weights were read after they were built (`defer_loading`), and
+    return the policies among them."""
+    checked: list[Policy] = []
+    for network in networks:
+        if isinstance(network, Policy | ValueNetwork) and not network.is_checked:
+            network.check()
+            if isinstance(network, Policy):
+                checked.append(network)
+    return checked
 
 
 def parameter_groups(name: str, network: nn.Module, **settings: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The size of an iteration, and whether ranks can share it."""
+"""Sizes of an iteration, whether ranks can share it, and bounds of settings."""
 
 import pytest
 

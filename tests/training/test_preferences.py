@@ -6,7 +6,7 @@ from rlmods.algo import DPO, SFT, ProcessRewardModel, RewardModel
 from rlmods.policy import Policy
 from rlmods.preference import Sigmoid
 from rlmods.ranking import BradleyTerry
-from rlmods.training.preference_batch import collate_preferences, shift_responses
+from rlmods.training.preferences import collate_preferences, shift_responses
 from rlmods.types import Prompt
 from tests.support.models import CHAT, CHAT_TEMPLATE, llama, tokenizer_with_bos
 from tests.support.offline import RAGGED
