@@ -66,15 +66,13 @@ class Jsonl:
     """Number of rows to hold out (with all rows of the same question), or the maximum to take from
     `val`. 0: none."""
     prompt: str = "prompt"
-    """Column with the question: a string, or a list of chat messages."""
+    """Column with the question: a string, or a list of chat messages. A last assistant message
+    becomes `meta["response"]`."""
     answer: str | None = "answer"
     """Column with the gold answer, a string or a number; a row may hold null if its reward needs
     none. null: the data has none."""
     response: str | None = None
     """Column with a good response, kept as `meta["response"]`: the target of `algo=sft`."""
-    messages: str | None = None
-    """Column with chat messages, read instead of `prompt`. A last assistant message becomes
-    `meta["response"]`."""
     id: str | None = None
     """Column with a unique id. null: the line number."""
     source: str | None = None
@@ -121,43 +119,34 @@ class Jsonl:
         rows = read_rows(source, split, advice)
         if convert is not None:
             rows = convert(rows, source, split)
-        prompts: dict[str, Prompt] = {}
-        for row in rows:
-            prompt = self._prompt(row, split)
-            if prompt.id in prompts:
-                hint = "type data.id=COLUMN with unique values, or data.id=null for line numbers"
-                raise UserError(
-                    f'{row.location}: column "{self.id}": "{prompt.id}" is the id of an earlier '
-                    f"line too; {hint}"
-                )
-            prompts[prompt.id] = prompt
+        prompts = [self._prompt(row, split) for row in rows]
         if not prompts:
             raise UserError(f"{source}: the file has no rows; type {advice}")
-        return list(prompts.values())
+        return prompts
 
     def _prompt(self, row: NumberedRow, split: str) -> Prompt:
         _, location, values = row
-        name = self.prompt if self.messages is None else self.messages
-        used = {name, self.answer, self.response, self.id, self.source}
+        used = {self.prompt, self.answer, self.response, self.id, self.source}
         meta = {key: value for key, value in values.items() if key not in used}
         if self.response is not None:
             response = get_column(values, self.response, location, "response", optional=True)
             meta["response"] = check_text(response, location, self.response)
-        field = "prompt" if self.messages is None else "messages"
-        question = get_column(values, name, location, field)
-        shown: dict[str, Any]
+        question = get_column(values, self.prompt, location, "prompt")
         if isinstance(question, list):
-            turns = check_messages(question, location, name)
+            turns = check_messages(question, location, self.prompt)
             if turns[-1]["role"] == "assistant":
                 meta.setdefault("response", turns.pop()["content"])
-            shown = {"messages": self._chat(turns, row, name)}
-        elif self.messages is not None:
-            raise UserError(
-                f'{location}: column "{name}" must hold a list of messages, found '
-                f"{type_name(question)}; type data.prompt={name}"
-            )
+            if not turns or turns[-1]["role"] == "assistant":
+                raise UserError(
+                    f'{location}: column "{self.prompt}" must end with a user turn, or with a user '
+                    "and an assistant turn"
+                )
+            turns[-1]["content"] = self._render(turns[-1]["content"], values)
+            if self.system is not None and turns[0]["role"] != "system":
+                turns.insert(0, {"role": "system", "content": self.system})
+            shown: dict[str, Any] = {"messages": turns}
         else:
-            content = self._render(check_text(question, location, name), row)
+            content = self._render(check_text(question, location, self.prompt), values)
             shown = prompt_fields(content, self.chat, self.system)
         has_answer = values.get(self.answer or "", "") is not None
         return Prompt(
@@ -169,23 +158,8 @@ class Jsonl:
             **shown,
         )
 
-    def _chat(
-        self, turns: list[dict[str, str]], row: NumberedRow, column: str
-    ) -> list[dict[str, str]]:
-        """Return the messages of a prompt, whose last is a user's, with template and system
-        message."""
-        if not turns or turns[-1]["role"] == "assistant":
-            raise UserError(
-                f'{row.location}: column "{column}" must end with a user turn, or with a user '
-                "and an assistant turn"
-            )
-        turns[-1]["content"] = self._render(turns[-1]["content"], row)
-        if self.system is not None and turns[0]["role"] != "system":
-            turns.insert(0, {"role": "system", "content": self.system})
-        return turns
-
-    def _render(self, text: str, row: NumberedRow) -> str:
-        return render(self.template, {**row.values, "prompt": text}, "template")
+    def _render(self, text: str, values: Row) -> str:
+        return render(self.template, {**values, "prompt": text}, "template")
 
     @staticmethod
     def _text(row: NumberedRow, column: str | None, field: str) -> str | None:

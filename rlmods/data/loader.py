@@ -153,19 +153,16 @@ class PromptLoader:
         self.rank = rank
         self.world_size = world_size
         self.pools = pools
-        self.interleaving = None if weights is None else Interleaving(weights)
+        self.interleaving = Interleaving(weights or {"": 1.0})
+        self.is_mixed = weights is not None
         # prompts on all ranks, so that it is valid for another batch size or number of ranks
         self._num_taken = 0
-        if self.interleaving is None:
-            self._streams = {"": PromptStream(prompts, str(seed), pools, batch_size)}
-            return
-        sources: dict[str, list[Prompt]] = {}
-        for prompt in prompts:
-            sources.setdefault(str(prompt.source), []).append(prompt)
-        self._streams = {}
+        self._streams: dict[str, PromptStream] = {}
         for name, share in self.interleaving.shares.items():
+            own = [x for x in prompts if x.source == name] if self.is_mixed else prompts
+            stream_seed = f"{seed}-{name}" if self.is_mixed else str(seed)
             min_prompts = math.ceil(share * batch_size)
-            self._streams[name] = PromptStream(sources[name], f"{seed}-{name}", pools, min_prompts)
+            self._streams[name] = PromptStream(own, stream_seed, pools, min_prompts)
 
     def __len__(self) -> int:
         """Number of batches per epoch. Without a length Lightning prefetches one batch, and
@@ -190,8 +187,6 @@ class PromptLoader:
     def prompt_at(self, position: int) -> Prompt:
         """Return the prompt at a position of the endless stream; with pools, positions must be read
         in ascending order."""
-        if self.interleaving is None:
-            return self._streams[""][position]
         source, index = self.interleaving(position)
         return self._streams[source][index]
 
@@ -233,7 +228,7 @@ class PromptLoader:
         digest = hashlib.sha256()
         for prompt in self.prompts:
             digest.update(_encode(prompt))
-        if self.interleaving is not None:
+        if self.is_mixed:
             digest.update(json.dumps(self.interleaving.shares).encode())
         return int.from_bytes(digest.digest()[:7], "big")
 

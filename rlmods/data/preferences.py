@@ -199,7 +199,7 @@ class Preferences(Jsonl):
     def _context_column(self, responses: Sequence[RankedResponse], row: NumberedRow) -> Row:
         """Return the prompt that comes with the responses, by the name of the prompt's column;
         empty if they come without."""
-        name = self.messages or self.prompt
+        name = self.prompt
         turns = row.values.get(name)
         contexts = [response.context for response in responses]
         context = contexts[0] if contexts else None

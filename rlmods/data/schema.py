@@ -44,7 +44,8 @@ def checked_splits(train: Sequence[Prompt], val: Sequence[Prompt], source: str) 
     for prompt in (*train, *val):
         if prompt.id in seen:
             raise UserError(
-                f'{source}: the id "{prompt.id}" occurs twice; type data.id=null to number the rows'
+                f"{prompt.location or source}: the id {prompt.id} occurs twice; type "
+                "data.id=COLUMN with unique values, or data.id=null to number the rows"
             )
         seen.add(prompt.id)
     return Splits(train, val)

@@ -128,14 +128,16 @@ def read_mistral(text: str, tools: Mapping[str, Tool]) -> list[Call]:
 def read_tags(text: str, tools: Mapping[str, Tool]) -> list[Call]:
     """`<NAME>argument</NAME>` with the name of a tool: its only required argument if that is a
     text, else a JSON object of arguments."""
-    if not tools:
-        return []
+    calls = []
     names = "|".join(map(re.escape, tools))
-    found = re.findall(rf"<({names})>(.*?)(</\1>|$)", after_thoughts(text), re.DOTALL)
-    return [
-        _read_tag(tools[name], body) if end else Call(name, problem=f"<{name}> without </{name}>")
-        for name, body, end in found
-    ]
+    for name, body, end in re.findall(
+        rf"<({names})>(.*?)(</\1>|$)", after_thoughts(text), re.DOTALL
+    ):
+        argument = tools[name].only_argument
+        arguments = _json(body) if argument is None else {argument: body.strip()}
+        call = _as_call({"name": name, "arguments": arguments})
+        calls.append(call if end else Call(name, problem=f"<{name}> without </{name}>"))
+    return calls
 
 
 FORMATS = {
@@ -172,12 +174,6 @@ def describe(tools: Mapping[str, Tool]) -> str:
             argument = json.dumps(types)
         lines.append(f"<{name}>{argument}</{name}>: {declared['description']}")
     return "\n".join(lines)
-
-
-def _read_tag(tool: Tool, body: str) -> Call:
-    argument = tool.only_argument
-    arguments = _json(body) if argument is None else {argument: body.strip()}
-    return _as_call({"name": tool.name, "arguments": arguments})
 
 
 def _json(text: str) -> Any:

@@ -191,7 +191,7 @@ class TokenizerMixin:
             warnings.warn(
                 f"{len(spelled)} prompts spell control tokens of this model, e.g. "
                 f"{spelled[0].name}, which are encoded as ordinary text; "
-                "for a chat, type data.messages=COLUMN or data.chat=true",
+                "for a chat, type data.prompt=COLUMN with a list of messages, or data.chat=true",
                 stacklevel=2,
             )
         if self.control_tokens_in_data:

@@ -104,6 +104,5 @@ def _gold(prompt: Prompt) -> str | None:
 
 
 def _question(prompt: Prompt) -> str:
-    if prompt.messages is None:
-        return prompt.text or ""
-    return "\n".join(str(message.get("content", "")) for message in prompt.messages)
+    messages = prompt.messages or [{"content": prompt.text or ""}]
+    return "\n".join(str(message.get("content", "")) for message in messages)

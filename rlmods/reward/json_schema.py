@@ -17,8 +17,12 @@ from rlmods.grading.pool import Outcome, failure_counts, shared_pool
 from rlmods.grading.strict_json import TARGET, parse, validator
 from rlmods.grading.turns import after_thoughts
 from rlmods.reward.checks import check_positive
-from rlmods.types import Prompt, Response, Scores
+from rlmods.types import Response, Scores
 
+BATCH_TIMEOUT_S = 300.0
+"""Time limit for all responses of one call."""
+WORKERS = 2
+"""Worker processes, started at the first schema and kept."""
 _FENCED = re.compile(
     r"```[^\S\n]*json[^\S\n]*\n(.*?)(?:^[^\S\n]*```|```[^\S\n]*$|\Z)",
     re.DOTALL | re.IGNORECASE | re.MULTILINE,
@@ -51,14 +55,9 @@ class JSON:
     such column."""
     timeout_s: float = 5.0
     """Time limit for one response."""
-    batch_timeout_s: float = 300.0
-    """Time limit for all responses of one call. Responses not validated by then count as
-    `timeouts`."""
-    workers: int = 2
-    """Worker processes, started at the first schema and kept."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "timeout_s", "batch_timeout_s", "workers")
+        check_positive(self, "timeout_s")
         _ = self.default  # an invalid schema file is reported now
 
     @cached_property
@@ -81,7 +80,12 @@ class JSON:
         pairs: dict[int, tuple[str, str]] = {}
         for row, response in enumerate(responses):
             text = extract_json(response.text)
-            schema = self._schema(response.prompt)
+            schema = self.default
+            own = None if self.column is None else response.prompt.meta.get(self.column)
+            if own is not None and own != "":
+                source = f"prompt {response.prompt.id}: column {self.column!r}"
+                advice = "type reward.column=null if the column holds no schemas"
+                schema = schema_text(own, source, advice)
             try:
                 parse(text)
             except (ValueError, RecursionError):
@@ -91,20 +95,10 @@ class JSON:
             else:
                 pairs[row] = (text, schema)
         calls = [([pair],) for pair in pairs.values()]
-        outcomes = match_schemas(calls, self.workers, self.timeout_s, self.batch_timeout_s)
+        outcomes = match_schemas(calls, self.timeout_s)
         for row, outcome in zip(pairs, outcomes, strict=True):
             values[row] = float(outcome.status == "ok" and outcome.value == 1)
         return Scores(values, counts=failure_counts(outcomes))
-
-    def _schema(self, prompt: Prompt) -> str | None:
-        schema = None if self.column is None else prompt.meta.get(self.column)
-        if schema is None or schema == "":
-            return self.default
-        return schema_text(
-            schema,
-            f"prompt {prompt.id}: column {self.column!r}",
-            "type reward.column=null if the column holds no schemas",
-        )
 
 
 def extract_json(text: str) -> str:
@@ -138,9 +132,8 @@ def schema_text(schema: Any, source: str, advice: str) -> str:
     return text
 
 
-def match_schemas(
-    calls: list[tuple[Any, ...]], workers: int, timeout_s: float, batch_timeout_s: float
-) -> list[Outcome]:
-    """Run `strict_json.count_matches` on each call's arguments in worker processes."""
-    pool = shared_pool(TARGET, workers, os.getpid(), (("1", "true"),))
-    return pool.map(calls, timeout_s=timeout_s, batch_timeout_s=batch_timeout_s)
+def match_schemas(calls: list[tuple[Any, ...]], timeout_s: float) -> list[Outcome]:
+    """Run `strict_json.count_matches` on each call's arguments in worker processes. Calls that are
+    not done within `BATCH_TIMEOUT_S` are timeouts."""
+    pool = shared_pool(TARGET, WORKERS, os.getpid(), (("1", "true"),))
+    return pool.map(calls, timeout_s=timeout_s, batch_timeout_s=BATCH_TIMEOUT_S)

@@ -56,20 +56,16 @@ class Regex:
         return regex.compile(str(self.pattern))
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
+        match = self.compiled.fullmatch if self.full else self.compiled.search
         deadline = time.monotonic() + self.batch_timeout_s
-        matches = []
+        values: list[float | None] = []
+        num_timeouts = 0
         for response in responses:
             timeout_s = min(self.timeout_s, deadline - time.monotonic())
-            matches.append(self._matches(first_turn(response.text), timeout_s))
-        values = [float(match is True) for match in matches]
-        return Scores(values, counts={"timeouts": matches.count(None)})
-
-    def _matches(self, text: str, timeout_s: float) -> bool | None:
-        """Return None on a timeout."""
-        if timeout_s <= 0:
-            return None
-        match = self.compiled.fullmatch if self.full else self.compiled.search
-        try:
-            return match(text, timeout=timeout_s) is not None
-        except TimeoutError:
-            return None
+            found = None
+            try:
+                found = match(first_turn(response.text), timeout=max(timeout_s, 1e-6))
+            except TimeoutError:
+                num_timeouts += 1
+            values.append(float(found is not None))
+        return Scores(values, counts={"timeouts": num_timeouts})

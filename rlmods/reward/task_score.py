@@ -107,12 +107,15 @@ class TaskScore:
         )
 
     def _score_distinct(self, calls: Mapping[int, tuple[str, str, Any]]) -> dict[int, Outcome]:
-        """Return the outcome of each row's call; equal answers to an entry are scored once."""
+        """Return the outcome of each row's call; equal answers to an entry are scored once. An
+        error of the scorer's time limit is a timeout."""
         keys = {row: (task, answer, id(entry)) for row, (task, answer, entry) in calls.items()}
         distinct = {keys[row]: call for row, call in calls.items()}
-        scored = self._score(list(distinct.values()))
-        outcomes = dict(zip(distinct, map(_as_timeout, scored), strict=True))
-        return {row: outcomes[key] for row, key in keys.items()}
+        scored = dict(zip(distinct, self._score(list(distinct.values())), strict=True))
+        for key, outcome in scored.items():
+            if outcome.status == "error" and str(outcome.value).startswith(TimeoutError.__name__):
+                scored[key] = Outcome("timeout")
+        return {row: scored[key] for row, key in keys.items()}
 
     def _score(self, calls: Sequence[tuple[str, str, Any]]) -> list[Outcome]:
         limits = replace(
@@ -149,9 +152,3 @@ def _answer(text: str) -> str | None:
         return written
     is_whole = written.strip("*_`").strip() == answer and not _EMPHASIZED.fullmatch(written)
     return written if is_whole else answer
-
-
-def _as_timeout(outcome: Outcome) -> Outcome:
-    """Return an error of the scorer's time limit as a timeout."""
-    late = outcome.status == "error" and str(outcome.value).startswith(TimeoutError.__name__)
-    return Outcome("timeout") if late else outcome

@@ -46,14 +46,9 @@ class ToolCall:
     """Score of a response without a tool call."""
     timeout_s: float = 5.0
     """Time limit for the calls of one response."""
-    batch_timeout_s: float = 300.0
-    """Time limit for all responses of one call. Responses not validated by then count as
-    `timeouts`."""
-    workers: int = 2
-    """Worker processes, started at the first tool with parameters and kept."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "timeout_s", "batch_timeout_s", "workers")
+        check_positive(self, "timeout_s")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         num_valid: dict[int, int] = {}
@@ -74,7 +69,7 @@ class ToolCall:
                 elif name in tools:
                     num_valid[row] += 1
         calls = [(row_pairs, "arguments") for row_pairs in pairs.values()]
-        outcomes = match_schemas(calls, self.workers, self.timeout_s, self.batch_timeout_s)
+        outcomes = match_schemas(calls, self.timeout_s)
         for row, outcome in zip(pairs, outcomes, strict=True):
             num_valid[row] += outcome.value if outcome.status == "ok" else 0
         values: list[float | None] = [None] * len(responses)

@@ -80,9 +80,7 @@ def test_chat_messages(write):
     ]
     assert second.meta == {"response": "It is 4."}
     conversation = write({"turns": [USER, ASSISTANT]})
-    assert Jsonl(conversation, messages="turns", answer=None, num_val=0)().train[0].messages == [
-        USER
-    ]
+    assert Jsonl(conversation, prompt="turns", answer=None, num_val=0)().train[0].messages == [USER]
 
 
 def test_held_out_rows_are_reproducible_and_not_in_train(write):
@@ -138,12 +136,6 @@ CASES = [
         r'2: no column "answer"; columns: prompt; .*or data.answer=null if there is none',
     ),
     ([GOOD], {"response": "answers"}, r'no column "answers".*type data.response=answer'),
-    ([GOOD], {"messages": "prompts"}, r'no column "prompts".*type data.messages=prompt'),
-    (
-        [GOOD],
-        {"messages": "prompt"},
-        r"must hold a list of messages, found a string; type data.prompt=prompt",
-    ),
     ([GOOD, {"prompt": "q", "answer": "  "}], {}, r'2: column "answer" is empty'),
     ([{"prompt": "q", "answer": []}], {}, r'1: column "answer" must hold text, found a list'),
     ([{"prompt": "q", "answer": True}], {}, r"found true/false"),
@@ -185,7 +177,7 @@ CASES = [
     (
         [{**GOOD, "k": "x"}, {**GOOD, "k": "x"}],
         {"id": "k"},
-        r'2: column "k": "x" is the id of an earlier line too; type data.id=COLUMN',
+        r"2: the id x occurs twice; type data.id=COLUMN",
     ),
     (
         [GOOD],

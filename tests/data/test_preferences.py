@@ -219,8 +219,8 @@ CASES = [
     ),
     (
         [{"turns": "q", "chosen": "a", "rejected": "b"}],
-        {"messages": "turn"},
-        r'1: no column "turn"; .*; type data.messages=turns',
+        {"prompt": "turn"},
+        r'1: no column "turn"; .*; type data.prompt=turns',
     ),
     (
         [{"question": "q", "candidates": [{"text": "a"}, {"text": "b"}]}],

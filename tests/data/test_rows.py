@@ -35,7 +35,7 @@ def test_files(tmp_path, suffix):
 
 def test_json_file_with_one_list(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps([{"messages": [USER, ASSISTANT]}]))
-    (prompt,) = Jsonl(str(tmp_path / "a.json"), messages="messages", answer=None, num_val=0)().train
+    (prompt,) = Jsonl(str(tmp_path / "a.json"), prompt="messages", answer=None, num_val=0)().train
     assert prompt == Prompt(id="train-1", messages=[USER], meta={"response": "Hello."})
 
 

@@ -19,7 +19,7 @@ SETTINGS = [
     ("Cosine", {"max_length": 0}),
     ("Diversity", {"size": 0}),
     ("Format", {"style": "xml"}),
-    ("JSON", {"workers": 0}),
+    ("JSON", {"timeout_s": 0}),
     ("Length", {"coefficient": -1}),
     ("Overlong", {"max_length": 4, "cache_length": 5}),
     ("Overlong", {"max_length": 4, "cache_length": -1}),
@@ -28,7 +28,7 @@ SETTINGS = [
     ("Repetition", {"size": 0}),
     ("TaskScore", {"walls": "none"}),
     ("TaskScore", {"timeout_s": 0}),
-    ("ToolCall", {"batch_timeout_s": 0}),
+    ("ToolCall", {"timeout_s": 0}),
 ]
 
 

@@ -41,7 +41,7 @@ def from_config(file: Path) -> Any:
 
 
 def scores(*rows: Response, **settings: Any) -> Scores:
-    return JSON(**({"workers": 1} | settings))(rows)
+    return JSON(**settings)(rows)
 
 
 @pytest.mark.parametrize(

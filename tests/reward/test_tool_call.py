@@ -36,7 +36,7 @@ def wrap(body: str) -> str:
 
 
 def scores(*texts: str, tools: Any = TOOLS, **settings: Any) -> Scores:
-    return ToolCall(**({"workers": 1} | settings))([response(text, tools=tools) for text in texts])
+    return ToolCall(**settings)([response(text, tools=tools) for text in texts])
 
 
 GOOD = call(city="Oslo")
