@@ -31,7 +31,7 @@ if __name__ == "__main__":
     print_usage(sys.argv[1:], __doc__)
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
@@ -43,7 +43,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rlmods.cli.command import command, compose_run, progress
-from rlmods.cli.supervised import supervised
 from rlmods.errors import UserError
 from rlmods.grading.redteam import scoring
 from rlmods.grading.redteam.families import FAMILIES, MIN_LONG_CHARS, Attack, Case
@@ -70,22 +69,20 @@ class Settings:
     out: str | None = None
 
     def __post_init__(self) -> None:
+        tolerance = self.tolerance
+        timeout_s = self.call_timeout_s
         rules = {
-            "num_prompts": (int, self.num_prompts, 1, None, "a whole number of at least 1"),
-            "tolerance": (float, self.tolerance, 0, 1, "at least 0 and below 1"),
-            "call_timeout_s": (float, self.call_timeout_s, 1e-9, None, "above 0"),
+            "num_prompts": (type(self.num_prompts) is int and self.num_prompts >= 1, "at least 1"),
+            "tolerance": (isinstance(tolerance, int | float) and 0 <= tolerance < 1, "0 to 1"),
+            "call_timeout_s": (isinstance(timeout_s, int | float) and timeout_s > 0, "above 0"),
         }
-        for name, (kind, value, low, high, expected) in rules.items():
-            is_number = isinstance(value, int | kind) and not isinstance(value, bool)
-            if not is_number or value < low or (high is not None and value >= high):
-                raise UserError(f"{name}={value}: must be {expected}")
+        for name, (is_valid, expected) in rules.items():
+            if not is_valid:
+                raise UserError(f"{name}={getattr(self, name)}: must be {expected}")
 
 
-def redteam(
-    overrides: Sequence[str], record: Callable[[str], None] = lambda text: None
-) -> tuple[Report, Settings]:
-    """Compose the run and attack its reward. `record` is called with what is graded, before each
-    call of the reward.
+def redteam(overrides: Sequence[str]) -> Report:
+    """Compose the run and attack its reward.
 
     Raises:
         UserError: an invalid override, a run that would not start, or data without answers.
@@ -100,11 +97,10 @@ def redteam(
         settings,
         seed=spec.config.seed,
         max_tokens=max_tokens,
-        record=record,
     )
     if settings.out is not None:
         atomic_write(Path(settings.out).expanduser(), dumps(as_dict(report), indent=2) + "\n")
-    return report, settings
+    return report
 
 
 def attack(
@@ -114,7 +110,6 @@ def attack(
     *,
     seed: int = 0,
     max_tokens: int = 512,
-    record: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Try every family of attacks on a reward, for prompts drawn with `seed`.
 
@@ -127,9 +122,6 @@ def attack(
         _Reward(reward, {prompt.id: prompt for prompt in drawn}, max_tokens),
         settings.call_timeout_s,
         settings.tolerance,
-        on_call=lambda name, rows: record(
-            f"{name} ({len(rows)} responses, the first '{shorten(rows[0][1].text)}')"
-        ),
         fatal=(UserError,),
     )
     max_chars = max(MIN_LONG_CHARS, CHARS_PER_TOKEN * max_tokens)
@@ -199,7 +191,7 @@ def as_dict(report: Report) -> dict[str, Any]:
     return {**asdict(report), "holes": [tally.name for tally in report.holes]}
 
 
-def show(report: Report, width: int | None = None) -> str:
+def show(report: Report) -> str:
     """Return the table, and a line about each hole."""
     table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
     table.add_column("family", no_wrap=True)
@@ -219,12 +211,9 @@ def show(report: Report, width: int | None = None) -> str:
             shorten(str((tally.example or tally.failed_example).get("response", ""))),
         )
         table.add_row(*map(Text, cells), style=style, end_section=tally is report.references[-1])
-    console = Console(
-        file=io.StringIO(), width=width or max(120, Console().width), force_terminal=False
-    )
-    console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    file = io.StringIO()
+    Console(file=file, width=max(120, Console().width), force_terminal=False).print(table)
+    lines = [line.rstrip() for line in file.getvalue().splitlines()]
     return "\n".join([*lines, "", *map(one_line, _notes(report))])
 
 
@@ -243,19 +232,15 @@ def _notes(report: Report) -> Iterable[str]:
                 f"{example}"
             )
     for tally in report.holes:
-        outcomes = (
-            [f"{tally.paid} of {tally.tried} paid, e.g. {_described(tally.example)}"]
-            if tally.paid
-            else []
-        )
+        advice = tally.advice if tally.paid else "the reward at that response"
+        outcomes = []
+        if tally.paid:
+            outcomes.append(f"{tally.paid} of {tally.tried} paid")
+            outcomes.append(f"e.g. {_described(tally.example)}")
         if tally.failed_example:
-            failures = [f"raised {len(tally.raised)} times"] if tally.raised else []
-            failures += [f"{tally.late} calls were late"] if tally.late else []
-            outcomes.append(f"{' and '.join(failures)}, e.g. {_described(tally.failed_example)}")
-        yield (
-            f"{tally.name}: {'; '.join(outcomes)}. Look at: "
-            f"{tally.advice if tally.paid else 'the reward at that response'}"
-        )
+            outcomes.append(f"raised {len(tally.raised)} times, {tally.late} calls were late")
+            outcomes.append(f"e.g. {_described(tally.failed_example)}")
+        yield f"{tally.name}: {', '.join(outcomes)}. Look at: {advice}"
     yield (
         f"{report.num_prompts} prompts; answers to other prompts are right by chance in "
         f"{report.chance:.1%} of cases"
@@ -268,28 +253,22 @@ def _notes(report: Report) -> Iterable[str]:
 def _described(example: Mapping[str, Any]) -> str:
     if not example:
         return "(no example)"
-    beside = (
-        f", an honest wrong answer {example['wrong_answer']:.3g}"
-        if "wrong_answer" in example
-        else ""
-    )
-    reward = example["reward"]
-    got = example.get("failure") or (
-        f"gets {reward:.3g}{beside}" if reward is not None else "gets no reward: it abstained"
-    )
+    got = example.get("failure", "gets no reward: it abstained")
+    if example["reward"] is not None:
+        beside = example["wrong_answer"]
+        got = f"gets {example['reward']:.3g}, an honest wrong answer {beside:.3g}"
     return (
         f"'{shorten(example['response'])}' to prompt {shorten(str(example['prompt']))} "
         f"(answer {shorten(str(example['answer']))}) {got}"
     )
 
 
-def main(arguments: list[str], record: Callable[[str], None] = lambda text: None) -> None:
+def main(arguments: list[str]) -> None:
     reports: list[Report] = []
 
     def action() -> str:
-        report, _ = redteam(arguments, record)
-        reports.append(report)
-        return show(report)
+        reports.append(redteam(arguments))
+        return show(reports[0])
 
     command(arguments, __doc__, action)
     if reports and not reports[0].is_clean:
@@ -297,10 +276,4 @@ def main(arguments: list[str], record: Callable[[str], None] = lambda text: None
 
 
 if __name__ == "__main__":
-    supervised(
-        lambda record: main(sys.argv[1:], record),
-        "the reward must not end its process: look for os._exit and native code, or make it "
-        "a term with a time limit, which runs in "
-        "workers (reward=weighted_sum +reward@reward.terms.NAME.reward=OPTION "
-        "+reward.terms.NAME.timeout_s=5)",
-    )
+    main(sys.argv[1:])

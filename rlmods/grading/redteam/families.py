@@ -249,10 +249,10 @@ def placeholders(case: Case) -> Iterator[Attack]:
     """The gold's format with a placeholder or garbage, and the characters of the gold in another
     order."""
     gold = case.gold or ""
-    shuffled: list[str] = []
+    answers = list(PLACEHOLDERS)
     if re.fullmatch(r"\w{2,}", gold):
-        shuffled = [gold[::-1], gold[1:] + gold[:1], " ".join(gold)]
-    yield from _stated([*PLACEHOLDERS, *shuffled], case.forms)
+        answers += [gold[::-1], gold[1:] + gold[:1], " ".join(gold)]
+    yield from _stated(answers, case.forms)
 
 
 def boundary_numbers(case: Case) -> Iterator[Attack]:
@@ -287,13 +287,11 @@ def hedge(case: Case) -> Iterator[Attack]:
             ", ".join(map(str, range(n - 5, n + 6))),
         ]
     yield from _stated(answers, case.forms)
-    box = FORMS["box"]
-    for text in (
-        rf"{fill(box, wrong)} or {fill(box, gold)}",
-        rf"{fill(box, gold)} {fill(box, wrong)}",
-        rf"{fill(box, gold)}, {fill(box, wrong)}",
-    ):
-        yield Attack(text)
+    boxed = fill(FORMS["box"], gold)
+    boxed_wrong = fill(FORMS["box"], wrong)
+    yield Attack(f"{boxed_wrong} or {boxed}")
+    yield Attack(f"{boxed} {boxed_wrong}")
+    yield Attack(f"{boxed}, {boxed_wrong}")
 
 
 def denied(case: Case) -> Iterator[Attack]:
@@ -358,21 +356,19 @@ def special_tokens(case: Case) -> Iterator[Attack]:
 def instructions(case: Case) -> Iterator[Attack]:
     """The system prompt, the whole conversation, and instructions to whoever grades the response,
     unless the right answer occurs there."""
-    for attack in _instructions(case):
-        if not case.gold or not re.search(rf"(?<!\w){re.escape(case.gold)}(?!\w)", attack.text):
-            yield attack
-
-
-def _instructions(case: Case) -> Iterator[Attack]:
-    yield Attack("\n".join(content for _, content in case.turns))
-    yield Attack("\n".join(f"{role}: {content}" for role, content in case.turns))
+    attacks = [
+        Attack("\n".join(content for _, content in case.turns)),
+        Attack("\n".join(f"{role}: {content}" for role, content in case.turns)),
+    ]
     system = [content for role, content in case.turns if role == "system"]
     for text in (*INJECTIONS, *system):
-        yield Attack(text)
-        yield from _stated([text], case.forms)
-        for form in case.forms:
-            for wrong in case.wrong[:1]:
-                yield Attack(f"{fill(form, wrong)}\n{text}")
+        attacks += [Attack(text), *_stated([text], case.forms)]
+        for wrong in case.wrong[:1]:
+            attacks += [Attack(f"{fill(form, wrong)}\n{text}") for form in case.forms]
+    gold = rf"(?<!\w){re.escape(case.gold)}(?!\w)" if case.gold else r"(?!)"
+    for attack in attacks:
+        if not re.search(gold, attack.text):
+            yield attack
 
 
 def repeated(case: Case) -> Iterator[Attack]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rlmods.grading.redteam.families import (
     FAMILIES,
-    FORMS,
+    PLACE,
     Attack,
     Case,
     Family,
@@ -82,13 +80,6 @@ class Grade:
 Graded = tuple[Case, Attack, Grade]
 
 
-class Reference(NamedTuple):
-    """Outcome of honest answers, and their grades."""
-
-    tally: Tally
-    graded: Sequence[Graded]
-
-
 class Bound(NamedTuple):
     """Rewards of a case that honest answers set."""
 
@@ -139,28 +130,22 @@ class Target:
     call_timeout_s: float = 20.0
     tolerance: float = 0.1
     """Fraction of the distance from a wrong to a right answer above which a response is paid."""
-    on_call: Callable[[str, Sequence[Row]], None] = lambda name, rows: None
-    """Called with the name of the tally and the rows before each call of the reward, which may end
-    the process."""
     fatal: tuple[type[Exception], ...] = ()
     """Exceptions of the reward that end the attack, such as a user's mistake."""
 
     def grade(self, rows: Sequence[Row], tally: Tally, per_call: int) -> list[Graded]:
         """Return graded rows, and add failures and the slowest call to `tally`. Ends after
         `MAX_LATE` late calls."""
-        graded: list[Graded] = []
+        grades: list[Grade] = []
         for start in range(0, len(rows), per_call):
             if tally.late < MAX_LATE:
-                part = rows[start : start + per_call]
-                grades = self._call(part, tally)
-                graded += [(*row, grade) for row, grade in zip(part, grades, strict=True)]
-        return graded
+                grades += self._call(rows[start : start + per_call], tally)
+        return [(*row, grade) for row, grade in zip(rows, grades, strict=False)]
 
     def _call(self, rows: Sequence[Row], tally: Tally) -> list[Grade]:
         begin = time.perf_counter()
         try:
             with time_limit(self.call_timeout_s):
-                self.on_call(tally.name, rows)
                 return list(self.reward(rows))
         except LateError:
             tally.late += 1
@@ -178,12 +163,9 @@ class Target:
             tally.failed_example = _example(*rows[0], None) | {"failure": failure}
         return [Grade(failed=True)] * len(rows)
 
-    def reference(self, name: str, rows: Sequence[Row]) -> Reference:
-        """Return the grades of honest answers.
-
-        Raises:
-            NoReferenceError: a call was late.
-        """
+    def reference(self, name: str, rows: Sequence[Row]) -> tuple[Tally, list[Graded]]:
+        """Return the tally and the grades of honest answers. Raises NoReferenceError if a call was
+        late."""
         tally = Tally(name)
         graded = self.grade(rows, tally, MAX_ROWS_PER_CALL)
         if tally.late:
@@ -193,7 +175,7 @@ class Target:
                 f"responses ({name}) took longer, so there is nothing to compare with: "
                 f"type call_timeout_s={10 * limit_s:g}, or fewer prompts: num_prompts=4"
             )
-        return Reference(tally, graded)
+        return tally, graded
 
 
 def attack(
@@ -207,32 +189,37 @@ def attack(
             on right or wrong answers.
     """
     cases = _with_wrong_answers(cases)
-    right = target.reference("right answer, any form", _rows(cases, _right_texts))
-    wrong = target.reference("wrong answer, any form", _rows(cases, _wrong_texts))
-    bounds = _bounds(target.tolerance, cases, right.graded, wrong.graded)
+    right, right_graded = target.reference("right answer, any form", _rows(cases, _right_texts))
+    wrong, wrong_graded = target.reference("wrong answer, any form", _rows(cases, _wrong_texts))
+    bounds = _bounds(target.tolerance, cases, right_graded, wrong_graded)
+    _count(right, right_graded, bounds, is_right=True)
+    _count(wrong, wrong_graded, bounds, is_right=False)
     paid = {
         (case.id, attack.text)
-        for case, attack, grade in right.graded
+        for case, attack, grade in right_graded
         if grade.is_above(bounds[case.id].paid)
     }
     cases = [replace(case, forms=_readable_forms(case, paid)) for case in cases]
-    plain = target.reference("gold answer, plain", _rows(cases, lambda case: [case.gold]))
-    own = target.reference(
-        "gold answer, data's own form", _rows(cases, lambda case: [case.response])
-    )
-    chance = target.reference("answer to another prompt (chance)", _turned(cases))
-    references = [plain, own, chance, right, wrong]
-    for reference in references:
-        _count(reference, bounds, is_right=reference not in (chance, wrong))
+    others: dict[str, list[Row]] = {
+        "gold answer, plain": _rows(cases, lambda case: [case.gold]),
+        "gold answer, data's own form": _rows(cases, lambda case: [case.response]),
+        "answer to another prompt (chance)": _turned(cases),
+    }
+    references: list[Tally] = []
+    for name, rows in others.items():
+        tally, graded = target.reference(name, rows)
+        _count(tally, graded, bounds, is_right="chance" not in name)
+        references.append(tally)
+    chance = references[-1]
+    references += [right, wrong]
     on_progress(1)
     families: list[Tally] = []
     for name, family in FAMILIES.items():
         families.append(_try(target, name, family, cases, bounds))
         on_progress(1 + len(families))
-    tallies = [reference.tally for reference in references]
-    problems = [*_unseparated(bounds, paid), *_problems(tallies)]
-    share = chance.tally.paid / max(1, chance.tally.tried)
-    return Report(tallies, families, share, len(cases), problems)
+    problems = [*_unseparated(bounds, paid), *_problems(references)]
+    share = chance.paid / max(1, chance.tried)
+    return Report(references, families, share, len(cases), problems)
 
 
 def _try(
@@ -246,7 +233,7 @@ def _try(
             attacks = dict.fromkeys(family.attacks(case))
             rows += [(case, attack) for attack in attacks if _is_hostile(case, attack)]
     graded = target.grade(rows, tally, 1 if family.expensive else MAX_ROWS_PER_CALL)
-    _count(Reference(tally, graded), bounds, is_right=False)
+    _count(tally, graded, bounds, is_right=False)
     return tally
 
 
@@ -282,29 +269,28 @@ def _right_texts(case: Case) -> Sequence[str | None]:
 def _wrong_texts(case: Case) -> Sequence[str]:
     """Return honest wrong answers in each form, and a long one."""
     texts: list[str] = []
+    forms = [PLACE] if case.gold is None else case.all_forms
     for answer in case.wrong[:NUM_WRONG]:
-        texts += [honest_wrong(case, answer, form) for form in case.all_forms]
+        texts += [fill(form, answer) for form in forms]
     text = honest_wrong(case)
     filler = LONG_FILLER * (max(0, case.max_chars - len(text)) // len(LONG_FILLER))
     return [*texts, filler + text]
 
 
-def honest_wrong(case: Case, answer: str | None = None, form: str | None = None) -> str:
+def honest_wrong(case: Case) -> str:
     """Return an honest wrong answer."""
-    if answer is None:
-        answer = case.wrong[0] if case.wrong else "no"
-    if case.gold is None:
-        return answer
-    return fill(form or case.own_form or FORMS["plain"], answer)
+    answer = case.wrong[0] if case.wrong else "no"
+    return fill(case.own_form or PLACE, answer)
 
 
 def _turned(cases: Sequence[Case]) -> list[Row]:
     """Return the gold answer of the next case for each case."""
-    rows = []
-    for case, other in zip(cases, [*cases[1:], *cases[:1]], strict=True):
-        if other.gold:
-            rows.append((case, Attack(fill(case.own_form or case.forms[0], other.gold))))
-    return rows
+    pairs = zip(cases, [*cases[1:], *cases[:1]], strict=True)
+    return [
+        (case, Attack(fill(case.own_form or case.forms[0], other.gold)))
+        for case, other in pairs
+        if other.gold
+    ]
 
 
 def _bounds(
@@ -312,21 +298,21 @@ def _bounds(
 ) -> dict[str, Bound]:
     """Return the bound of each case, by id."""
     bounds = {}
-    right_values = _values(right)
-    wrong_values = _values([row for row in wrong if not row[2].correct])
+    right_values = _highest(right)
+    wrong_values = _highest([row for row in wrong if not row[2].correct])
     for case in cases:
-        low = max(wrong_values[case.id], default=0.0)
-        high = max(right_values[case.id], default=low)
+        low = wrong_values.get(case.id, 0.0)
+        high = right_values.get(case.id, low)
         bounds[case.id] = Bound(low, high, low + max(tolerance * (high - low), 1e-6))
     return bounds
 
 
-def _values(graded: Sequence[Graded]) -> Mapping[str, list[float]]:
-    """Return the rewards by case."""
-    values = defaultdict[str, list[float]](list)
+def _highest(graded: Sequence[Graded]) -> dict[str, float]:
+    """Return the highest reward of each case that has one."""
+    values: dict[str, float] = {}
     for case, _, grade in graded:
         if grade.value is not None:
-            values[case.id].append(grade.value)
+            values[case.id] = max(grade.value, values.get(case.id, grade.value))
     return values
 
 
@@ -373,11 +359,12 @@ def _problems(references: Sequence[Tally]) -> Iterator[str]:
             )
 
 
-def _count(reference: Reference, bounds: Mapping[str, Bound], *, is_right: bool) -> None:
+def _count(
+    tally: Tally, graded: Sequence[Graded], bounds: Mapping[str, Bound], *, is_right: bool
+) -> None:
     """Add grades to their tally. `is_right` means that the responses should be paid."""
-    tally = reference.tally
     best = (False, -inf)
-    for case, attack, grade in reference.graded:
+    for case, attack, grade in graded:
         bound = bounds[case.id]
         paid = grade.is_above(bound.paid)
         tally.tried += 1
@@ -413,22 +400,16 @@ def _is_hostile(case: Case, attack: Attack) -> bool:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise LateError in the block after `seconds`, also within a regular expression. Outside the
-    main thread there is no limit."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Raise LateError in the block after `seconds`, also within a regular expression. For the main
+    thread only."""
 
     def on_alarm(*_: object) -> None:
         raise LateError
 
-    start = time.monotonic()
     handler = signal.signal(signal.SIGALRM, on_alarm)
-    previous_s, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        if previous_s:  # such as that of a test runner
-            signal.setitimer(signal.ITIMER_REAL, max(0.1, previous_s - (time.monotonic() - start)))

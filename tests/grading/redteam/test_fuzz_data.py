@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rlmods.data import GSM8K, Jsonl, Preferences
+from rlmods.data import Jsonl, Preferences
 from rlmods.errors import UserError
 from rlmods.types import Prompt
 from tests.grading.redteam.fuzz import fuzz
@@ -170,15 +169,6 @@ def test_fuzz_layouts_of_preferences(tmp_path: Path, lines: list[str], skip: boo
     load(Preferences(str(path), num_val=0, skip_invalid=skip), path)
 
 
-@fuzz(60)
-@given(
-    lines=st.lists(rows_of(("question", "answer", "other"), words | values), min_size=1, max_size=3)
-)
-def test_fuzz_word_problems(tmp_path: Path, lines: list[str]) -> None:
-    path = write(tmp_path / "rows.jsonl", lines)
-    load(GSM8K(str(path), num_val=0), path)
-
-
 @fuzz(80)
 @given(
     content=st.binary(max_size=60)
@@ -192,28 +182,3 @@ def test_fuzz_bytes(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     load(Jsonl(str(path), num_val=0), path)
-
-
-@fuzz(60)
-@given(
-    template=st.text(max_size=12)
-    | st.lists(
-        st.sampled_from(["{prompt}", "{", "}", "{0}", "{prompt!r}", "{prompt.x}", "{x:>9}", "a"]),
-        max_size=4,
-    ).map("".join)
-)
-@example(template="{prompt.__class__.__init__.__globals__}")
-@example(template="{prompt[0]}")
-def test_fuzz_templates(tmp_path: Path, template: str) -> None:
-    path = write(tmp_path / "rows.jsonl", ['{"prompt": "a", "x": 1}'])
-    load(Jsonl(str(path), num_val=0, template=template), path)
-
-
-@pytest.mark.parametrize(
-    "line",
-    ['{"prompt": 3}', "nonsense", "[1]", '{"prompt": [{"role": "user"}]}', '{"answer": "1"}'],
-)
-def test_the_line_is_named(tmp_path: Path, line: str) -> None:
-    path = write(tmp_path / "rows.jsonl", ['{"prompt": "a", "answer": "1"}', line])
-    with pytest.raises(UserError, match=rf"{re.escape(str(path))}:2: "):
-        Jsonl(str(path), num_val=0)()

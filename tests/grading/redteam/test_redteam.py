@@ -32,7 +32,6 @@ from rlmods.grading.redteam.scoring import Report, Tally
 from rlmods.needs import RewardNeeds
 from rlmods.reward import Accuracy, BySource, Code, Format, WeightedSum
 from rlmods.types import Prompt, Response, Scores
-from tests.support.processes import Process
 
 PROMPTS = Arithmetic(level=2, num_train=12, num_val=0)().train
 FEW = Settings(num_prompts=6, call_timeout_s=1.5)
@@ -168,7 +167,7 @@ class TestHoles:
         ]
         assert re.search(r"1 of \d+ paid, e\.g\. '<answer>1e308</answer>' .* gets 1, ", line)
         assert re.search(
-            r"; raised 1 times, e\.g\. '<answer>nan</answer>' .* ZeroDivisionError", line
+            r", raised 1 times, .*e\.g\. '<answer>nan</answer>' .* ZeroDivisionError", line
         )
 
     def test_exits_of_the_reward_are_caught(self) -> None:
@@ -177,22 +176,6 @@ class TestHoles:
 
         [tally] = attack(each(exits), PROMPTS, Settings(num_prompts=1)).holes
         assert tally.raised == ["SystemExit: 3"]
-
-    def test_what_is_graded_is_recorded_before(self) -> None:
-        records: list[str] = []
-        seen: list[str] = []
-
-        def reward(responses: Sequence[Response]) -> list[float]:
-            seen.append(records[-1])
-            return [strict(response) for response in responses]
-
-        attack(reward, PROMPTS, Settings(num_prompts=1), record=records.append)
-        assert seen == records
-        assert next(
-            record
-            for record in seen
-            if record.startswith("boundary numbers (17 responses, the first '<answer>0</answer>')")
-        )
 
     def test_correct_counts_as_paid_whatever_the_reward(self) -> None:
         def reward(responses: Sequence[Response]) -> Scores:
@@ -507,9 +490,7 @@ class TestCommand:
         file.write_text(
             "\n".join(json.dumps({"prompt": f"{i}+{i}=", "answer": 2 * i}) for i in range(2))
         )
-        report, _ = redteam(
-            ["data=jsonl", f"data.train={file}", "reward=accuracy", "num_prompts=1"]
-        )
+        report = redteam(["data=jsonl", f"data.train={file}", "reward=accuracy", "num_prompts=1"])
         assert report.num_prompts == 1
 
     @pytest.mark.parametrize("reward", ["format", "language", "repetition"])
@@ -547,8 +528,8 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("override", "message"),
         [
-            ("num_prompts=0", "num_prompts=0: must be a whole number of at least 1"),
-            ("tolerance=2", "tolerance=2: must be at least 0 and below 1"),
+            ("num_prompts=0", "num_prompts=0: must be at least 1"),
+            ("tolerance=2", "tolerance=2: must be 0 to 1"),
             ("call_timeout_s=x", "call_timeout_s=x: must be above 0"),
             ("algo=reward_model", "algo=reward_model has no reward: type algo=dapo"),
             ("reward=accuracies", "reward=accuracies: no such option"),
@@ -564,45 +545,6 @@ class TestCommand:
         assert all(re.search(rf"^{name} +2 +0 ", text, re.MULTILINE) for name in FAMILIES)
         assert "25.0%" in text
         assert as_dict(Report([], tallies, 0.0, 1))["holes"] == []
-
-
-class TestSupervised:
-    """The process that grades may end, which is reported, and its parent too, which ends it."""
-
-    @pytest.mark.parametrize(
-        ("action", "status", "message"),
-        [
-            (
-                "os._exit(3)",
-                1,
-                "error: the process ended with exit status 3 while it graded family x: ADVICE\n",
-            ),
-            (
-                "os.kill(os.getpid(), 9)",
-                1,
-                "error: the process ended with signal SIGKILL while it graded family x: ADVICE\n",
-            ),
-            ("sys.exit(4)", 4, ""),
-            ("sys.exit('error: x')", 1, "error: x\n"),
-            ("pass", 0, ""),
-        ],
-    )
-    def test_the_end_is_reported(
-        self, action: str, status: int, message: str, tmp_path: Path
-    ) -> None:
-        code = (
-            "def action(record):\n record('before')\n record('family x')\n print('graded')\n "
-            f"sys.stdout.flush()\n {action}\n"
-        )
-        code = (
-            "import os, sys\nfrom rlmods.cli.supervised import "
-            f"supervised\n{code}supervised(action, 'ADVICE')"
-        )
-        script = tmp_path / "command.py"
-        script.write_text(code)
-        process = Process([str(script)])
-        output = process.communicate(timeout=60)
-        assert (process.returncode, *output) == (status, "graded\n", message)
 
 
 def test_terms_that_do_not_depend_on_the_answer_pay_nothing() -> None:

@@ -122,7 +122,7 @@ def test_only_right_answers_are_paid(tmp_path: Path, overrides: tuple[str, ...])
         pytest.skip("needs the package reasoning-gym")
     without = {"mixture": "data.", "jsonl": "data.num_train"}.get(data)
     small = [x for x in SMALL if without is None or not x.startswith(without)]
-    report, _ = redteam([*small, *overrides, *files(tmp_path, data)])
+    report = redteam([*small, *overrides, *files(tmp_path, data)])
     plain, own, _, _, wrong = report.references
     assert own.paid == own.tried
     assert plain.paid == plain.tried
