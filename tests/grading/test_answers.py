@@ -30,11 +30,6 @@ LENIENT = [  # rules, gold, answer
     (Rules(form="closed_form"), "120", r"\binom{16}{2}"),
     (Rules(form="closed_form"), "1/2", r"\frac{2}{4}"),
     (Rules(any_unit=True), "5", r"5\text{ blue widgets}"),
-    (Rules(percent_as_number=True), "5", r"5\%"),
-    (Rules(false_chains=True), "5", "x = 7 = 5"),
-    (Rules(scaled_times=True), "12:30", "2:5"),
-    (Rules(any_letter_order=True), "abc", "bac"),
-    (Rules(unsolved=True), "x = 5", "2x = 10"),
     (Rules(irrational_digits=3), r"\pi", "3.14"),
     (Rules(repeating_digits=2), r"\frac{1}{3}", "0.33"),
 ]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.grading.grader import CLOSED_FORMS, Rules, same_answer, verify
-from rlmods.grading.grader.characters import plain_characters
+from rlmods.grading.grader.style import plain_characters
 
 REALS = r"(-\infty, \infty)"
 RIGHT = [  # gold, response

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.grading.grader import CLOSED_FORMS, Rules, is_gold, same_answer
-from rlmods.grading.grader.quantity import read_quantity, readings
-from rlmods.grading.grader.units import read_unit
+from rlmods.grading.grader.units import read_quantity, read_unit, readings
 
 RIGHT = [  # gold, answers
     (r"50\%", ["50%", "0.5", "50"]),

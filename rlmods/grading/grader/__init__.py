@@ -1,5 +1,5 @@
-"""Grader of mathematical answers: extract (sentence) -> style (characters) -> quantity -> tokens ->
-parse -> compare (literal, values, units, evaluate, calculus, realset).
+"""Grader of mathematical answers: extract -> style -> units -> syntax -> parse -> compare (rules,
+values, numbers, evaluate, realset).
 
 Importing it loads neither torch nor any other slow package. No text is ever evaluated as code.
 """

@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rlmods.grading.grader.evaluate import POINTS, evaluate, free_names, reset_budget, unknowns
-from rlmods.grading.grader.literal import has_form, is_number
 from rlmods.grading.grader.numbers import (
     TooLarge,
     Undefined,
@@ -36,12 +35,11 @@ from rlmods.grading.grader.numbers import (
     mp,
 )
 from rlmods.grading.grader.parse import parse
-from rlmods.grading.grader.quantity import readings
 from rlmods.grading.grader.realset import FLIPPED, real_set
-from rlmods.grading.grader.rules import STRICT, Rules
-from rlmods.grading.grader.style import HALF_DAYS, clean, clean_pair
-from rlmods.grading.grader.syntax import Node
-from rlmods.grading.grader.tokens import NEGATIONS, ParseError
+from rlmods.grading.grader.rules import STRICT, Rules, has_form, is_number
+from rlmods.grading.grader.style import clean, clean_pair
+from rlmods.grading.grader.syntax import NEGATIONS, Node, ParseError
+from rlmods.grading.grader.units import readings
 from rlmods.grading.grader.values import letters, same_plain, same_value
 
 MAX_ITEMS = 60
@@ -108,7 +106,7 @@ class Comparison:
         """Return True if two trees are equivalent."""
         gold = _unwrap(gold)
         answer = _unwrap(answer)
-        scaled = self.rules.scaled_times or (gold.op == "rel" and gold.args[0].op == "ratio")
+        labelled = gold.op == "rel" and gold.args[0].op == "ratio"
         if gold.op != "rel" or answer.op != "rel":
             gold = self.equation_value(gold)
             answer = self.equation_value(answer)
@@ -119,8 +117,6 @@ class Comparison:
         point = _coordinates(gold, answer)
         if point is not None:
             return self.same_sequence(*point)
-        if _is_half_day(gold) or _is_half_day(answer):
-            return self.same_half_day(gold, answer)
         golds = _items(gold)
         answers = _items(answer)
         if golds is not None or answers is not None:
@@ -133,15 +129,15 @@ class Comparison:
             return self.same_relation(gold, answer)
         if answer.op == "rel" or _is_interval(answer):
             return False
-        return self.same_single(gold, answer, scaled)
+        return self.same_single(gold, answer, labelled)
 
-    def same_single(self, gold: Node, answer: Node, scaled: bool) -> bool:
+    def same_single(self, gold: Node, answer: Node, labelled: bool) -> bool:
         """Compare tuples, ratios, matrices and values. A ratio is the same as its multiples, a time
-        of day only if `scaled`."""
+        of day only if it is `labelled` as a ratio."""
         entries = gold.op == answer.op and gold.op in ("matrix", "row")
         if entries or "group" in (gold.op, answer.op):
             return self.same_sequence(gold, answer) and gold.text == answer.text
-        if gold.op == "ratio" and _is_time(gold) and not scaled:
+        if gold.op == "ratio" and _is_time(gold) and not labelled:
             return self.same_sequence(gold, answer)
         if gold.op == answer.op == "ratio":
             return self.same_sequence(gold, answer) or _proportional(gold, answer)
@@ -163,8 +159,6 @@ class Comparison:
             return node.args[0]
         if not defines and free_names(node):
             return node
-        if self.rules.false_chains and defines:
-            return value
         for member in members:
             is_number = not _is_label(member) and not free_names(member)
             if is_number and not self.same_item(value, member):
@@ -208,13 +202,6 @@ class Comparison:
             same_brackets = gold.op == "group" and gold.text == answer.text
             return same_brackets and self.same_sequence(gold, answer)
 
-    def same_half_day(self, gold: Node, answer: Node) -> bool:
-        """Compare times of day of which one or both have "am" or "pm"."""
-        if gold.op == answer.op and gold.text != answer.text:
-            return False
-        gold = gold.args[0] if gold.op == "unit" else gold
-        return self.same(gold, answer.args[0] if answer.op == "unit" else answer)
-
     def same_relation(self, gold: Node, answer: Node) -> bool:
         if answer.op != "rel":
             return _is_inequality(gold) and answer.op == "group" and self.same_set(gold, answer)
@@ -230,8 +217,7 @@ class Comparison:
             value = self.equation_value(answer)
             return value.op != "rel" and self.same(gold.args[-1], value)
         if len(operators) == 1 and len(answer.args) == 2:
-            allowed = self.rules.unsolved or not _is_solved(gold)
-            return allowed and _same_up_to_a_factor(gold, answer)
+            return not _is_solved(gold) and _same_up_to_a_factor(gold, answer)
         return _unknown_members(gold) == _unknown_members(answer) and self.same_set(gold, answer)
 
 
@@ -331,10 +317,6 @@ def _proportional(gold: Node, answer: Node) -> bool:
         return False
     factors = [evaluate(Node("/", pair)) for pair in zip(answer.args, gold.args, strict=True)]
     return all(close(factor, factors[0]) for factor in factors)
-
-
-def _is_half_day(node: Node) -> bool:
-    return node.op == "unit" and node.text in HALF_DAYS and node.args[0].op == "ratio"
 
 
 def _is_time(node: Node) -> bool:

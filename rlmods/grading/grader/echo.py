@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rlmods.grading.grader.characters import plain_characters
 from rlmods.grading.grader.compare import same_form
-from rlmods.grading.grader.style import clean
+from rlmods.grading.grader.style import clean, plain_characters
 from rlmods.grading.grader.values import plain_number
 
 _OPERATION = re.compile(r"[+*/^!]|(?<=[\w)}])-|\\[A-Za-z]", re.ASCII)

@@ -15,8 +15,7 @@ from typing import Any
 
 import rlmods.grading.grader.numbers as numbers
 from rlmods.grading.grader.numbers import TooLarge, Undefined, Value, bits, is_integer, mp
-from rlmods.grading.grader.syntax import Node
-from rlmods.grading.grader.tokens import ParseError
+from rlmods.grading.grader.syntax import Node, ParseError
 from rlmods.grading.grader.units import read_unit
 
 POINTS = 6

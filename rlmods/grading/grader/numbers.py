@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from rlmods.grading.grader.tokens import ParseError, word_set
+from rlmods.grading.grader.syntax import ParseError, word_set
 
 Value = Any
 """A Fraction, a 100-digit real or complex number (mpmath), or a tuple of rows of those."""

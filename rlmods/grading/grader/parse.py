@@ -18,13 +18,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from rlmods.grading.grader.style import HALF_DAYS, clean
-from rlmods.grading.grader.syntax import EMPTY_SET, REALS, Node, check_height, number
-from rlmods.grading.grader.tokens import (
+from rlmods.grading.grader.style import clean
+from rlmods.grading.grader.syntax import (
+    EMPTY_SET,
     FUNCTIONS,
+    REALS,
     TRIGONOMETRIC,
+    Node,
     ParseError,
     Token,
+    check_height,
+    number,
     tokenize,
     word_set,
 )
@@ -136,12 +140,8 @@ class _Parser:
         return node
 
     def ratio(self) -> Node:
-        (*items, last), operators = self.chain(self.sum, ":")
-        if not operators:
-            return last
-        if last.op == "unit" and last.text in HALF_DAYS:
-            return Node("unit", (Node("ratio", (*items, last.args[0])),), last.text)
-        return Node("ratio", (*items, last))
+        items, operators = self.chain(self.sum, ":")
+        return Node("ratio", tuple(items)) if operators else items[0]
 
     def sum(self) -> Node:
         sign = self.accept("+-", "-+", "+")

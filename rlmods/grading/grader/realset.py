@@ -9,8 +9,7 @@ from functools import cmp_to_key
 
 from rlmods.grading.grader.evaluate import evaluate, free_names, spend
 from rlmods.grading.grader.numbers import Value, as_mp, close, is_real, mp, multiply
-from rlmods.grading.grader.syntax import Node
-from rlmods.grading.grader.tokens import ParseError
+from rlmods.grading.grader.syntax import Node, ParseError
 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 Rule = Callable[[Sequence[bool]], bool]

@@ -1,9 +1,12 @@
-"""Rules that decide which unusual forms of a right answer are accepted."""
+"""Which unusual forms of a right answer are accepted: the rules, and the forms of numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Literal, get_args
+
+from rlmods.grading.grader.syntax import Node
 
 Form = Literal["number", "closed_form", "any"]
 
@@ -25,17 +28,6 @@ class Rules:
     any_unit: bool = False
     """Accept any words after a number as its unit. By default units of `units` only, and the words
     of the gold's own unit."""
-    percent_as_number: bool = False
-    """Accept `5%` for the gold 5."""
-    false_chains: bool = False
-    """Accept `x = 7 = 5` for the gold 5: only the last member of a chain of equations counts."""
-    scaled_times: bool = False
-    """Accept `10:24` and `2:5` for golds that can be times of day (`5:12`, `12:30`), as the same
-    ratio. `a:b = 5:12` is a ratio."""
-    any_letter_order: bool = False
-    """Accept `bac` for the gold `abc`, as the same product of letters."""
-    unsolved: bool = False
-    """Accept an unsolved equation, such as `2x = 10`, for the gold `x = 5`."""
     irrational_digits: int = 5
     """Digits, from the first that is not 0, that a decimal needs to be accepted for an irrational
     number: 3.1416 for pi."""
@@ -54,3 +46,65 @@ class Rules:
 STRICT = Rules()
 CLOSED_FORMS = Rules(form="closed_form")
 """Rules of `verify`, which grades outside training, where nothing learns to repeat the question."""
+
+_CLOSED = frozenset(("^", "!", "int", "mod", "constant"))
+
+
+def is_number(node: Node, *, reduced: bool) -> bool:
+    """Return True for an integer, decimal, fraction, percentage, mixed number or number in
+    scientific notation, with a sign and a unit, and for infinity. If `reduced`, a fraction must be
+    in lowest terms."""
+    if node.op in ("unit", "%", "neg"):
+        return node.args[0].op != node.op and is_number(node.args[0], reduced=reduced)
+    if node.op == "/":
+        top, bottom = map(_integer, node.args)
+        if top is None or not bottom:
+            return False
+        return not reduced or (gcd(top, bottom) == 1 and abs(bottom) != 1)
+    if node.op == "*":
+        mantissa, power = sorted(node.args, key=lambda arg: arg.op == "^")
+        is_decimal = mantissa.op in ("number", "neg") and is_number(mantissa, reduced=True)
+        return is_decimal and _is_power_of_ten(power)
+    if node.op in ("+", "constant"):
+        return node.text in ("mixed", "infty")
+    return node.op == "number" or _is_power_of_ten(node)
+
+
+def has_form(node: Node, form: Form) -> bool:
+    """Return True if an answer to a gold that is a plain number has the required form."""
+    if form == "any" or is_number(node, reduced=form == "number"):
+        return True
+    return form == "closed_form" and _is_closed_form(node)
+
+
+def _is_closed_form(node: Node) -> bool:
+    """Return True for a product or quotient of numbers and functions with at least one function, or
+    of decimals in brackets side by side.
+
+    The product of integers, (23)(56), and the sum or product of terms without its index, the sum of
+    42 over k, are arithmetic."""
+    if node.op in ("unit", "%", "neg"):
+        return _is_closed_form(node.args[0])
+    if node.op in ("*", "/"):
+        closed = list(map(_is_closed_form, node.args))
+        for arg, is_closed in zip(node.args, closed, strict=True):
+            if not is_closed and not is_number(arg, reduced=False):
+                return False
+        side_by_side = node.op == "*" and node.text == "adjacent"
+        return any(closed) or (side_by_side and None in map(_integer, node.args))
+    if node.op in ("sum", "prod"):
+        return node.args[2].contains("name", node.text)
+    if node.op in ("call", "name"):
+        return node.text in ("binom", "sqrt", "!!", "e")
+    return node.op in _CLOSED
+
+
+def _integer(node: Node) -> int | None:
+    if node.op == "neg":
+        value = _integer(node.args[0])
+        return None if value is None else -value
+    return int(node.text) if node.op == "number" and node.text.isdecimal() else None
+
+
+def _is_power_of_ten(node: Node) -> bool:
+    return node.op == "^" and node.args[0].text == "10" and _integer(node.args[1]) is not None

@@ -7,12 +7,11 @@ All patterns are applied to texts of at most `MAX_CHARS` characters.
 from __future__ import annotations
 
 import re
-
-from rlmods.grading.grader.characters import plain_characters
+import unicodedata
+from functools import lru_cache
 
 MAX_CHARS = 1000
 """Longer texts are not answers; this bounds the input of every pattern and of the parser."""
-HALF_DAYS = frozenset(("am", "pm"))
 
 _SWITCH = re.compile(
     r"\\(?:(?:display|text|script|scriptscript)style|footnotesize|scriptsize|normalsize|normalfont"
@@ -105,7 +104,6 @@ def clean(text: str) -> str:
     text = _BRACED_MARK.sub(r"\1", text)
     text = _SPACED_THOUSANDS.sub(lambda match: _SPACE.sub("", match[0]), text)
     text = _TRAILING.sub("", text).strip()
-    text = _HALF_DAY.sub(_half_day, text)
     return _in_words(text) or _without_braces(_LEADING.sub("", text))
 
 
@@ -131,14 +129,9 @@ def _between_formulas(match: re.Match[str]) -> str:
     return "" if match[0] in ("$", r"\$", r"\(", r"\)", r"\[", r"\]") else "\f"
 
 
-def _half_day(match: re.Match[str]) -> str:
-    letter = match[match.lastindex or 0].lower()
-    return rf"{match[1]}\text{{ {letter}m}}"
-
-
 def clean_pair(answer: str, gold: str) -> tuple[str, str]:
     """Return an answer and its gold without style. Currency signs become units where the other text
-    has another one, or words."""
+    has another one, or words. Half of the day (`3:25 PM`) may be left out."""
     marks = set(_CURRENCY_SIGN.findall(answer))
     gold_marks = set(_CURRENCY_SIGN.findall(gold))
     if marks and gold_marks:
@@ -151,7 +144,20 @@ def clean_pair(answer: str, gold: str) -> tuple[str, str]:
     if _LETTER_CHOICE.search(answer) or _LETTER_CHOICE.search(gold):
         answer = _BOLD_LETTER.sub(r"\1", answer)
         gold = _BOLD_LETTER.sub(r"\1", gold)
-    return clean(answer), clean(gold)
+    answer = clean(answer)
+    gold = clean(gold)
+    halves = _half_days(answer)
+    gold_halves = _half_days(gold)
+    are_times = ":" in answer and ":" in gold
+    if halves == gold_halves or (are_times and not (halves and gold_halves)):
+        answer = _HALF_DAY.sub(r"\1", answer)
+        gold = _HALF_DAY.sub(r"\1", gold)
+    return answer, gold
+
+
+def _half_days(text: str) -> list[str]:
+    """Return "a" or "p" for each time of a text with am or pm."""
+    return [match[match.lastindex or 0].lower() for match in _HALF_DAY.finditer(text)]
 
 
 def _currency_unit(match: re.Match[str]) -> str:
@@ -167,3 +173,80 @@ def closing_brace(text: str, start: int) -> int | None:
         if depth == 0:
             return match.start()
     return None
+
+
+_GREEK = (
+    "α:alpha β:beta γ:gamma δ:delta ε:epsilon ζ:zeta η:eta θ:theta κ:kappa λ:lambda μ:mu ν:nu ξ:xi "
+    "π:pi ρ:rho σ:sigma τ:tau φ:phi ϕ:phi χ:chi ψ:psi ω:omega"
+)
+_COMMANDS = {
+    **dict(entry.split(":") for entry in _GREEK.split()),
+    "±": "pm",
+    "∓": "mp",
+    "√": "sqrt",
+    "∞": "infty",
+    "…": "ldots",
+    "∠": "angle",
+    "∪": "cup",
+    "∩": "cap",
+    "∈": "in",
+    "∅": "emptyset",
+    "∖": "setminus",
+}
+_SPACES = map(chr, (0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000))
+_SYMBOLS = {
+    **{character: rf"\{command} " for character, command in _COMMANDS.items()},
+    **dict.fromkeys("−‐‒–➖", "-"),
+    **dict.fromkeys("×·⋅∗", "*"),
+    **dict.fromkeys("÷∕⁄", "/"),
+    **dict.fromkeys("≤⩽", "<="),
+    **dict.fromkeys("≥⩾", ">="),
+    **dict.fromkeys("’′", "'"),
+    **{"≠": "!=", "≈": "~=", "∶": ":", "。": ". ", "、": ", "},
+    **dict.fromkeys("€£¥₹\u200b\u200c\u200d\u2060\ufeff", ""),
+    **dict.fromkeys(_SPACES, " "),
+    **dict(zip("ℝℤℕℚℂ", "ℝℤℕℚℂ", strict=True)),  # not plain letters, as NFKC would have it
+}
+_COMPATIBLE = frozenset(("<wide>", "<narrow>", "<font>", "<small>", "<noBreak>"))
+"""Decompositions that only change how a character looks. Others change its meaning: ² is not 2, ①
+not 1."""
+_SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
+_SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
+_SCRIPTS = re.compile(f"(?P<up>[{''.join(_SUPERSCRIPTS)}]+)|[{''.join(_SUBSCRIPTS)}]+")
+_FRACTION = re.compile(f"([{''.join(_SUPERSCRIPTS)}]+)⁄([{''.join(_SUBSCRIPTS)}]+)")
+_PLAIN_SCRIPTS = str.maketrans(_SUPERSCRIPTS | _SUBSCRIPTS)
+
+
+def plain_characters(text: str) -> str:
+    """Return `text` with LaTeX in place of mathematical characters, and with full-width and styled
+    characters made plain.
+
+    A superscript is an exponent, also after a digit: 5² is not 52. ½ is a fraction, after a digit
+    the fraction of a mixed number: 1½ is not 11/2."""
+    if text.isascii():
+        return text
+    text = _SCRIPTS.sub(_script, _FRACTION.sub(_fraction, text))
+    return "".join(map(_replacement, text))
+
+
+def _fraction(match: re.Match[str]) -> str:
+    top, bottom = (scripts.translate(_PLAIN_SCRIPTS) for scripts in match.groups())
+    return rf"\frac{{{top}}}{{{bottom}}} "
+
+
+def _script(match: re.Match[str]) -> str:
+    digits = match[0].translate(_PLAIN_SCRIPTS)
+    return ("^" if match["up"] else "_") + (f"{digits} " if len(digits) == 1 else f"{{{digits}}}")
+
+
+@lru_cache(maxsize=4096)
+def _replacement(character: str) -> str:
+    if character.isascii() or character in _SYMBOLS:
+        return _SYMBOLS.get(character, character)
+    tag, _, codes = unicodedata.decomposition(character).partition(" ")
+    if tag == "<fraction>":
+        top, _, bottom = "".join(chr(int(code, 16)) for code in codes.split()).partition("⁄")
+        return rf"\frac{{{top}}}{{{bottom}}} " if bottom else character
+    if tag not in _COMPATIBLE:
+        return character
+    return "".join(map(_replacement, unicodedata.normalize("NFKC", character)))

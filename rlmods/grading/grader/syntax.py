@@ -1,11 +1,193 @@
-"""Syntax tree of an answer."""
+"""Tokens and syntax tree of an answer: LaTeX, plain maths and the words around them. One pass, no
+evaluation, bounded sizes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from rlmods.grading.grader.tokens import ParseError
+from rlmods.grading.grader.units import WORDS, read_unit
+
+MAX_TOKENS = 400
+MAX_DIGITS = 400
+
+
+class ParseError(ValueError):
+    """The text is not an answer in this grammar, or is too large to parse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: str
+    """"number", "name" (one symbol), "word" (a function, constant or command), "text" (prose,
+    units), "separator", "op" or "end"."""
+    text: str
+    apart: bool = False
+    """True after a form feed (as of a wide space), an empty line or an empty text: what stands
+    before it is not a factor of this."""
+
+
+def word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def _tokens(kind: str, names: str) -> dict[str, Token]:
+    """Return tokens by name from names, each with its text after a colon if it differs."""
+    table = {}
+    for entry in names.split():
+        name, _, text = entry.partition(":")
+        table[name] = Token(kind, text or name)
+    return table
+
+
+TRIGONOMETRIC = word_set("sin cos tan cot sec csc")
+FUNCTIONS = TRIGONOMETRIC | word_set(
+    "arcsin arccos arctan arcsec arccsc arccot asin acos atan sinh cosh tanh ln log lg exp sqrt "
+    "min max gcd lcm"
+)
+_SHARED = {
+    **_tokens("word", " ".join(FUNCTIONS)),
+    **_tokens("word", "pi infty infinity:infty inf:infty oo:infty reals"),
+    **_tokens("word", "emptyset varnothing:emptyset"),
+    **_tokens("separator", "and or"),
+}
+"""Names that mean the same with and without a backslash."""
+_COMMANDS = {
+    **_SHARED,
+    **_tokens("word", "frac dfrac:frac tfrac:frac cfrac:frac binom dbinom:binom tbinom:binom"),
+    **_tokens(
+        "word", "choose over sum prod int overline bar hat widehat:hat tilde widetilde:tilde"
+    ),
+    **_tokens("word", "begin end lfloor rfloor lceil rceil mod bmod:mod pmod"),
+    **_tokens("separator", "land:and wedge:and lor:or vee:or"),
+    **_tokens("op", r"cdot:* times:* ast:* div:/ pm:+- mp:-+ lvert:| rvert:| vert:| mid:|"),
+    **_tokens("op", "lt:< le:<= leq:<= leqslant:<= gt:> ge:>= geq:>= geqslant:>= ne:!= neq:!="),
+    **_tokens("op", r"approx:~= in langle:( rangle:) lbrace:\{ rbrace:\} cup cap"),
+    **_tokens("op", "setminus smallsetminus:setminus backslash:setminus"),
+    "colon": Token("op", ":"),
+    **_tokens("name", "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota"),
+    **_tokens("name", "kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega"),
+    **_tokens("name", "Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell angle measuredangle"),
+    **_tokens("name", "triangle odot integers naturals rationals complexes"),
+    **_tokens("name", "ldots dots:ldots cdots:ldots"),
+}
+_PERCENT = {name: Token("op", "%") for name in ("percent", "pct", "%")}
+_NUMBER_WORDS = word_set(
+    "hundred thousand million billion trillion dozen half quarter times squared cubed factorial "
+    "over plus minus not"
+)
+NEGATIONS = word_set("not no isnt never wrong incorrect false except without unlike")
+"""Words that reverse what they are written beside, so that `\\text{Not } = 5` is not a label of
+5."""
+
+_TEXT = (
+    r"\\(?:text|textbf|textit|textrm|textsf|texttt|textup|textmd|textnormal|mbox|hbox|mathrm|mathbf"
+    r"|mathit|mathsf|operatorname|bold)"
+)
+_TOKEN = re.compile(
+    r"(?P<skip>\s+|~|\\[ ,;:!>])"
+    rf"|{_TEXT}\*?\s*\{{(?P<text>[^{{}}\\$]*)\}}"
+    rf"|(?P<wrapper>{_TEXT}\*?\s*(?=\{{))"
+    r"|(?P<repeating>\d*\.\d*)\\overline\s*\{(?P<period>\d+)\}"
+    r"|(?P<number>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)"
+    r"|\\(?P<command>[A-Za-z]+)"
+    r"|(?P<word>[A-Za-z]+)"
+    r"|(?P<op>\\\\|\\[{}|%#&]|<=|>=|!=|~=|[-+*/^_=<>(){}\[\]|:;,!%&'°])",
+    re.ASCII,
+)
+_CONTENT = re.compile(r"([-+]?)([\d.,]*\d)", re.ASCII)
+
+
+def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
+    """Return the tokens of cleaned `text` and a final "end" token. If `thousands`, 1,000 outside
+    brackets is one number.
+
+    Raises ParseError for an unknown command or character, and when a size limit is exceeded.
+    """
+    tokens: list[Token] = []
+    position = 0
+    depth = 0
+    apart = False
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise ParseError(f"unknown character {text[position]!r}")
+        position = match.end()
+        matched = match[0]
+        if match.lastgroup in ("skip", "wrapper"):
+            apart = apart or "\f" in matched or matched.count("\n") > 1
+            continue
+        if match["number"] and "," in matched and (depth > 0 or not thousands):
+            matched = matched.split(",", 1)[0]
+            position = match.start() + len(matched)
+        found = _classify(match, matched, tokens[-1] if tokens else Token("end", ""))
+        is_number = match.lastgroup in ("number", "period")
+        if len(tokens) > MAX_TOKENS or (is_number and len(matched) > MAX_DIGITS):
+            raise ParseError("too long")
+        if apart and found:
+            found[0] = replace(found[0], apart=True)
+        apart = not found
+        tokens.extend(found)
+        depth += (matched in ("(", "[", r"\{")) - (matched in (")", "]", r"\}"))
+    return [*tokens, Token("end", "")]
+
+
+def _classify(match: re.Match[str], matched: str, previous: Token) -> list[Token]:
+    kind = match.lastgroup
+    if kind == "number":
+        return [Token("number", matched.replace(",", ""))]
+    if kind == "period":
+        return [Token("number", f"{match['repeating']}r{match['period']}")]
+    if kind == "op":
+        name = matched[1:] if matched in (r"\%", r"\|", r"\&") else matched
+        return [Token("separator" if name in (",", ";") else "op", name)]
+    if kind == "text":
+        return _prose(match["text"], previous)
+    if kind == "word":
+        return _word(matched, previous)
+    if match["command"] not in _COMMANDS:
+        raise ParseError(f"unknown command {matched}")
+    return [_COMMANDS[match["command"]]]
+
+
+def _prose(words: str, previous: Token) -> list[Token]:
+    """Return the tokens of a text in braces."""
+    words = words.replace("~", " ").strip().strip("., ")
+    is_unit = read_unit(words) is not None
+    if "^" in words and not is_unit:
+        return tokenize(words)[:-1]
+    if not words:
+        return []
+    if is_unit and (previous.kind == "number" or previous.text in ("}", ")", "/", "*")):
+        return [Token("text", words)]
+    if len(words) == 1 and words.isalpha():
+        return [Token("name", words)]
+    literal = _CONTENT.match(words)
+    if literal is not None:
+        sign = [Token("op", literal[1])] if literal[1] else []
+        number = tokenize(literal[2].replace(",", ""))[:-1]
+        rest = words[literal.end() :].strip()
+        return [*sign, *number, *(_prose(rest, Token("number", "")) if rest else [])]
+    known = _SHARED.get(words) or _PERCENT.get(words)
+    return [known or Token("text", words)]
+
+
+def _word(letters: str, previous: Token) -> list[Token]:
+    """Return the tokens of a run of letters: a function, a constant, a separator, a unit, prose, or
+    otherwise a product of symbols."""
+    after_number = previous.kind == "number"
+    known = _SHARED.get(letters) or _PERCENT.get(letters)
+    if known is not None and not (letters in ("sec", "min") and after_number):
+        return [known]
+    if letters.lower() in _NUMBER_WORDS:
+        after_unit = previous.kind == "text" and read_unit(previous.text) is not None
+        if not after_unit:
+            raise ParseError(f"number word: {letters}")
+    if len(letters) > 3 or (letters in WORDS and (after_number or len(letters) > 1)):
+        return [Token("text", letters)]
+    return [Token("name", letter) for letter in letters]
+
 
 MAX_EXPONENT_DIGITS = 3
 """With the digits of one token, this stays below 4300 digits, the most that Python converts to

@@ -131,7 +131,7 @@ def same_value(gold: Node, answer: Node, rules: Rules) -> bool:
         return gold.op == "base" and answer.op == "number" and gold.text == answer.text
     if "text" in (gold.op, answer.op):
         return gold.op == answer.op and gold.text.casefold() == answer.text.casefold()
-    if gold.op == "*" and gold.text == "adjacent" and not rules.any_letter_order:
+    if gold.op == "*" and gold.text == "adjacent":
         word = letters(gold)
         if word is not None:
             return word == letters(answer)
@@ -148,7 +148,7 @@ def same_value(gold: Node, answer: Node, rules: Rules) -> bool:
     if gold.op == "%" and answer.op != "%":
         return same_value(gold.args[0], answer, rules) or _equal(gold, answer)
     if answer.op == "%" and gold.op != "%":
-        return _equal(gold, answer) or (rules.percent_as_number and _equal(gold, answer.args[0]))
+        return _equal(gold, answer)
     if _equal(gold, answer) or _is_rounded_decimal(gold, answer, rules):
         return True
     return _is_rounded_decimal(answer, gold, rules)
