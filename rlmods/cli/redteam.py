@@ -43,7 +43,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlmods.cli.command import command, compose_run, progress
-from rlmods.errors import UserError
+from rlmods.errors import UserError, check_bounds
 from rlmods.grading.redteam import scoring
 from rlmods.grading.redteam.families import FAMILIES, MIN_LONG_CHARS, Attack, Case
 from rlmods.grading.redteam.scoring import Grade, NoReferenceError, Report, Row, Target
@@ -69,16 +69,12 @@ class Settings:
     out: str | None = None
 
     def __post_init__(self) -> None:
-        tolerance = self.tolerance
-        timeout_s = self.call_timeout_s
         rules = {
-            "num_prompts": (type(self.num_prompts) is int and self.num_prompts >= 1, "at least 1"),
-            "tolerance": (isinstance(tolerance, int | float) and 0 <= tolerance < 1, "0 to 1"),
-            "call_timeout_s": (isinstance(timeout_s, int | float) and timeout_s > 0, "above 0"),
+            "num_prompts": (self.num_prompts >= 1, "at least 1"),
+            "tolerance": (0 <= self.tolerance < 1, "at least 0 and below 1"),
+            "call_timeout_s": (self.call_timeout_s > 0, "above 0"),
         }
-        for name, (is_valid, expected) in rules.items():
-            if not is_valid:
-                raise UserError(f"{name}={getattr(self, name)}: must be {expected}")
+        check_bounds(self, "", rules)
 
 
 def redteam(overrides: Sequence[str]) -> Report:

@@ -529,8 +529,8 @@ class TestCommand:
         ("override", "message"),
         [
             ("num_prompts=0", "num_prompts=0: must be at least 1"),
-            ("tolerance=2", "tolerance=2: must be 0 to 1"),
-            ("call_timeout_s=x", "call_timeout_s=x: must be above 0"),
+            ("tolerance=2", "tolerance=2: must be at least 0 and below 1"),
+            ("call_timeout_s=0", "call_timeout_s=0: must be above 0"),
             ("algo=reward_model", "algo=reward_model has no reward: type algo=dapo"),
             ("reward=accuracies", "reward=accuracies: no such option"),
         ],
