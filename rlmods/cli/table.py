@@ -47,7 +47,11 @@ def show_run(
 
 def _models(spec: RunSpec, learner: Learner) -> dict[str, str]:
     """Return a line for each trained network, the main one first, and for each frozen model."""
-    frozen = {name: _parameters(model.policy) for name, model in learner.frozen.items()}
+    # an adapter's frozen copy shares all other parameters with the policy
+    frozen = {
+        name: list(model.policy.trainable_tensors().values())
+        for name, model in learner.frozen.items()
+    }
     of_frozen = {id(p) for parameters in frozen.values() for p in parameters}
     lines: dict[str, str] = {}
     for name, network in learner.networks.items():
@@ -67,12 +71,6 @@ def _models(spec: RunSpec, learner: Learner) -> dict[str, str]:
         origin = "a frozen copy" if is_copy else f"{spec.choices.get(name)}, frozen"
         lines[name] = f"{origin}, {_millions(parameters):.2f}M parameters more"
     return lines
-
-
-def _parameters(frozen: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that a frozen model does not share with the policy."""
-    tensors: Mapping[str, nn.Parameter] = frozen.trainable_tensors()
-    return list(tensors.values())
 
 
 def _millions(parameters: Iterable[nn.Parameter]) -> float:

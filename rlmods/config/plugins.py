@@ -55,42 +55,19 @@ class PluginFolders:
 
 
 def sources() -> Iterator[Source]:
-    """Yield the plugins in the folders, then those of installed packages.
-
-    Raises:
-        UserError: an entry point names a package that does not exist, cannot be imported or has no
-        options.
-    """
+    """Yield the plugins in the folders, then those of installed packages."""
     for path in _plugins(PluginFolders.folders):
         yield Source(path.name, path, path, path.name)
     for entry in _entry_points(tuple(sys.path)):
-        try:
-            spec = find_spec(entry.module.partition(".")[0]) and find_spec(entry.module)
-        except Exception as error:  # importing a package may raise anything
-            cause = f"{type(error).__name__}: {error}"
-            raise UserError(
-                f"the entry point {entry.name} = {entry.value} cannot be imported ({cause}): "
-                "uninstall the package"
-            ) from error
-        if spec is None or not spec.submodule_search_locations:
-            raise UserError(
-                f"the entry point {entry.name} = {entry.value} in {ENTRY_POINTS} is not a "
-                "package: uninstall it"
-            )
-        code = Path(next(iter(spec.submodule_search_locations)))
-        source = Source(entry.name, code / "conf", code, entry.module)
-        if not source.overrides:
-            raise UserError(
-                f"the package {entry.module} has no options: add {source.options}/GROUP/OPTION.yaml"
-            )
-        yield source
+        spec = find_spec(entry.module)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            yield Source(entry.name, Path(folder) / "conf", Path(folder), entry.module)
 
 
 @lru_cache(maxsize=8)
 def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Return the entry points of the packages on `sys.path`, which is `path`. The search reads the
     metadata of every installed package."""
-    assert path == tuple(sys.path)
     return tuple(sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name))
 
 
@@ -173,34 +150,26 @@ def check_name(plugin: Path) -> None:
 def explain_plugin_error(exception: BaseException) -> UserError | None:
     """Return a one-line error with file and line number if `exception` or one of its causes was
     raised in a plugin, else None."""
-    try:
-        folders = [*PluginFolders.folders, *(source.code for source in sources())]
-    except UserError as error:
-        return error
+    folders = [*PluginFolders.folders, *(source.code for source in sources())]
     cause: BaseException | None = exception
-    errors: list[UserError] = []
+    found: UserError | None = None
     while cause is not None:
         frames = [
             (frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)
         ]
         if isinstance(cause, SyntaxError):
             frames.append((cause.filename or "", cause.lineno))
-        text = " ".join(f"{type(cause).__name__}: {cause}".split())
-        errors += [
-            UserError(f"{name}:{line}: {text}")
-            for name, line in frames
-            if any(map(Path(name).is_relative_to, folders))
-        ][-1:]
+        for name, line in frames:
+            if any(map(Path(name).is_relative_to, folders)):
+                text = " ".join(f"{type(cause).__name__}: {cause}".split())
+                found = UserError(f"{name}:{line}: {text}")
         cause = cause.__cause__ or cause.__context__
-    return errors[-1] if errors else None
+    return found
 
 
 def _plugins(folders: Sequence[Path]) -> Iterator[Path]:
-    """Return the folders of the plugins in `folders`."""
-    hidden = (".", "__")
-    return (
-        path
-        for folder in folders
-        for path in sorted(folder.glob("*"))
-        if path.is_dir() and not path.name.startswith(hidden)
-    )
+    """Yield the folders of the plugins in `folders`."""
+    for folder in folders:
+        for path in sorted(folder.glob("*")):
+            if path.is_dir() and not path.name.startswith((".", "__")):
+                yield path

@@ -20,7 +20,6 @@ from rlmods.policy.hf import load
 from rlmods.rollout import Local
 from rlmods.run.files import read_rows
 from rlmods.types import Prompt, Response
-from tests.support.processes import Process
 
 PROMPT = Prompt(id="0", text="?")
 SMALL = (
@@ -264,23 +263,6 @@ class TestInterruption:
         assert words in str(error.value)
         assert out.read_bytes() == complete[0]
 
-    def test_other_weights_in_the_same_directory_are_refused(
-        self, complete, model, tmp_path, monkeypatch
-    ):
-        out = tmp_path / "rows.jsonl"
-        out.write_bytes(complete[0])
-
-        def trained(source):
-            policy = load(source)
-            with torch.no_grad():
-                for parameter in policy.parameters():
-                    parameter += 1e-5
-            return policy
-
-        monkeypatch.setattr(module, "load", trained)
-        with pytest.raises(UserError, match=r"weights=\w+ \(now \w+\)"):
-            collect(model, [*SMALL, f"out={out}"])
-
     def test_another_prompt_with_the_same_id_is_refused(
         self, complete, model, tmp_path, monkeypatch
     ):
@@ -321,17 +303,6 @@ class TestMistakes:
 
 
 class TestCommand:
-    @pytest.mark.slow
-    def test_prints_one_line(self, model, tmp_path):
-        process = Process(
-            ["-m", "rlmods.cli.collect", str(model), *SMALL, "out=a/rows.jsonl"], cwd=tmp_path
-        )
-        stdout, stderr = process.communicate(timeout=120)
-        assert process.returncode == 0, stderr
-        assert json.loads(stdout)["prompts"] == 12
-        assert len(stdout.splitlines()) == 1
-        assert (tmp_path / "a" / "rows.jsonl").exists()
-
     def test_source_is_optional(self, tmp_path, monkeypatch):
         calls = []
         monkeypatch.setattr(

@@ -14,7 +14,6 @@ from rlmods.cli.label import kappa, label
 from rlmods.data import Preferences
 from rlmods.errors import UserError
 from rlmods.judge import Rule
-from rlmods.policy import ScalarModel
 from rlmods.run.files import read_rows
 from tests.judge.server import TEMPLATE, in_turn, longer, serve
 from tests.judge.test_neural import saved
@@ -120,39 +119,21 @@ class TestRows:
         assert prompts[0].meta["finished"] == (False, True, True)
         assert [p.answer for p in prompts] == ["2", "4", "10"]
 
-    def test_the_judge_receives_the_complete_prompt(self, source, tmp_path, monkeypatch):
-        seen = {}
-        real = Rule.compare
-        monkeypatch.setattr(
-            Rule,
-            "compare",
-            lambda self, pairs: [seen.update({p.id: p}) for p, *_ in pairs] and real(self, pairs),
-        )
-        label(source, [f"out={tmp_path}/out.jsonl"])
-        assert (seen["0"].text, seen["0"].messages, seen["0"].answer, seen["0"].meta) == (
-            "1+1=",
-            None,
-            "2",
-            {"level": 1},
-        )
-        assert (seen["4"].text, seen["4"].messages) == (None, [{"role": "user", "content": "5+5="}])
-
-    def test_the_judge_receives_the_source(self, source, tmp_path, monkeypatch):
+    def test_the_judge_receives_prompts_and_responses(self, source, tmp_path, monkeypatch):
         path = tmp_path / "mixed.jsonl"
-        path.write_text(
-            "".join(
-                json.dumps(row | {"source": "sums"}) + "\n"
-                for row in read_rows(tmp_path / "candidates.jsonl")
-            )
-        )
-        seen = []
-        monkeypatch.setattr(
-            Rule,
-            "compare",
-            lambda self, pairs: seen.extend(p.source for p, *_ in pairs) or [0.5] * len(pairs),
-        )
+        rows = [row | {"source": "sums"} for row in read_rows(tmp_path / "candidates.jsonl")]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        pairs = []
+        monkeypatch.setattr(Rule, "compare", lambda self, x: pairs.extend(x) or [0.5] * len(x))
         label(str(path), [f"out={tmp_path}/out.jsonl"])
-        assert set(seen) == {"sums"}
+        seen = {prompt.id: prompt for prompt, *_ in pairs}
+        first = (seen["0"].text, seen["0"].messages, seen["0"].answer, seen["0"].meta)
+        assert first == ("1+1=", None, "2", {"level": 1})
+        assert (seen["4"].text, seen["4"].messages) == (None, [{"role": "user", "content": "5+5="}])
+        assert {prompt.source for prompt in seen.values()} == {"sums"}
+        finishes = {(x.text, x.finish) for _, *both in pairs for x in both}
+        assert ("<answer>3</answer>", "length") in finishes
+        assert ("<answer>2</answer>", "stop") in finishes
 
     def test_rows_without_a_preference_are_dropped_if_not_keep_ties(self, source, tmp_path):
         typed = [f"out={tmp_path}/out.jsonl", "keep_ties=false"]
@@ -166,25 +147,6 @@ class TestRows:
         assert [row["id"] for row in read_rows(tmp_path / "out.jsonl")] == ["0", "1", "4"]
         assert [row["id"] for row in read_rows(tmp_path / "out.jsonl.dropped.jsonl")] == ["2", "3"]
         assert label(source, typed) == summary
-
-    def test_the_judge_is_told_which_candidates_are_truncated(self, source, tmp_path, monkeypatch):
-        seen = []
-        monkeypatch.setattr(
-            Rule, "compare", lambda self, pairs: seen.extend(pairs) or [0.5] * len(pairs)
-        )
-        label(source, [f"out={tmp_path}/out.jsonl"])
-        finishes = {(x.text, x.finish) for _, first, second in seen for x in (first, second)}
-        assert finishes == {
-            (text, "stop" if i else "length")
-            for *_, texts in CANDIDATES
-            for i, text in enumerate(texts)
-        }
-        rows = read_rows(tmp_path / "out.jsonl")
-        assert all(
-            [c["finish"] for c in row["candidates"]]
-            == ["length", *["stop"] * (len(row["candidates"]) - 1)]
-            for row in rows
-        )
 
     def test_neural_judge(self, tmp_path):
         saved(tmp_path / "model")
@@ -208,29 +170,6 @@ class TestRows:
 
 
 class TestInterruption:
-    @pytest.mark.slow
-    def test_only_the_truncated_line_and_missing_rows_are_judged_again(
-        self, source, tmp_path, monkeypatch
-    ):
-        out, typed = tmp_path / "out.jsonl", [f"out={tmp_path}/out.jsonl"]
-        summary, complete = label(source, typed), out.read_bytes()
-        judged = []
-        real = Rule.compare
-        monkeypatch.setattr(
-            Rule,
-            "compare",
-            lambda self, pairs: judged.extend({p.id for p, *_ in pairs}) or real(self, pairs),
-        )
-        ends = [i + 1 for i, byte in enumerate(complete) if byte == ord("\n")]
-        for cut in [0, 1, ends[0] + 40, *ends[:2], ends[1] - 1, ends[3] - 2, ends[-1] - 2]:
-            out.write_bytes(complete[:cut])
-            judged.clear()
-            assert label(source, typed) == summary
-            assert out.read_bytes().rstrip() == complete.rstrip()
-            assert (
-                sorted(judged) == ["0", "1", "2", "3", "4"][sum(end - 1 <= cut for end in ends) :]
-            )
-
     def test_rows_are_written_as_they_are_judged(self, source, tmp_path, monkeypatch):
         out, calls = tmp_path / "out.jsonl", []
         real = Rule.compare
@@ -285,8 +224,7 @@ class TestInterruption:
         assert (summary["without_verdict"], summary["without_preference"]) == (9, 5)
         assert summary["judge"] == {"requests": 18, "without_verdict": 18}
 
-    @pytest.mark.parametrize("status", [400, 413, 422])
-    @pytest.mark.parametrize("number", [0, 1, 4])
+    @pytest.mark.parametrize(("status", "number"), [(400, 0), (413, 1), (422, 4)])
     def test_a_row_that_the_server_rejects_is_dropped_with_a_count(
         self, number, status, source, tmp_path
     ):
@@ -308,18 +246,6 @@ class TestInterruption:
             assert label(source, typed)["rejected_rows"] == 1
             assert len(server.bodies) == num_requests
 
-    def test_only_rejected_rows_may_remain(self, source, tmp_path):
-        replies = {"status": 500}
-        with serve(
-            lambda body, n: (replies["status"], b"") if "5+5" in str(body) else longer(body, n)
-        ) as server:
-            typed = llm(server, f"out={tmp_path}/out.jsonl", "judge.retries=0")
-            with pytest.raises(UserError, match=r"\('4'\)"):
-                label(source, typed)
-            replies["status"] = 400
-            summary = label(source, typed)
-            assert (summary["rows"], summary["rejected_rows"]) == (5, 1)
-
     def test_a_server_that_rejects_everything_is_an_error(self, source, tmp_path):
         with (
             serve(in_turn((400, b"no such parameter"))) as server,
@@ -328,34 +254,16 @@ class TestInterruption:
             label(source, llm(server, f"out={tmp_path}/out.jsonl"))
         assert not list(tmp_path.glob("out.jsonl*"))
 
-    @pytest.mark.parametrize("typed", [["judge.tie=0.5"], ["+reward@judge.reward=format"]])
+    @pytest.mark.parametrize(
+        "typed", [["judge.tie=0.5"], ["+reward@judge.reward=format"], ["keep_ties=false"]]
+    )
     def test_another_judge_is_refused(self, typed, source, tmp_path):
         out = tmp_path / "out.jsonl"
         label(source, [f"out={out}"])
         before = out.read_bytes()
-        with pytest.raises(UserError, match=r"was written with judge\..*another out=FILE"):
+        with pytest.raises(UserError, match=r"was written with .*another out=FILE"):
             label(source, [f"out={out}", *typed])
         assert out.read_bytes() == before
-
-    def test_another_keep_ties_is_refused(self, source, tmp_path):
-        label(source, [f"out={tmp_path}/out.jsonl"])
-        with pytest.raises(UserError, match="keep_ties=True"):
-            label(source, [f"out={tmp_path}/out.jsonl", "keep_ties=false"])
-
-    def test_other_weights_of_a_reward_model_are_refused(self, tmp_path):
-        typed = ["judge=neural", f"judge.model={tmp_path}/model", f"out={tmp_path}/out.jsonl"]
-        saved(tmp_path / "model")
-        source = candidates(tmp_path / "candidates.jsonl", CANDIDATES[:3])
-        label(source, typed)
-        network = ScalarModel.load(tmp_path / "model")
-        network.model.score.weight.data.add_(1.0)
-        network.export(
-            tmp_path / "model" / "export"
-            if (tmp_path / "model" / "export").is_dir()
-            else tmp_path / "model"
-        )
-        with pytest.raises(UserError, match=r"was written with judge\.weights"):
-            label(source, typed)
 
     def test_other_candidates_are_refused(self, source, tmp_path):
         out = tmp_path / "out.jsonl"

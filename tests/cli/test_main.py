@@ -414,26 +414,6 @@ class TestPlugins:
             "ratio": "straight",
         }
 
-    def test_import_error(self, plugins, tmp_path):
-        (plugins / "mine/mine.py").write_text("import no_such_package\n")
-        assert_refused(
-            train(tmp_path, "reward=even", "run_dir=run", plugins=plugins),
-            "mine.py:1",
-            "no_such_package",
-        )
-        assert not (tmp_path / "run").exists()
-
-
-def test_sweep_has_one_directory_per_run(tmp_path):
-    result = train(tmp_path, *RANDOM, "trainer.max_iterations=1", "seed=1,2", "-m")
-    assert (result.code, result.err) == (0, "")
-    runs = sorted(p.parent for p in (tmp_path / "runs/sweep").glob("*/summary.json"))
-    assert len(runs) == 2
-    runs.sort(key=lambda run: int(OmegaConf.load(run / "config.yaml").seed))
-    assert [OmegaConf.load(run / "config.yaml").seed for run in runs] == [1, 2]
-    texts = [(run / "samples/iteration_000001.jsonl").read_text() for run in runs]
-    assert texts[0] != texts[1]
-
 
 def test_ctrl_c_ends_the_iteration_and_the_run_can_be_resumed(tmp_path):
     overrides = (*RANDOM, "run_dir=run", "trainer.max_iterations=100000")

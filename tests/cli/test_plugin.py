@@ -134,35 +134,6 @@ class TestInstalledPackages:
         with pytest.raises(UserError, match=r"loud_rewards/__init__\.py:4: ZeroDivisionError"):
             instantiate(configuration(["reward=loud", "reward.volume=0"]).reward, "reward")
 
-    def test_import_errors_are_one_line(
-        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        write_package(tmp_path / "site", "loud_rewards", {"conf/reward/loud.yaml": self.LOUD})
-        (tmp_path / "site/loud_rewards/__init__.py").write_text(
-            "raise ImportError('no such library')"
-        )
-        info = tmp_path / "site/loud_rewards-1.0.dist-info/entry_points.txt"
-        info.write_text("[rlmods.plugins]\nloud = loud_rewards.parts\n")
-        monkeypatch.syspath_prepend(str(tmp_path / "site"))
-        plugins.register()
-        with pytest.raises(
-            UserError,
-            match=r"loud = loud_rewards\.parts cannot be imported \(ImportError: no such library\)",
-        ):
-            configuration([])
-        explained = plugins.explain_plugin_error(ValueError("another"))
-        assert explained is not None
-        assert "cannot be imported" in str(explained)
-
-    def test_without_options_are_an_error(
-        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        write_package(tmp_path / "site", "loud_rewards", {})
-        monkeypatch.syspath_prepend(str(tmp_path / "site"))
-        plugins.register()
-        with pytest.raises(UserError, match="the package loud_rewards has no options"):
-            configuration([])
-
     def test_name_of_an_existing_option_is_refused(
         self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -66,6 +66,12 @@ def write(folder: Path, *overrides: str, **changes: Any) -> Path:
         ("environment.tools", ["shutil.rmtree"]),
         ("environment.tools", "os.system"),
         ("environment.tools", [{"a": "os.system"}]),
+        ("environment.tools", {"os.system": 1}),
+        ("environment.tools", "${rollout.stop}"),
+        ("environment.tools", [["os.system"]]),
+        ("environment.tools", ["brevity.os.system"]),
+        ("environment.format", {"_target_": "rlmods.environment.Tools", "tools": ["os.system"]}),
+        ("environment.documents", "/etc/passwd"),
         ("data.name", "${oc.env:HOME}"),
         ("data.name", "x${oc.env:HOME,none}"),
         ("data.name", "${oc.decode:${seed}}"),
@@ -166,6 +172,11 @@ def test_classes_of_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for target in ("Popen", "os.system", "function", "Nonsense", "nowhere.Mine"):
         assert not is_known(f"received_plugin.{target}", "reward")
     assert not is_known("received_plugin_too.Mine", "reward")
+    own = write(tmp_path, "environment=tools", environment__tools=["received_plugin.function"])
+    assert read_received(own, RUN_KEYS)["environment"]["tools"] == ["received_plugin.function"]
+    imported = write(tmp_path, "environment=tools", environment__tools=["received_plugin.Popen"])
+    with pytest.raises(UserError, match="is not a tool of rlmods or of your plugins"):
+        read_received(imported, RUN_KEYS)
 
 
 @pytest.mark.parametrize(

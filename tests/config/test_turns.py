@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 from rlmods.branching import Entropy
-from rlmods.cli.command import configuration
-from rlmods.cli.evaluate import RUN_KEYS, evaluate
-from rlmods.config import plugins
-from rlmods.config.received import read_received
+from rlmods.cli.evaluate import evaluate
 from rlmods.environment import GuessNumber
 from rlmods.errors import UserError
 from rlmods.needs import EnvironmentNeeds
@@ -141,79 +136,3 @@ class TestRules:
             match=r"episodes of environment=guess_number cannot be copied, .*: type branching=none",
         ):
             composed("algo=arpo", *GAME)
-
-    def test_sft_is_validated_in_an_environment(self) -> None:
-        assert isinstance(composed("algo=sft", "environment=tools").parts["rollout"], MultiTurn)
-
-
-@pytest.fixture
-def own_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plugin with a function, which imports another one."""
-    folder = tmp_path / "plugins/received_tools"
-    folder.mkdir(parents=True)
-    (folder / "received_tools.py").write_text(
-        "from shutil import rmtree\ndef own(text: str) -> str: return text\n"
-    )
-    monkeypatch.setattr(plugins.PluginFolders, "folders", plugins.PluginFolders.folders)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "received_tools", raising=False)
-    plugins.register(tmp_path / "plugins")
-
-
-class TestReceived:
-    def settings(self, folder: Path, environment: str) -> Path:
-        path = folder / "config.yaml"
-        path.write_text(f"seed: 1\nenvironment:\n{environment}")
-        return path
-
-    @pytest.mark.parametrize(
-        "settings",
-        [
-            "tools: [calculator, os.system]",
-            "tools: {os.system: 1}",
-            "tools: ${rollout.stop}",
-            "tools: [[os.system]]",
-            "tools: ['${rollout.stop.0}']",
-            "tools: [brevity.os.system]",
-            "tools: [received_tools.rmtree]",
-            "format: {_target_: rlmods.environment.Tools, tools: [os.system]}",
-            "documents: /etc/passwd",
-        ],
-    )
-    def test_functions_and_files_of_others_need_trust(
-        self, settings: str, own_plugin: None, tmp_path: Path
-    ) -> None:
-        path = tmp_path / "config.yaml"
-        config = OmegaConf.masked_copy(configuration(["environment=tools"]), list(RUN_KEYS))
-        config.rollout.stop = ["os.system"]
-        config.environment = OmegaConf.create(f"_target_: rlmods.environment.Tools\n{settings}\n")
-        OmegaConf.save(config, path)
-        with pytest.raises(UserError, match=r"environment\..* type --trust") as error:
-            configuration([], saved=path, run_keys=RUN_KEYS)
-        assert "\n" not in str(error.value)
-        own = configuration(["environment=tools"], saved=path, run_keys=RUN_KEYS)
-        assert own.environment.tools == ["calculator"]
-        if settings.startswith("tools: ["):
-            typed = ["environment.tools=[search]"]
-            own = configuration(typed, saved=path, run_keys=RUN_KEYS)
-            assert own.environment.tools == ["search"]
-
-    def test_functions_of_own_plugins_are_fine(self, own_plugin: None, tmp_path: Path) -> None:
-        path = self.settings(
-            tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [received_tools.own]\n"
-        )
-        assert read_received(path, ("environment", "seed"))["environment"]["tools"] == [
-            "received_tools.own"
-        ]
-
-    def test_built_in_tools_are_fine(self, tmp_path: Path) -> None:
-        path = self.settings(
-            tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [calculator]\n"
-        )
-        assert read_received(path, ("environment", "seed"))["environment"]["tools"] == [
-            "calculator"
-        ]
-
-    def test_runs_without_an_environment_are_fine(self, tmp_path: Path) -> None:
-        (tmp_path / "config.yaml").write_text("seed: 1\n")
-        assert read_received(tmp_path / "config.yaml", ("environment", "seed")) == {"seed": 1}
