@@ -148,14 +148,19 @@ class TestFullDisk:
         assert names(tmp_path) == ["iteration_000002.ckpt"]
 
 
-def test_incomplete_checkpoints_are_ignored_and_deleted(tmp_path: Path) -> None:
-    fit(Tiny(), 2, [IterationCheckpoint(tmp_path / "checkpoints", every=2)])
-    (tmp_path / "checkpoints/.iteration_000003.ckpt.tmp").write_bytes(b"PK half")
-    (tmp_path / "checkpoints/.iteration_000001.ckpt.old.tmp").mkdir()
+def test_incomplete_checkpoints_and_exports_are_ignored_and_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    fit(Tiny(), 2, [IterationCheckpoint(folder, every=2)])
+    (folder / ".iteration_000003.ckpt.tmp").write_bytes(b"PK half")
+    for name in (".iteration_000001.ckpt.old.tmp", ".iteration_000001_export.tmp"):
+        (folder / name).mkdir()
+    for name in (".export_best.tmp", ".export_best.old.tmp"):
+        (tmp_path / name).mkdir()
     newest = find_resume(tmp_path, "auto")
-    assert newest == tmp_path / "checkpoints/iteration_000002.ckpt"
-    fit(Tiny(), 4, [IterationCheckpoint(tmp_path / "checkpoints")], resume=newest)
-    assert names(tmp_path / "checkpoints") == ["iteration_000002.ckpt", "iteration_000004.ckpt"]
+    assert newest == folder / "iteration_000002.ckpt"
+    fit(Tiny(), 4, [IterationCheckpoint(folder)], resume=newest)
+    assert names(folder) == ["iteration_000002.ckpt", "iteration_000004.ckpt"]
+    assert names(tmp_path) == ["checkpoints"]
 
 
 class Validating(Tiny):
@@ -252,13 +257,6 @@ class TestRetention:
             r"val/accuracy",
         ):
             checkpoint.on_validation_metrics(trainer(), Tiny(), {"val/accuracy": 0.5}, [])
-
-    @pytest.mark.parametrize(
-        "invalid", [{"every": -1}, {"keep": -1}, {"keep_every": -1}, {"best_mode": "highest"}]
-    )
-    def test_invalid_settings_are_rejected(self, invalid: dict[str, Any]) -> None:
-        with pytest.raises(UserError, match=f"callbacks.checkpoint.{next(iter(invalid))}="):
-            IterationCheckpoint("x", **invalid)
 
 
 def test_resuming_a_finished_run_saves_nothing(tmp_path: Path) -> None:
@@ -384,24 +382,17 @@ class TestExport:
             1
         ]
 
-    def test_an_incomplete_one_is_deleted(self, tmp_path: Path) -> None:
-        for leftover in (
-            "checkpoints/.iteration_000001_export.tmp",
-            ".export_best.tmp",
-            ".export_best.old.tmp",
-        ):
-            (tmp_path / leftover).mkdir(parents=True)
-        fit(Tiny(), 1, [IterationCheckpoint(tmp_path / "checkpoints")])
-        assert names(tmp_path) == ["checkpoints"]
-        assert names(tmp_path / "checkpoints") == ["iteration_000001.ckpt"]
 
-    @pytest.mark.parametrize(
-        ("invalid", "message"),
-        [
-            ({"export": "last"}, "export=last: must be null, best or all"),
-            ({"export": "best"}, "type callbacks.checkpoint.best=val/accuracy"),
-        ],
-    )
-    def test_invalid_settings_are_rejected(self, invalid: dict[str, Any], message: str) -> None:
-        with pytest.raises(UserError, match=message):
-            IterationCheckpoint("x", **invalid)
+@pytest.mark.parametrize(
+    ("invalid", "message"),
+    [
+        ({"every": -1}, "every=-1: must be 0 or more"),
+        ({"every_s": 0.0}, "every_s=0.0: must be null or above 0"),
+        ({"best_mode": "highest"}, "best_mode=highest: must be max or min"),
+        ({"export": "last"}, "export=last: must be null, best or all"),
+        ({"export": "best"}, "type callbacks.checkpoint.best=val/accuracy"),
+    ],
+)
+def test_invalid_settings_are_rejected(invalid: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        IterationCheckpoint("x", **invalid)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,42 +29,30 @@ def test_faults_of_one_rank_are_handled_by_both(tmp_path: Path) -> None:
     ]
 
 
-class TestLostRank:
-    """The other rank ends within a minute, and says so in one line."""
-
-    @pytest.fixture
-    def lose(self, request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, int], str]:
-        """Return a function that injects a fault on one rank and returns the output of that
-        rank."""
-
-        def lose(fault: str, lost: int) -> str:
-            row = ROWS[request.node.originalname.removeprefix("test_")]
-            processes = ranks.start("tests.faults.lost_ranks", [fault, str(tmp_path), str(lost)])
-            outputs: list[Any] = ["", ""]
-            try:
-                for rank in (1 - lost, lost):
-                    outputs[rank], _ = processes[rank].communicate(timeout=60)
-            finally:
-                for process in processes:
-                    process.kill()
-                    process.communicate()
-            assert processes[1 - lost].returncode == row.status
-            assert re.search(row.pattern(), outputs[1 - lost], re.MULTILINE), outputs[1 - lost]
-            return str(outputs[lost])
-
-        return lose
-
-    @pytest.mark.parametrize("lost", [0, 1])
-    def test_rank_dies(self, lose: Any, lost: int, tmp_path: Path) -> None:
-        lose("die", lost)
-        if lost == 1:
-            exit = json.loads((tmp_path / "summary.json").read_text())["exit"]
-            assert exit.startswith("failed: ")
-
-    def test_rank_fails(self, lose: Any) -> None:
-        assert "error: the reward cannot go on: type reward=format" in lose("fail", 1)
-
-    def test_rank_hangs(self, lose: Any) -> None:
-        stacks = lose("hang", 1)
-        assert "Timeout (0:00:03)!" in stacks
-        assert "in hang" in stacks
+@pytest.mark.parametrize(
+    ("row", "fault", "lost", "output"),
+    [
+        ("rank_dies", "die", 0, ""),
+        ("rank_dies", "die", 1, ""),
+        ("rank_fails", "fail", 1, "error: the reward cannot go on: type reward=format"),
+        ("rank_hangs", "hang", 1, "in hang"),
+    ],
+)
+def test_the_other_rank_ends_within_a_minute_and_says_so(
+    row: str, fault: str, lost: int, output: str, tmp_path: Path
+) -> None:
+    processes = ranks.start("tests.faults.lost_ranks", [fault, str(tmp_path), str(lost)])
+    outputs = ["", ""]
+    try:
+        for rank in (1 - lost, lost):
+            outputs[rank], _ = processes[rank].communicate(timeout=60)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert processes[1 - lost].returncode == ROWS[row].status
+    assert re.search(ROWS[row].pattern(), outputs[1 - lost], re.MULTILINE), outputs[1 - lost]
+    assert output in outputs[lost]
+    if fault == "die" and lost == 1:
+        exit = json.loads((tmp_path / "summary.json").read_text())["exit"]
+        assert exit.startswith("failed: ")
