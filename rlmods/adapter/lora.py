@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rlmods.errors import check_bounds
 from rlmods.needs import AdapterNeeds
 from rlmods.policy import AdaptedPolicy, Policy
 from rlmods.policy.adapted import require_peft
@@ -31,8 +32,6 @@ class LoRA:
     targets: str | Sequence[str] = "all-linear"
     """Names of the adapted layers ([q_proj,v_proj]), or `all-linear`: all linear layers except the
     output layer."""
-    modules_to_save: Sequence[str] = ()
-    """Names of modules that are trained in full besides the adapter, and saved with it."""
     init: str = "default"
     """Initialisation of A: default (uniform) or gaussian. B is 0 at first."""
 
@@ -47,15 +46,9 @@ class LoRA:
                 or (not isinstance(self.targets, str) and len(self.targets) > 0),
                 "all-linear or a list of names: 'adapter.targets=[q_proj,v_proj]'",
             ),
-            "modules_to_save": (
-                not isinstance(self.modules_to_save, str),
-                "a list of names: 'adapter.modules_to_save=[NAME]'",
-            ),
             "init": (self.init in INITS, f"one of {', '.join(INITS)}"),
         }
-        for name, (valid, requirement) in rules.items():
-            if not valid:
-                raise ValueError(f"adapter.{name}={getattr(self, name)}: must be {requirement}")
+        check_bounds(self, "adapter", rules)
         require_peft("adapter=lora")
 
     def __call__(self, policy: Policy) -> Policy:
@@ -73,7 +66,6 @@ class LoRA:
             lora_alpha=self.alpha,
             use_rslora=self.rslora,
             target_modules=self.targets if isinstance(self.targets, str) else list(self.targets),
-            modules_to_save=list(self.modules_to_save) or None,
             init_lora_weights=INITS[self.init],
         )
         if isinstance(policy, AdaptedPolicy):

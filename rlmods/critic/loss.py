@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from rlmods.errors import check_bounds
 from rlmods.ops import masked_sum, sum_over_ranks
 from rlmods.types import TokenFloats, TokenMask
 
@@ -27,9 +28,7 @@ class CriticConfig:
             "clip": (self.clip is None or self.clip > 0, "above 0, or null"),
             "lr": (self.lr is None or self.lr > 0, "above 0, or null"),
         }
-        for name, (valid, requirement) in rules.items():
-            if not valid:
-                raise ValueError(f"critic.{name}={getattr(self, name)}: must be {requirement}")
+        check_bounds(self, "critic", rules)
 
 
 def value_loss(

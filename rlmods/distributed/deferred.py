@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from rlmods.errors import UserError
 
@@ -83,7 +84,9 @@ def is_deferred(network: nn.Module) -> bool:
     return any(ATTRIBUTE in vars(module) for module in network.modules())
 
 
-def build(name: str, config: Any, settings: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+def build(
+    name: str, config: PreTrainedConfig, settings: Mapping[str, Any], options: Mapping[str, Any]
+) -> Any:
     """Return a causal language model of transformers without weights, as `from_pretrained` builds
     it.
 
@@ -146,7 +149,9 @@ def _stored_shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[str
     return shapes
 
 
-def _find_weights(model: Any, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+def _find_weights(
+    model: PreTrainedModel, shapes: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> None:
     """Give every module the places of its weights. Tied weights are in the files under one of their
     names."""
     from transformers.conversion_mapping import get_model_conversion_mapping
@@ -177,7 +182,7 @@ def _find_weights(model: Any, shapes: Mapping[str, tuple[str, tuple[int, ...]]])
             setattr(module, ATTRIBUTE, stored)
 
 
-def initialize_buffers(model: Any) -> None:
+def initialize_buffers(model: PreTrainedModel) -> None:
     """Compute the buffers of a model on the meta device that are not saved, such as frequencies of
     rotary embeddings, on the CPU.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rlmods.distributed.deferred import cpu_placeholders, read, read_on_every_rank
+from rlmods.distributed.deferred import cpu_placeholders, read_on_every_rank
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy, PolicyOutput
 from rlmods.policy.files import fingerprint, read_config
@@ -41,9 +41,9 @@ BASE_KEY = "rlmods_base"
 """Entry of its metadata with the fingerprint of the base."""
 PREFIX = "base_model.model."
 """Prefix of every tensor name in peft's files."""
-ADAPTER_TENSOR = re.compile(r"\.(?:modules_to_save|(lora_\w+))\.(default|reference)\.")
+ADAPTER_TENSOR = re.compile(r"\.(lora_\w+)\.(default|reference)\.")
 """Matches an adapter's tensor in a network with several adapters. In peft's files the match is
-`.lora_A.`, or `.` for `modules_to_save`."""
+`.lora_A.`."""
 
 
 class AdaptedPolicy(Policy):
@@ -67,14 +67,7 @@ class AdaptedPolicy(Policy):
 
         base_fingerprint = fingerprint(policy)
         if not isinstance(config.target_modules, str):
-            check_module_names(policy.model, "targets", config.target_modules or ())
-        check_module_names(policy.model, "modules_to_save", config.modules_to_save or ())
-        if config.modules_to_save and policy.model.dtype != torch.float32:
-            dtype = str(policy.model.dtype).removeprefix("torch.")
-            raise UserError(
-                f"adapter.modules_to_save needs a base in float32, and this one is {dtype}: "
-                "type policy.dtype=float32"
-            )
+            check_targets(policy.model, config.target_modules or ())
         # peft would also adapt experts stacked in one tensor
         if config.target_modules == "all-linear":
             config.target_modules = sorted(
@@ -130,8 +123,7 @@ class AdaptedPolicy(Policy):
         for name, x in state.items():
             match = ADAPTER_TENSOR.search(name)
             if match and match[2] == self.adapter:
-                in_file = f".{match[1]}." if match[1] else "."
-                tensors[name.replace(match[0], in_file)] = x
+                tensors[name.replace(match[0], f".{match[1]}.")] = x
         return tensors
 
     def frozen_copy(self) -> AdaptedPolicy:
@@ -156,16 +148,13 @@ class AdaptedPolicy(Policy):
         """
         state = dequantized_state(self.model, self.model.state_dict() if state is None else state)
         layers = adapted_layers(self.model)
-        saved_module = f".modules_to_save.{self.adapter}."
         for name, x in state.items():
             layer, _, key = name.rpartition(".base_layer.")
             if layer in layers:
                 if key == "weight":
                     x = self._merged_weight(layers[layer], layer, x, state)
                 yield f"{layer}.{key}", x
-            elif saved_module in name:
-                yield name.replace(saved_module, "."), x
-            elif not _is_of_adapter(name, layers):
+            elif name.split(".lora_")[0] not in layers:
                 yield name, x
 
     @torch.no_grad()
@@ -207,9 +196,8 @@ class AdaptedPolicy(Policy):
         read_on_every_rank(self, "an adapter is merged")
         weights = dict(self.weights())
         for name, module in list(self.model.named_modules()):
-            for inner in ("base_layer", "original_module"):
-                if inner in module._modules:
-                    self.model.set_submodule(name, module.get_submodule(inner))
+            if "base_layer" in module._modules:
+                self.model.set_submodule(name, module.get_submodule("base_layer"))
         del self.model.peft_config
         self.model.load_state_dict(weights)
         policy = Policy(
@@ -285,8 +273,14 @@ def load_adapter(folder: Path, base: Policy) -> AdaptedPolicy:
     saved = read_config(folder / ADAPTER_CONFIG)
     kind = saved.get("peft_type")
     init = saved.get("init_lora_weights", True)
-    if kind != "LORA" or init not in INITS:
-        reason = f"init_lora_weights={init}" if kind == "LORA" else kind
+    reason = ""
+    if kind != "LORA":
+        reason = str(kind)
+    elif saved.get("modules_to_save"):
+        reason = "modules_to_save"
+    elif init not in INITS:
+        reason = f"init_lora_weights={init}"
+    if reason:
         raise UserError(
             f"the adapter in {str(folder)!r} ({reason}) is not supported: use a LoRA adapter "
             "that keeps the base unchanged"
@@ -318,25 +312,15 @@ def load_adapter(folder: Path, base: Policy) -> AdaptedPolicy:
     return policy
 
 
-def _is_of_adapter(name: str, layers: Iterable[str]) -> bool:
-    """Return True for a tensor of an adapter, or one that `modules_to_save` replaces."""
-    replaced = ".modules_to_save." in name or ".original_module." in name
-    return replaced or name.split(".lora_")[0] in layers
-
-
 def _settings(config: LoraConfig) -> dict[str, str]:
     """Return the settings of an adapter by their names in `adapter=lora`, as they are typed."""
+    targets = config.target_modules
     return {
         "rank": str(config.r),
         "alpha": str(config.lora_alpha),
         "rslora": str(config.use_rslora).lower(),
-        "targets": _as_typed(config.target_modules),
-        "modules_to_save": _as_typed(config.modules_to_save),
+        "targets": targets if isinstance(targets, str) else f"[{','.join(sorted(targets))}]",
     }
-
-
-def _as_typed(names: Iterable[str] | str | None) -> str:
-    return names if isinstance(names, str) else f"[{','.join(sorted(names or ()))}]"
 
 
 def require_peft(feature: str) -> None:
@@ -356,7 +340,6 @@ def inject(model: PreTrainedModel, config: LoraConfig, name: str) -> None:
         UserError: peft rejects the configuration.
     """
     from peft import inject_adapter_in_model
-    from peft.utils import ModulesToSaveWrapper
 
     # peft creates adapters on the device of the base
     with cpu_placeholders(model), warnings.catch_warnings():
@@ -367,9 +350,6 @@ def inject(model: PreTrainedModel, config: LoraConfig, name: str) -> None:
             inject_adapter_in_model(config, model, name)
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(f"adapter: {' '.join(str(error).split())}") from error
-    for module in model.modules():
-        if isinstance(module, ModulesToSaveWrapper) and name in module.modules_to_save:
-            read(module.modules_to_save[name])  # own weights, which loading an adapter changes
 
 
 def adapted_layers(model: nn.Module) -> dict[str, LoraLayer]:
@@ -382,13 +362,8 @@ def adapted_layers(model: nn.Module) -> dict[str, LoraLayer]:
 def adapter_modules(model: nn.Module) -> list[Any]:
     """Return the modules that hold adapters, one of which is active."""
     from peft.tuners.tuners_utils import BaseTunerLayer
-    from peft.utils.other import AuxiliaryTrainingWrapper
 
-    return [
-        module
-        for module in model.modules()
-        if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper)
-    ]
+    return [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
 
 
 @contextmanager
@@ -420,8 +395,8 @@ def unadapted_linears(model: PreTrainedModel) -> set[str]:
     return linears
 
 
-def check_module_names(model: PreTrainedModel, setting: str, names: Iterable[str]) -> None:
-    """Check `adapter.targets` or `adapter.modules_to_save`.
+def check_targets(model: PreTrainedModel, names: Iterable[str]) -> None:
+    """Check `adapter.targets`.
 
     Raises:
         UserError: a name matches no module, or a module shares its weight with another one.
@@ -435,12 +410,12 @@ def check_module_names(model: PreTrainedModel, setting: str, names: Iterable[str
         if not matches:
             known = sorted({linear.rpartition(".")[2] for linear in unadapted_linears(model)})
             raise UserError(
-                f"adapter.{setting}: the model has no {name}; its linear layers are "
+                f"adapter.targets: the model has no {name}; its linear layers are "
                 f"{', '.join(known)}"
             )
         for shared in users.values():
             if len(shared) > 1 and not set(matches).isdisjoint(shared):
                 raise UserError(
-                    f"adapter.{setting}: {' and '.join(shared)} share one weight, which cannot be "
+                    f"adapter.targets: {' and '.join(shared)} share one weight, which cannot be "
                     f"adapted: remove {name}"
                 )

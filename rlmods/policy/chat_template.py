@@ -7,6 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, TemplateSyntaxError
 from jinja2.exceptions import SecurityError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlmods.errors import UserError
 
@@ -16,7 +17,7 @@ TEMPLATE_KWARGS = "chat_template_kwargs"
 """Entry of the tokenizer's configuration with the variables of its chat template."""
 
 
-def eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Return every id that ends a response, by the tokenizer, the model's configurations, and the
     chat template.
 
@@ -37,7 +38,7 @@ def eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(map(int, ids))
 
 
-def control_tokens(tokenizer: Any) -> dict[str, int]:
+def control_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """Return the ids of the control tokens by their text: the special tokens, and other added
     tokens that the chat template writes around messages (Gemma: `<start_of_turn>`), or that stand
     in brackets in its own text, for example around the results of tools.
@@ -66,7 +67,7 @@ def _is_span(text: str, texts: set[str]) -> bool:
     return name is not None and {f"<{name[1]}>", f"</{name[1]}>"} <= texts
 
 
-def _rendered_turns(tokenizer: Any) -> str:
+def _rendered_turns(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a short chat as the template renders it, "" without a template."""
     if getattr(tokenizer, "chat_template", None) is None:
         return ""
@@ -81,7 +82,7 @@ def _rendered_turns(tokenizer: Any) -> str:
     return ""
 
 
-def _literal_text(tokenizer: Any) -> str:
+def _literal_text(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the literal text of the chat templates: what stands outside of their code, and the
     string literals in it."""
     templates = getattr(tokenizer, "chat_template", None) or ""
@@ -94,7 +95,7 @@ def _literal_text(tokenizer: Any) -> str:
 
 
 def render(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Mapping[str, Any]],
     name: str,
     *,
@@ -129,7 +130,7 @@ def render(
         ) from error
 
 
-def takes_system(tokenizer: Any) -> bool:
+def takes_system(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return True if the chat template writes system messages; some refuse them, or leave them
     out."""
     mark = "a system message"
@@ -140,7 +141,7 @@ def takes_system(tokenizer: Any) -> bool:
         return False
 
 
-def end_of_turn(tokenizer: Any) -> int | None:
+def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """Return the token by which the chat template ends a reply, which may differ from `eos_token`
     (Gemma: `<end_of_turn>`): the special token after the content of an assistant message. None
     without a template, or if no special token follows."""
@@ -157,13 +158,13 @@ def end_of_turn(tokenizer: Any) -> int | None:
     return int(ids[0]) if ids and ids[0] in special else None
 
 
-def template_kwargs(tokenizer: Any) -> dict[str, Any]:
+def template_kwargs(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Return the variables of the chat template. They are saved with the tokenizer, so that exports
     and reward models use the same."""
     return dict(tokenizer.init_kwargs.get(TEMPLATE_KWARGS) or {})
 
 
-def set_template_kwargs(tokenizer: Any, values: Mapping[str, Any]) -> None:
+def set_template_kwargs(tokenizer: PreTrainedTokenizerBase, values: Mapping[str, Any]) -> None:
     """Set variables of the chat template, beside those that the tokenizer was saved with.
 
     Raises:

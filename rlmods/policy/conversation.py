@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from rlmods.policy.chat_template import render
@@ -71,7 +72,8 @@ class Conversation:
         if self.messages is None:
             lines = [f"\n{message['content']}\n" for message in messages]
             self.text += reply + "".join(lines)
-            return Observation([i for line in lines for i in model.ids_without_added_tokens(line)])
+            parts = chain.from_iterable(map(model.without_added_tokens, lines))
+            return Observation(model.ids_of_parts(parts))
         mark, end = model.unused_characters(
             [reply, self.text, *texts_of(self.messages), *texts_of(messages)], 2
         )
@@ -87,7 +89,7 @@ class Conversation:
             head, found, tail = rendered.partition(end)
             if extends := found and "".join(head.split()) == "".join((self.text + reply).split()):
                 break
-        ids = model.ids_of_rendered(tail, mark)
+        ids = model.ids_of_parts(tail.split(mark))
         if ended and ids and ids[0] in model.eos_ids:
             ids = ids[1:]
         self.messages += [turn, *(dict(message) for message in messages)]
@@ -98,7 +100,7 @@ class Conversation:
             return Observation(ids)
         text = self._render(model, mark)
         self.text = text.replace(mark, "")
-        context = model.ids_of_rendered(text, mark)
+        context = model.ids_of_parts(text.split(mark))
         return Observation(ids if found else context, context)
 
     def _turns(self, reply: str) -> list[dict[str, str]]:

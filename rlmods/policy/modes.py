@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from rlmods.errors import UserError
 from rlmods.policy.routers import ContextFn
 
 
-def context_length(model: Any) -> int:
+def context_length(model: PreTrainedModel) -> int:
     """Return the maximum number of tokens of a row; a large number for a model without a limit."""
     return getattr(model.config, "max_position_embeddings", None) or 1 << 20
 
@@ -24,7 +24,7 @@ def disable_cudnn_attention() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def checkpoint_activations(model: Any, context_fn: ContextFn | None = None) -> None:
+def checkpoint_activations(model: PreTrainedModel, context_fn: ContextFn | None = None) -> None:
     """Enable gradient checkpointing, which is active in train mode; `context_fn` as in
     `torch.utils.checkpoint`."""
     options: dict[str, Any] = {"use_reentrant": False}

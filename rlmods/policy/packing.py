@@ -154,20 +154,17 @@ def _chunks(starts: Array, lengths: Array) -> list[Array]:
     for row in order[own[order] > 0].tolist():
         span = (int(starts[row]), int(lengths[row]), int(own[row]))
         for i in reversed(range(len(chunks))):
-            wider = _join(spans[i], span)
-            start, end, used = wider
+            start = min(spans[i][0], span[0])
+            end = max(spans[i][1], span[1])
+            used = spans[i][2] + span[2]
             if used >= MIN_USED * (len(chunks[i]) + 1) * (end - start):
                 chunks[i].append(row)
-                spans[i] = wider
+                spans[i] = (start, end, used)
                 break
         else:
             chunks.append([row])
             spans.append(span)
     return [np.array(rows) for rows in chunks]
-
-
-def _join(a: tuple[int, int, int], b: tuple[int, int, int]) -> tuple[int, int, int]:
-    return min(a[0], b[0]), max(a[1], b[1]), a[2] + b[2]
 
 
 class _Gather(torch.autograd.Function):
@@ -254,7 +251,7 @@ class States(NamedTuple):
         return x if self.packing is None else gather(x, self.packing.scored)
 
 
-def packed_states(trunk: Any, tokens: TokenInts, mask: TokenMask) -> States:
+def packed_states(trunk: torch.nn.Module, tokens: TokenInts, mask: TokenMask) -> States:
     """Return the states before masked tokens, of a trunk whose model accepts `packing`
     (`enable_packing`)."""
     packing = Packing.of(tokens, mask)
@@ -270,7 +267,7 @@ def packed_states(trunk: Any, tokens: TokenInts, mask: TokenMask) -> States:
     return States(gather(output.last_hidden_state[0], packing.states), packing)
 
 
-def padded_states(trunk: Any, tokens: TokenInts, mask: TokenMask) -> States:
+def padded_states(trunk: torch.nn.Module, tokens: TokenInts, mask: TokenMask) -> States:
     """Return the states before masked tokens, from a forward of all columns."""
     hidden: Tensor = trunk(input_ids=tokens, use_cache=False).last_hidden_state
     return States(hidden[:, :-1][mask[:, 1:]])

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from rlmods.errors import UserError
 
@@ -35,7 +36,7 @@ def quantization_config(kind: str, dtype: torch.dtype) -> Any:
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", **options)
 
 
-def dequantized_state(model: Any, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def dequantized_state(model: PreTrainedModel, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Return the state of a model with its quantized weights dequantized; `state` itself if none is
     quantized."""
     for name, module in model.named_modules():
@@ -55,7 +56,7 @@ def dequantized_state(model: Any, state: Mapping[str, Tensor]) -> Mapping[str, T
 
 
 @contextmanager
-def without_quantization_config(model: Any) -> Iterator[None]:
+def without_quantization_config(model: PreTrainedModel) -> Iterator[None]:
     """Remove the model's quantization settings inside the block, so that it is saved as an ordinary
     model."""
     config = getattr(model.config, "quantization_config", None)

@@ -127,7 +127,7 @@ class Routers:
         return logits, weights, used
 
     @torch.no_grad()
-    def _probe(self, model: Any) -> bool:
+    def _probe(self, model: PreTrainedModel) -> bool:
         """Return True if every router can be recorded and replayed: it uses given experts instead
         of its own, with weights above 0."""
         device = next(model.parameters()).device

@@ -11,6 +11,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from rlmods.errors import UserError
 from rlmods.policy.chat_template import control_tokens, end_of_turn, render
 from rlmods.types import ROLES, Prompt, describe_unknown_role
@@ -22,7 +24,7 @@ REMOVED = "[removed]"
 class TokenizerMixin:
     """Text methods of a model with a tokenizer."""
 
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     eos_ids: frozenset[int]
     """Every id that ends a response."""
     control_tokens_in_data: bool = False
@@ -70,7 +72,11 @@ class TokenizerMixin:
             that the tokenizer's normalizer turns into a control token, a chat template that fails.
         """
         if prompt.messages is None:
-            return self._encode_text(prompt.text or "")
+            text = prompt.text or ""
+            if not self._spells_control_token(text):
+                return self._without_appended_eos(text)
+            first, *rest = self._without_control_tokens(text)
+            return [*self._without_appended_eos(first), *self._without_control_ids(rest)]
         name = f"prompt {prompt.id}"
         if self.tokenizer.chat_template is None:
             raise UserError(
@@ -92,13 +98,7 @@ class TokenizerMixin:
                 )
         [mark] = self.unused_characters(texts_of(messages), 1)
         cut = [m if self._is_trusted(m) else self.cut_control_tokens(m, mark) for m in messages]
-        return self.ids_of_rendered(render(self.tokenizer, cut, name, tools=tools), mark)
-
-    def _encode_text(self, text: str) -> list[int]:
-        if not self._spells_control_token(text):
-            return self._without_appended_eos(text)
-        first, *rest = self._without_control_tokens(text)
-        return [*self._without_appended_eos(first), *self._ids_of_parts(rest)]
+        return self.ids_of_parts(render(self.tokenizer, cut, name, tools=tools).split(mark))
 
     def _is_trusted(self, message: Mapping[str, Any]) -> bool:
         """Return True for a message of the data that may spell control tokens."""
@@ -109,10 +109,9 @@ class TokenizerMixin:
         that they are encoded without one."""
         return dict(_map_texts(message, lambda text: mark.join(self._without_control_tokens(text))))
 
-    def ids_of_rendered(self, text: str, mark: str) -> list[int]:
-        """Return the token ids of a rendered text. A token does not extend over a `mark`, which is
-        left out."""
-        return [i for part in text.split(mark) for i in self._ids(part)]
+    def ids_of_parts(self, parts: Iterable[str]) -> list[int]:
+        """Return the token ids of parts of a text. A token does not extend over two of them."""
+        return [i for part in parts for i in self._ids(part)]
 
     @staticmethod
     def unused_characters(texts: Iterable[str], count: int) -> list[str]:
@@ -150,14 +149,10 @@ class TokenizerMixin:
         added = set(self._added_tokens.values()) - {self.tokenizer.unk_token_id}
         return parts if all(added.isdisjoint(self._ids(part)) for part in parts) else [REMOVED]
 
-    def ids_without_added_tokens(self, text: str) -> list[int]:
-        """Return the token ids of untrusted text (`without_added_tokens`)."""
-        return [i for part in self.without_added_tokens(text) for i in self._ids(part)]
-
-    def _ids_of_parts(self, parts: Iterable[str]) -> list[int]:
+    def _without_control_ids(self, parts: Iterable[str]) -> list[int]:
         """Return the token ids of parts of a text. Control tokens that the tokenizer makes of other
         text (its normalizer does) are left out."""
-        return [i for part in parts for i in self._ids(part) if i not in self._control_ids]
+        return [i for i in self.ids_of_parts(parts) if i not in self._control_ids]
 
     def _without_appended_eos(self, text: str) -> list[int]:
         ids = list(self.tokenizer(text)["input_ids"])
@@ -174,7 +169,7 @@ class TokenizerMixin:
         after chat messages with the token that ends a turn."""
         ids = self._ids(text)
         if not self._control_ids.isdisjoint(ids) and not self.control_tokens_in_data:
-            ids = self._ids_of_parts(self._without_control_tokens(text))
+            ids = self._without_control_ids(self._without_control_tokens(text))
         end = self.eos_id if prompt is None or prompt.messages is None else self.turn_end_id
         return [*ids, end] if finished else ids
 
@@ -205,16 +200,9 @@ class TokenizerMixin:
                 stacklevel=2,
             )
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of a response, without special tokens."""
-        return self._decode(tokens, skip_special_tokens=True)
-
-    def decode_raw(self, tokens: Sequence[int]) -> str:
-        """Return the text of a response with its special tokens, such as those around calls of
-        tools."""
-        return self._decode(tokens, skip_special_tokens=False)
-
-    def _decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of a response, without special tokens, or with those around calls of
+        tools, for example."""
         text = self.tokenizer.decode(
             list(tokens),
             skip_special_tokens=skip_special_tokens,

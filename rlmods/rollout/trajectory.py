@@ -51,17 +51,6 @@ class Trajectory:
         """Number of tokens that `Limits.response` limits."""
         return len(self.tokens) - self.num_repeated
 
-    def copied(self) -> Trajectory:
-        """Return a copy that grows without an effect on this one."""
-        return Trajectory(
-            tokens=list(self.tokens),
-            logprobs=list(self.logprobs),
-            mask=list(self.mask),
-            turns=list(self.turns),
-            cuts=list(self.cuts),
-            num_repeated=self.num_repeated,
-        )
-
     def append(self, tokens: Sequence[int], logprobs: Sequence[float], *, sampled: bool) -> None:
         """Append sampled or observed tokens."""
         self.tokens += tokens
@@ -119,7 +108,7 @@ class Row:
             self,
             episode=copy.deepcopy(self.episode),
             conversation=copy.deepcopy(self.conversation),
-            trajectory=self.trajectory.copied(),
+            trajectory=copy.deepcopy(self.trajectory),
             last=None,
             decisions=[],
         )
@@ -143,7 +132,9 @@ class Row:
         ids = without_eos(policy, continuation.tokens)
         finish: Literal["stop", "length"] = "stop" if continuation.stopped else "length"
         end = start + len(continuation.tokens)
-        return Turn(start, end, policy.decode(ids), policy.decode_raw(ids), finish)
+        return Turn(
+            start, end, policy.decode(ids), policy.decode(ids, skip_special_tokens=False), finish
+        )
 
     def add_reply(self, policy: Policy, turn: Turn, reply: Reply) -> None:
         """Append the reply of the environment to a turn. A truncated turn is the last one."""

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rlmods.errors import UserError
+from rlmods.errors import UserError, check_bounds
 from rlmods.policy import Policy
 from rlmods.types import RoutedExperts, Scalar, TokenMask
 
@@ -49,17 +49,12 @@ class Routing:
     `train/router_entropy`."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.replay, bool):
-            raise ValueError(f"router.replay={self.replay}: must be true or false")
-        if self.every is not None and (
-            not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1
-        ):
-            raise ValueError(
-                f"router.every={self.every}: must be an integer of at least 1, or null"
-            )
-        for name in ("aux_coefficient", "entropy_coefficient"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"router.{name}={getattr(self, name)}: must be 0 or more")
+        rules = {
+            "every": (self.every is None or self.every >= 1, "at least 1, or null"),
+            "aux_coefficient": (self.aux_coefficient >= 0, "0 or more"),
+            "entropy_coefficient": (self.entropy_coefficient >= 0, "0 or more"),
+        }
+        check_bounds(self, "router", rules)
 
     def __call__(self, policy: Policy) -> None:
         """Check the trained policy, and freeze its routers if `every` is None.

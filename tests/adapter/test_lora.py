@@ -14,12 +14,11 @@ from rlmods.policy import HuggingFace, Policy, Tiny, adapted
 from rlmods.policy.adapted import AdaptedPolicy
 from rlmods.policy.hf import load
 from tests.support.mixtures import mixture
-from tests.support.models import llama, policy, rows
+from tests.support.models import rows
 
 from .policies import base, frozen_tensors, lora, perturbed
 
 KINDS = ["llama", "gpt2"]
-SAVED_MODULES = {"modules_to_save": ["lm_head", "norm"]}
 
 
 def logprobs(policy: Any) -> torch.Tensor:
@@ -93,13 +92,11 @@ class TestInitialisation:
                 {"targets": ["q_proj", "w_proj"]},
                 "has no w_proj; its linear layers are down_proj, gate_proj, k_proj, o_proj",
             ),
-            ({"modules_to_save": ["head"]}, "adapter.modules_to_save: the model has no head"),
             (
                 {"targets": ["lm_head"]},
                 "embed_tokens and lm_head share one weight, which cannot be adapted: remove "
                 "lm_head",
             ),
-            ({"modules_to_save": ["embed_tokens"]}, "share one weight"),
             ({"targets": ["norm"]}, "adapter"),
         ],
     )
@@ -124,10 +121,6 @@ class TestInitialisation:
         with pytest.raises(UserError, match=r"experts is not a linear layer"):
             AdaptedPolicy(mixture("qwen3"), config)
 
-    def test_modules_to_save_need_a_base_in_float32(self) -> None:
-        with pytest.raises(UserError, match=r"type policy\.dtype=float32"):
-            lora(on=policy(llama().to(torch.bfloat16)), modules_to_save=["mlp"])
-
     def test_without_peft(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(adapted, "find_spec", lambda name: None)
         with pytest.raises(UserError, match=r"pip install 'rlmods\[lora\]'"):
@@ -135,12 +128,9 @@ class TestInitialisation:
 
 
 class TestReference:
-    @pytest.mark.parametrize("settings", [{}, SAVED_MODULES], ids=["lora", "modules_to_save"])
     @pytest.mark.parametrize("trained", [False, True])
-    def test_keeps_the_weights_of_its_creation(
-        self, trained: bool, settings: dict[str, Any]
-    ) -> None:
-        lm = lora(**settings)
+    def test_keeps_the_weights_of_its_creation(self, trained: bool) -> None:
+        lm = lora()
         if trained:
             perturbed(lm)
         initial, reference = logprobs(lm), lm.frozen_copy()
@@ -194,9 +184,8 @@ class TestReference:
             x.numel() for x in lm.trainable_tensors().values()
         )
 
-    @pytest.mark.parametrize("settings", [{}, SAVED_MODULES], ids=["lora", "modules_to_save"])
-    def test_loads_tensors(self, settings: dict[str, Any]) -> None:
-        lm = lora(**settings)
+    def test_loads_tensors(self) -> None:
+        lm = lora()
         reference = lm.frozen_copy()
         reference.load_tensors(perturbed(lm).trainable_tensors())
         assert torch.equal(logprobs(reference), logprobs(lm))
@@ -244,8 +233,8 @@ class TestExport:
     @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
     @pytest.mark.parametrize(
         "settings",
-        [{}, {"rslora": True, "targets": ["q_proj", "down_proj"]}, SAVED_MODULES],
-        ids=["plain", "rslora", "modules_to_save"],
+        [{}, {"rslora": True, "targets": ["q_proj", "down_proj"]}],
+        ids=["plain", "rslora"],
     )
     def test_merged_equals_adapter_on_base(self, settings: dict[str, Any], tmp_path: Path) -> None:
         from peft import PeftModel
@@ -283,9 +272,8 @@ class TestExport:
         lm.export(tmp_path)
         torch.testing.assert_close(logprobs(load(tmp_path)), logprobs(lm), rtol=0, atol=1e-5)
 
-    @pytest.mark.parametrize("settings", [{}, SAVED_MODULES], ids=["lora", "modules_to_save"])
-    def test_does_not_change_the_network(self, settings: dict[str, Any], tmp_path: Path) -> None:
-        lm = perturbed(lora(**settings))
+    def test_does_not_change_the_network(self, tmp_path: Path) -> None:
+        lm = perturbed(lora())
         before, logprobs_before = (
             {name: x.clone() for name, x in lm.state_dict().items()},
             logprobs(lm),
@@ -356,8 +344,8 @@ class TestLoad:
 
     @pytest.mark.parametrize(
         "settings",
-        [SAVED_MODULES, {"targets": ["q_proj"]}, {"modules_to_save": ["mlp"]}],
-        ids=["norm", "targets", "mlp"],
+        [{}, {"targets": ["q_proj"]}],
+        ids=["all", "targets"],
     )
     def test_merging_is_exact(self, settings: dict[str, Any]) -> None:
         lm = perturbed(lora(**settings))
@@ -382,7 +370,6 @@ class TestLoad:
             ({"rank": 2, "alpha": 4}, "type adapter.alpha=32"),
             ({"rank": 2, "rslora": True}, "type adapter.rslora=false"),
             ({"rank": 2, "targets": ["q_proj"]}, "type adapter.targets=["),
-            ({"rank": 2, "modules_to_save": ["norm"]}, "type adapter.modules_to_save=[]"),
         ],
     )
     def test_other_settings_than_the_loaded_adapter_are_rejected(
@@ -397,6 +384,7 @@ class TestLoad:
         [
             ({"base_model_name_or_path": None}, "does not name its base"),
             ({"peft_type": "IA3"}, "is not supported"),
+            ({"modules_to_save": ["norm"]}, "(modules_to_save) is not supported"),
             ({"init_lora_weights": "pissa"}, "init_lora_weights=pissa"),
             ({"r": 3}, "does not fit its base"),
             ({"target_modules": ["q_proj"]}, "does not fit its base"),

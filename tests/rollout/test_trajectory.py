@@ -156,9 +156,9 @@ class TestEpisode:
             for turn, following, text in zip(
                 r.turns, r.turns[1:], ("ab", "cd", "ef"), strict=False
             ):
-                assert model.decode_raw(r.tokens[turn.stop : following.start]).endswith(
-                    f"[user]{text}[assistant]"
-                )
+                assert model.decode(
+                    r.tokens[turn.stop : following.start], skip_special_tokens=False
+                ).endswith(f"[user]{text}[assistant]")
 
 
 class TestEntropies:

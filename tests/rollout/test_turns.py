@@ -76,7 +76,7 @@ class TestTokens:
                 assert all(r.mask[turn.start : turn.stop])
                 stop = r.turns[i + 1].start if i + 1 < len(r.turns) else len(r.tokens)
                 observed = r.tokens[turn.stop : stop]
-                assert model.decode_raw(observed) == (
+                assert model.decode(observed, skip_special_tokens=False) == (
                     "" if i + 1 == len(r.turns) else ["\nabc\n", "\nde\n"][i]
                 )
                 assert not any(r.mask[turn.stop : stop])

@@ -29,7 +29,6 @@ NETWORKS: dict[str, Callable[[Policy], nn.Module]] = {
     "reference": copy.deepcopy,
     "critic": ScalarModel.from_policy,
     "adapter": LoRA(rank=4),
-    "saved module": LoRA(rank=4, targets=["v_proj"], modules_to_save=["q_proj"]),
 }
 MESHES = {"all ranks": (2, 1, False), "replicas": (1, 2, False), "offload": (2, 1, True)}
 """Ranks of one copy of the network, copies, and offload."""

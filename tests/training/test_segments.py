@@ -144,12 +144,12 @@ class TestRollout:
         for r in responses:
             assert r.mask is not None
             assert all(r.mask[t.start : t.stop] == [True] * (t.stop - t.start) for t in r.turns)
-            text = model.decode_raw(r.prompt_tokens)
+            text = model.decode(r.prompt_tokens, skip_special_tokens=False)
             for before, turn in pairwise(r.turns):
                 context = r.tokens[before.stop : turn.start]
                 assert not any(r.mask[before.stop : turn.start])
                 written = text + before.raw[before.raw[:1].isalpha() :]
-                new = model.decode_raw(context)
+                new = model.decode(context, skip_special_tokens=False)
                 assert (before.stop in r.cuts) == before.raw[:1].isalpha()
                 text = new if before.stop in r.cuts else text + before.raw + new
                 assert text.startswith(written + ";=ab")
