@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlmods.data.schema import Splits, check_counts, checked_splits, prompt_fields
-from rlmods.environment.worker import to_text
 from rlmods.errors import check_bounds
+from rlmods.grading.tool_worker import to_text
 from rlmods.types import Prompt, Reply, ToolCall
 
 

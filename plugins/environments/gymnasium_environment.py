@@ -13,8 +13,8 @@ from environments import check_limits, describe, failed, observed, opened, seed_
 
 from rlmods.data.schema import import_extra
 from rlmods.environment.guess_number import last_number
-from rlmods.environment.worker import to_text
 from rlmods.errors import UserError
+from rlmods.grading.tool_worker import to_text
 from rlmods.needs import EnvironmentNeeds
 from rlmods.types import Prompt, Reply, Turn
 

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from environments import check_limits, describe, failed, observed, opened, seed_of
 
 from rlmods.data.schema import import_extra
-from rlmods.environment.worker import to_text
 from rlmods.errors import UserError, check_bounds
+from rlmods.grading.tool_worker import to_text
 from rlmods.needs import EnvironmentNeeds
 from rlmods.types import Prompt, Reply, Turn
 

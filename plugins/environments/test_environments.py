@@ -16,8 +16,8 @@ from omegaconf import OmegaConf
 from openenv_environment import OpenEnv
 from textarena_environment import TextArena
 
-from rlmods.environment.worker import MARK
 from rlmods.errors import UserError
+from rlmods.grading.tool_worker import MARK
 from rlmods.types import Prompt
 
 FOLDER = Path(__file__).parent

@@ -14,8 +14,8 @@ import numpy as np
 from environments import check_limits, describe, failed, observed, opened, seed_of
 
 from rlmods.data.schema import import_extra
-from rlmods.environment.worker import to_text
 from rlmods.errors import UserError
+from rlmods.grading.tool_worker import to_text
 from rlmods.types import Prompt, Reply, Turn
 
 _LOCK = threading.Lock()

@@ -13,12 +13,12 @@ from importlib import import_module
 from typing import Any, get_type_hints
 
 from rlmods.environment.search import Search
-from rlmods.environment.worker import calculator, python, to_text
 from rlmods.errors import UserError, suggest
 from rlmods.grading.pool import Outcome, Pool, WorkerError
+from rlmods.grading.tool_worker import calculator, python, to_text
 from rlmods.types import ToolCall
 
-WORKER = "rlmods.environment.worker:work"
+WORKER = "rlmods.grading.tool_worker:work"
 Timed = tuple[Outcome, float]
 """Outcome of a call, and its seconds."""
 BUILT_IN = ("calculator", "python", "search")

@@ -18,8 +18,8 @@ from rlmods.environment.formats import (
     of_template,
 )
 from rlmods.environment.tool import Tool, load
-from rlmods.environment.worker import to_text
 from rlmods.errors import UserError, check_bounds
+from rlmods.grading.tool_worker import to_text
 from rlmods.needs import EnvironmentNeeds
 from rlmods.types import Prompt, Reply, ToolCall, Turn
 

@@ -156,14 +156,10 @@ class Server(Demonstrated):
                 ]
             values = [float(x) for x in found]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            advice = (
-                "type teacher.api=echo"
-                if self.api == "prompt_logprobs"
-                else "type teacher.api=prompt_logprobs"
-            )
+            other = "echo" if self.api == "prompt_logprobs" else "prompt_logprobs"
             raise UserError(
                 f"teacher.url={self.url}: the reply has no log-probabilities of the given "
-                f"tokens: {advice}, or another server"
+                f"tokens: type teacher.api={other}, or another server"
             ) from error
         if len(values) != len(response) or not all(isfinite(x) and x <= 1e-3 for x in values):
             raise UserError(

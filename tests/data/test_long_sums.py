@@ -7,8 +7,8 @@ import re
 import pytest
 
 from rlmods.data import LongSums
-from rlmods.environment.worker import calculator
 from rlmods.errors import UserError
+from rlmods.grading.tool_worker import calculator
 from rlmods.policy import Tiny
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from rlmods.environment import Tools
 from rlmods.environment.tool import load, schema
-from rlmods.environment.worker import MARK
 from rlmods.errors import UserError
+from rlmods.grading.tool_worker import MARK
 from tests.environment.said import CHAT, HOSTILE, contents, reply
-from tests.environment.test_worker import HASHES
+from tests.grading.test_tool_worker import HASHES
 
 
 class TestLoading:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rlmods.environment.worker import MARK, calculator, python, to_text
 from rlmods.grading.sandbox.confinement import missing_support
+from rlmods.grading.tool_worker import MARK, calculator, python, to_text
 
 
 class TestCalculator:
