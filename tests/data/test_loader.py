@@ -223,12 +223,6 @@ def test_lightning_resumes_without_repeating_or_skipping(tmp_path, save_point, a
     assert fit(total - at, resume=path, **limit) == uninterrupted[at:]
 
 
-def test_lightning_refuses_a_checkpoint_of_other_data(tmp_path):
-    fit(2, path=tmp_path / "a.ckpt", save_at=2)
-    with pytest.raises(UserError, match="data changed"):
-        fit(2, n=8, resume=tmp_path / "a.ckpt")
-
-
 def test_module_gets_its_ranks_from_the_strategy():
     module = PromptModule(Splits(prompts(7), ()), batch_size=4)
     assert (module.train_dataloader().rank, module.train_dataloader().world_size) == (0, 1)
@@ -257,13 +251,3 @@ def test_changed_annotations_are_changed_data(column: str) -> None:
     state = PromptLoader(before, 1).state_dict()
     with pytest.raises(UserError, match="the data changed"):
         PromptLoader(after, 1).load_state_dict(state)
-
-
-@pytest.mark.parametrize("batches", [1, 3, 7])
-def test_a_module_continues_at_the_position_of_its_checkpoint(batches):
-    splits = Splits(train=prompts(10), val=())
-    whole, first, resumed = (PromptModule(splits, 4, seed=1) for _ in range(3))
-    expected = stream(whole.train_dataloader(), batches + 3)[batches:]
-    stream(first.train_dataloader(), batches)
-    resumed.load_state_dict(first.state_dict())
-    assert stream(resumed.train_dataloader(), 3) == expected

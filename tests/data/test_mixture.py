@@ -55,11 +55,6 @@ class TestInterleaving:
         interleaving = Interleaving(named)
         assert [interleaving(position) for position in range(length)] == greedy(named, length)
 
-    def test_far_positions_have_the_right_shares(self) -> None:
-        interleaving = Interleaving({"a": 3.0, "b": 1.0, "c": 0.37})
-        name, index = interleaving(10**9)
-        assert abs(index / 10**9 - interleaving.shares[name]) < 1e-8
-
     @pytest.mark.parametrize("start", [0, 17, 1000])
     def test_every_stretch_has_the_shares(self, start: int) -> None:
         interleaving = Interleaving({"a": 5.0, "b": 2.0, "c": 1.0})
@@ -151,16 +146,6 @@ class TestStream:
     def test_ranks_split_the_batches(self) -> None:
         parts = zip(*(stream(self.SPLITS, 6, 9, rank, 2) for rank in range(2)), strict=True)
         assert [list(chain.from_iterable(part)) for part in parts] == stream(self.SPLITS, 6, 9)
-
-    @pytest.mark.parametrize("before", [0, 1, 5])
-    def test_resumes_at_the_next_prompt(self, before: int) -> None:
-        first, second = (
-            PromptLoader(self.SPLITS.train, 6, 3, weights=self.SPLITS.weights) for _ in range(2)
-        )
-        straight = list(islice(chain.from_iterable(repeat(first)), before))
-        second.load_state_dict(first.state_dict())
-        resumed = list(islice(chain.from_iterable(repeat(second)), 5))
-        assert straight + resumed == stream(self.SPLITS, 6, before + 5, seed=3)
 
     def test_other_weights_are_other_data(self) -> None:
         state = PromptLoader(self.SPLITS.train, 6, weights=self.SPLITS.weights).state_dict()

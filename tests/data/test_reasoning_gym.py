@@ -54,13 +54,6 @@ def test_meta_holds_the_arguments_of_the_scorer():
     assert prompt.meta["response"] == f"<answer>{prompt.answer}</answer>"
 
 
-def test_task_without_a_single_answer():
-    prompt = ReasoningGym("boxnet", num_train=1, num_val=0, chat=False, instruction="")().train[0]
-    assert prompt.answer is None
-    assert "response" not in prompt.meta
-    assert prompt.text == prompt.meta["entry"]["question"]
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -131,9 +131,3 @@ class TestHostile:
 
     def test_hashes_are_those_of_every_run(self, tools: Tools) -> None:
         assert contents(reply("<hashes>{}</hashes>", tools)) == [f"<result>{HASHES}</result>"]
-
-    def test_many_crashes_do_not_end_training(self, tools: Tools) -> None:
-        for _ in range(3):
-            [call] = reply("<leave>{}</leave>", tools).calls
-            assert call.error == "error"
-        assert contents(reply('<add>{"a": 1, "b": 2}</add>', tools)) == ["<result>3</result>"]

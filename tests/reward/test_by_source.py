@@ -100,9 +100,6 @@ class TestScores:
         alone = BySource({"words": monitor})(rows[1:])
         assert (alone.correct, alone.monitored) == ([None], False)
 
-    def test_of_no_responses(self) -> None:
-        assert list(BySource({"sums": MATH})([])) == []
-
     def test_rewards_by_token(self) -> None:
         rows = [response("talk", "abc"), response("steps", "x"), response("talk", "", tokens=())]
         reward = BySource({"talk": lengths, "steps": Steps()})

@@ -3,14 +3,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from rlmods.errors import UserError
 from rlmods.reward import Cosine, Format, WeightedSum
-from rlmods.reward.cosine import cosine
 from rlmods.types import Response, Scores
 from tests.reward.samples import response
 
@@ -31,14 +29,6 @@ def test_correct_answers_decrease_and_wrong_ones_increase_with_length() -> None:
     assert list(correct) == pytest.approx([2.0, 1.5 + offset, 1.5, 1.5 - offset, 1.0, 1.0])
     assert list(wrong) == pytest.approx([-10.0, -5 - 10 * offset, -5.0, -5 + 10 * offset, 0.0, 0.0])
     assert (correct.correct, wrong.correct) == ((True,) * 6, (False,) * 6)
-
-
-def test_schedule_is_monotonic_symmetric_and_constant_beyond_max_length() -> None:
-    curve = [cosine(n, 40, 2.0, -1.0) for n in range(60)]
-    assert all(a >= b for a, b in pairwise(curve))
-    assert all(curve[n] + curve[40 - n] == pytest.approx(1.0) for n in range(41))
-    assert curve[40:] == [curve[40]] * 20
-    assert [cosine(n, 40, 0.3, 0.3) for n in range(60)] == [0.3] * 60
 
 
 def test_truncated_responses_and_unknown_correctness() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from rlmods.errors import UserError
 from rlmods.grading import isolation
 from rlmods.needs import RewardNeeds
-from rlmods.reward import Accuracy, Format, WeightedSum
+from rlmods.reward import Accuracy, WeightedSum
 from rlmods.reward.isolated import Isolated
 from tests.grading.careless import Plugin
 from tests.grading.hostile import check_scores, grade_batch
@@ -40,14 +39,6 @@ def zombies() -> list[str]:
     return names
 
 
-def in_a_thread() -> Any:
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(grade_batch(FEW)))
-    thread.start()
-    thread.join()
-    return results[0]
-
-
 def in_a_thread_of_asyncio() -> Any:
     async def main() -> Any:
         return await asyncio.to_thread(grade_batch, FEW)
@@ -56,9 +47,7 @@ def in_a_thread_of_asyncio() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "run", [grade_batch, in_a_thread, in_a_thread_of_asyncio], ids=lambda f: f.__name__
-)
+@pytest.mark.parametrize("run", [grade_batch, in_a_thread_of_asyncio], ids=lambda f: f.__name__)
 def test_batch_with_hostile_responses(run: Any) -> None:
     check_scores(*run())
     assert zombies() == []
@@ -92,11 +81,6 @@ def test_on_two_ranks() -> None:
 
 
 class TestIsolated:
-    @pytest.mark.slow
-    def test_same_values_as_the_reward(self) -> None:
-        rows = [response("<answer>1</answer>", "1"), response("1", "1"), response("", None)]
-        assert Isolated(Format(), timeout_s=60.0, workers=1)(rows).values == Format()(rows).values
-
     def test_timeout_s_of_a_term_isolates_it(self) -> None:
         rows = [
             response(r"\boxed{1}", "1", attack="exit"),

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rlmods.errors import UserError
 from rlmods.reward import Language
@@ -45,18 +43,6 @@ def test_is_the_fraction_of_letters_in_the_script(
     text: str, script: str | Sequence[str], value: float
 ) -> None:
     assert score(text, script) == value
-
-
-@given(st.text(), st.sampled_from(["Latin", "Cyrillic", "Han"]))
-def test_fractions_of_complementary_scripts_sum_to_one(text: str, script: str) -> None:
-    others = [name for name in ("Latin", "Cyrillic", "Han") if name != script]
-    text = "".join(c for c in text if score(c, script) == 1.0 or score(c, others) == 1.0)
-    fraction, other_fraction = score(text, script), score(text, others)
-    assert fraction is not None
-    assert other_fraction is not None
-    assert fraction + other_fraction == pytest.approx(
-        2.0 if score(text + "ա", ["Armenian"]) == 1.0 else 1.0
-    )
 
 
 @pytest.mark.parametrize("script", ["Klingon", ["Latin", "Elvish"], [], [5], "Latin-1"])

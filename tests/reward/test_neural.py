@@ -119,10 +119,6 @@ class TestNeural:
         assert scores[1] is None
         assert list(Neural(run)([said("", finish="length")])) == [None]
 
-    def test_an_empty_batch_has_the_same_terms(self, run: str, runs: list[str]) -> None:
-        assert list(Neural(run)([])) == []
-        assert Neural(runs)([]).terms.keys() == Neural(runs)(RESPONSES).terms.keys() != set()
-
     def test_chat_uses_the_template_of_the_model_with_one_beginning_of_text(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

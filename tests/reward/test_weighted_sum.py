@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds, needs_of
-from rlmods.reward import Accuracy, BySource, Cosine, Ensemble, Format, Overlong, WeightedSum
+from rlmods.reward import Accuracy, BySource, Cosine, Ensemble, Format, WeightedSum
 from rlmods.reward.weighted_sum import leaves
 from rlmods.types import Response, Scores
 from tests.reward.samples import response
@@ -226,17 +226,6 @@ def test_the_math_option_and_its_overrides(tmp_path: Path) -> None:
         ]
     )
     assert list(scores) == [2.5, -0.5]
-
-
-@pytest.mark.parametrize(
-    ("option", "part"),
-    [("math", WeightedSum), ("accuracy", Accuracy), ("format", Format), ("overlong", Overlong)],
-)
-def test_every_option_makes_its_part(option: str, part: type, tmp_path: Path) -> None:
-    reward = composed(tmp_path, f"reward={option}")
-    assert isinstance(reward, part)
-    scores = reward([response("<answer>5</answer>", "5", tokens=40)])  # type: ignore[operator]
-    assert list(scores) == [{"math": 1.0 + 0.1 - 1.0, "overlong": -1.0}.get(option, 1.0)]
 
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
