@@ -356,13 +356,11 @@ def _post(endpoint: Endpoint, body: Mapping[str, object]) -> Any:
     except NoReplyError as error:
         if not error.final:
             raise
-        urls = "'rollout.urls=[http://HOST:PORT]'"
-        advice = str(error).replace("rollout.url=http://HOST/v1", urls)
-        if error.status == 401:
-            advice = f"its key is not accepted: export {endpoint.key_variable}=KEY"
-        elif error.status in (403, 404):
-            advice = f"it does not serve {endpoint.path}: start it with python -m rlmods.serve"
-        raise UserError(f"rollout: {endpoint.url}: {advice}") from error
+        reason = f"HTTP {error.status}" if error.status else str(error)
+        raise UserError(
+            f"rollout: {endpoint.url}: {reason}: start it with python -m rlmods.serve, and export "
+            f"{endpoint.key_variable}=KEY if it has a key"
+        ) from error
 
 
 def _completions(endpoint: Endpoint, reply: Any) -> list[Completion]:

@@ -35,22 +35,6 @@ def test_equals_the_loop(b: Batch) -> None:
     torch.testing.assert_close(advantages, expected)
 
 
-@pytest.mark.parametrize(
-    ("scores", "expected"),
-    [
-        ([1, 0, 0, 0], [3, -1, -1, -1]),
-        ([1, 1, 0, 0], [1, 1, -1, -1]),
-        ([1, 1, 1, 0], [1 / 3] * 3 + [-1]),
-    ],
-)
-def test_by_hand(scores: list[float], expected: list[float]) -> None:
-    rewards = torch.tensor(scores, dtype=torch.float64)[:, None]
-    advantages = MaxRL()(
-        rewards, torch.ones(4, 1, dtype=torch.bool), torch.zeros(4, dtype=torch.long)
-    ).advantages
-    assert advantages[:, 0].tolist() == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
 @pytest.mark.parametrize("size", [2, 4])
 def test_expectation_is_the_gradient_of_the_truncated_log_likelihood(p: float, size: int) -> None:

@@ -28,19 +28,6 @@ def test_equals_the_loop(b: Batch, seed: int, eps: float, unbiased: bool) -> Non
     )
 
 
-def test_by_hand() -> None:
-    """Two responses with three steps and one: mean 0.5 and std sqrt(1/3) over all four; each token
-    sums over its own and later steps."""
-    mask = torch.tensor([[True] * 6, [True, True, False, False, False, False]])
-    rewards, steps = torch.zeros(2, 6, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.bool)
-    for i, t, r in ((0, 1, 1.0), (0, 3, 0.0), (0, 4, 1.0), (1, 1, 0.0)):
-        rewards[i, t], steps[i, t] = r, True
-    advantages = Process()(rewards, mask, torch.tensor([3, 3]), None, steps).advantages
-    unit = 0.5 / (1 / 3) ** 0.5
-    assert advantages[0].tolist() == pytest.approx([unit, unit, 0, 0, unit, 0], abs=1e-5)
-    assert advantages[1].tolist() == pytest.approx([-unit, -unit, 0, 0, 0, 0], abs=1e-5)
-
-
 def test_later_steps_are_discounted_by_step() -> None:
     """Rewards 1, 0, 1 and 0: normalised u, -u, u; every token of a step has the same discount,
     whatever its length."""

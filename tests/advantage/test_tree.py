@@ -21,24 +21,6 @@ def test_equals_the_loop(drawn: tuple[int, float]) -> None:
     torch.testing.assert_close(estimate(f.poisoned()), tree(f))
 
 
-def test_by_hand() -> None:
-    """Two branches from the prompt, of which the second branches again: V = 5/3, then 0 and 5/2,
-    then 1 and 4. Column 2 is observed."""
-    rewards = torch.tensor(
-        [[0.0, 0, 9, 0, 0], [0, 0, 9, 0, 1], [0, 0, 9, 0, 4]], dtype=torch.float64
-    )
-    origin = torch.tensor([[0] * 5, [1] * 5, [1, 1, 1, 2, 2]])
-    mask = torch.tensor([True, True, False, True, True]).expand(3, 5)
-    advantages = Tree()(rewards, mask, torch.zeros(3, dtype=torch.long), None, origin).advantages
-    root, inner = 5 / 3, 5 / 2
-    expected = [
-        [-root] * 2 + [0] + [-root] * 2,
-        [inner - root] * 2 + [0] + [1 - inner] * 2,
-        [inner - root] * 2 + [0] + [4 - inner] * 2,
-    ]
-    torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
-
-
 @few
 @given(forests)
 def test_the_credits_of_a_path_sum_to_reward_minus_mean(drawn: tuple[int, float]) -> None:

@@ -98,10 +98,6 @@ class TestLimits:
         assert plan.branches == [None, *[Branch(0, 10)] * 3, *[Branch(0, 20)] * 2]
         assert [decision.num_branches for decision in plan.decisions] == [3, 2, 0, 0, 0]
 
-    def test_as_many_initial_responses_as_the_budget_leave_none_for_branches(self) -> None:
-        for num_initial in (4, 5):
-            assert play(replace(ALWAYS, num_initial=num_initial), 4).branches == [None] * 4
-
 
 class TestBudget:
     @few
@@ -144,15 +140,6 @@ class TestBudget:
         assert plan.on_end(0) == [2, 3, 4]
         assert plan.branches == [None] * 5
         assert [plan.on_end(row) for row in (3, 2, 4)] == [[], [], []]
-
-    def test_responses_fill_up_only_after_the_last_branch(self) -> None:
-        """Before, it may branch again."""
-        plan = BranchPlan(replace(ALWAYS, num_initial=2), 4, ())
-        plan.on_start(0, 0.3)
-        assert plan.on_tool_result(0, 10, 0.3) == [2]
-        assert plan.on_end(0) == plan.on_end(1) == []
-        assert plan.on_tool_result(2, 20, 0.3) == [3]
-        assert plan.on_end(2) == plan.on_end(3) == []
 
 
 class TestRule:
@@ -224,12 +211,6 @@ class TestProbability:
         ]
         assert sum(found) / 400 == pytest.approx(p, abs=4 * (p * (1 - p) / 400) ** 0.5)
 
-    def test_never_up_to_the_threshold_and_with_certainty_above_1(self) -> None:
-        assert not any(self.branched(replace(self.COIN, tau=0.7), 0.75))  # P = 0.7
-        assert any(self.branched(replace(self.COIN, tau=0.69), 0.75))
-        assert not any(self.branched(self.COIN, 0.0))  # P < 0
-        assert all(self.branched(replace(self.COIN, alpha=1.0), 0.25))
-
     def test_coins_differ_by_response_and_position_and_are_repeated_by_the_key(self) -> None:
         rule = replace(self.COIN, alpha=0.5, num_initial=4)
 
@@ -242,13 +223,3 @@ class TestProbability:
         assert found == decisions((1, "p", 2))
         assert found != decisions((1, "p", 3))
         assert {*found[:4]} == {0, 1} or {*found[4:8]} == {0, 1}
-
-    def test_while_the_budget_lasts_the_order_of_reports_changes_no_decision(self) -> None:
-        rule, taken = replace(self.COIN, alpha=0.5, num_initial=4), []
-        for order in ((0, 1, 2, 3), (3, 1, 0, 2)):
-            plan = BranchPlan(rule, 64, (1,))
-            for row in order:
-                plan.on_start(row, 0.3)
-                plan.on_tool_result(row, 10, 0.3)
-            taken.append(sorted(plan.decisions))
-        assert taken[0] == taken[1]

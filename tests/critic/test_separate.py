@@ -7,8 +7,8 @@ from rlmods.critic import Separate
 from rlmods.errors import UserError
 from rlmods.policy import ScalarModel, Tiny
 from rlmods.policy.packing import Packing
-from tests.policy.test_packing import MODELS, PADDED, RAGGED
-from tests.policy.test_packing import policy as small_policy
+from tests.support.packed_rows import MODELS, PADDED, RAGGED
+from tests.support.packed_rows import policy as small_policy
 from tests.support.tiny_setup import collected, learner, policy
 
 

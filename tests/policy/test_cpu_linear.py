@@ -14,10 +14,10 @@ from rlmods.policy.cpu_linear import (
     use_cpu_linear,
     uses_onednn,
 )
+from tests.support.models import needs_onednn
 
 M, K, N = 40, 96, 320
 """Enough products for oneDNN."""
-needs_onednn = pytest.mark.skipif(not cpu_linear._has_onednn(), reason="needs oneDNN on x86-64")
 
 
 def layer(bias: bool = True) -> nn.Linear:

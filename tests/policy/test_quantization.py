@@ -35,10 +35,6 @@ class TestConfig:
         ) == (True, "nf4", True)
         assert config.bnb_4bit_compute_dtype == torch.bfloat16
 
-    def test_int8(self) -> None:
-        config = quantization_config("int8", torch.bfloat16)
-        assert (config.load_in_8bit, config.load_in_4bit) == (True, False)
-
     def test_is_passed_to_transformers(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

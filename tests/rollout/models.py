@@ -193,3 +193,18 @@ def assert_agrees(policy, responses, temperature=1.0, atol=1e-4):
             rtol=0,
             atol=atol,
         )
+
+
+@torch.no_grad()
+def gap(policy: Policy, responses: list[Response], temperature: float = 1.0) -> float:
+    """Largest distance between the sampler's log-probabilities and those of the trainer's
+    forward."""
+    rows = [torch.tensor([*r.prompt_tokens, *r.tokens]) for r in responses]
+    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    mask = torch.zeros(tokens.shape, dtype=torch.bool)
+    for i, r in enumerate(responses):
+        mask[i, len(r.prompt_tokens) : len(rows[i])] = True
+    sampled = torch.tensor([x for r in responses for x in r.behavior_logprobs])
+    return float(
+        (policy(tokens, mask, temperature=temperature).logprobs[mask] - sampled).abs().max()
+    )

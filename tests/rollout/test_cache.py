@@ -162,9 +162,6 @@ class TestLevels:
         beginnings = [random.randint(0, len(prompt)) for prompt in prompts]
         assert_as_alone(prompts, beginnings, seed)
 
-    def test_whole_prompts_that_others_begin_with(self) -> None:
-        assert_as_alone([A, B, [*A, 20], [*B, 21]], [6, 3, 6, 3])
-
 
 def assert_as_alone(prompts: Sequence[list[int]], beginnings: Sequence[int], seed: int = 0) -> None:
     """Check that what follows each prompt is what follows it in a batch of its own."""
@@ -364,25 +361,3 @@ class TestTurns:
         assert max(after for _, after in most) <= batch_size
         if rule is None:
             assert max(before for before, _ in most) <= batch_size
-
-
-def test_nothing_is_kept_of_last_turns_and_of_responses_that_have_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows: dict[int, Any] = {}
-    contexts = MultiTurn._contexts
-
-    def watch(self: MultiTurn, batch: Any, active: Any) -> Any:
-        rows.update((id(row), row) for row in active)
-        made = contexts(self, batch, active)
-        assert not any(
-            context.keep and len(own[0].trajectory.turns) + 1 == self.environment.max_turns
-            for own, context in zip(batch, made, strict=True)
-        )
-        assert not any(row.past is not None for row in rows.values() if row.done)
-        return made
-
-    monkeypatch.setattr(MultiTurn, "_contexts", watch)
-    respond(Echo(least=1, max_turns=3), tiny_policy())
-    assert len(rows) == 12
-    assert not any(row.past is not None for row in rows.values())

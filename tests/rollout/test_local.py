@@ -14,7 +14,6 @@ from rlmods.policy.base import Policy
 from rlmods.policy.cpu_linear import packed_weight
 from rlmods.protocols import Rollout
 from rlmods.rollout import Local, decode
-from tests.policy.test_cpu_linear import needs_onednn
 from tests.rollout.models import (
     EOS_A,
     EOS_B,
@@ -31,6 +30,7 @@ from tests.rollout.models import (
     with_generation_config,
 )
 from tests.support import tiny_setup
+from tests.support.models import needs_onednn
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])

@@ -29,7 +29,7 @@ from rlmods.training.evaluation import with_settings
 from rlmods.training.meter import Meter
 from rlmods.training.turns import log_turns
 from rlmods.types import Prompt, Reply, Response, Scores, ToolCall, Turn
-from tests.support.environments import Echo, Lines, Script, Talk
+from tests.support.environments import Echo, Lines, Script
 from tests.support.tiny_setup import SPLITS, policy
 
 PROMPTS = [Prompt(id=str(i), text=text) for i, text in enumerate(("1+1=", "22-3=", "7="))]
@@ -266,25 +266,8 @@ class Stops(Script):
     needs = EnvironmentNeeds(stop=("7",))
 
 
-class Short(Local):
-    """`Local` for contexts of limited length."""
-
-    max_length = 24
-
-
 class TestWithEnvironment:
     """What the rollout and the environment say to each other."""
-
-    def test_random_numbers_are_those_of_the_prompt_of_the_data(self) -> None:
-        class Fixed(Echo):
-            def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Talk:
-                return super().start(prompt, key=(0,))
-
-        class Renamed(Fixed):
-            def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Talk:
-                return super().start(Prompt(id="x", text=prompt.text, time=7), key=key)
-
-        assert ids(sample(Renamed())) == ids(sample(Fixed()))
 
     def test_texts_of_both_end_a_turn(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stops, extend = [], Local.extend

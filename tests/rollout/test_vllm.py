@@ -1,8 +1,6 @@
 """Sampling with vLLM itself: `make test-vllm`."""
 
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +8,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlmods.adapter import LoRA
-from rlmods.callbacks import Monitor
 from rlmods.distributed import sharding
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
@@ -19,9 +16,9 @@ from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import VLLM, Local
 from rlmods.training.evaluation import with_settings
 from rlmods.types import Prompt, Response
+from tests.rollout.models import gap, outcomes
 from tests.support import ranks
 from tests.support.mixtures import mixture
-from tests.support.tiny_setup import fit, learner
 
 pytest.importorskip("vllm")
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -90,25 +87,6 @@ def sample(
     **settings: Any,
 ) -> list[Response]:
     return synced(policy, **settings).generate(prompts, samples=samples, iteration=iteration)
-
-
-def outcomes(responses: list[Response]) -> list[Any]:
-    return [(r.prompt.id, r.meta["sample"], tuple(r.tokens), r.finish) for r in responses]
-
-
-@torch.no_grad()
-def gap(policy: Policy, responses: list[Response], temperature: float = 1.0) -> float:
-    """Largest distance between the sampler's log-probabilities and those of the trainer's
-    forward."""
-    rows = [torch.tensor([*r.prompt_tokens, *r.tokens]) for r in responses]
-    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    mask = torch.zeros(tokens.shape, dtype=torch.bool)
-    for i, r in enumerate(responses):
-        mask[i, len(r.prompt_tokens) : len(rows[i])] = True
-    sampled = torch.tensor([x for r in responses for x in r.behavior_logprobs])
-    return float(
-        (policy(tokens, mask, temperature=temperature).logprobs[mask] - sampled).abs().max()
-    )
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
@@ -283,40 +261,6 @@ def test_experts_are_refused_without_a_gpu() -> None:
         "rollout=local",
     ):
         VLLM().check_policy(mixture("qwen3"))
-
-
-class Skips(VLLM):
-    """Loses the weights of one iteration."""
-
-    def sync(self, policy: Policy, *, iteration: int) -> None:
-        if iteration == 2:
-            self._policy = policy
-            self._occurrences.clear()
-        else:
-            super().sync(policy, iteration=iteration)
-
-
-def small() -> Policy:
-    return llama(tied=True, max_position_embeddings=32)
-
-
-@pytest.mark.parametrize("kind", [VLLM, Skips])
-def test_a_skipped_sync_ends_the_run_with_one_line(kind: Any, tmp_path: Path) -> None:
-    part = learner(
-        policy=small(),
-        rollout=kind(max_tokens=8, cache_gib=0.25),
-        optimizer=partial(torch.optim.AdamW, lr=0.05),
-    )
-    if kind is VLLM:
-        rows = fit(part, 4, callbacks=(Monitor(max_kl=None, max_ratio=None),))
-        assert max(row["train/sampler_logprob_gap"] for row in rows) < 1e-4
-        return
-    with pytest.raises(UserError) as error:
-        fit(part, 4, callbacks=(Monitor(max_kl=None, max_ratio=None),))
-    assert "train/sampler_logprob_gap" in str(error.value)
-    assert "after iteration 3" in str(error.value)
-    assert "weights that it has not received" in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def sharded(rank: int) -> None:

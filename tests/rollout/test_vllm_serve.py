@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,10 @@ import httpx2
 import pytest
 import torch
 
-from rlmods.algo import Batch
-from rlmods.callbacks import Monitor
 from rlmods.data import Arithmetic
 from rlmods.policy import Policy, Tiny
-from rlmods.reward import Accuracy
-from rlmods.rollout import VLLM, VLLMServer
-from tests.rollout.test_vllm import gap, outcomes
-from tests.support.tiny_setup import fit, learner
+from rlmods.rollout import VLLMServer
+from tests.rollout.models import gap, outcomes
 
 pytest.importorskip("vllm")
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -109,38 +104,3 @@ def test_responses_are_those_of_the_policy(servers: Any) -> None:
         part.sync(changed, iteration=iteration)
         assert outcomes(part.generate(PROMPTS, samples=4, iteration=0)) == outcomes(responses[-1])
     assert outcomes(responses[0]) != outcomes(responses[1])
-
-
-def test_responses_are_those_of_the_engine_in_this_process(servers: Any) -> None:
-    settings: dict[str, Any] = {
-        "max_tokens": 12,
-        "seed": 3,
-        "temperature": 0.8,
-        "top_p": 0.9,
-        "stop": ["1"],
-    }
-    changed, samples = policy(0.1), []
-    for part in (VLLMServer(urls=list(servers), **settings), VLLM(cache_gib=0.25, **settings)):
-        part.sync(changed, iteration=0)
-        samples.append(part.generate(PROMPTS, samples=4, iteration=0))
-    same = [a == b for a, b in zip(*map(outcomes, samples), strict=True)]
-    assert sum(same) > 0.98 * len(same)  # rounding depends on the other rows
-
-
-def test_training_with_servers_learns(servers: Any, tmp_path: Path) -> None:
-    part = learner(
-        policy=policy(),
-        rollout=VLLMServer(urls=list(servers)),
-        reward=Accuracy(),
-        batch=Batch(prompts=16, samples=8),
-        optimizer=partial(torch.optim.AdamW, lr=2e-4),
-    )
-    rows = fit(
-        part,
-        12,
-        splits=Arithmetic(level=1, num_train=256, num_val=8)(),
-        callbacks=(Monitor(),),
-    )
-    rewards = [row["train/reward"] for row in rows if "train/reward" in row]
-    assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.15
-    assert max(row["train/sampler_logprob_gap"] for row in rows if "train/reward" in row) < 1e-4

@@ -26,22 +26,6 @@ def test_equals_the_loop(rows: list[tuple[int, float]], k: int, threshold: float
     assert {i for i, kept in enumerate(keep.tolist()) if kept} == expected
 
 
-def test_by_hand() -> None:
-    scores = torch.tensor([1.0, 0.2, 1.0, NAN, 0.9, 0.4, 0.6])
-    group = torch.tensor([7, 5, 7, 7, 5, 9, 5])
-    assert BestOf()(scores, group).tolist() == [True, False, False, False, True, False, False]
-    assert BestOf(k=2)(scores, group).tolist() == [True, False, True, False, True, False, True]
-    assert BestOf(k=9, threshold=0.0)(scores, group).tolist() == [
-        True,
-        True,
-        True,
-        False,
-        True,
-        True,
-        True,
-    ]
-
-
 def test_unscored_responses_are_not_kept() -> None:
     assert not BestOf(threshold=-torch.inf)(
         torch.full((3,), NAN), torch.zeros(3, dtype=torch.long)
