@@ -57,7 +57,10 @@ def _value(node: ast.expr) -> Number:
     elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
         left = _value(node.left)
         right = _value(node.right)
-        if isinstance(node.op, ast.Pow) and abs(float(right)) * _bits(left) > MAX_BITS:
+        bits = 64
+        if isinstance(left, Fraction):
+            bits = max(1, left.numerator.bit_length(), left.denominator.bit_length())
+        if isinstance(node.op, ast.Pow) and abs(float(right)) * bits > MAX_BITS:
             raise RefusedError("too large a number")
         result = OPERATORS[type(node.op)](left, right)
     else:
@@ -66,9 +69,3 @@ def _value(node: ast.expr) -> Number:
         raise RefusedError("not a real number")
     # `//` of fractions is a whole number
     return Fraction(result) if isinstance(result, int) else result
-
-
-def _bits(number: Number) -> int:
-    if isinstance(number, float):
-        return 64
-    return max(1, number.numerator.bit_length(), number.denominator.bit_length())

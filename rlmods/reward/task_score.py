@@ -10,11 +10,10 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from rlmods.errors import UserError
-from rlmods.grading.answer_form import MAX_CHARACTERS, has_form
 from rlmods.grading.grader.extract import boxes, extract
 from rlmods.grading.grader.style import MAX_CHARS
 from rlmods.grading.pool import NOT_STARTED, Outcome, failure_counts, shared_pool
-from rlmods.grading.reasoning_gym_scorer import PACKAGES, TARGET
+from rlmods.grading.reasoning_gym import MAX_CHARACTERS, PACKAGES, TARGET, has_form
 from rlmods.grading.sandbox.run import START_TIMEOUT_S
 from rlmods.grading.turns import without_thoughts
 from rlmods.reward.checks import check_positive, check_walls
@@ -49,7 +48,7 @@ class TaskScore:
     """Pay scores below `threshold` too. Many scorers give a part of the score to any answer, or to
     one that contains the right one."""
     strict: bool = True
-    """Refuse answers that do not have the form of an answer (`answer_form`), where the package's
+    """Refuse answers that do not have the form of an answer (`has_form`), where the package's
     scorer does not: NaN, words and other numbers around a number, code. Without it, an answer that
     is code can give itself any score."""
     timeout_s: float = 10.0

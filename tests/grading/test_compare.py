@@ -146,18 +146,6 @@ HOSTILE = [
     "\x00\ud800",
 ]
 
-PIECES = [
-    r"\pi ",
-    r"\frac{",
-    "}",
-    r"\sqrt ",
-    r"\sin ",
-    r"\pm ",
-    r"\cup ",
-    r"\text{cm}",
-    *"12x()[,^-=<|!%",
-]
-
 
 @pytest.mark.parametrize(("gold", "answer"), SAME)
 def test_equal_answers(gold: str, answer: str) -> None:
@@ -183,17 +171,6 @@ def test_hostile_answers_are_wrong_and_graded_in_bounded_time(answer: str) -> No
     for gold in ("1", "x^2", "(1,2)", "[0,1)", r"\begin{pmatrix}1&2\end{pmatrix}"):
         assert not same_answer(answer, gold)
     assert time.process_time() - start < 3
-
-
-@given(
-    st.text(r"12.5xie()[]{}+-*/^!%=<,|:_&", max_size=30)
-    | st.lists(st.sampled_from(PIECES), max_size=30)
-)
-@settings(max_examples=300, deadline=None)
-def test_any_text_gets_a_verdict(pieces: str | list[str]) -> None:
-    text = "".join(pieces)
-    assert same_answer(text, "17") in (True, False)
-    assert same_answer("17", text) in (True, False)
 
 
 @given(st.integers(-999, 999), st.integers(1, 999), st.integers(-999, 999), st.integers(1, 999))

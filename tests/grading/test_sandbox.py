@@ -67,8 +67,6 @@ class TestPrograms:
         source = (
             "import bisect, collections, decimal, fractions, heapq, itertools, math, random, re, "
             "string, threading, typing\n"
-        )
-        source += (
             "done = threading.Thread(target=lambda: print('in a "
             "thread'))\ndone.start()\ndone.join()"
         )
@@ -145,8 +143,8 @@ class TestHarm:
         source = (
             "import signal\nfor n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n  "
             "  except OSError: pass\n"
+            "while True: pass"
         )
-        source += "while True: pass"
         assert run(source).status == "timeout"
 
     @pytest.mark.parametrize(
@@ -169,16 +167,16 @@ class TestHarm:
         source = (
             "import ctypes\nheader = (ctypes.c_uint32 * 2)(0x20080522, 0)\ndata = "
             "(ctypes.c_uint32 * 6)(*[7] * 6)\n"
+            "assert ctypes.CDLL(None).capget(header, data) == 0\nprint(list(data))"
         )
-        source += "assert ctypes.CDLL(None).capget(header, data) == 0\nprint(list(data))"
         assert run(source) == RunResult("ok", "[0, 0, 0, 0, 0, 0]\n")
 
     def test_ends_with_its_parent(self) -> None:
         code = (
             "import sys; sys.path.insert(0, sys.argv[1])\nfrom rlmods.grading.sandbox.run import "
             "Limits, run_program\n"
+            "run_program('import time; time.sleep(60)', '', Limits(timeout_s=50))"
         )
-        code += "run_program('import time; time.sleep(60)', '', Limits(timeout_s=50))"
         root = str(Path(confinement.__file__).parents[3])
         parent = subprocess.Popen([sys.executable, "-c", code, root])
         try:
@@ -253,8 +251,8 @@ class TestHarm:
         code = (
             "import random, gc\nfound = ['MARK' + 'ER' in str(o)[:10000] for o in "
             "gc.get_objects() if isinstance(o, (str, list, dict))]\n"
+            "print(random.random(), sum(found))"
         )
-        code += "print(random.random(), sum(found))"
         run_tests("def f(): return 'MARK' 'ER'", ["assert f() == 'MARK' 'ER'"], LIMITS)
         first, second = run(code).stdout.split(), run(code).stdout.split()
         assert first[0] != second[0]
@@ -289,8 +287,10 @@ class TestAssertions:
             "10**5000",
             "frozenset({1})",
             "None",
+            "'\\ud800'",
+            "-0.0",
+            "{(1, 2): 3}",
         ]
-        values += ["'\\ud800'", "-0.0", "{(1, 2): 3}"]
         tests = [
             f"assert same({value}) == {value} and type(same({value})) is type({value})"
             for value in values
@@ -301,13 +301,13 @@ class TestAssertions:
         source = (
             "class Stack:\n    def __init__(self): self.items = []\n    def push(self, x): "
             "self.items.append(x)\n"
+            "def clear(x): x.clear()"
         )
-        source += "def clear(x): x.clear()"
         tests = [
             "s = Stack(); s.push(1); s.push(2); assert s.items == [1, 2]",
             "x = [1]; clear(x); assert x == []",
+            "assert Stack().items == []",
         ]
-        tests += ["assert Stack().items == []"]
         assert passed(source, *tests) == [True, True, True]
 
     def test_exceptions_reach_the_test(self) -> None:

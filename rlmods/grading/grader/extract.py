@@ -303,28 +303,19 @@ _REMAIN = re.compile(
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 
 
-def _any_of(words: str) -> str:
-    return rf"\b(?:{'|'.join(words.split())})\b"
-
-
-_DOUBT = re.compile(
-    _any_of(
-        r"""
-        not never no none nor neither nobody nothing hardly barely scarcely rarely seldom cannot
-        without if unless whether until when except but only doubt\w* fail\w* den(?:y|ies|ied)
-        refus\w* reject\w* unlikely likely impossible wrong\w* incorrect\w* false\w* untrue
-        inaccura\w* mistake\w* mistaken errors? lies? lying might may can could would should ought
-        seem\w* appear\w* suppos\w* assum\w* guess\w* think\w* thought believ\w* hop(?:e|es|ed|ing)
-        wish\w* wonder\w* unsure unclear unknown say\w* said claim\w* pretend\w* imagin\w* almost
-        nearly about around approximately roughly perhaps maybe possibly probably either or rather
-        instead than least most more less fewer over under between times squared cubed factorial
-        plus minus negative opposite hundred thousand million billion trillion dozen half quarter
-        too far off short
-        """
-    )
-    + r"|n['’]t\b|\?",
-    re.IGNORECASE,
-)
+_DOUBTS = r"""
+not never no none nor neither nobody nothing hardly barely scarcely rarely seldom cannot
+without if unless whether until when except but only doubt\w* fail\w* den(?:y|ies|ied)
+refus\w* reject\w* unlikely likely impossible wrong\w* incorrect\w* false\w* untrue
+inaccura\w* mistake\w* mistaken errors? lies? lying might may can could would should ought
+seem\w* appear\w* suppos\w* assum\w* guess\w* think\w* thought believ\w* hop(?:e|es|ed|ing)
+wish\w* wonder\w* unsure unclear unknown say\w* said claim\w* pretend\w* imagin\w* almost
+nearly about around approximately roughly perhaps maybe possibly probably either or rather
+instead than least most more less fewer over under between times squared cubed factorial
+plus minus negative opposite hundred thousand million billion trillion dozen half quarter
+too far off short
+"""
+_DOUBT = re.compile(rf"\b(?:{'|'.join(_DOUBTS.split())})\b|n['’]t\b|\?", re.IGNORECASE)
 """Denials, conditions, doubts, comparisons, and words that change the number beside them."""
 _THAT = re.compile(
     r"(?<!see)(?<!find)(?<!found)(?<!conclude)(?<!know)(?<!get)(?<!shows)(?<!means)(?<!follows)"

@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 from rlmods.grading.grader.syntax import ParseError, word_set
@@ -68,10 +69,9 @@ def set_digits(digits: int = DIGITS) -> None:
 def close(first: Value, second: Value) -> bool:
     """Return True if equal: exactly for rationals, otherwise to 85 of the 100 digits (to within
     1e-90 of a zero)."""
-    if isinstance(first, tuple) and isinstance(second, tuple):
-        return len(first) == len(second) and all(map(close, first, second))
     if isinstance(first, tuple) or isinstance(second, tuple):
-        return False
+        same_shape = isinstance(first, type(second)) and len(first) == len(second)
+        return same_shape and all(map(close, first, second))
     if isinstance(first, Fraction) and isinstance(second, Fraction):
         return first == second
     a = as_mp(first)
@@ -99,7 +99,8 @@ def multiply(a: Value, b: Value) -> Value:
     if isinstance(a, tuple) and isinstance(b, tuple):
         if len(a[0]) != len(b):
             raise Undefined("a product of matrices whose sizes do not fit")
-        return tuple(_row_product(row, b) for row in a)
+        columns = list(zip(*b, strict=True))
+        return tuple(tuple(_dot(row, column) for column in columns) for row in a)
     if isinstance(b, tuple):
         return multiply(b, a)
     if isinstance(a, tuple):
@@ -107,18 +108,13 @@ def multiply(a: Value, b: Value) -> Value:
     return a * b if isinstance(a, Fraction) and isinstance(b, Fraction) else as_mp(a) * as_mp(b)
 
 
-def _row_product(row: Sequence[Value], matrix: Value) -> Value:
-    total = multiply(matrix[0], row[0])
-    for entry, other in zip(row[1:], matrix[1:], strict=True):
-        total = add(total, multiply(other, entry))
-    return total
+def _dot(row: Sequence[Value], column: Sequence[Value]) -> Value:
+    return reduce(add, map(multiply, row, column))
 
 
 def divide(a: Value, b: Value) -> Value:
     if isinstance(a, tuple):
         return multiply(a, divide(Fraction(1), b))
-    if isinstance(b, tuple) or b == 0:
-        raise Undefined("division by zero or a matrix")
     return a / b if isinstance(a, Fraction) and isinstance(b, Fraction) else as_mp(a) / as_mp(b)
 
 
@@ -149,7 +145,7 @@ def limit_power(base: Value, exponent: Value) -> Value:
 
 
 def modulo(a: Value, b: Value) -> Fraction:
-    if not (isinstance(a, Fraction) and isinstance(b, Fraction)) or b == 0:
+    if not (isinstance(a, Fraction) and isinstance(b, Fraction)):
         raise Undefined("mod")
     return a % b
 

@@ -22,6 +22,7 @@ from rlmods.grading.grader.style import clean
 from rlmods.grading.grader.syntax import (
     EMPTY_SET,
     FUNCTIONS,
+    INFINITY,
     REALS,
     TRIGONOMETRIC,
     Node,
@@ -40,6 +41,12 @@ _CLOSING = {"(": ")", "[": "]", r"\{": r"\}", "{": "}"}
 _NO_ATOM = word_set("end choose over mod pmod rfloor rceil")
 _MATRICES = word_set("matrix pmatrix bmatrix array smallmatrix")
 _LISTS = word_set("cases aligned gathered align* gather*")
+_CONSTANTS = {
+    "emptyset": EMPTY_SET,
+    "reals": REALS,
+    "pi": Node("constant", text="pi"),
+    "infty": INFINITY,
+}
 _ABSTRACT_FUNCTIONS = frozenset("fghFGP")
 
 
@@ -107,7 +114,9 @@ class _Parser:
         node = self.answer()
         if self.accept("over"):
             return Node("/", (node, self.answer()))
-        return Node("call", (node, self.answer()), "binom") if self.accept("choose") else node
+        if self.accept("choose"):
+            return Node("call", (node, self.answer()), "binom")
+        return node
 
     def answer(self) -> Node:
         items = [self.relation()]
@@ -361,14 +370,11 @@ class _Parser:
         return Node("abs", (inside,))
 
     def word(self, name: str) -> Node:
-        if name in ("emptyset", "reals"):
-            return EMPTY_SET if name == "emptyset" else REALS
-        if name in ("pi", "infty"):
-            return Node("constant", text=name)
-        if name == "frac":
-            return Node("/", (self.argument(), self.argument()))
-        if name == "binom":
-            return Node("call", (self.argument(), self.argument()), "binom")
+        if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        if name in ("frac", "binom"):
+            pair = (self.argument(), self.argument())
+            return Node("/", pair) if name == "frac" else Node("call", pair, "binom")
         if name in ("lfloor", "lceil"):
             inside = self.sum()
             self.expect("r" + name[1:])
@@ -421,10 +427,7 @@ class _Parser:
         return node if power is None else Node("^", (node, power))
 
     def root(self) -> Node:
-        degree: tuple[Node, ...] = ()
-        if self.accept("["):
-            degree = (self.sum(),)
-            self.expect("]")
+        degree = self.group().args if self.next_is("[") else ()
         inside = self.group() if self.next_is("{", "(") else self.atom()
         return Node("call", (inside, *degree), "sqrt")
 
@@ -467,10 +470,10 @@ class _Parser:
                 if self.advance() == "\\\\" and not self.next_is("end"):
                     rows.append(())
         width = len(rows[0])
-        if self.environment_name() != environment or any(len(row) != width for row in rows):
-            raise ParseError("not a rectangular matrix")
-        if environment in _LISTS and width != 1:
-            raise ParseError("not a list of equations")
+        too_wide = environment in _LISTS and width != 1
+        is_ragged = any(len(row) != width for row in rows)
+        if self.environment_name() != environment or is_ragged or too_wide:
+            raise ParseError("not a rectangular matrix, or not a list of equations")
         if len(rows) == width == 1:
             return rows[0][0]
         if environment in _LISTS:
@@ -478,10 +481,11 @@ class _Parser:
         return Node("matrix", tuple(Node("row", row) for row in rows))
 
     def environment_name(self) -> str:
+        start = self.position
         self.expect("{")
-        name = ""
         while not self.accept("}"):
-            name += self.advance()
+            self.advance()
+        name = self.text_since(start)
         if name not in _MATRICES | _LISTS:
             raise ParseError(f"unknown environment {name}")
         return name

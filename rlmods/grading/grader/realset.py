@@ -41,6 +41,7 @@ class RealSet:
 
 
 REALS = RealSet((), (True,))
+_X = Node("name", text="x")
 
 
 def real_set(node: Node) -> RealSet:
@@ -148,17 +149,9 @@ def _interval(low: Value, low_closed: bool, high: Value, high_closed: bool) -> R
     order = _compare(low, high)
     if order > 0 or (order == 0 and not (low_closed and high_closed)):
         raise ParseError("the interval's ends are in descending order")
-    if order == 0:
-        return _point(low)
-    ends: tuple[Value, ...] = (low, high)
-    inside: tuple[bool, ...] = (False, low_closed, True, high_closed, False)
-    if mp().isinf(as_mp(low)):
-        ends = ends[1:]
-        inside = inside[2:]
-    if mp().isinf(as_mp(high)):
-        ends = ends[:-1]
-        inside = inside[:-2]
-    return RealSet(ends, inside)
+    above = _half_line(_X, ">=" if low_closed else ">", low)
+    below = _half_line(_X, "<=" if high_closed else "<", high)
+    return combine([above, below], all)
 
 
 def _compare(a: Value, b: Value) -> int:

@@ -88,9 +88,8 @@ def _same_text(answer: str, gold: str) -> bool | None:
     gold_words = strip_markup(gold)
     if answer_words == gold_words:
         return True
-    same = answer_words.casefold() == gold_words.casefold()
     if gold_words.casefold() in _SHORT_WORDS:
-        return same
+        return answer_words.casefold() == gold_words.casefold()
     answer_words = _without_label(answer_words)
     gold_words = _without_label(gold_words)
     choice = _CHOICE.match(answer_words)
@@ -98,10 +97,10 @@ def _same_text(answer: str, gold: str) -> bool | None:
         other = _OTHER_CHOICE.search(answer_words, choice.end())
         return choice[1] == gold_words and other is None
     is_words = _WORDS.fullmatch(gold_words) is not None
-    if is_words or _WRAPPER.fullmatch(gold):
-        same = answer_words.casefold() == gold_words.casefold()
-        if same and any(map(_ANY_CASE.fullmatch, (answer_words, gold_words))):
-            return True
+    in_any_case = any(map(_ANY_CASE.fullmatch, (answer_words, gold_words)))
+    same = in_any_case and answer_words.casefold() == gold_words.casefold()
+    if same and (is_words or _WRAPPER.fullmatch(gold)):
+        return True
     return False if is_words and not _SYMBOLS.fullmatch(gold_words) else None
 
 
@@ -114,10 +113,8 @@ def _without_label(words: str) -> str:
 def strip_markup(text: str) -> str:
     """Return `text` without markup of prose. Braces are removed only if no command is left whose
     arguments they could be."""
-    plain = _WRAPPER.sub(r"\1", text)
-    while plain != text:
-        text = plain
-        plain = _WRAPPER.sub(r"\1", text)
+    while _WRAPPER.search(text):
+        text = _WRAPPER.sub(r"\1", text)
     text = re.sub(r"\\[ ,;:!]|~", " ", text)
     if not re.search(r"[\\^_]", text):
         text = text.replace("{", " ").replace("}", " ")
@@ -182,27 +179,14 @@ def letters(node: Node) -> str | None:
     name. None for another node."""
     if node.op == "name" and not node.args and len(node.text) == 1:
         return node.text
-    if node.op != "*":
-        return None
-    word = ""
-    for arg in node.args:
-        part = letters(arg)
-        if part is None:
-            return None
-        word += part
-    return word
+    parts = [letters(arg) for arg in node.args] if node.op == "*" else [None]
+    return None if None in parts else "".join(map(str, parts))
 
 
 def _equal(gold: Node, answer: Node) -> bool:
     """Return True if equal at every random point at which both are real or both complex."""
-    if unknowns(gold) != unknowns(answer) and not _equal_at(gold, answer, range(2)):
-        return False  # without the cost of more points
-    return _equal_at(gold, answer, range(POINTS if unknowns(gold) | unknowns(answer) else 1))
-
-
-def _equal_at(gold: Node, answer: Node, points: range) -> bool:
     compared = 0
-    for point in points:
+    for point in range(POINTS if unknowns(gold) | unknowns(answer) else 1):
         is_optional = point >= POINTS - 2
         try:
             gold_value = evaluate(gold, point)
@@ -222,17 +206,12 @@ def _is_rounded_decimal(exact: Node, decimal: Node, rules: Rules) -> bool:
     literal = decimal.args[0] if decimal.op == "neg" else decimal
     if literal.value is None or not re.fullmatch(r"\d*\.\d*", literal.text):
         return False
-    if free_names(exact) - {"e"}:
+    value = None if free_names(exact) - {"e"} else evaluate(exact)
+    if value is None or not is_real(value):
         return False
-    value = evaluate(exact)
-    if not is_real(value):
-        return False
-    digits = rules.repeating_digits
-    if not isinstance(value, Fraction):
-        value = value.real
-        digits = rules.irrational_digits
+    digits = rules.repeating_digits if isinstance(value, Fraction) else rules.irrational_digits
     rounded = -literal.value if decimal.op == "neg" else literal.value
-    return _is_rounding(value, literal.text, rounded, digits)
+    return _is_rounding(value.real, literal.text, rounded, digits)
 
 
 def _is_rounding(exact: Value, literal: str, value: Fraction, digits: int) -> bool:
@@ -245,11 +224,9 @@ def _is_rounding(exact: Value, literal: str, value: Fraction, digits: int) -> bo
     num_digits = sum(map(str.isdigit, literal.lstrip("+-0.")))
     if places < 2 or num_digits < digits:
         return False
-    if isinstance(exact, Fraction) and _is_finite_decimal(exact):
+    if (
+        isinstance(exact, Fraction)
+        and 10 ** exact.denominator.bit_length() % exact.denominator == 0
+    ):
         return False
     return bool(abs(as_mp(exact) - as_mp(value)) <= as_mp(Fraction(1, 2 * 10**places)))
-
-
-def _is_finite_decimal(value: Fraction) -> bool:
-    power_of_ten: int = 10 ** value.denominator.bit_length()
-    return power_of_ten % value.denominator == 0

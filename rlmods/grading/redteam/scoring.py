@@ -57,10 +57,6 @@ class Tally:
     advice: str = ""
     """What to look at if the family is paid."""
 
-    @property
-    def is_hole(self) -> bool:
-        return bool(self.paid or self.raised or self.late)
-
 
 @dataclass(frozen=True)
 class Grade:
@@ -106,7 +102,7 @@ class Report:
 
     @property
     def holes(self) -> list[Tally]:
-        return [tally for tally in self.families if tally.is_hole]
+        return [tally for tally in self.families if tally.paid or tally.raised or tally.late]
 
     @property
     def is_clean(self) -> bool:
@@ -217,7 +213,7 @@ def attack(
     for name, family in FAMILIES.items():
         families.append(_try(target, name, family, cases, bounds))
         on_progress(1 + len(families))
-    problems = [*_unseparated(bounds, paid), *_problems(references)]
+    problems = list(_problems(bounds, paid, references))
     share = chance.paid / max(1, chance.tried)
     return Report(references, families, share, len(cases), problems)
 
@@ -323,8 +319,10 @@ def _readable_forms(case: Case, paid: Set[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(forms or case.all_forms)
 
 
-def _unseparated(bounds: Mapping[str, Bound], paid: Set[tuple[str, str]]) -> Iterator[str]:
-    """Yield a line if the right answers of some cases get no more than the wrong ones."""
+def _problems(
+    bounds: Mapping[str, Bound], paid: Set[tuple[str, str]], references: Sequence[Tally]
+) -> Iterator[str]:
+    """Yield a line for each reason why a comparison with these references shows nothing."""
     paid_cases = {name for name, _ in paid}
     unpaid = [name for name in bounds if name not in paid_cases]
     if unpaid:
@@ -335,10 +333,6 @@ def _unseparated(bounds: Mapping[str, Bound], paid: Set[tuple[str, str]]) -> Ite
             "reward does not depend on the answer there, so a hole cannot be told from an answer; "
             "check reward= and the column of data.answer"
         )
-
-
-def _problems(references: Sequence[Tally]) -> Iterator[str]:
-    """Yield a line for each reason why a comparison with these references shows nothing."""
     own = references[1]
     if own.paid < own.tried:
         yield (

@@ -8,7 +8,6 @@ kills all processes that it started and exits."""
 import gc
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -78,7 +77,11 @@ class Server:
         try:
             while True:
                 request, descriptors = _receive(self.control)
-                _send(self.control, self.answer(request, descriptors))
+                try:
+                    reply = self.answer(request, descriptors)
+                except Exception as error:
+                    reply = {"error": f"{type(error).__name__}: {error}"}
+                _send(self.control, reply)
         except (ClientGoneError, BrokenPipeError):
             pass
         finally:
@@ -87,14 +90,9 @@ class Server:
                 self.kill_group(pid)
 
     def answer(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
-        try:
-            if "end" in request:
-                return {"exit_code": self.end(**request["end"])}
-            return {"pids": self.start(descriptors=descriptors, **request["start"])}
-        except ClientGoneError:
-            raise
-        except Exception as error:
-            return {"error": f"{type(error).__name__}: {error}"}
+        if "end" in request:
+            return {"exit_code": self.end(**request["end"])}
+        return {"pids": self.start(descriptors=descriptors, **request["start"])}
 
     def start(
         self,
@@ -182,8 +180,7 @@ class Server:
             if remaining_s <= 0:
                 return None
             pause_s = min(2 * pause_s, 0.01, remaining_s)
-            if select.select([self.control], [], [], pause_s)[0]:
-                raise ClientGoneError
+            time.sleep(pause_s)
 
 
 def _run(main: Callable[[], None], as_program: bool) -> NoReturn:

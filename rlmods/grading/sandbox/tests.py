@@ -84,20 +84,17 @@ def _read(tests: Any, entry_point: str | None) -> Tests:
     if isinstance(tests, str):
         defines_check = "def check(" in tests and "\ncheck(" not in tests
         text = tests + (_CALL_CHECK if defines_check else "")
-        parsed = Tests(asserts=(text,), entry_point=entry_point)
-    elif isinstance(tests, Mapping) and {"inputs", "outputs"} <= set(tests):
-        parsed = _read_columns(
-            tests["inputs"], tests["outputs"], tests.get("fn_name") or entry_point
-        )
-    elif _all_are(tests, str):
-        parsed = Tests(asserts=tuple(tests), entry_point=entry_point)
-    elif _all_are(tests, Mapping) and all({"input", "output"} <= set(test) for test in tests):
-        parsed = _read_rows(tests, entry_point)
-    else:
-        raise ValueError(
-            "unit tests are {inputs, outputs}, a list of {input, output}, or Python with assertions"
-        )
-    return parsed
+        return Tests(asserts=(text,), entry_point=entry_point)
+    if isinstance(tests, Mapping) and {"inputs", "outputs"} <= set(tests):
+        name = tests.get("fn_name") or entry_point
+        return _read_columns(tests["inputs"], tests["outputs"], name)
+    if _all_are(tests, str):
+        return Tests(asserts=tuple(tests), entry_point=entry_point)
+    if _all_are(tests, Mapping) and all({"input", "output"} <= set(test) for test in tests):
+        return _read_rows(tests, entry_point)
+    raise ValueError(
+        "unit tests are {inputs, outputs}, a list of {input, output}, or Python with assertions"
+    )
 
 
 def _all_are(tests: Any, kind: type) -> bool:

@@ -11,18 +11,68 @@ returns the rows of its table, each a dictionary by column.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from tests.grading.redteam import grader
+from rlmods.grading.grader import verify
+from tests.grading.redteam import honest, hostile
+from tests.grading.redteam.rows import Row, grade
 
 SECTIONS = {
-    "grader": "tests.grading.redteam.grader:table",
+    "grader": "tests.grading.redteam.__main__:table",
     "sandbox": "tests.grading.escapes:rows",
 }
 """By name: the function that returns the rows of the section's table."""
+
+
+EXPLAINED: dict[tuple[str, str], str] = {}
+"""Reason why a hostile row, (gold, text), is paid all the same."""
+
+
+def all_rows() -> list[Row]:
+    return [*hostile.rows(), *honest.rows()]
+
+
+def table() -> list[dict[str, object]]:
+    """Return one row for each family of hostile and each style of honest answers, with totals."""
+    result: list[dict[str, object]] = []
+    for title, rows in (("hostile", hostile.rows()), ("honest", honest.rows())):
+        graded = grade(rows, verify)
+        names = dict.fromkeys(row.family for row in rows)
+        families = {"all": graded} | {
+            name: [x for x in graded if x.row.family == name] for name in names
+        }
+        for name, members in families.items():
+            paid, late = sum(x.paid is True for x in members), sum(x.paid is None for x in members)
+            result.append(
+                {
+                    "answers": f"{title}: {name}",
+                    "tried": len(members),
+                    "paid": paid,
+                    "refused": len(members) - paid - late,
+                    "late": late,
+                    "slowest, ms": f"{1000 * max(x.seconds for x in members):.1f}",
+                }
+            )
+    return result
+
+
+def write(path: Path) -> None:
+    """Write the rows in the form that `bench/grader.py` reads, to compare the grader with
+    math-verify."""
+    rows = (
+        {
+            "gold": r.gold,
+            "pred_text": r.text,
+            "expected": r.honest,
+            "category": r.family if r.honest else "hostile",
+        }
+        for r in all_rows()
+    )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def rows_of(section: str) -> Sequence[Mapping[str, object]]:
@@ -45,7 +95,7 @@ def markdown(rows: Sequence[Mapping[str, object]]) -> str:
 
 def main(arguments: list[str]) -> None:
     if arguments[:1] == ["--rows"] and len(arguments) == 2:
-        grader.write(Path(arguments[1]))
+        write(Path(arguments[1]))
         return
     if unknown := set(arguments) - set(SECTIONS):
         sys.exit(

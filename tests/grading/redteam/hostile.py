@@ -347,8 +347,6 @@ def intervals(rng: Random) -> Draws:
         wrong = [
             rf"(-\infty, {a}] \cup [{b}, \infty)", rf"(-\infty, {a}) \cup ({b}, \infty)", rf"(-\infty, {a})", rf"[{b}, \infty)",
             r"(-\infty, \infty)", rf"[{a}, {b})",
-        ]
-        wrong += [
             rf"(-\infty, {a}) \cap [{b}, \infty)", rf"x < {a}", r"\mathbb{R}", rf"\mathbb{{R}} \setminus \{{{a}, {b}\}}", r"\emptyset",
             rf"(-\infty, {b}) \cup [{a}, \infty)",
         ]

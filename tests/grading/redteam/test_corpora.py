@@ -1,18 +1,23 @@
 """The corpora of mathematical answers are large, reproducible and without contradictions, and the
-tools that grade them count right."""
+tools that grade them count right. The grader pays at most 1 % of the hostile answers, each
+explained, and refuses at most 3 % of the honest ones."""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
+from functools import cache
 from random import Random
 
 import pytest
 
+from rlmods.grading.grader import verify
 from rlmods.grading.redteam.scoring import LateError, time_limit
 from tests.grading.redteam import __main__ as command
-from tests.grading.redteam import grader, honest, hostile
-from tests.grading.redteam.rows import WRAPPERS, Row, grade, wrap
+from tests.grading.redteam import honest, hostile
+from tests.grading.redteam.__main__ import EXPLAINED
+from tests.grading.redteam.rows import WRAPPERS, Graded, Row, grade, wrap
 
 HOSTILE, HONEST = hostile.rows(), honest.rows()
 
@@ -114,4 +119,26 @@ class TestCommand:
             assert callable(getattr(__import__(module, fromlist=[function]), function))
 
     def test_explained_rows_exist(self) -> None:
-        assert set(grader.EXPLAINED) <= {(row.gold, row.text) for row in HOSTILE}
+        assert set(EXPLAINED) <= {(row.gold, row.text) for row in HOSTILE}
+
+
+MAX_PAID = 0.01
+MAX_REFUSED = 0.03
+
+
+@cache
+def graded(title: str) -> Sequence[Graded]:
+    return grade({"hostile": hostile, "honest": honest}[title].rows(), verify)
+
+
+def test_hostile_answers_are_not_paid() -> None:
+    answers = graded("hostile")
+    paid = [(x.row.gold, x.row.text) for x in answers if x.paid]
+    assert [pair for pair in paid if pair not in EXPLAINED] == []
+    assert len(paid) <= MAX_PAID * len(answers)
+    assert [x.row.text[:100] for x in answers if x.paid is None] == []
+
+
+def test_honest_answers_are_not_refused() -> None:
+    refused = [(x.row.gold, x.row.text) for x in graded("honest") if not x.paid]
+    assert len(refused) <= MAX_REFUSED * len(graded("honest")), refused

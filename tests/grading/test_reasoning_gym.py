@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
-from rlmods.grading.answer_form import EVALUATED_TASKS, FORMULA_TASKS, has_form
-from rlmods.grading.reasoning_gym_scorer import PACKAGES, score
+from rlmods.grading.reasoning_gym import (
+    EVALUATED_TASKS,
+    FORMULA_TASKS,
+    PACKAGES,
+    has_form,
+    score,
+)
 from rlmods.grading.sandbox.confinement import missing_support
 
 FORMS = [

@@ -1,5 +1,5 @@
-"""Form of an answer to a reasoning-gym task: necessary for a right answer, beside the score of the
-package's own scorer.
+"""Answers to reasoning-gym tasks: the score of the package's own scorer, which worker processes ask
+for, and beside it the form of an answer, which is necessary for a right one.
 
 Scorers compare with tolerances, search for the right answer in a text, evaluate answers as code, or
 take any text for True. So an answer is refused, for all tasks, if it has NaN, infinity or numbers
@@ -15,7 +15,11 @@ from fractions import Fraction
 from typing import Any
 
 from rlmods.grading.arithmetic import evaluate
+from rlmods.grading.sandbox.run import Limits, call_function, check
+from rlmods.grading.sandbox.wire import encode, refuse
 
+TARGET = f"{__name__}:work"
+PACKAGES = Limits(timeout_s=10.0, memory_mb=2048, output_bytes=1000, packages=True)
 MAX_CHARACTERS = 20_000
 """Longer answers are not scored."""
 ARITHMETIC_TASKS = ("countdown", "puzzle24")
@@ -51,7 +55,8 @@ def has_form(task: str, answer: str, entry: Mapping[str, Any]) -> bool:
         metadata = entry["metadata"]
         return _reaches(answer, metadata["numbers"], metadata.get("target", 24))
     if task in FORMULA_TASKS:
-        return _is_formula(answer, gold)
+        names = set(_NAME.findall(answer)) - FUNCTIONS - set(_NAME.findall(gold))
+        return _FORMULA.fullmatch(answer) is not None and all(len(name) == 1 for name in names)
     if task in EVALUATED_TASKS and "(" in answer:
         return False
     if gold.lower() in BOOLEANS:
@@ -87,14 +92,10 @@ def _same_number(answer: str, gold: str) -> bool:
     if own is None or right is None:
         return False
     difference = abs(own - right)
-    last_digits = [_last_digit(text) for text in (answer, gold) if "/" not in text]
+    decimals = [Decimal(x.replace(",", "")) for x in (answer, gold) if "/" not in x]
+    last_digits = [int(decimal.as_tuple().exponent) for decimal in decimals]
     tolerance = Fraction(10) ** max(last_digits) / 2 if last_digits else 0
     return difference <= tolerance and difference <= abs(right) / 100
-
-
-def _last_digit(decimal: str) -> int:
-    """Return the power of ten of the last digit."""
-    return int(Decimal(decimal.replace(",", "")).as_tuple().exponent)
 
 
 def _reaches(answer: str, numbers: list[int], target: int) -> bool:
@@ -110,7 +111,30 @@ def _reaches(answer: str, numbers: list[int], target: int) -> bool:
         return False
 
 
-def _is_formula(answer: str, gold: str) -> bool:
-    """Return True for a formula of single letters, the names in the gold and `FUNCTIONS`."""
-    names = set(_NAME.findall(answer)) - FUNCTIONS - set(_NAME.findall(gold))
-    return _FORMULA.fullmatch(answer) is not None and all(len(name) == 1 for name in names)
+def work(job: tuple[Any, ...]) -> float | None:
+    """Do one job of `TaskScore`: (limits) starts the server of confined processes, (limits, task,
+    answer, entry) scores an answer."""
+    if len(job) == 1:
+        check("scorer", *job)
+        return None
+    limits, task, answer, entry = job
+    return score(task, answer, entry, limits)
+
+
+def score(task: str, answer: str, entry: Mapping[str, Any], limits: Limits = PACKAGES) -> float:
+    """Return the score of `answer` as the answer to `entry`, by the scorer of the reasoning-gym
+    task `task`.
+
+    Raises:
+        RuntimeError: this machine cannot confine the scorer, or there is no such task.
+        TimeoutError: the scorer was stopped.
+        ValueError: the scorer failed.
+    """
+    job = {"task": task, "answer": answer, "entry": encode(entry, refuse)}
+    text, status = call_function("scorer", job, limits, context=task)
+    if status == "timeout":
+        raise TimeoutError("the scorer was stopped at its time limit")
+    try:
+        return min(1.0, max(0.0, float(text)))
+    except ValueError as error:
+        raise ValueError("the scorer failed") from error
