@@ -75,7 +75,7 @@ class Worker:
             start_new_session=True,
         )
 
-    def start(self, target: str, warmup: Any) -> None:
+    def start(self, target: str, warmup: object) -> None:
         """Wait for the start and the first call `target(warmup)`, if any. Raises WorkerError."""
         outcome = self.call(None, START_TIMEOUT_S)
         if outcome.status == "ok" and warmup is not None:
@@ -149,7 +149,7 @@ class Pool:
     With `warmup`, each process first calls `target(warmup)`, without the deadline of a call, for
     example to import packages."""
 
-    def __init__(self, target: str, *, workers: int, warmup: Any = None) -> None:
+    def __init__(self, target: str, *, workers: int, warmup: object = None) -> None:
         self.target = target
         self.workers = workers
         self.warmup = warmup
@@ -224,7 +224,7 @@ def _end(workers: dict[int, Worker], owner_pid: int) -> None:
 
 
 @cache
-def shared_pool(target: str, workers: int, _process_id: int = 0, warmup: Any = None) -> Pool:
+def shared_pool(target: str, workers: int, _process_id: int = 0, warmup: object = None) -> Pool:
     """Return this process's pool of a function and size. Pass `os.getpid()`: a forked child must
     not use its parent's pipes."""
     return Pool(target, workers=workers, warmup=warmup)

@@ -114,9 +114,8 @@ class Comparison:
             return True
         if _are_sets(gold, answer):
             return self.same_set(gold, answer)
-        point = _coordinates(gold, answer)
-        if point is not None:
-            return self.same_sequence(*point)
+        gold = _as_point(gold, answer)
+        answer = _as_point(answer, gold)
         golds = _items(gold)
         answers = _items(answer)
         if golds is not None or answers is not None:
@@ -267,18 +266,14 @@ def _unknown_members(relation: Node) -> set[object]:
     return {_key(arg) for arg in relation.args if free_names(arg)}
 
 
-def _coordinates(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """Return two tuples if one node is a tuple and the other a list of values of as many unknowns,
-    in alphabetical order."""
-    if _is_tuple(answer):
-        swapped = _coordinates(answer, gold) if gold.op == "list" else None
-        return None if swapped is None else swapped[::-1]
-    names = _unknowns(answer.args) if answer.op == "list" else None
-    if names is None or not _is_tuple(gold):
-        return None
-    values = dict(zip(names, answer.args, strict=True))
-    ordered = tuple(values[name].args[1] for name in sorted(names))
-    return gold, Node("group", ordered, "()")
+def _as_point(node: Node, other: Node) -> Node:
+    """Return values of unknowns beside a tuple, such as `x = 1 and y = 2`, as a tuple in
+    alphabetical order, and any other node unchanged."""
+    names = _unknowns(node.args) if node.op == "list" and _is_tuple(other) else None
+    if names is None:
+        return node
+    values = dict(zip(names, node.args, strict=True))
+    return Node("group", tuple(values[name].args[1] for name in sorted(names)), "()")
 
 
 def _items(node: Node) -> list[Node] | None:
@@ -289,19 +284,17 @@ def _items(node: Node) -> list[Node] | None:
     if node.op == "list" or is_set:
         for arg in node.args:
             members += (None if arg.op == "group" else _items(arg)) or [arg]
-    elif node.op != "rel" and node.contains("+-"):
+    elif node.contains("+-") and (node.op != "rel" or _defines_a_label(node)):
         members = [_resolve_plus_minus(node, sign) for sign in (1, -1)]
-    elif node.op == "rel" and node.text == "=" and _is_label(node.args[0]):
-        label, value = node.args
-        if not value.contains("+-"):
-            return None
-        values = [_resolve_plus_minus(value, sign) for sign in (1, -1)]
-        members = [replace(node, args=(label, value)) for value in values]
     else:
         return None
     if len(members) > MAX_ITEMS:
         raise TooLarge("too many items")
     return members
+
+
+def _defines_a_label(relation: Node) -> bool:
+    return relation.text == "=" and _is_label(relation.args[0])
 
 
 def _resolve_plus_minus(node: Node, sign: int) -> Node:

@@ -134,11 +134,8 @@ def clean_pair(answer: str, gold: str) -> tuple[str, str]:
     has another one, or words. Half of the day (`3:25 PM`) may be left out."""
     marks = set(_CURRENCY_SIGN.findall(answer))
     gold_marks = set(_CURRENCY_SIGN.findall(gold))
-    if marks and gold_marks:
-        has_units = marks != gold_marks
-    else:
-        has_units = bool(_LETTER.search(gold if marks else answer)) and marks != gold_marks
-    if has_units:
+    has_words = _LETTER.search(gold if marks else answer) is not None
+    if marks != gold_marks and (has_words or (marks and gold_marks)):
         answer = _CURRENCY.sub(_currency_unit, answer)
         gold = _CURRENCY.sub(_currency_unit, gold)
     if _LETTER_CHOICE.search(answer) or _LETTER_CHOICE.search(gold):

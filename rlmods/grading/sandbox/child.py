@@ -100,7 +100,7 @@ class Objects:
             return {"exception": bases_of(value)}
         return {"value": self.encode(value)}
 
-    def operate(self, operation: str, arguments: Any) -> dict[str, Any]:
+    def operate(self, operation: str, arguments: object) -> dict[str, Any]:
         """Return the result of an operation, and the arguments if it has changed them in place."""
         values, options = self.decode(arguments)
         result = OPERATIONS[operation](*values, **options)
@@ -121,13 +121,13 @@ class Objects:
             reply["value"] = {"object": self.register(result)}
         return reply
 
-    def encode(self, value: Any) -> Any:
+    def encode(self, value: object) -> Any:
         return wire.encode(value, self.register)
 
-    def decode(self, value: Any) -> Any:
+    def decode(self, value: object) -> Any:
         return wire.decode(value, self.objects.__getitem__)
 
-    def register(self, value: Any) -> int:
+    def register(self, value: object) -> int:
         """Return the number of an object, the same each time."""
         if id(value) not in self.numbers:
             self.numbers[id(value)] = len(self.objects)
@@ -177,7 +177,7 @@ class _PipeEnd:
         os.close(self.descriptor)
 
 
-def _socket_pair(*_: Any, **__: Any) -> tuple[_PipeEnd, _PipeEnd]:
+def _socket_pair(*_: object, **__: object) -> tuple[_PipeEnd, _PipeEnd]:
     """A pipe in place of a pair of sockets, which confined processes may not make: asyncio needs no
     more."""
     reader, writer = os.pipe()

@@ -146,7 +146,7 @@ test_results.__test__ = False  # type: ignore[attr-defined]
 
 
 def call_function(
-    module: str, job: Mapping[str, Any], limits: Limits, context: Any = None
+    module: str, job: Mapping[str, Any], limits: Limits, context: object = None
 ) -> tuple[str, Status]:
     """Run `main` of a module of this package on a job, and return what it wrote to its results
     descriptor.

@@ -99,7 +99,7 @@ def needs_nothing(function: types.FunctionType) -> bool:
     return all(p.default is not Parameter.empty or p.kind in optional for p in parameters)
 
 
-def finish(result: Any) -> None:
+def finish(result: object) -> None:
     if isinstance(result, types.CoroutineType):
         import asyncio
 
@@ -152,7 +152,7 @@ class Code:
             return ClassHandle(self, value._number)
         return value
 
-    def request(self, operation: str, *args: Any, **kwargs: Any) -> Any:
+    def request(self, operation: str, *args: object, **kwargs: object) -> Any:
         """Apply an operation in the process of the code. Raises the exception that the code
         raises."""
         self.num_uses += 1
@@ -176,10 +176,10 @@ class Code:
             wire.send(self.calls, message)
             return wire.receive(self.replies)
 
-    def encode(self, value: Any) -> Any:
+    def encode(self, value: object) -> Any:
         return wire.encode(value, number_of)
 
-    def decode(self, value: Any) -> Any:
+    def decode(self, value: object) -> Any:
         return wire.decode(value, self.handle)
 
     def handle(self, number: int) -> "Handle":
@@ -204,7 +204,9 @@ class Code:
             self.exceptions[name] = type(name, (base,), {"__str__": text_of})
         return self.exceptions[name]
 
-    def error(self, bases: list[list[str]], args: Any, attributes: Any, text: str) -> Exception:
+    def error(
+        self, bases: list[list[str]], args: object, attributes: object, text: str
+    ) -> Exception:
         """Return the exception that the code has raised."""
         kind = self.exception_class(bases)
         values = self.decode(args)
@@ -230,12 +232,12 @@ def update(argument: Any, changed: Any) -> None:
         argument.update(changed)
 
 
-async def finished(result: Any) -> Any:
+async def finished(result: object) -> Any:
     """Return the result of a coroutine that has run in the process of the code."""
     return result
 
 
-def number_of(value: Any) -> int:
+def number_of(value: object) -> int:
     if isinstance(value, Handle):
         return int(value._number)
     raise TypeError(
@@ -256,18 +258,18 @@ class Handle:
             raise AttributeError(f"objects of the code have no method {name} of a plain type")
         return self._code.request("getattr", self, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self._code.request("setattr", self, name, value)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self._code.request("call", self, *args, **kwargs)
 
-    def __instancecheck__(self, instance: Any) -> bool:
+    def __instancecheck__(self, instance: object) -> bool:
         return isinstance(instance, Handle) and bool(
             self._code.request("isinstance", instance, self)
         )
 
-    def __subclasscheck__(self, subclass: Any) -> bool:
+    def __subclasscheck__(self, subclass: object) -> bool:
         return isinstance(subclass, Handle) and bool(
             self._code.request("issubclass", subclass, self)
         )
@@ -280,7 +282,7 @@ class ClassHandle(Handle):
         super().__init__(code, number)
         vars(self).update(_constructed=True)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         result = super().__call__(*args, **kwargs)
         if isinstance(result, Handle):
             vars(result).update(_constructed=True)
@@ -290,7 +292,7 @@ class ClassHandle(Handle):
 def remote(operation: str) -> Callable[..., Any]:
     """Return a special method that runs in the process of the code."""
 
-    def method(self: Handle, *args: Any) -> Any:
+    def method(self: Handle, *args: object) -> Any:
         return self._code.request(operation, self, *args)
 
     return method

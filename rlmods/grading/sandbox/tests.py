@@ -35,7 +35,7 @@ class Tests:
         return names.names_under_test(list(self.asserts), self.entry_point)
 
 
-def read_tests(tests: Any, entry_point: str | None = None, setup: str | None = None) -> Tests:
+def read_tests(tests: object, entry_point: str | None = None, setup: str | None = None) -> Tests:
     """Return unit tests given in one of these forms, or as JSON of one:
 
     - `{"inputs": [...], "outputs": [...]}` (APPS, TACO), with `fn_name` if the inputs are arguments
@@ -97,7 +97,7 @@ def _read(tests: Any, entry_point: str | None) -> Tests:
     )
 
 
-def _all_are(tests: Any, kind: type) -> bool:
+def _all_are(tests: object, kind: type) -> bool:
     return isinstance(tests, Sequence) and all(isinstance(test, kind) for test in tests)
 
 
@@ -124,7 +124,7 @@ def _read_rows(rows: Sequence[Mapping[str, Any]], entry_point: str | None) -> Te
     return Tests(asserts=tuple(asserts), entry_point=entry_point)
 
 
-def _lines(text: Any) -> str:
+def _lines(text: object) -> str:
     return "\n".join(map(str, text)) if isinstance(text, list) else str(text)
 
 
@@ -137,7 +137,7 @@ assert result == {expected!r} or [result] == {expected!r}, result
 """APPS wraps the expected value in a list, others do not; JSON has no tuples."""
 
 
-def _call(args: Any, expected: Any) -> str:
+def _call(args: object, expected: object) -> str:
     arguments = _values(args) if isinstance(args, str) else args
     value = json.loads(expected) if isinstance(expected, str) else expected
     return _CALL.format(args=arguments, expected=value)
@@ -198,7 +198,7 @@ def packages_used(unit_tests: Tests) -> set[str]:
     return found & names.PACKAGES
 
 
-def untested(tests: Any, entry_point: str | None, setup: str | None, limits: Limits) -> bool:
+def untested(tests: object, entry_point: str | None, setup: str | None, limits: Limits) -> bool:
     """Return True if code that only raises errors passes one of the tests, or one never calls the
     code."""
     unit_tests = read_tests(tests, entry_point, setup)

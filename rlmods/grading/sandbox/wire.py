@@ -117,7 +117,7 @@ def encode(value: Any, refer: Callable[[Any], int]) -> Any:
     return {"object": refer(value)}
 
 
-def decode(value: Any, find: Callable[[int], Any]) -> Any:
+def decode(value: object, find: Callable[[int], Any]) -> Any:
     """Return the value from its `encode` form. Raises ValueError for anything else.
 
     Args:
@@ -149,7 +149,7 @@ def decode(value: Any, find: Callable[[int], Any]) -> Any:
     raise ValueError("not an encoded value")
 
 
-def refuse(value: Any) -> Any:
+def refuse(value: object) -> Any:
     """Stand in for `refer` and `find` where all values must be plain. Raises TypeError."""
     raise TypeError(f"{type(value).__name__} is not a plain value")
 

@@ -94,12 +94,6 @@ def test_fuzz_truncated_checkpoints(
     resume(tmp_path)
 
 
-json_values = st.recursive(
-    st.none() | st.integers() | st.text(max_size=4),
-    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=4), x, max_size=3),
-)
-
-
 def test_the_undamaged_sharded_checkpoint_is_read(tmp_path: Path) -> None:
     folder = _sharded(tmp_path)
     assert resume(tmp_path) == folder
