@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from rlmods import protocols
 from rlmods.algo.policy_gradient import PolicyGradient
 from rlmods.errors import check_bounds
 from rlmods.training.frozen import Reference, Teacher
@@ -48,7 +49,7 @@ class Distill(PolicyGradient):
     settings_type: ClassVar[type[Any]] = DistillSettings
     settings: DistillSettings
 
-    def __init__(self, *, teacher: Any, **loop: Any) -> None:
+    def __init__(self, *, teacher: protocols.Teacher, **loop: Any) -> None:
         """
         Args:
             teacher: loads the teacher, given the policy.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -65,7 +65,9 @@ class DPO(Learner):
     needs_columns: ClassVar[tuple[str, ...]] = ("candidates",)
     validation_column: ClassVar[str] = "candidates"
 
-    def __init__(self, *, preference: Any, reference: Any, **learner: Any) -> None:
+    def __init__(
+        self, *, preference: Any, reference: Callable[[Policy], Policy], **learner: Any
+    ) -> None:
         """
         Args:
             preference: loss of each prompt's log-probabilities.

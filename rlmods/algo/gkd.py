@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from rlmods import protocols
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.errors import check_bounds
@@ -113,7 +114,7 @@ class GKD(Learner):
     needs_distributions: ClassVar[bool] = True
     """True if the teacher's whole distributions are needed, which a server does not return."""
 
-    def __init__(self, *, teacher: Any, **learner: Any) -> None:
+    def __init__(self, *, teacher: protocols.Teacher, **learner: Any) -> None:
         """
         Args:
             teacher: loads the teacher, given the policy.

@@ -3,7 +3,7 @@ optimizer steps on them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -17,8 +17,17 @@ from rlmods.critic import NoCritic
 from rlmods.critic.loss import clip_range, value_loss
 from rlmods.errors import UserError
 from rlmods.needs import KLNeeds, RatioNeeds, needs_of
-from rlmods.policy.base import PolicyOutput
-from rlmods.protocols import KL, Advantage, Aggregation, Controller, Correction, Ratio, Sampling
+from rlmods.policy.base import Policy, PolicyOutput
+from rlmods.protocols import (
+    KL,
+    Advantage,
+    Aggregation,
+    Controller,
+    Correction,
+    Ratio,
+    Rollout,
+    Sampling,
+)
 from rlmods.reference import StartPolicy
 from rlmods.reward.scores import as_scores
 from rlmods.router import Routing
@@ -81,7 +90,7 @@ class PolicyGradient(Learner):
         ratio: Ratio,
         aggregation: Aggregation,
         critic: Any = None,
-        reference: Any = None,
+        reference: Callable[[Policy], Policy] | None = None,
         router: Routing | None = None,
         correction: Correction | None = None,
         **learner: Any,
@@ -220,7 +229,7 @@ class PolicyGradient(Learner):
         self.response_tokens += int(self.ranks.reduce(torch.tensor(num_tokens)))
         return responses
 
-    def sample_responses(self, rollout: Any, prompts: Sequence[Prompt]) -> list[Response]:
+    def sample_responses(self, rollout: Rollout, prompts: Sequence[Prompt]) -> list[Response]:
         """Sample responses to these prompts with the current weights of the rollout, and count
         their tokens."""
         responses = generate(rollout, prompts, samples=self.batch.samples, iteration=self.iteration)

@@ -4,7 +4,7 @@ rlmods.evaluate`."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Protocol, TypeVar
@@ -15,11 +15,12 @@ from rlmods.errors import check_bounds
 from rlmods.grading.grader.style import MAX_CHARS
 from rlmods.grading.grader.values import plain_number
 from rlmods.policy.base import Policy
+from rlmods.protocols import Reward, Rollout
 from rlmods.reward.scores import as_scores
 from rlmods.rollout.turns import MultiTurn
 from rlmods.training.collate import generate
 from rlmods.training.meter import Meter
-from rlmods.training.metrics import log_by_source, log_lengths, sample_row, values_and_mask
+from rlmods.training.metrics import Row, log_by_source, log_lengths, sample_row, values_and_mask
 from rlmods.types import Prompt, Response, Scores
 
 X = TypeVar("X")
@@ -179,7 +180,7 @@ class Validation:
     """Number of held-out prompts to use, the first ones; null: all."""
     seed: int = 1234
     """Seed of these samples."""
-    reward: Any = None
+    reward: Reward | None = None
     """Reward of validation, `reward@validation.reward=OPTION`; null: that of training."""
     data: Mapping[str, Any] | None = None
     """Named sets of held-out prompts beside those of `data`, `+data@validation.data.NAME=OPTION`;
@@ -209,41 +210,31 @@ class Validation:
         self,
         policy: Policy,
         rollout: Any,
-        reward: Callable[[Sequence[Response]], Any],
+        reward: Reward,
         prompts: Sequence[Prompt],
         ranks: RankInfo,
         iteration: int = 0,
-    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    ) -> tuple[dict[str, float], list[Row]]:
         """Evaluate the prompts and those of the named sets. Returns the metrics over all ranks, and
         the rows of the sample log of this rank, in which those of a named set have its name in
         `set`."""
-        reward = self.reward or reward
-        metrics, rows = self._evaluate_set(policy, rollout, reward, prompts, ranks, iteration)
-        for name, named in (self.data or {}).items():
-            more, named_rows = self._evaluate_set(policy, rollout, reward, named, ranks, iteration)
-            metrics |= _of_set(name, more)
-            rows += [row | {"set": name} for row in named_rows]
-        return metrics, rows
-
-    def _evaluate_set(
-        self,
-        policy: Policy,
-        rollout: Any,
-        reward: Any,
-        prompts: Sequence[Prompt],
-        ranks: RankInfo,
-        iteration: int,
-    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        own = list(prompts)[: self.max_prompts][ranks.rank :: ranks.world_size]
-        if not prompts:
-            return {}, []
-        meter = Meter(ranks.device)
-        rows = self._evaluate(meter, self.greedy(rollout), policy, reward, own, 1, iteration)
+        metrics: dict[str, float] = {}
+        rows: list[Row] = []
+        samplers = [(self.greedy(rollout), 1)]
         if self.samples:
-            rows += self._evaluate(
-                meter, self.sampler(rollout), policy, reward, own, self.samples, iteration
-            )
-        return meter.compute(), rows
+            samplers.append((self.sampler(rollout), self.samples))
+        for name, named in [(None, prompts), *(self.data or {}).items()]:
+            if not named:
+                continue
+            own = list(named)[: self.max_prompts][ranks.rank :: ranks.world_size]
+            meter = Meter(ranks.device)
+            for sampler, samples in samplers:
+                sampler.sync(policy, iteration=iteration)
+                scored = self._evaluate(meter, sampler, self.reward or reward, own, samples)
+                rows += scored if name is None else [row | {"set": name} for row in scored]
+            found = meter.compute()
+            metrics |= found if name is None else _of_set(name, found)
+        return metrics, rows
 
     def greedy(self, rollout: Any) -> Any:
         """Return a copy of the rollout that decodes the most probable tokens."""
@@ -263,17 +254,9 @@ class Validation:
         return {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
 
     def _evaluate(
-        self,
-        meter: Meter,
-        rollout: Any,
-        policy: Policy,
-        reward: Any,
-        prompts: list[Prompt],
-        samples: int,
-        iteration: int,
-    ) -> list[dict[str, Any]]:
+        self, meter: Meter, rollout: Rollout, reward: Reward, prompts: list[Prompt], samples: int
+    ) -> list[Row]:
         """Log the metrics of responses to these prompts, and return the rows of the sample log."""
-        rollout.sync(policy, iteration=iteration)
         responses = generate(rollout, prompts, samples=samples, iteration=0)
         scores = as_scores(reward(responses), len(responses), "reward")
         for name, count in scores.counts.items():

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlmods import protocols
 from rlmods.distributed.sharding import is_sharded, to_full
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
@@ -116,7 +117,7 @@ class Reference:
 class Teacher:
     """A part of the group `teacher` with the network that it loaded."""
 
-    def __init__(self, part: Any, policy: Policy) -> None:
+    def __init__(self, part: protocols.Teacher, policy: Policy) -> None:
         """
         Args:
             part: part of the group `teacher`.
@@ -191,6 +192,7 @@ class Teacher:
         for response, is_used in zip(self.seen(responses), has_loss.tolist(), strict=True):
             if is_used:
                 texts.append((response.prompt_tokens, response.tokens))
+        assert isinstance(self.part, protocols.ReturnsLogprobs)
         values = [x for logprobs in self.part.logprobs(texts) for x in logprobs]
         return out.masked_scatter(
             batch.mask, torch.tensor(values, dtype=out.dtype, device=out.device)
