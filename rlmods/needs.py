@@ -156,10 +156,9 @@ class RolloutNeeds:
     ahead: bool = False
     """Samples the responses of the next iteration while this one is trained on: `generate` of a
     shallow copy is called in a background thread, but never during `sync`. It must not take part in
-    collective operations, and `meta["iteration"]` of a response is the `iteration` it was given. A
-    checkpoint keeps the items of `meta` whose values consist of plain Python types. Between `sync`
-    and this call, a shallow copy with a smaller `max_tokens` samples a few responses, whose
-    log-probabilities are compared with the policy's."""
+    collective operations, and `meta["iteration"]` of a response is the `iteration` it was given.
+    Between `sync` and this call, a shallow copy with a smaller `max_tokens` samples a few
+    responses, whose log-probabilities are compared with the policy's."""
     gives_entropies: bool = False
     """`extend` returns entropies, by which responses branch."""
 

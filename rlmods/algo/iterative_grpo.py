@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rlmods.algo.policy_gradient import PolicyGradient
-from rlmods.errors import check_bounds
 from rlmods.policy.scalar import ScalarModel
 from rlmods.protocols import Judge
 from rlmods.reward.neural import Neural
 from rlmods.training.extensions import RewardModelRefresh
-from rlmods.training.settings import PolicyGradientSettings
-from rlmods.types import objective
-
-
-@dataclass(frozen=True)
-class IterativeGRPOSettings(PolicyGradientSettings):
-    """Settings of iterative GRPO, `algo.*` in the configuration."""
-
-    reference_every: int | None = objective(20)
-    """Number of iterations of a round."""
-    refresh_prompts: int = 256
-    """Prompts judged in a round, the same number in each of its iterations."""
-    refresh_lr: float = 1e-4
-    """Learning rate of the reward model."""
-    refresh_epochs: int = 1
-    """Passes over the rankings of a round."""
-    refresh_rows: int = 32
-    """Prompts of one optimizer step of the reward model."""
-    refresh_replay: float = 0.1
-    """Fraction of rankings from earlier rounds among those trained on."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        counts = ("refresh_prompts", "refresh_epochs", "refresh_rows")
-        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
-        rules["refresh_lr"] = (self.refresh_lr > 0, "above 0")
-        rules["refresh_replay"] = (0 <= self.refresh_replay < 1, "0 or more and below 1")
-        check_bounds(self, "algo", rules)
+from rlmods.training.settings import IterativeGRPOSettings
 
 
 class IterativeGRPO(PolicyGradient):
@@ -62,19 +33,7 @@ class IterativeGRPO(PolicyGradient):
             policy_gradient: arguments of `PolicyGradient`.
         """
         super().__init__(**policy_gradient)
-        settings = self.settings
-        assert settings.reference_every is not None  # checked by a rule
-        self.refresh = RewardModelRefresh(
-            self.reward_models,
-            judge,
-            ranking,
-            every=settings.reference_every,
-            prompts=settings.refresh_prompts,
-            lr=settings.refresh_lr,
-            epochs=settings.refresh_epochs,
-            rows=settings.refresh_rows,
-            replay=settings.refresh_replay,
-        )
+        self.refresh = RewardModelRefresh(self.reward_models, judge, ranking, self.settings)
         self.add_extension(self.refresh)
 
     def reward_models(self) -> list[ScalarModel]:

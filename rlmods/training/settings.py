@@ -123,6 +123,32 @@ class PolicyGradientSettings:
         check_bounds(self, "algo", rules)
 
 
+@dataclass(frozen=True)
+class IterativeGRPOSettings(PolicyGradientSettings):
+    """Settings of iterative GRPO, `algo.*` in the configuration."""
+
+    reference_every: int | None = objective(20)
+    """Number of iterations of a round."""
+    refresh_prompts: int = 256
+    """Prompts judged in a round, the same number in each of its iterations."""
+    refresh_lr: float = 1e-4
+    """Learning rate of the reward model."""
+    refresh_epochs: int = 1
+    """Passes over the rankings of a round."""
+    refresh_rows: int = 32
+    """Prompts of one optimizer step of the reward model."""
+    refresh_replay: float = 0.1
+    """Fraction of rankings from earlier rounds among those trained on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counts = ("refresh_prompts", "refresh_epochs", "refresh_rows")
+        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
+        rules["refresh_lr"] = (self.refresh_lr > 0, "above 0")
+        rules["refresh_replay"] = (0 <= self.refresh_replay < 1, "0 or more and below 1")
+        check_bounds(self, "algo", rules)
+
+
 NON_NEGATIVE = ("entropy_coefficient", "replay_fraction", "ptx_coefficient")
 POSITIVE = ("target_entropy", "entropy_rate", "target_kl", "clip_reward")
 COUNTS = (

@@ -17,6 +17,7 @@ from rlmods.ranking import BradleyTerry
 from rlmods.reward import Neural, WeightedSum
 from rlmods.training.extensions import RewardModelRefresh, reward_model_refresh
 from rlmods.training.meter import Meter
+from rlmods.training.settings import IterativeGRPOSettings
 from rlmods.types import Finish, Prompt, Response
 from tests.reward.models import reader, said, save
 from tests.support.tiny_setup import fit, learner
@@ -38,8 +39,11 @@ def scalar(seed: int = 0) -> ScalarModel:
 
 
 def refresh(*networks: ScalarModel, **change: Any) -> RewardModelRefresh:
-    settings = {"lr": 3e-3, "epochs": 8, "rows": 8, "replay": 0.1, "every": 1, "prompts": 1}
-    return RewardModelRefresh(lambda: networks, later, BradleyTerry(), **{**settings, **change})
+    settings = {"lr": 3e-3, "epochs": 8, "rows": 8, "replay": 0.1, "prompts": 1} | change
+    every = settings.pop("every", 1)
+    named = {f"refresh_{name}": value for name, value in settings.items()}
+    chosen = IterativeGRPOSettings(reference_every=every, **named)
+    return RewardModelRefresh(lambda: networks, later, BradleyTerry(), chosen)
 
 
 def groups(*questions: str, ends: tuple[str, ...] = ENDS) -> list[list[Response]]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlmods.algo.dpo import DPOSettings
-from rlmods.algo.iterative_grpo import IterativeGRPOSettings
 from rlmods.algo.online_dpo import OnlineDPOSettings
 from rlmods.config.rules.estimator import advantage_needs
 from rlmods.config.rules.grading import terms
@@ -22,7 +21,7 @@ from rlmods.needs import (
 )
 from rlmods.protocols import ReturnsLogprobs
 from rlmods.reward import Neural
-from rlmods.training.settings import PolicyGradientSettings
+from rlmods.training.settings import IterativeGRPOSettings, PolicyGradientSettings
 
 
 def reference(spec: RunSpec) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -24,19 +24,11 @@ from rlmods.training.preferences import (
     group_by_prompt,
     rank_responses,
 )
+from rlmods.training.settings import IterativeGRPOSettings
 from rlmods.types import Prompt, Response, Scores
 
 GENERATOR = 1_000_001
 """Purpose of the random generator; epochs are below."""
-
-
-class RewardModelQuality(NamedTuple):
-    """Quality of a reward model on some rankings."""
-
-    num_correct: float
-    """Correctly ordered pairs; ties count half."""
-    num_pairs: float
-    mean_score: float
 
 
 class RewardModelRefresh(Extension):
@@ -52,32 +44,20 @@ class RewardModelRefresh(Extension):
         networks: Callable[[], Sequence[ScalarModel]],
         judge: Judge,
         ranking: Any,
-        *,
-        every: int,
-        prompts: int,
-        lr: float,
-        epochs: int,
-        rows: int,
-        replay: float,
+        settings: IterativeGRPOSettings,
     ) -> None:
         """
         Args:
             networks: the reward models, loaded on the first call.
             ranking: loss of each prompt's scores.
-            every: iterations of a round.
-            prompts: prompts judged in a round, the same number in each of its iterations.
-            rows: prompts of one optimizer step.
-            replay: fraction of older rankings among the rankings trained on, below 1.
+            settings: with `reference_every`, the iterations of a round.
         """
+        assert settings.reference_every is not None  # checked by a rule
         self.networks = networks
         self.judge = judge
         self.ranking = ranking
-        self.every = every
-        self.lr = lr
-        self.epochs = epochs
-        self.rows = rows
-        self.replay = replay
-        self.prompts_per_iteration = -(-prompts // every)
+        self.settings = settings
+        self.every = settings.reference_every
         self.fresh: list[Prompt] = []
         """Rankings of this round on this rank, in `meta`."""
         self.history: list[Prompt] = []
@@ -87,7 +67,8 @@ class RewardModelRefresh(Extension):
 
     def on_responses(self, responses: Sequence[Response], scores: Scores) -> None:
         loop = self.loop
-        num_prompts = -(-self.prompts_per_iteration // loop.ranks.world_size)
+        in_iteration = -(-self.settings.refresh_prompts // self.every)
+        num_prompts = -(-in_iteration // loop.ranks.world_size)
         with loop.timer("judge"):
             groups = group_by_prompt(responses, loop.batch.samples)
             self.collect(groups[:num_prompts], loop.meter)
@@ -125,8 +106,10 @@ class RewardModelRefresh(Extension):
         self.fresh = []
         if not fresh:
             return {"pairs": 0.0}
-        total = len(fresh) / (1 - self.replay)
-        older = draw(self.history, round(self.replay * total), generator)
+        replay = self.settings.refresh_replay
+        num_older = round(replay * (len(fresh) / (1 - replay)))
+        order = torch.randperm(len(self.history), generator=generator)
+        older = [self.history[i] for i in order[:num_older].tolist()]
         self.history += fresh
         metrics = [
             self.fit(network, fresh, older, generator, token_budget) for network in self.networks()
@@ -145,13 +128,16 @@ class RewardModelRefresh(Extension):
     ) -> dict[str, float]:
         """Train `epochs` passes over the rankings, then shift the scores so that the fresh
         responses have mean 0."""
-        before = self.evaluate(network, fresh, token_budget)
+        num_pairs, num_correct, _ = self.evaluate(network, fresh, token_budget)
         rows = [*fresh, *older]
         losses: list[float] = []
         network.requires_grad_(True)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=self.lr, weight_decay=0.0)
-        for _ in range(self.epochs):
-            for indices in torch.split(torch.randperm(len(rows), generator=generator), self.rows):
+        optimizer = torch.optim.AdamW(
+            network.parameters(), lr=self.settings.refresh_lr, weight_decay=0.0
+        )
+        for _ in range(self.settings.refresh_epochs):
+            order = torch.randperm(len(rows), generator=generator)
+            for indices in torch.split(order, self.settings.refresh_rows):
                 optimizer.zero_grad()
                 chosen = [rows[i] for i in indices.tolist()]
                 losses.append(self.accumulate(network, chosen, token_budget))
@@ -161,10 +147,10 @@ class RewardModelRefresh(Extension):
         for parameter in network.parameters():
             parameter.grad = None
         broadcast_parameters(network)
-        network.metadata["offset"] = self.evaluate(network, fresh, token_budget).mean_score
+        network.metadata["offset"] = self.evaluate(network, fresh, token_budget)[2]
         return {
-            "pairs": before.num_pairs,
-            "pair_accuracy": before.num_correct / max(1.0, before.num_pairs),
+            "pairs": num_pairs,
+            "pair_accuracy": num_correct / max(1.0, num_pairs),
             "loss": sum(losses) / len(losses),
         }
 
@@ -182,8 +168,9 @@ class RewardModelRefresh(Extension):
     @torch.no_grad()
     def evaluate(
         self, network: ScalarModel, rows: Sequence[Prompt], token_budget: int
-    ) -> RewardModelQuality:
-        """Return how a reward model orders these rankings."""
+    ) -> tuple[float, float, float]:
+        """Return the number of ranked pairs, the number of them that a reward model orders alike
+        (ties count half), and its mean score."""
         num_correct = num_pairs = total = 0.0
         count = 0
         for batch in batches(network, rows, token_budget):
@@ -194,7 +181,7 @@ class RewardModelRefresh(Extension):
             num_pairs += float(pairs.sum())
             total += float(scores[batch.present].double().sum())
             count += int(batch.present.sum())
-        return RewardModelQuality(num_correct, num_pairs, total / max(1, count))
+        return num_pairs, num_correct, total / max(1, count)
 
     # Checkpoint
 
@@ -224,11 +211,6 @@ class RewardModelRefresh(Extension):
     ) -> None:
         rows = reshard([state["fresh"] for state in states], rank, world_size)
         self.fresh = [Prompt(**row) for row in rows]
-
-
-def draw(rows: Sequence[Prompt], count: int, generator: torch.Generator) -> list[Prompt]:
-    """Return `count` rows at random, without repetition; fewer if there are not enough."""
-    return [rows[i] for i in torch.randperm(len(rows), generator=generator)[:count].tolist()]
 
 
 def batches(

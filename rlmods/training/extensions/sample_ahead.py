@@ -9,10 +9,7 @@ from concurrent.futures import Future, wait
 from copy import copy
 from dataclasses import asdict, replace
 from threading import Thread
-from types import NoneType
 from typing import Any
-
-import numpy as np
 
 from rlmods.protocols import ReportsTokens
 from rlmods.training.collate import collate_unscored, generate
@@ -25,6 +22,8 @@ NUM_COMPARED = 4
 MAX_COMPARED_TOKENS = 8
 """Responses per rank, and tokens per response, used to compare sampler and trainer
 log-probabilities in each iteration."""
+SAVED_META = ("sample", "iteration")
+"""Items of `Response.meta` that a checkpoint holds."""
 
 
 class SampleAhead(Extension):
@@ -158,7 +157,7 @@ class SampleAhead(Extension):
 
     def rank_state(self) -> dict[str, Any]:
         """Return the responses to this rank's next prompts. The loader knows these, so only their
-        identity is saved; `meta` and calls of tools keep values of plain Python types."""
+        identity is saved."""
         self.wait()
         return {"responses": [_saved(response) for response in self._responses]}
 
@@ -174,57 +173,24 @@ class SampleAhead(Extension):
 
 def _saved(response: Response) -> dict[str, Any]:
     """Return a response as a dictionary of plain values for a checkpoint."""
-    mask, branch = response.mask, response.branch
-    return {
-        "prompt": (response.prompt.id, response.prompt.time),
+    prompt = Prompt(id=response.prompt.id, time=response.prompt.time)
+    meta = {name: response.meta[name] for name in SAVED_META if name in response.meta}
+    return asdict(replace(response, prompt=prompt, meta=meta)) | {
         "prompt_tokens": [int(token) for token in response.prompt_tokens],
         "tokens": [int(token) for token in response.tokens],
         "behavior_logprobs": [float(x) for x in response.behavior_logprobs],
-        "text": response.text,
-        "finish": response.finish,
-        "meta": plain_items(response.meta),
-        "mask": None if mask is None else [bool(x) for x in mask],
-        "turns": [_saved_turn(turn) for turn in response.turns],
-        "branch": None if branch is None else asdict(branch),
-        "cuts": tuple(int(cut) for cut in response.cuts),
     }
-
-
-def _saved_turn(turn: Turn) -> dict[str, Any]:
-    calls = [plain_items(asdict(call)) for call in turn.calls]
-    return asdict(turn) | {"calls": calls}
 
 
 def _loaded(row: Mapping[str, Any]) -> Response:
     """Return a response that a checkpoint holds as a dictionary."""
-    prompt_id, time = row["prompt"]
     turns: list[Turn] = []
     for turn in row["turns"]:
         calls = tuple(ToolCall(**call) for call in turn["calls"])
         turns.append(Turn(**{**turn, "calls": calls}))
     changes = {
-        "prompt": Prompt(id=prompt_id, time=time),
+        "prompt": Prompt(**row["prompt"]),
         "turns": tuple(turns),
         "branch": None if row["branch"] is None else Branch(**row["branch"]),
     }
     return Response(**{**row, **changes})
-
-
-def plain_items(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the items whose values consist of plain Python types, which a checkpoint can hold.
-    Numbers of NumPy become plain ones."""
-    plain: dict[str, Any] = {}
-    for key, value in meta.items():
-        number = value.item() if isinstance(value, np.generic) else value
-        if is_plain(number):
-            plain[str(key)] = number
-    return plain
-
-
-def is_plain(value: Any) -> bool:
-    """Return True for texts, numbers and None, and for lists, tuples and dictionaries of them."""
-    if type(value) is dict:
-        return is_plain(list(value)) and is_plain(list(value.values()))
-    if type(value) in (list, tuple):
-        return all(is_plain(x) for x in value)
-    return type(value) in (str, int, float, bool, NoneType)
