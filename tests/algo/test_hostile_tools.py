@@ -161,9 +161,6 @@ class TestHostileTools:
             torch.tensor([value for value in row.values() if isinstance(value, float)])
         ).all()
 
-    def test_weights_stay_finite(self, trained: Any) -> None:
-        assert all(torch.isfinite(p).all() for p in trained[0].policy.parameters())
-
     def test_a_tool_that_hangs_holds_up_no_more_than_its_limit(self, trained: Any) -> None:
         """Two responses call it."""
         assert trained[4] < 60

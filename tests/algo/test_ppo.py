@@ -57,11 +57,6 @@ class TestCritic:
         assert rows[0]["train/explained_variance"] == pytest.approx(0, abs=1e-6)
         assert rows[-1]["train/value_loss"] < 0.5 * rows[0]["train/value_loss"]
 
-    @pytest.mark.slow
-    def test_policy_learns(self, critic):
-        rows = fit(ppo(critic), 15)
-        assert rows[-1]["train/reward"] > rows[0]["train/reward"] + 0.15
-
     def test_first_minibatch_is_on_policy(self, critic):
         rows = fit(ppo(critic, batch=Batch(prompts=8, samples=4)), 2)
         assert [row["train/ratio_max"] for row in rows] == [1.0, 1.0]
@@ -137,18 +132,6 @@ class TestEarlyStop:
         assert held[0]["train/early_stop"] == 1.0
         assert held[0]["train/steps_done"] == held[0]["optimizer_step"] / 8
         assert free[0]["train/early_stop"] == 0.0
-
-    def test_a_far_target_changes_nothing(self):
-        batch = Batch(prompts=8, samples=4, epochs=2, minibatches=2)
-        a = ppo(batch=batch)
-        moved = max(row["train/kl_old"] for row in fit(a, 2))
-        # nats per token: the sum over tokens would be far beyond
-        b = ppo(batch=batch, target_kl=4 * moved)
-        fit(b, 2)
-        assert all(
-            torch.equal(x, y)
-            for x, y in zip(a.policy.parameters(), b.policy.parameters(), strict=True)
-        )
 
 
 class TestPTX:
@@ -246,11 +229,6 @@ class TestGreedyBaseline:
         want = torch.tensor(made.reward(answers).values).repeat_interleave(4)
         assert torch.equal(torch.where(rows.mask, rows.values, 0.0).amax(1), want)
 
-    @pytest.mark.slow
-    def test_learns(self):
-        rows = fit(learner(advantage=Greedy(), batch=Batch(prompts=8, samples=8)), 15)
-        assert rows[-1]["train/reward"] > rows[0]["train/reward"] + 0.1
-
 
 class TestUpdateDistance:
     """`ratio=kl_penalty` is steered by how far the policy is from the old one when the iteration's
@@ -279,9 +257,6 @@ class TestUpdateDistance:
         assert ratio.coefficient == 2.0
         if batch.minibatches == 1:
             assert row["train/kl_old"] == 0.0, "in front of the only step"
-
-    def test_costs_nothing_where_nobody_asks(self):
-        assert "train/kl_update" not in fit(ppo(), 1)[0]
 
     def test_replayed_rows_are_left_out(self):
         """They tell how far the policy went in earlier iterations."""

@@ -18,7 +18,7 @@ from rlmods.policy import ScalarModel
 from rlmods.policy.scalar import POOLINGS
 from rlmods.ranking import BradleyTerry, PlackettLuce
 from rlmods.reward import Neural
-from rlmods.training.preferences import PreferenceBatch, collate_preferences
+from rlmods.training.preferences import PreferenceBatch
 from rlmods.types import Prompt, Response
 from tests.support.models import MODELS
 from tests.support.models import policy as small_policy
@@ -189,12 +189,6 @@ class TestHeldOut:
                 [replace(RAGGED[0], meta={"candidates": ("2", "3"), "ranks": (0, 1)})] * 4
             )
             assert made.measure(rows)["val/calibration"] == pytest.approx(error, abs=1e-6)
-
-    @torch.no_grad()
-    def test_equal_scores_are_a_coin_flip(self) -> None:
-        found = alone(model()).measure(collate_preferences(RAGGED, policy()))
-        assert found["val/pair_accuracy"] == found["val/auc"] == 0.5
-        assert found["val/calibration"] == found["val/length_correlation"] == 0
 
 
 class TestTraining:

@@ -13,13 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from rlmods.algo import SFT, Batch
-from rlmods.algo.sft import sft_loss
 from rlmods.policy import Policy
 from rlmods.rollout import Local
 from rlmods.training.evaluation import Validation
-from rlmods.training.meter import Meter
 from rlmods.training.sft_batch import sft_batch
-from rlmods.types import Experience, Prompt, Totals
+from rlmods.types import Experience, Prompt
 from tests.support.models import MODELS, llama
 from tests.support.models import policy as small_policy
 from tests.support.offline import alone, close, gradients, padded, shuffled
@@ -106,16 +104,6 @@ class TestLoss:
         close(gradients(made, padded(rows)), want)
         close(gradients(made, shuffled(rows)), want)
 
-    def test_can_be_added_to_another_loss(self) -> None:
-        made = alone(learner(SFT))
-        rows, meter = sft_batch(RAGGED, made.policy, policy_version=0), Meter()
-        close(
-            gradients(made, rows, sft_loss(made.policy, meter, "train/ptx")), gradients(made, rows)
-        )
-        assert meter.compute()["train/ptx/loss"] == pytest.approx(
-            made.meter.compute()["train/loss"]
-        )
-
 
 class TestTraining:
     def test_two_samples_are_learned_to_the_end(self) -> None:
@@ -147,10 +135,3 @@ class TestTraining:
         bare = [replace(prompt, meta={}) for prompt in SPLITS.val]
         made = learner(SFT, validation_prompts=bare)
         assert "val/loss" not in fit(made, 1)[0]
-
-
-def test_totals_are_those_of_the_step() -> None:
-    made = alone(learner(SFT))
-    rows = sft_batch(RAGGED, made.policy, policy_version=0)
-    one, two = (made.loss(rows, Totals(n, 1)).item() for n in (10, 20))
-    assert one == pytest.approx(2 * two)

@@ -17,7 +17,7 @@ from rlmods.critic import Separate
 from rlmods.errors import UserError
 from rlmods.kl import Penalty
 from rlmods.ratio import Clipped, Unclipped
-from rlmods.reward import EnvironmentReward, Length, Overlong, WeightedSum
+from rlmods.reward import EnvironmentReward, Length, WeightedSum
 from rlmods.rollout import Local, MultiTurn
 from rlmods.training.collate import collate
 from rlmods.types import Experience, Prompt, Response, Scores, ToolCall, Turn
@@ -194,9 +194,6 @@ class TestCollate:
             [0, 0, 4.0, 0, 0, 0, 0, 0],
         ]
 
-    def test_unscored_rows_have_no_mask(self) -> None:
-        assert not rows_of([TWO], Scores([None])).mask.any()
-
     def test_rewards_by_turn_are_on_the_last_token_of_each(self) -> None:
         rewarded = replace(TWO, turns=[replace(TWO.turns[0]), replace(TWO.turns[1], reward=1.0)])
         scores = EnvironmentReward(by_turn=True)([rewarded])
@@ -241,11 +238,6 @@ class TestRewards:
             UserError, match="environment of several turns: type environment=OPTION"
         ):
             EnvironmentReward()([response(None)])
-
-    def test_lengths_count_sampled_tokens(self) -> None:
-        assert Length(1.0)([TWO, response(None)]).values == [-3.0, -3.0]
-        assert Overlong(2, 1)([TWO, response(None)]).values == [-1.0, -1.0]
-        assert Overlong(3, 1)([TWO, response(None)]).values == [0.0, -1.0]
 
     def test_the_last_sampled_token_gets_what_a_sum_has_per_response(self) -> None:
         cut = response([True, True, False], [(0, 2, 0.5)])

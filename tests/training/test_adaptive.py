@@ -86,11 +86,6 @@ class TestRewardScale:
         scale.update([0.95] * 8, SingleRank())
         assert scale(0.95) == pytest.approx(0.0, abs=1e-9)
 
-    def test_off_changes_nothing(self):
-        scale = RewardScale()
-        scale.update([1.0, 2.0], SingleRank())
-        assert (scale(7.5), scale.count) == (7.5, 0)
-
     def test_reaches_the_rewards_that_are_trained_on(self):
         made = learner(clip_reward=0.25)
         rewards = collected(made).rewards.sum(1)

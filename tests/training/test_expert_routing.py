@@ -7,7 +7,6 @@ import copy
 import warnings
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -148,20 +147,6 @@ class TestReplay:
         assert tails["replay"] < 1.2 * tails["fixed"]
         assert tails["replay"] < 1.2 * tails["dense"]
 
-    def test_ratios_are_one_while_nothing_moves_however_rows_are_shuffled(self) -> None:
-        assert all(x.max() < 1e-5 for x in distances(Routing(replay=True), lr=0.0))
-
-    @quiet
-    @pytest.mark.slow
-    def test_without_it_some_ratios_are_far_off_and_a_sequences_mean_is_not(self) -> None:
-        first, loose, _ = distances(Routing())
-        assert first.max() < 1e-6
-        _, still, _ = distances(Routing(replay=True))
-        assert loose.quantile(0.999) > 4 * still.quantile(0.999)
-        assert loose.median() < 1.5 * still.median(), "few tokens do it"
-        _, tokens, sequence = distances(Routing(), ratio=Clipped(3e-4, 4e-4, "sequence"))
-        assert sequence.quantile(0.999) < 0.25 * tokens.quantile(0.999)
-
     def test_the_reference_routes_by_itself(self) -> None:
         run = attached(made(Routing(replay=True), kl=Penalty("k3", 0.1, "loss")))
         rows = collected(run)
@@ -276,12 +261,6 @@ class TestRouters:
 
 
 class TestBalance:
-    def test_none_adds_nothing(self) -> None:
-        run = attached(made())
-        assert not extension(run, ExpertRouting).needs_router_logits
-        assert gradients(run, collected(run)).norm() > 0
-        assert "train/router_aux_loss" not in fit(made(), 1)[0]
-
     def test_adds_the_loss_of_transformers_and_its_gradient(self) -> None:
         run = attached(made())
         rows = collected(run)
@@ -329,18 +308,6 @@ class TestBalance:
         assert want.norm() > 1e-3
         torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-5)
 
-    @pytest.mark.slow
-    def test_evens_out_loads(self) -> None:
-        loads = []
-        for coefficient in (0.0, 1.0):
-            run = made(
-                Routing(replay=True, aux_coefficient=coefficient),
-                batch=SEVERAL,
-                optimizer=partial(torch.optim.AdamW, lr=3e-3),
-            )
-            loads.append(fmean(row["train/router_load_max"] for row in fit(run, 6)[3:]))
-        assert loads[1] < 0.8 * loads[0]
-
 
 def test_real_tokens_are_those_of_prompt_and_response_where_there_is_loss() -> None:
     rows = collected(attached(made()))
@@ -380,17 +347,6 @@ class TestMetrics:
         assert metrics["train/router_load_max"] == pytest.approx(
             float((counts / counts.mean(1, keepdim=True)).max())
         )
-
-    def test_nothing_changes_in_a_single_step(self) -> None:
-        [row] = fit(made(Routing(replay=True)), 1)
-        assert "train/router_changed_fraction" not in row, (
-            "nothing is recorded for a ratio that is 1"
-        )
-        [row] = fit(made(Routing(aux_coefficient=0.1)), 1)
-        assert row["train/router_changed_fraction"] == 0
-
-    def test_a_dense_policy_has_none(self) -> None:
-        assert not [name for name in fit(learner(), 1)[0] if "router" in name]
 
 
 class TestWarning:

@@ -72,14 +72,6 @@ class TestLogResponses:
             }
         )
 
-    def test_fractions_that_are_not_a_half(self) -> None:
-        metrics = logged(COLUMNS[:3])
-        assert (
-            metrics["train/truncated_fraction"]
-            == metrics["train/kept_fraction"]
-            == pytest.approx(2 / 3)
-        )
-
     def test_nothing_is_known(self) -> None:
         rows = [
             (group, text, n, end, None, None, None, False) for group, text, n, end, *_ in COLUMNS
@@ -87,9 +79,6 @@ class TestLogResponses:
         metrics = logged(rows)
         assert not {"train/reward", "train/accuracy", "train/reward/format"} & metrics.keys()
         assert metrics["train/unscored_fraction"] == metrics["train/flat_group_fraction"] == 1
-
-    def test_without_correctness_there_is_no_accuracy(self) -> None:
-        assert "train/accuracy" not in logged(COLUMNS, correct=None)
 
     def test_a_monitor_is_the_accuracy_and_does_not_decide_which_groups_are_flat(self) -> None:
         metrics = logged(COLUMNS, monitored=True, values=[0.0, 1.0, None, 1.0, 0.0, 1.0, 1.0, 1.0])
@@ -288,12 +277,6 @@ class TestGroups:
         )
         assert again["train/reward_std"] == pytest.approx(found["train/reward_std"])
 
-    def test_equal_rewards_have_exactly_none(self) -> None:
-        assert (
-            logged_scores(Scores([0.1] * 3), [answer("a")] * 3, [0, 0, 0])["train/reward_std"]
-            == 0.0
-        )
-
     def test_all_correct_and_all_wrong(self) -> None:
         correct = [True, None, False, None, True, False, None, None]
         found = logged_scores(
@@ -322,22 +305,6 @@ class TestRun:
         made = learner(batch=Batch(prompts=6, samples=4), **changes)
         fit(made, 2, callbacks=(Tape(),))
         return made, rows
-
-    def test_truncation_and_length(self):
-        made, rows = self.run(rollout=Local(max_tokens=5))
-        for metrics, samples in rows:
-            truncated = [row["finish"] == "length" for row in samples]
-            assert 0 < sum(truncated) < len(samples)
-            assert 2 * sum(truncated) != len(samples), "else its complement is the same"
-            assert metrics["train/truncated_fraction"] == pytest.approx(
-                sum(truncated) / len(samples)
-            )
-            assert metrics["train/response_tokens"] == pytest.approx(
-                sum(len(row["tokens"]) for row in samples) / len(samples)
-            )
-        assert made.response_tokens == sum(
-            len(row["tokens"]) for _, samples in rows for row in samples
-        )
 
     def test_the_gap_is_that_of_the_sampler(self):
         """Log-probabilities that are too high and too low by turns."""
@@ -477,14 +444,3 @@ class TestAdvantages:
                 == sum(row["reward"] is not None and row["finish"] == "stop" for row in rows)
                 < 12
             )
-
-    def test_an_iteration_without_an_update_has_none(self):
-        def flat(responses):
-            return Scores([1.0] * len(responses), correct=[True] * len(responses))
-
-        _, logged, trained = self.run(
-            iterations=2, reward=flat, sampling=Dynamic(), max_draws=2, fallback="skip"
-        )
-        assert not trained
-        assert [len(rows) for rows in logged] == [32, 32]
-        assert all(row["advantage"] is None for rows in logged for row in rows)

@@ -51,9 +51,6 @@ class TestAssemble:
         assert rows.mask[0, 0, rows.lengths[0, 0] - 1]
         assert rows.mask.sum(2).equal(collate_preferences(RAGGED, policy()).mask.sum(2))
 
-    def test_no_margin_in_the_data_is_none(self) -> None:
-        assert collate_preferences(RAGGED[1:3], policy()).margin is None
-
 
 class TestMismatched:
     def test_every_prompt_is_followed_by_the_responses_to_the_next(self) -> None:
@@ -69,11 +66,6 @@ class TestMismatched:
                         found.tokens[p, k, : found.lengths[p, k]].tolist()
                         == made.encode(RAGGED[p]) + said
                     )
-
-    def test_nothing_exceeds_the_context(self) -> None:
-        found = shift_responses(collate_preferences(RAGGED, policy()), 6)
-        assert int(found.lengths.max()) == 6
-        assert found.mask[3, 0].sum() == 2
 
 
 @pytest.mark.parametrize("text", [True, False], ids=["text", "chat"])

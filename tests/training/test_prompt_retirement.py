@@ -61,7 +61,3 @@ def test_a_draw_without_correctness_is_no_error_after_one_with_it() -> None:
     for part in (extension, resumed):
         part.on_responses(RESPONSES[2:], Scores([1.0] * 2, correct=[None, None]))
         assert list(part.pools.retired) == ["sum"]
-
-
-def test_a_batch_without_any_score_is_no_error() -> None:
-    assert retired([None] * 4, values=[None] * 4) == []

@@ -83,12 +83,6 @@ class TestObserve:
         kept.collect(groups("1+1=", ends=("1", "1", "x", "2")), Meter())
         assert kept.fresh[0].meta["candidates"] == ("71", "72")
 
-    @pytest.mark.parametrize("ends", [("1", "1"), ("1", "x"), ("x", "x2")])
-    def test_nothing_without_a_preference(self, ends: tuple[str, ...]) -> None:
-        kept = refresh()
-        kept.collect(groups("1+1=", ends=ends), Meter())
-        assert kept.fresh == []
-
     @pytest.mark.parametrize("finish", ["stop", "length"])
     def test_knows_who_was_cut_off(self, finish: Finish) -> None:
         kept = refresh()
@@ -143,12 +137,6 @@ class TestRefresh:
         kept.collect(groups(*QUESTIONS[:6]), Meter())
         assert run(kept)["replayed_fraction"] == older / (older + 6) == replay
 
-    def test_without_replay_there_is_none(self) -> None:
-        kept = refresh(scalar(), epochs=1, replay=0.0)
-        for _ in range(2):
-            kept.collect(groups(*QUESTIONS[:4]), Meter())
-            assert run(kept)["replayed_fraction"] == 0
-
     @pytest.mark.slow
     def test_microbatches_do_not_matter(self) -> None:
         networks = []
@@ -189,12 +177,6 @@ class TestRefresh:
             for b, member in zip(before, members, strict=True)
         )
         assert not torch.equal(*(member.model.score.weight for member in members))
-
-    def test_a_round_without_rankings_changes_nothing(self) -> None:
-        network = scalar()
-        before = network.model.score.weight.clone()
-        assert run(refresh(network)) == {"pairs": 0.0}
-        assert torch.equal(before, network.model.score.weight)
 
     @pytest.mark.slow
     def test_its_state_is_all_of_it(self) -> None:

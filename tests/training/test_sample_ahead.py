@@ -201,21 +201,6 @@ class TestComparison:
         assert limits.count(sample_ahead.MAX_COMPARED_TOKENS) == 2
         assert made.rollout.calls.num_compared == 2 * sample_ahead.NUM_COMPARED
 
-    def test_changes_no_sample(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        found = []
-        for compares in (True, False):
-            made = pipelined()
-            if not compares:
-                monkeypatch.setattr(extension(made, SampleAhead), "_compare", lambda prompts: None)
-            rows = fit(made, 4)
-            found.append(
-                [
-                    {k: v for k, v in row.items() if k != "train/sampler_logprob_gap"}
-                    for row in untimed(rows)
-                ]
-            )
-        assert found[0] == found[1]
-
     def test_an_engine_with_the_weights_of_the_policy_agrees(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -398,7 +383,3 @@ class TestState:
         again.load_rank_states([torch.load(buffer, weights_only=True)], 0, 1)
         expected = Prompt(id=prompt.id, time=prompt.time)
         assert again._responses == [replace(response, prompt=expected)]
-
-    def test_nothing_is_held_without_sampling_ahead(self) -> None:
-        assert learner(rollout=FakeEngine()).ahead is None
-        assert learner().ahead is None
