@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -62,31 +61,31 @@ def collate(
         UserError: a response whose log-probabilities or mask differ in number from its tokens, or a
             reward on a token that was not sampled.
     """
-    for response in responses:
-        _check_lengths(response)
-    starts = torch.tensor([len(r.prompt_tokens) for r in responses])
-    lengths = starts + torch.tensor([len(r.tokens) for r in responses])
-    shape = (len(responses), int(lengths.max()))
-    column = torch.arange(shape[1])
-    in_response = (column >= starts[:, None]) & (column < lengths[:, None])
-    scored = torch.tensor([value is not None for value in scores.values])[:, None]
-    mask = _fill(in_response, _sampled(responses), torch.bool) & scored
-    rewards, steps = _rewards(scores, mask, in_response & scored)
-    logprobs = (x for response in responses for x in response.behavior_logprobs)
+    starts = [len(r.prompt_tokens) for r in responses]
+    ends = [len(r.prompt_tokens) + len(r.tokens) for r in responses]
+    shape = (len(responses), max(ends))
     tokens = torch.full(shape, pad_id)
+    mask = torch.zeros(shape, dtype=torch.bool)
+    behavior_logprobs = torch.zeros(shape)
     for row, response in enumerate(responses):
-        tokens[row, : lengths[row]] = torch.tensor([*response.prompt_tokens, *response.tokens])
+        _check_lengths(response)
+        columns = slice(starts[row], ends[row])
+        tokens[row, : ends[row]] = torch.tensor([*response.prompt_tokens, *response.tokens])
+        behavior_logprobs[row, columns] = torch.tensor(response.behavior_logprobs)
+        if scores.values[row] is not None:
+            mask[row, columns] = True if response.mask is None else torch.tensor(response.mask)
+    rewards, steps = _rewards(scores, mask, starts)
     versions = [r.meta.get("iteration", policy_version) for r in responses]
     has_branches = any(response.branch for response in responses)
     has_cuts = any(response.cuts for response in responses)
     return Experience(
         tokens=tokens,
         mask=mask,
-        lengths=lengths,
+        lengths=torch.tensor(ends),
         rewards=rewards,
         old_logprobs=torch.zeros(shape),
         on_policy=torch.ones(shape[0], dtype=torch.bool),
-        behavior_logprobs=_fill(in_response, logprobs),
+        behavior_logprobs=behavior_logprobs,
         advantages=torch.zeros(shape),
         policy_version=torch.full((len(responses),), policy_version),
         sampler_version=torch.tensor(versions),
@@ -107,65 +106,36 @@ def collate_unscored(
     return collate(responses, scores, group, policy_version=policy_version, pad_id=pad_id)
 
 
-def _fill(
-    where: Tensor, values: Iterable[float | bool], dtype: torch.dtype = torch.float32
-) -> Tensor:
-    """Return a tensor with the values, row by row, in the slots `where`, and 0 elsewhere."""
-    filled = torch.zeros(where.shape, dtype=dtype)
-    return filled.masked_scatter_(where, torch.tensor(list(values), dtype=dtype))
-
-
-def _sampled(responses: Sequence[Response]) -> list[bool]:
-    """Return for each response token whether the policy sampled it."""
-    sampled: list[bool] = []
-    for response in responses:
-        sampled += [True] * len(response.tokens) if response.mask is None else response.mask
-    return sampled
-
-
-def _rewards(scores: Scores, mask: Tensor, graded: Tensor) -> tuple[Tensor, Tensor | None]:
+def _rewards(scores: Scores, mask: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor | None]:
     """Return the reward of each token, and `Experience.steps` if there are rewards by step.
-    `graded` is True on the response tokens of scored rows."""
+    `starts`: column of each response."""
     if scores.tokens is None:
         column = torch.arange(mask.shape[1])
         last = torch.where(mask, column, -1).amax(1, keepdim=True)
         values = torch.tensor([0.0 if value is None else value for value in scores.values])
         return torch.where(mask & (column == last), values[:, None], 0.0), None
-    by_token: list[float | None] = []
-    for value, row in zip(scores.values, scores.tokens, strict=True):
-        by_token += [] if value is None else row
-    steps = _fill(graded, (x is not None for x in by_token), torch.bool)
+    rewards = torch.zeros(mask.shape)
+    steps = torch.zeros_like(mask)
+    for row, by_token in enumerate(scores.tokens):
+        if scores.values[row] is not None:
+            columns = slice(starts[row], starts[row] + len(by_token))
+            rewards[row, columns] = torch.tensor([x or 0.0 for x in by_token])
+            steps[row, columns] = torch.tensor([x is not None for x in by_token])
     if bool((steps & ~mask).any()):
         raise UserError(
             "reward: this reward by token is on a token of an observation, which the policy has "
             "not sampled: type environment=single_turn, or a reward that gives one number per "
             "response"
         )
-    return _fill(graded, (x or 0.0 for x in by_token)), steps
+    return rewards, steps
 
 
 def _check_lengths(response: Response) -> None:
-    for name, values in {
-        "behavior_logprobs": response.behavior_logprobs,
-        "mask": response.mask,
-    }.items():
+    columns = {"behavior_logprobs": response.behavior_logprobs, "mask": response.mask}
+    for name, values in columns.items():
         if values is not None and len(values) != len(response.tokens):
             raise UserError(
                 f"rollout: a response to prompt {response.prompt.id!r} has "
                 f"{len(response.tokens)} tokens and {len(values)} {name}: return one for each, or "
                 "type rollout=local"
             )
-
-
-def reward_terms(scores: Scores) -> tuple[Tensor, Tensor]:
-    """Return the scores [N, K] of the K weighted terms before weighting (NaN: the term abstains),
-    and their weights [K]. A reward without terms is one term of weight 1."""
-    if not scores.weights:
-        return nan_for_none(scores.values)[:, None], torch.ones(1)
-    columns = [nan_for_none(scores.terms[name]) for name in scores.weights]
-    return torch.stack(columns, 1), torch.tensor(list(scores.weights.values()))
-
-
-def nan_for_none(values: Sequence[float | None]) -> Tensor:
-    """Return the values [N] with NaN in place of None."""
-    return torch.tensor([math.nan if x is None else x for x in values])

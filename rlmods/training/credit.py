@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlmods.distributed.collectives import Ranks
@@ -15,7 +16,6 @@ from rlmods.errors import UserError
 from rlmods.needs import AdvantageNeeds, needs_of
 from rlmods.ops import differs_by_token, rewards_to_go
 from rlmods.protocols import Advantage, BatchAdvantage
-from rlmods.training.collate import nan_for_none, reward_terms
 from rlmods.training.metrics import correctness
 from rlmods.types import Experience, Scores
 
@@ -106,3 +106,17 @@ class CreditAssignment:
         if self.needs.terms:
             options["terms"], options["weights"] = reward_terms(scores)
         return {name: x.to(batch.rewards.device) for name, x in options.items()}
+
+
+def reward_terms(scores: Scores) -> tuple[Tensor, Tensor]:
+    """Return the scores [N, K] of the K weighted terms before weighting (NaN: the term abstains),
+    and their weights [K]. A reward without terms is one term of weight 1."""
+    if not scores.weights:
+        return nan_for_none(scores.values)[:, None], torch.ones(1)
+    columns = [nan_for_none(scores.terms[name]) for name in scores.weights]
+    return torch.stack(columns, 1), torch.tensor(list(scores.weights.values()))
+
+
+def nan_for_none(values: Sequence[float | None]) -> Tensor:
+    """Return the values [N] with NaN in place of None."""
+    return torch.tensor([math.nan if x is None else x for x in values])
