@@ -59,11 +59,11 @@ def set_engine_dtype(rollout: Any, precision: str) -> None:
 
 class Learner(L.LightningModule):
     """Base class of all algorithms. Each `training_step` consumes one batch of prompts; an
-    iteration consists of one or more training steps.
+    iteration consists of one or more training steps. Schedules, seeds, checkpoints and the log are
+    keyed by `iteration`, the number of completed ones.
 
     The default iteration trains on rows of data (SFT, reward models, DPO): a subclass defines
-    `rows` and `loss`. `PolicyGradient` samples the responses that it trains on. `iteration` counts
-    completed iterations; schedules, seeds, checkpoints and the log are keyed by it."""
+    `rows` and `loss`."""
 
     groups: ClassVar[tuple[str, ...]] = ("data", "policy", "adapter")
     """Configuration groups that the algorithm uses. Overriding any other group is an error."""
@@ -72,18 +72,15 @@ class Learner(L.LightningModule):
     common_settings: ClassVar[Mapping[str, type[Any]]] = {"batch": Batch, "validation": Validation}
     """Dataclasses of the settings of every algorithm, by their group in the configuration."""
     samples_responses: ClassVar[bool] = False
-    """True if an iteration trains on `batch.samples` sampled responses to each prompt, False if it
-    trains on rows of data."""
+    """True if an iteration trains on sampled responses, False if on rows of data."""
     samples_ahead: ClassVar[bool] = False
-    """True if the responses of the next iteration can be sampled during this one
-    (`rollout.ahead`)."""
+    """True if it can sample the responses of the next iteration (`rollout.ahead`)."""
     trains_on_turns: ClassVar[bool] = False
     """True if the sampled responses may have several turns (`environment`)."""
     needs_columns: ClassVar[tuple[str, ...]] = ()
-    """Keys of `prompt.meta` that every training row must have: `response`, `candidates` or
-    `steps`."""
+    """Keys of `prompt.meta` that every training row must have."""
     needs_distributions: ClassVar[bool] = False
-    """True if it needs the distributions of a teacher over the whole vocabulary."""
+    """True if it needs a teacher's distributions over the whole vocabulary."""
     validation_column: ClassVar[str | None] = None
     """Key of `prompt.meta` that a held-out row needs for `measure`."""
 
@@ -142,8 +139,7 @@ class Learner(L.LightningModule):
         raise NotImplementedError(f"{type(self).__name__} does not define rows")
 
     def loss(self, micro: Any, totals: Totals) -> Tensor:
-        """Return a microbatch's part of the loss of the optimizer step; the loss is the sum of the
-        parts."""
+        """Return a microbatch's part of the loss of the optimizer step, the sum of the parts."""
         raise NotImplementedError(f"{type(self).__name__} does not define loss")
 
     def measure(self, rows: Any) -> dict[str, float]:
@@ -162,8 +158,7 @@ class Learner(L.LightningModule):
 
     @classmethod
     def columns(cls, settings: Any) -> tuple[str, ...]:
-        """Return the keys of `prompt.meta` that every training row must have, with these
-        settings."""
+        """Return `needs_columns` with these settings."""
         return cls.needs_columns
 
     @classmethod
@@ -172,13 +167,11 @@ class Learner(L.LightningModule):
         return batch.samples if cls.samples_responses else 1
 
     def optimizer_settings(self, network: str) -> dict[str, Any]:
-        """Return settings of a network's optimizer that differ from the common ones, such as
-        `lr`."""
+        """Return settings of a network's optimizer that differ from the common ones."""
         return {}
 
     def export(self, folder: Path) -> None:
-        """Write the trained model as a plain Hugging Face directory. Every rank calls this; rank 0
-        writes."""
+        """Write the trained model as a Hugging Face directory; a collective."""
         self.policy.export(folder)
 
     def add_extension(self, extension: Extension) -> None:
@@ -215,8 +208,8 @@ class Learner(L.LightningModule):
 
     @contextmanager
     def update_mode(self) -> Iterator[None]:
-        """Put the networks that need it in train mode inside the block, and draw what is random in
-        them from (seed, iteration, rank), so that resuming needs no generator state."""
+        """Put the networks that need it in train mode inside the block, with a generator that
+        depends on (seed, iteration, rank)."""
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(hash((self.seed, self.iteration, DROPOUT, self.ranks.rank)))
             for network in self.networks.values():
@@ -232,8 +225,7 @@ class Learner(L.LightningModule):
     # The end of an iteration
 
     def end_iteration(self) -> None:
-        """Pass the weights to the rollout, log the iteration, and validate if due.
-        `on_train_batch_end` then announces the end of the iteration."""
+        """Pass the weights to the rollout, log the iteration, and validate if due."""
         for extension in self.extensions:
             extension.before_iteration_end()
         self.sync_rollout()
@@ -249,9 +241,8 @@ class Learner(L.LightningModule):
         self.iteration_start = time.perf_counter()
 
     def on_train_batch_end(self, *args: Any) -> None:
-        """Announce the end of an iteration, once, after its validation: to parts and extensions
-        that change during training, to the schedule, and to callbacks in the order of the Trainer,
-        where checkpoints come last. An iteration may take several batches of prompts."""
+        """Announce the end of an iteration, after its validation: to parts and extensions, to the
+        schedule, and to callbacks in the order of the Trainer, where checkpoints come last."""
         if self.ended is None:
             return
         metrics = self.ended
@@ -292,15 +283,8 @@ class Learner(L.LightningModule):
         # Before the first training step Lightning has not entered the precision context.
         with self.timer.within("validation"), self.trainer.precision_plugin.forward_context():
             if self.rollout is not None:
-                evaluate = self.validation
-                metrics, rows = evaluate(
-                    self.policy,
-                    self.rollout,
-                    self.reward,
-                    self.splits.val,
-                    self.ranks,
-                    self.iteration,
-                )
+                parts = (self.policy, self.rollout, self.reward)
+                metrics, rows = self.validation(*parts, self.splits.val, self.ranks, self.iteration)
             metrics |= self.held_out_metrics()
         if metrics:
             self.log_row(metrics)
@@ -312,8 +296,7 @@ class Learner(L.LightningModule):
 
     @torch.no_grad()
     def held_out_metrics(self) -> dict[str, float]:
-        """Return `measure` of the held-out prompts that have the `validation_column`. A rank
-        without any contributes an empty mask."""
+        """Return `measure` of the held-out prompts that have the `validation_column`."""
         column = self.validation_column
         if column is None:
             return {}
@@ -332,8 +315,7 @@ class Learner(L.LightningModule):
         return self.sample_log.rows
 
     def log_row(self, metrics: Mapping[str, float]) -> None:
-        """Log metrics of the current iteration, also for Lightning's callbacks that monitor one
-        (`trainer.callback_metrics`)."""
+        """Log metrics of the iteration, also for Lightning's callbacks that monitor one."""
         tensors = {name: torch.tensor(x, device=self.device) for name, x in metrics.items()}
         self.trainer.callback_metrics.update(tensors)
         row = {"optimizer_step": self.optimizer_steps, **metrics}
@@ -341,8 +323,7 @@ class Learner(L.LightningModule):
             logger.log_metrics(row, step=self.iteration)
 
     def notify(self, hook: str, *args: Any) -> None:
-        """Call a hook on every callback that has it (`rlmods.callbacks.hooks`), and record which of
-        them ends the run."""
+        """Call a hook on every callback that has it, and record which of them ends the run."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             method = getattr(callback, hook, None)
             if method is None:
@@ -357,8 +338,7 @@ class Learner(L.LightningModule):
 
     @property
     def optimizer_steps(self) -> int:
-        """Optimizer steps since the run began. Lightning's `global_step` counts them too, but
-        overshoots inside a training step."""
+        """Optimizer steps since the run began; Lightning's `global_step` overshoots."""
         return self.step.num_steps
 
     @property
@@ -377,16 +357,14 @@ class Learner(L.LightningModule):
         return networks
 
     def configure_model(self) -> None:
-        """Shard the networks, if the strategy shards. Lightning calls this before it creates the
-        optimizer."""
+        """Shard the networks, before Lightning creates the optimizer."""
         shard(self.all_networks, self.trainer.strategy)
         # a network that is not listed: Lightning would draw random weights for those on the meta
         # device
         read(self)
 
     def _check_networks(self) -> None:
-        """Check the networks that were read after they were built. Lightning has converted them by
-        now."""
+        """Check the networks that were read late, which Lightning has converted by now."""
         checked = check_deferred(self.all_networks)
         policy = self.networks.get("policy")
         if isinstance(policy, Policy) and policy in checked:

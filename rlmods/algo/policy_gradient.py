@@ -53,11 +53,9 @@ class PolicyGradient(Learner):
     """Maximise `aggregate(w ratio(log pi - log pi_old, A) + c H - beta KL)`, and regress the critic
     on the returns if there is one.
 
-    w are the weights of `correction`, if there is one. They apply to the objective of the ratio
-    alone, as in the papers: entropy, KL in the loss and the value loss are not weighted.
-
-    The parts are constructor arguments. A subclass documents the objective of a paper; its option
-    in `conf/algo/` selects the parts."""
+    w are the weights of `correction`, which apply to the objective of the ratio alone, as in the
+    papers. A subclass documents the objective of a paper; its option in `conf/algo/` selects the
+    parts."""
 
     groups: ClassVar[tuple[str, ...]] = (
         *Learner.groups,
@@ -244,7 +242,7 @@ class PolicyGradient(Learner):
     def collate(
         self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores
     ) -> Experience:
-        """Collate responses with the rewards that the advantage estimator reads."""
+        """Collate responses with the rewards that the estimator reads."""
         first = self.total_batches * len(prompts)
         group = first + torch.arange(len(prompts)).repeat_interleave(self.batch.samples)
         self.total_batches += 1
@@ -269,8 +267,8 @@ class PolicyGradient(Learner):
         return [self.reward_scale(value) for value in values]
 
     def estimate_advantages(self, batch: Experience, scores: Scores) -> Experience:
-        """Add values, reference log-probabilities and advantages, which `normalize_advantages`
-        completes for the rows trained on."""
+        """Add values, reference log-probabilities and advantages, not yet normalised over the
+        batch."""
         kl_in_reward = self.reference is not None and self.kl.where == "reward"
         if self.critic is not None or kl_in_reward:
             batch = self.scorer.add_values(batch)
@@ -297,8 +295,7 @@ class PolicyGradient(Learner):
         return self.credit.needs.normalizes_batch
 
     def normalize_advantages(self, batch: Experience) -> Experience:
-        """Normalise the advantages over the rows of an iteration, on all ranks, if the estimator
-        does so."""
+        """Normalise the advantages over the rows of an iteration, if the estimator does so."""
         return self.credit.normalize(batch)
 
     def filter(
@@ -351,12 +348,9 @@ class PolicyGradient(Learner):
             extension.after_update(batch, len(fresh))
 
     def add_old_logprobs(self, batch: Experience, first: Tensor) -> Experience:
-        """Compute the log-probabilities of the current policy for all rows that an optimizer step
-        compares with it.
-
-        On-policy rows of the first minibatch, by index `first`, need none: their old
-        log-probabilities equal the new ones of that step. Groups that stay in the buffer need
-        theirs before the policy changes."""
+        """Compute the old log-probabilities that optimizer steps need. On-policy rows of the first
+        minibatch, by index `first`, need none: theirs equal the new ones of that step. Groups that
+        stay in the buffer need theirs before the policy changes."""
         extensions_need = any(extension.needs_old_logprobs for extension in self.extensions)
         with self.timer("score"):
             rows = Experience.concat([batch, self.carry_over()])
@@ -368,8 +362,7 @@ class PolicyGradient(Learner):
 
     def carry_over(self) -> Experience:
         """Return the surplus groups that stay for the next iteration: the newest, at most as many
-        as an iteration trains on. Keeping more would only train on stale groups: a rank with a
-        surplus waits for the rank with the fewest."""
+        as an iteration trains on. A rank that kept more would only train on stale groups."""
         num_groups = self.batch.prompts // self.ranks.world_size
         if self.settings.surplus == "drop":
             num_groups = 0
@@ -398,8 +391,8 @@ class PolicyGradient(Learner):
     # Loss
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
-        """Return `-aggregate(w objective + c H - beta KL)` of a microbatch, plus the value loss and
-        the terms of extensions."""
+        """Return `-aggregate(w objective + c H - beta KL)`, plus the value loss and the terms of
+        extensions."""
         output = self.forward_policy(micro)
         old_logprobs = torch.where(
             micro.on_policy[:, None], output.logprobs.detach(), micro.old_logprobs
@@ -424,8 +417,7 @@ class PolicyGradient(Learner):
         return loss
 
     def forward_policy(self, micro: Experience) -> PolicyOutput:
-        """Forward the policy, and the critic if there is one, with the outputs that the loss
-        needs."""
+        """Forward policy and critic with the outputs that the loss needs."""
         other = None
         if self.reference is not None and self.full_kl:
             other = self.scorer.other(micro, self.reference.policy, self.kl)
