@@ -109,22 +109,13 @@ class PolicyGradient(Learner):
         self.credit = CreditAssignment(advantage)
         self.critic_config: Any = critic or NoCritic()
         self.critic: nn.Module | None = self.critic_config(self.policy)
-        kl_needs = needs_of(kl, KLNeeds)
-        self.full_kl = kl_needs.distributions
-        if kl_needs.reference:
+        self.full_kl = needs_of(kl, KLNeeds).distributions
+        if needs_of(kl, KLNeeds).reference:
             self.reference = Reference((reference or StartPolicy())(self.policy))
         self.router = router or Routing()
         self.router(self.policy)
         settings = self.settings
-        self.scorer = LogprobScorer(
-            self.policy,
-            self.critic,
-            self.rollout,
-            self.microbatches,
-            self.ranks,
-            self.ratio_needs.temperature,
-            replay_experts=self.policy.is_mixture and self.router.replay,
-        )
+        self.scorer = self.create_scorer()
         self.buffer = SampleBuffer(self.ranks)
         self.entropy_bonus = EntropyBonus(
             settings.entropy_coefficient, settings.target_entropy, settings.entropy_rate
@@ -147,6 +138,18 @@ class PolicyGradient(Learner):
             self.add_extension(extension)
             if isinstance(extension, SampleAhead):
                 self.ahead = extension
+
+    def create_scorer(self) -> LogprobScorer:
+        """Return the scorer of policy, critic and reference."""
+        return LogprobScorer(
+            self.policy,
+            self.critic,
+            self.rollout,
+            self.microbatches,
+            self.ranks,
+            self.ratio_needs.temperature,
+            replay_experts=self.policy.is_mixture and self.router.replay,
+        )
 
     def set_ratio(self, ratio: Ratio) -> None:
         """Set the ratio and what it declares."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from rlmods.distributed.collectives import Ranks
 from rlmods.ops import constant_group, group_reduce, masked_mean
 from rlmods.training.meter import Meter
-from rlmods.training.turns import log_turns
+from rlmods.training.turns import branch_row, equal_runs, log_turns
 from rlmods.types import Experience, ImportanceWeights, Response, Scores
 
 Row = dict[str, Any]
@@ -188,11 +188,7 @@ class SampleLog:
     if advantages are normalised over the rows of an iteration, for one of a group that waits for
     the next iteration.
 
-    If responses may branch, each row has a `branch`: `sample`, the index of the response among
-    those to its prompt, `parent`, the index of the response whose first `shared` tokens it has
-    (None, 0: sampled from the prompt on), `decisions` of `rlmods.branching` at its tool results if
-    the rollout reports them in `meta["decisions"]`, and `segments`: [begin, end, advantage] of each
-    run of sampled tokens with equal advantages, as indices of the response's tokens."""
+    If responses may branch, each row has a `branch` (`branch_row`)."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -225,7 +221,7 @@ class SampleLog:
             row = sample_row(responses[i], scores, i)
             row |= {"iteration": iteration, "advantage": None, "kept": kept}
             if in_tree:
-                row["branch"] = _branch(responses[i], seen[group_id])
+                row["branch"] = branch_row(responses[i], seen[group_id])
             seen[group_id] += 1
             self.rows.append(row)
             self._by_group.setdefault(group_id, []).append(row)
@@ -245,9 +241,8 @@ class SampleLog:
                 if "branch" in row:
                     end = int(batch.lengths[i])
                     columns = slice(end - len(row["tokens"]), end)
-                    values = batch.advantages[i, columns].tolist()
-                    mask = batch.mask[i, columns].tolist()
-                    row["branch"]["segments"] = equal_runs(values, mask)
+                    mask = batch.mask[i, columns]
+                    row["branch"]["segments"] = equal_runs(batch.advantages[i, columns], mask)
             seen[group] += 1
 
 
@@ -275,25 +270,3 @@ def sample_row(response: Response, scores: Scores, i: int) -> Row:
     row |= {f"reward/{name}": values[i] for name, values in scores.terms.items()}
     row |= {name: column[i] for name, column in scores.columns.items()}
     return row
-
-
-def _branch(response: Response, sample: int) -> Row:
-    branch = response.branch
-    return {
-        "sample": sample,
-        "parent": None if branch is None else branch.parent,
-        "shared": 0 if branch is None else branch.shared,
-        "decisions": list(response.meta.get("decisions", ())),
-        "segments": None,
-    }
-
-
-def equal_runs(values: Sequence[float], mask: Sequence[bool]) -> list[list[float]]:
-    """Return [begin, end, value] of the runs of equal values where the mask is True."""
-    runs: list[list[float]] = []
-    for t, (value, is_true) in enumerate(zip(values, mask, strict=True)):
-        if is_true and runs and runs[-1][1:] == [t, value]:
-            runs[-1][1] = t + 1
-        elif is_true:
-            runs.append([t, t + 1, value])
-    return runs

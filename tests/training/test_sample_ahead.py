@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 import pytest
 import torch
 
@@ -360,7 +359,7 @@ class TestState:
         ]
 
     def test_saved_responses_are_plain(self) -> None:
-        """An engine may return numbers of NumPy, and objects in `meta`."""
+        """An engine may return objects in `meta`."""
         ahead, [prompt] = self.rows(1)
         calls = (ToolCall("f", {"x": [1]}, "2", None, 0.1),)
         meta = {"sample": 1, "iteration": 0}
@@ -374,8 +373,7 @@ class TestState:
             branch=Branch(0, 1),
             meta=meta,
         )
-        numpy = np.array([4, 5, 6])
-        ahead._responses = [replace(response, tokens=numpy, meta={**meta, "other": object()})]
+        ahead._responses = [replace(response, meta={**meta, "other": object()})]
         buffer = io.BytesIO()
         torch.save(ahead.rank_state(), buffer)
         buffer.seek(0)
