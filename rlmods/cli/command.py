@@ -24,8 +24,8 @@ from rlmods.cli.console import plain_errors, silence_libraries
 from rlmods.cli.usage import print_usage
 from rlmods.config import compose, plugins
 from rlmods.config import schema as schema  # registers settings with Hydra
+from rlmods.config.build import short_prompts
 from rlmods.config.instantiate import parse_settings
-from rlmods.config.lengths import short_prompts
 from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
 from rlmods.config.received import read_received

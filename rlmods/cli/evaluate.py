@@ -33,9 +33,9 @@ import torch
 from omegaconf import DictConfig
 
 from rlmods.cli.command import command, configuration, find_policy, usable_prompts
+from rlmods.config.build import without_long_prompts
+from rlmods.config.compose import read_validation
 from rlmods.config.instantiate import instantiate
-from rlmods.config.lengths import without_long_prompts
-from rlmods.config.validation import read_validation
 from rlmods.distributed.trainer import device_type
 from rlmods.errors import UserError
 from rlmods.lab.statistics import bootstrap_interval

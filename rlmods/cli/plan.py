@@ -27,8 +27,8 @@ from omegaconf import DictConfig
 from torch import nn
 
 from rlmods.cli.command import command, compose_run
+from rlmods.config.build import short_prompts
 from rlmods.config.instantiate import instantiate
-from rlmods.config.lengths import short_prompts
 from rlmods.config.run_spec import RunSpec
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.distributed.trainer import choose
@@ -215,18 +215,8 @@ def _num_bytes(networks: Sequence[nn.Module], *, trained: bool = False) -> int:
     return sum(x.numel() * x.itemsize for x in unique.values() if x.requires_grad or not trained)
 
 
-def advise(spec: RunSpec, devices: Devices, stage: Mapping[str, float]) -> list[str]:
-    """Return overrides that lower the memory of a stage."""
-    advice = ["trainer.strategy.offload=true" if devices.shards > 1 else "trainer=fsdp"]
-    if stage.get("key-value cache", 0) > stage["weights"]:
-        advice.insert(0, f"rollout.batch_size={spec.config.rollout.batch_size // 2}")
-    if stage.get("activations", 0) > stage["weights"]:
-        advice.insert(0, f"batch.token_budget={spec.batch.token_budget // 2}")
-    return advice
-
-
 def report(spec: RunSpec, settings: PlanSettings) -> str:
-    """Return the table of parts and stages, the peak, and overrides that lower it."""
+    """Return the table of parts and stages, the peak, and what to type to lower it."""
     devices = read_devices(spec.config.trainer, settings.num_gpus)
     with torch.device("meta"):
         policy: Policy = spec.adapter(instantiate(spec.config.policy, "policy")())
@@ -234,20 +224,25 @@ def report(spec: RunSpec, settings: PlanSettings) -> str:
     if precision == "auto":
         precision = choose(policy, "cuda", is_fast=True).name
     stages = predict(spec, policy, devices, precision)
-    totals = {stage: sum(parts.values()) / GIB for stage, parts in stages.items()}
-    lines = [["GiB on a device", *stages], ["---"] * (1 + len(stages))]
+    totals = {stage: sum(parts.values()) for stage, parts in stages.items()}
+    rows = {"GiB on a device": list(stages)}
     for part in {part: None for stage in stages.values() for part in stage}:
-        cells = [f"{stage.get(part, 0) / GIB:.2f}" for stage in stages.values()]
-        lines.append([part, *cells])
-    lines.append(["**all**", *(f"**{total:.2f}**" for total in totals.values())])
+        rows[part] = [f"{stage.get(part, 0) / GIB:.2f}" for stage in stages.values()]
+    rows["all"] = [f"{total / GIB:.2f}" for total in totals.values()]
+    lines = [f"{name:<18}" + "".join(f"{x:>10}" for x in cells) for name, cells in rows.items()]
     peak = max(totals, key=lambda stage: totals[stage])
     usable = USABLE * settings.gpu_gib
-    verdict = "fits" if totals[peak] <= usable else "does not fit"
-    have = f"{devices.ranks} x {settings.gpu_gib:g} GiB, of which {usable:g} GiB are usable"
-    text = [*(f"| {' | '.join(cells)} |" for cells in lines), "", f"precision: {precision}"]
-    text.append(f"peak: {totals[peak]:.2f} GiB in {peak}; {verdict} {have}")
-    text.append(f"to lower it, type {', then '.join(advise(spec, devices, stages[peak]))}")
-    return "\n".join(text)
+    verdict = "fits" if totals[peak] <= usable * GIB else "does not fit"
+    shards = "trainer.strategy.offload=true" if devices.shards > 1 else "trainer=fsdp"
+    lines += [
+        "",
+        f"precision: {precision}",
+        f"peak: {totals[peak] / GIB:.2f} GiB in {peak}; {verdict} {devices.ranks} x "
+        f"{settings.gpu_gib:g} GiB, of which {usable:g} GiB are usable",
+        f"to lower it, type batch.token_budget={spec.batch.token_budget // 2}, a smaller "
+        f"rollout.batch_size=N, or {shards}",
+    ]
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 rlmods.plugin list`.
 
 `new` writes a template: a class, its option and a passing test. Then `python train.py GROUP=NAME`
-works. GROUP is one of advantage, ratio, reward, sampling. FOLDER is the folder of plugins: by
+works. GROUP is one of advantage, ratio, reward. FOLDER is the folder of plugins: by
 default the first of $RLMODS_PLUGINS, else `plugins/` of the repository, or of the working directory
 if the package is installed. `list` prints the folder and the options of every plugin."""
 
@@ -56,13 +56,6 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
     plugins.check_name(plugin)
     class_name = "".join(word.capitalize() for word in name.split("_") if word)
     template = import_module(f"rlmods.cli.templates.{group}").Name
-    if any(
-        hasattr(import_module(f"rlmods.cli.templates.{module}"), class_name)
-        for module in (group, f"test_{group}")
-    ):
-        raise UserError(
-            f"{name}: the template imports a class {class_name} already, choose another name"
-        )
     settings = {"_target_": f"{name}.{class_name}"} | {
         field.name: field.default for field in fields(template)
     }

@@ -32,7 +32,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -105,6 +104,8 @@ class Comparison(Extension):
         """Rows of each batch of prompts as another estimator gets them, by its identity."""
         self.estimators = {id(x["advantage"]): x["advantage"] for x in usable}
         self.results: list[dict[str, Any]] = []
+        self.grad_norm: float | None = None
+        """Mean gradient norm of the iteration."""
 
     def attach(self, loop: Any) -> None:
         super().attach(loop)
@@ -132,6 +133,11 @@ class Comparison(Extension):
             loop = self.with_parts({"advantage": advantage})
             rows = loop.collate(prompts, responses, scores)
             self.sampled[key].append(loop.estimate_advantages(rows, scores))
+
+    def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
+        if self.policy_gradient.iteration >= self.iteration:
+            self.grad_norm = metrics.get("train/grad_norm")
+            self.policy_gradient.trainer.should_stop = True
 
     def before_update(self, batch: Experience) -> Experience:
         self.fresh = batch
@@ -227,21 +233,6 @@ class Comparison(Extension):
         """
         estimated = with_credit(self.fresh, Experience.concat(sampled))
         return with_credit(rows, loop.normalize_advantages(estimated))
-
-
-class StopAfter(L.Callback):
-    """Ends training after an iteration, and keeps its gradient norm."""
-
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-        self.grad_norm: float | None = None
-
-    def on_iteration_end(
-        self, trainer: L.Trainer, learner: PolicyGradient, metrics: Mapping[str, float]
-    ) -> None:
-        if learner.iteration >= self.iteration:
-            self.grad_norm = metrics.get("train/grad_norm")
-            trainer.should_stop = True
 
 
 def with_credit(rows: Experience, other: Experience) -> Experience:
@@ -416,7 +407,7 @@ def _repeat(
     if not 1 <= step <= num_steps:
         raise UserError(f"step={step}: the iteration makes {num_steps} optimizer steps")
     comparison = Comparison(combinations(options, saved, spec, of_run), iteration, step)
-    grad_norm = _train(spec, comparison, checkpoint)
+    _train(spec, comparison, checkpoint)
     if not comparison.results:
         raise UserError(f"iteration {iteration} made only {comparison.num_steps} optimizer steps")
     recorded = dict(SavedRun(run).series("train/grad_norm"))
@@ -426,14 +417,13 @@ def _repeat(
         "step": step,
         "num_steps": num_steps,
         "repeated_from": 0 if checkpoint is None else int(checkpoint.stem.split("_")[1]),
-        "grad_norm": {"repeated": grad_norm, "run": recorded.get(iteration)},
+        "grad_norm": {"repeated": comparison.grad_norm, "run": recorded.get(iteration)},
         "rows": comparison.results,
     }
 
 
-def _train(spec: RunSpec, comparison: Comparison, checkpoint: Path | None) -> float | None:
-    """Train from a checkpoint to the iteration of the comparison, and return the iteration's
-    gradient norm."""
+def _train(spec: RunSpec, comparison: Comparison, checkpoint: Path | None) -> None:
+    """Train from a checkpoint to the iteration of the comparison."""
     loaded = build.load(spec)
     ranks = build.num_ranks(spec, loaded.config)
     if ranks > 1:
@@ -442,13 +432,11 @@ def _train(spec: RunSpec, comparison: Comparison, checkpoint: Path | None) -> fl
     learner.extensions.insert(0, comparison)  # before those that add rows
     comparison.attach(learner)
     learner.validate = lambda: None
-    stop = StopAfter(comparison.iteration)
-    trainer = build.trainer(loaded.config, [stop])
+    trainer = build.trainer(loaded.config)
     with warnings.catch_warnings():
         # the callbacks of the run have nothing to do here
         warnings.filterwarnings("ignore", "Be aware that when using `ckpt_path`")
         trainer.fit(learner, datamodule=loaded.data(), ckpt_path=checkpoint, weights_only=True)
-    return stop.grad_norm
 
 
 def table(result: Mapping[str, Any]) -> str:

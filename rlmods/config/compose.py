@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from omegaconf import DictConfig
 
 from rlmods.algo import Learner
 from rlmods.config.instantiate import (
+    at_key,
     find_class,
     instantiate,
     one_line,
@@ -24,7 +26,6 @@ from rlmods.config.recipe import label
 from rlmods.config.rules import RULES, Rule, first_problem
 from rlmods.config.run_spec import RunSpec
 from rlmods.config.schema import SETTINGS as SETTINGS  # registers them with Hydra
-from rlmods.config.validation import load_splits, read_validation
 from rlmods.data import Splits
 from rlmods.data.schema import import_extra
 from rlmods.distributed import strategy
@@ -33,7 +34,9 @@ from rlmods.logger.trackers import PACKAGES
 from rlmods.reward import BySource, WeightedSum
 from rlmods.rollout.turns import over_turns
 from rlmods.run.settings import Override
+from rlmods.training.evaluation import Validation
 from rlmods.training.settings import Batch
+from rlmods.types import Prompt
 
 PARTS = (
     "reference",
@@ -75,6 +78,9 @@ TOP_LEVEL_KEYS = (
     "fork",
 )
 
+TAKEN = ("accuracy", "reward")
+"""Names that a set of validation cannot have: `val/reward/NAME` is the metric of a term or a
+source."""
 ALWAYS_USED = ("optimizer", "schedule", "trainer", "callbacks", "logger", "algo")
 """Groups that every algorithm uses."""
 
@@ -130,6 +136,7 @@ def run_spec(
     used_groups = (*ALWAYS_USED, *algorithm.groups)
     _check_groups_are_used(config.algo.name, typed, used_groups)
     batch = parse_settings(config.batch, "batch", Batch)
+    batch.check_ranks(1, algorithm.rows_per_prompt(batch))
     validation = read_validation(config.validation, choices.get("reward@validation.reward"))
     settings: Any = parse_settings(
         config.algo, "algo", algorithm.settings_type, ignore=("_target_", "name")
@@ -201,6 +208,65 @@ def _used_choices(choices: Mapping[str, str], used_groups: Collection[str]) -> d
         if option is not None and (group in shown or is_term):
             used[group] = option
     return used
+
+
+def read_validation(config: DictConfig, option: str | None = None) -> Validation:
+    """Return the settings of validation with its reward and its named sets. `option`: the option of
+    its reward.
+
+    Raises:
+        UserError: a setting is invalid, a set has no held-out prompts, or its name is not valid.
+    """
+    settings = parse_settings(config, "validation", Validation, ignore=("reward", "data"))
+    reward = None
+    if config.get("reward") is not None:
+        if not isinstance(config.reward, DictConfig):
+            raise UserError(
+                f"validation.reward={config.reward}: is not a reward: type "
+                "reward@validation.reward=OPTION"
+            )
+        reward = instantiate(config.reward, "validation.reward", group="reward")
+    if option is not None and reward is not None and not isinstance(reward, WeightedSum | BySource):
+        # so that its counts are logged under its name
+        reward = WeightedSum({option: {"reward": reward}})
+    sets = config.get("data") or {}
+    if not isinstance(sets, DictConfig | dict) or "_target_" in sets:
+        raise UserError(
+            "validation.data must be named sets: type +data@validation.data.NAME=OPTION"
+        )
+    data = {str(name): _load(str(name), node) for name, node in sets.items()}
+    return replace(settings, reward=reward, data=data or None)
+
+
+def _load(name: str, config: Any) -> Sequence[Prompt]:
+    key = f"validation.data.{name}"
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name in TAKEN:
+        raise UserError(
+            f"{key}: type another name, of letters, digits, - and _, other than {', '.join(TAKEN)}"
+        )
+    if not isinstance(config, DictConfig) or "_target_" not in config:
+        raise UserError(f"{key}: is not a data set: type +data@{key}=OPTION")
+    prompts = load_splits(config, key).val
+    if not prompts:
+        raise UserError(f"{key}: no held-out prompts: type {key}.num_val=200")
+    return [replace(prompt, id=f"{name}/{prompt.id}") for prompt in prompts]
+
+
+def load_splits(config: DictConfig, key: str) -> Splits:
+    """Return the splits of the data set at a key.
+
+    Raises:
+        UserError: a setting is invalid, or the data cannot be read; the message names
+        settings by the key.
+    """
+    read = instantiate(config, key, group="data")
+    try:
+        splits: Splits = read()
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{key}: {one_line(error)}") from error
+    except UserError as error:
+        raise UserError(at_key(str(error), "data", key)) from error
+    return splits
 
 
 def _with_ptx(

@@ -77,11 +77,11 @@ def _reward_departures(
     """Return the settings of the reward that differ from those of its option, and the terms that it
     lacks or adds (by their option). A setting that the option leaves open, such as a model or a
     pattern, is not listed."""
-    before = dict(declared.get("terms") or {})
+    terms = dict(declared.get("terms") or {})
     now = config.get("terms") or {}
-    departures = [f"~reward.terms.{name}" for name in before if name not in now]
+    departures = [f"~reward.terms.{name}" for name in terms if name not in now]
     for name in now:
-        if name in before:
+        if name in terms:
             continue
         key = f"reward.terms.{name}.reward"
         target = str(now[name].reward.get("_target_", ""))
@@ -90,16 +90,12 @@ def _reward_departures(
         weight = now[name].get("weight", 1.0)
         if weight != 1.0:
             departures.append(f"reward.terms.{name}.weight={_as_typed(weight)}")
-    plain = [key for key, value in declared.items() if isinstance(value, str | int | float)]
-    settings = OmegaConf.masked_copy(config, [key for key in plain if key in config])
-    departures += _differences(settings, declared, "reward")
-    for name, term in before.items():
-        if name in now:
-            key = f"reward.terms.{name}"
-            is_open = {name for name, value in leaves(term, key) if value is None}
-            for change in _differences(now[name], term, key):
-                if change.partition("=")[0] not in is_open:
-                    departures.append(change)
+    before = dict(leaves(declared, "reward"))
+    of_terms = tuple(f"reward.terms.{name}." for name in terms)
+    for key, value in leaves(OmegaConf.to_container(config, resolve=False), "reward"):
+        is_declared = key in before or key.startswith(of_terms)
+        if is_declared and before.get(key, ...) not in (None, value):
+            departures.append(f"{key}={_as_typed(value)}")
     return departures
 
 

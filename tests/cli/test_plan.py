@@ -116,10 +116,10 @@ def test_an_iteration() -> None:
 def test_prints_table_peak_and_advice(capsys: pytest.CaptureFixture[str]) -> None:
     main([*RANDOM, "num_gpus=2", "trainer=fsdp", "gpu_gib=0.01"])
     shown = capsys.readouterr().out
-    assert "| GiB on a device | update | sampling |" in shown
+    assert shown.split()[:6] == ["GiB", "on", "a", "device", "update", "sampling"]
     assert "precision: 32-true" in shown
     assert "GiB in update; does not fit 2 x 0.01 GiB, of which 0.009 GiB are usable" in shown
-    assert "type batch.token_budget=4096, then trainer.strategy.offload=true" in shown
+    assert "type batch.token_budget=4096, a smaller rollout.batch_size=N, or trainer.st" in shown
 
 
 @pytest.mark.parametrize(

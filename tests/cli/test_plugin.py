@@ -58,7 +58,7 @@ class TestRefusals:
         ("group", "name", "words"),
         [
             ("rewards", "mine", "did you mean reward"),
-            ("judge", "mine", "choose from advantage, ratio, reward, sampling"),
+            ("judge", "mine", "choose from advantage, ratio, reward"),
             ("reward", "MyReward", "as in my_reward"),
             ("reward", "my-reward", "as in my_reward"),
             ("reward", "class", "a plugin is a Python module"),
@@ -66,7 +66,6 @@ class TestRefusals:
             ("reward", "random", "the module name random is used by"),
             ("reward", "_", "a plugin is a Python module"),
             ("reward", "3bad", "as in bad"),
-            ("reward", "simple_namespace", "imports a class SimpleNamespace already"),
         ],
     )
     def test_invalid_group_or_name(self, group: str, name: str, words: str, folder: Path) -> None:

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from rlmods.cli.table import show_run
 from rlmods.config import build, compose
-from rlmods.config.lengths import check_context
+from rlmods.config.build import check_context
 from rlmods.config.recipe import recipe
 from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError
@@ -725,14 +725,6 @@ RULES = {
             "scale one reward per response",
         ),
     ],
-    "minibatches": [
-        (
-            ("batch.minibatches=3",),
-            "batch.minibatches=3 does not divide the 256 rows of an iteration: type one of "
-            "1, 2, 4, 8",
-        ),
-        (("algo=sft", "batch.minibatches=64"), "does not divide the 32 rows"),
-    ],
     "prompts": [
         (
             ("batch.prompts=257",),
@@ -1195,6 +1187,8 @@ class TestBeforeAnythingIsWritten:
                 "algo.pooling=eos: must be one of last, mean, sum, weighted_sum, max, min",
             ),
             ("algo.max_draws=many", "algo.max_draws=many: must be"),
+            ("batch.minibatches=3", "batch.minibatches=3 does not divide the 256 rows"),
+            ("algo=sft batch.minibatches=64", "does not divide the 32 rows"),
             ("validation.every=0", "validation.every=0: must be"),
             ("validation.samples=-2", "validation.samples=-2: must be"),
             ("validation.temperature=0", "validation.temperature=0: must be"),

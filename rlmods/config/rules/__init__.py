@@ -23,7 +23,6 @@ RULES: tuple[Rule, ...] = (
     models.teacher,
     models.reward_model_rounds,
     data.ptx,
-    data.minibatches,
     data.prompts,
     grading.sources,
     grading.answers,

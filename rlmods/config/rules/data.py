@@ -39,16 +39,6 @@ def ptx(spec: RunSpec) -> Iterator[str]:
             )
 
 
-def minibatches(spec: RunSpec) -> Iterator[str]:
-    rows = spec.batch.prompts * spec.algorithm.rows_per_prompt(spec.batch)
-    if rows % spec.batch.minibatches:
-        fits = ", ".join(str(n) for n in range(1, 65) if rows % n == 0)
-        yield (
-            f"batch.minibatches={spec.batch.minibatches} does not divide the {rows} rows of an "
-            f"iteration: type one of {fits}"
-        )
-
-
 def prompts(spec: RunSpec) -> Iterator[str]:
     count = len(spec.splits.train)
     if spec.batch.prompts > count:
