@@ -11,11 +11,11 @@ from typing import Any
 
 from rlmods.data.schema import (
     Splits,
+    check_choice,
     check_counts,
     check_range,
     checked_splits,
     prompt_fields,
-    raise_unknown_choice,
     render,
 )
 from rlmods.data.solutions import (
@@ -112,8 +112,7 @@ class Arithmetic:
             4: (pair, TENS, "*", FACTOR),
             5: ("({0}{1}{2})*{3}", UP_TO_99, operators, UP_TO_99, FACTOR),
         }
-        if self.level not in spaces:
-            raise_unknown_choice("level", self.level, list(spaces))
+        check_choice(self, "level", list(spaces))
         form, *slots = spaces[self.level]
         num_questions = 1
         for slot in slots:

@@ -9,11 +9,11 @@ from typing import Any
 
 from rlmods.data.schema import (
     Splits,
+    check_choice,
     check_counts,
     checked_splits,
     import_extra,
     prompt_fields,
-    raise_unknown_choice,
 )
 from rlmods.errors import UserError
 from rlmods.types import Prompt
@@ -70,8 +70,7 @@ class ReasoningGym:
     def _entries(self, num_draws: int) -> Iterator[dict[str, Any]]:
         """Yield entries with different questions."""
         tasks = import_extra("reasoning_gym.factory", "reasoning_gym")
-        if self.task not in tasks.DATASETS:
-            raise_unknown_choice("task", self.task, sorted(tasks.DATASETS))
+        check_choice(self, "task", sorted(tasks.DATASETS))
         try:
             dataset = tasks.create_dataset(
                 self.task, seed=self.seed * 10_000_019, size=num_draws, **self.options

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from string import Formatter
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from rlmods.errors import UserError, suggest
 from rlmods.types import ROLES, Prompt, describe_unknown_role
@@ -210,6 +210,8 @@ def prompt_fields(content: str, chat: bool, system: str | None = None) -> dict[s
     return {"messages": [*turns, {"role": "user", "content": content}]}
 
 
-def raise_unknown_choice(field: str, value: Any, choices: Sequence[Any]) -> NoReturn:
-    """Raise UserError for a field that is not one of its choices, suggesting the nearest."""
-    raise UserError(f"data.{field}={value}: {suggest(str(value), choices)}")
+def check_choice(part: object, name: str, choices: Sequence[Any]) -> None:
+    """Raise UserError unless the field is one of the choices, suggesting the nearest."""
+    value = getattr(part, name)
+    if value not in choices:
+        raise UserError(f"data.{name}={value}: {suggest(str(value), choices)}")

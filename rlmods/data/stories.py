@@ -8,11 +8,11 @@ from random import Random
 
 from rlmods.data.schema import (
     Splits,
+    check_choice,
     check_counts,
     check_range,
     checked_splits,
     prompt_fields,
-    raise_unknown_choice,
     render,
 )
 from rlmods.data.solutions import MAX_CANDIDATES, ranked_candidates
@@ -114,8 +114,7 @@ class Stories:
     def __call__(self) -> Splits:
         check_counts(self, num_train=1, num_val=0, num_candidates=1)
         check_range(self, "num_candidates", 1, MAX_CANDIDATES)
-        if self.level not in (1, 2, 3):
-            raise_unknown_choice("level", self.level, (1, 2, 3))
+        check_choice(self, "level", (1, 2, 3))
         splits: dict[str, dict[str, Prompt]] = {"train": {}, "val": {}}
         sizes = {"train": self.num_train, "val": self.num_val}
         rng = Random(f"stories-{self.level}-{self.seed}")

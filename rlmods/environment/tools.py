@@ -162,15 +162,15 @@ class Tools:
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> ToolUse:
         """Begin an episode. Nothing in it is random."""
-        if prompt.messages is None:
-            return ToolUse(prompt, (), self, FORMATS["tags"])
-        name = "tags" if self.format == "auto" else self.format
-        if name == "tags":
+        is_chat = prompt.messages is not None
+        name = self.format if is_chat and self.format != "auto" else "tags"
+        if name != "tags":
+            schemas = [tool.schema for tool in self.functions.values()]
+            return ToolUse(prompt, schemas, self, FORMATS[name])
+        if is_chat:
             role = "system" if self.in_system else "user"
             prompt = _with_text(prompt, role, describe(self.functions))
-            return ToolUse(prompt, (), self, FORMATS["tags"])
-        schemas = [tool.schema for tool in self.functions.values()]
-        return ToolUse(prompt, schemas, self, FORMATS[name])
+        return ToolUse(prompt, (), self, FORMATS["tags"])
 
     def run(self, call: Call, position: int = 0) -> ToolCall:
         """Run the call at a position of a turn and return its record, whatever the tool does."""

@@ -154,6 +154,7 @@ def template_fields(
     template: str,
     allowed: tuple[str, ...] = COMPARISON_FIELDS,
     required: tuple[str, ...] = ("first", "second"),
+    key: str = "judge.template",
 ) -> set[str]:
     """Return the names of the replacement fields of a template.
 
@@ -164,16 +165,13 @@ def template_fields(
     try:
         fields = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
     except ValueError as error:
-        raise UserError(f"judge.template: {error}; write a literal brace twice") from error
+        raise UserError(f"{key}: {error}; write a literal brace twice") from error
     for name in sorted(fields - set(allowed)):
         raise UserError(
-            f"judge.template: unknown field {{{name}}}: use {', '.join(allowed)}, and write a "
+            f"{key}: unknown field {{{name}}}: use {', '.join(allowed)}, and write a "
             "literal brace twice"
         )
     for name in required:
         if name not in fields:
-            raise UserError(
-                f"judge.template: {{{name}}} is missing, so the judge would not see that "
-                "response: add it"
-            )
+            raise UserError(f"{key}: {{{name}}} is missing, so it would not be seen: add it")
     return fields

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -14,8 +14,11 @@ from rlmods.types import Response, Scores
 
 Style = Literal["think_answer", "answer", "boxed"]
 
-_THINK_ANSWER = re.compile(r"\s*<think>(.*)</think>\s*<answer>(.*)</answer>\s*", re.DOTALL)
-_ANSWER = re.compile(r"<answer>(.*)</answer>", re.DOTALL)
+_PATTERNS = {
+    "think_answer": re.compile(r"\s*<think>(.*)</think>\s*<answer>(.*)</answer>\s*", re.DOTALL),
+    "answer": re.compile(r".*<answer>(.*)</answer>.*", re.DOTALL),
+}
+_TAGS = {"think_answer": ("think", "answer"), "answer": ("answer",)}
 
 
 @dataclass(frozen=True)
@@ -36,32 +39,19 @@ class Format:
         check_choice(self, "style", get_args(Style))
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        has_format = _CHECKS[self.style]
-        return Scores([float(has_format(first_turn(response.text))) for response in responses])
+        scores: list[float | None] = []
+        for response in responses:
+            parts = self._parts(first_turn(response.text))
+            scores.append(float(bool(parts) and all(part.strip() for part in parts)))
+        return Scores(scores)
 
-
-def _think_answer(text: str) -> bool:
-    return _has_parts(text, _THINK_ANSWER.fullmatch(text), "think", "answer")
-
-
-def _answer(text: str) -> bool:
-    return _has_parts(text, _ANSWER.search(text), "answer")
-
-
-def _boxed(text: str) -> bool:
-    matches = boxes(text)
-    return len(matches) == 1 and bool((matches[0][2] or "").strip())
-
-
-def _has_parts(text: str, match: re.Match[str] | None, *tags: str) -> bool:
-    """Return whether each tag occurs once, and no part between tags is empty."""
-    if any(text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1 for tag in tags):
-        return False
-    return match is not None and all(part.strip() for part in match.groups())
-
-
-_CHECKS: Mapping[Style, Callable[[str], bool]] = {
-    "think_answer": _think_answer,
-    "answer": _answer,
-    "boxed": _boxed,
-}
+    def _parts(self, text: str) -> Sequence[str]:
+        """Return the parts of a text, none if it has another format."""
+        if self.style == "boxed":
+            found = boxes(text)
+            return [found[0][2] or ""] if len(found) == 1 else []
+        for tag in _TAGS[self.style]:
+            if text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1:
+                return []
+        match = _PATTERNS[self.style].fullmatch(text)
+        return match.groups() if match else []

@@ -192,7 +192,7 @@ def _totals(
 ) -> list[float | None]:
     totals: list[float | None] = [None] * num_responses
     for row in range(num_responses):
-        totals[row] = _sum(_times(weights[name], x.values[row]) for name, x in scores.items())
+        totals[row] = _sum((weights[name], x.values[row]) for name, x in scores.items())
     return totals
 
 
@@ -215,8 +215,8 @@ def _token_totals(
                     f"reward {name}: {len(rewards)} token rewards for the {len(total)} tokens of "
                     f"response {row}"
                 )
-            added = [_times(weights[name], reward) for reward in rewards]
-            total = list(map(_sum, zip(total, added, strict=True)))
+            for position, reward in enumerate(rewards):
+                total[position] = _sum([(1.0, total[position]), (weights[name], reward)])
         rows.append(total)
     return rows
 
@@ -231,13 +231,10 @@ def _on_last_sampled(value: float, response: Response) -> list[float | None]:
     return rewards
 
 
-def _times(weight: float, score: float | None) -> float | None:
-    return None if score is None else weight * score
-
-
-def _sum(scores: Iterable[float | None]) -> float | None:
-    """Return the sum of the scores that are not None, or None if there are none."""
-    known = [score for score in scores if score is not None]
+def _sum(terms: Iterable[tuple[float, float | None]]) -> float | None:
+    """Return the sum of weight * score over the scores that are not None; None if there are
+    none."""
+    known = [weight * score for weight, score in terms if score is not None]
     return sum(known) if known else None
 
 

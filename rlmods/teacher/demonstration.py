@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from string import Formatter
 
 from rlmods.errors import UserError
+from rlmods.judge.question import template_fields
 from rlmods.types import Prompt
 
 TEMPLATE = (
@@ -40,19 +40,8 @@ class Demonstrated:
                 "teacher.template is for a demonstration: type teacher.demonstration=COLUMN, "
                 "or drop it"
             )
-        try:
-            names = {
-                name
-                for _, name, _, _ in Formatter().parse(self.template or TEMPLATE)
-                if name is not None
-            }
-        except ValueError as error:
-            raise UserError(f"teacher.template: {error}; write a literal brace twice") from error
-        if names != {"prompt", "demonstration"}:
-            raise UserError(
-                "teacher.template: its fields must be {prompt} and {demonstration}; write a "
-                "literal brace twice"
-            )
+        fields = ("prompt", "demonstration")
+        template_fields(self.template or TEMPLATE, fields, fields, "teacher.template")
 
     def shows(self, prompt: Prompt) -> str | None:
         """Return the demonstration of a prompt; None if its row has none."""
