@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -23,6 +23,7 @@ from rlmods.data.solutions import (
     mistakes,
     ranked_candidates,
     solution_with_error,
+    split_of,
     worked_solution,
 )
 from rlmods.errors import UserError
@@ -33,8 +34,6 @@ TENS = range(10, 100)
 UP_TO_99 = range(100)
 UP_TO_999 = range(1000)
 FACTOR = range(2, 10)
-VAL_SHARE = 5
-"""One in this many questions belongs to val."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +113,7 @@ class Arithmetic:
         }
         check_choice(self, "level", list(spaces))
         form, *slots = spaces[self.level]
-        num_questions = 1
-        for slot in slots:
-            num_questions *= len(slot)
+        num_questions = math.prod(map(len, slots))
 
         def question_at(index: int) -> str:
             parts = []
@@ -131,7 +128,7 @@ class Arithmetic:
         self, split: str, max_questions: int, num_questions: int, question_at: Callable[[int], str]
     ) -> list[Prompt]:
         indices = _shuffled(num_questions, Random(f"{split}-{self.seed}"))
-        own = (question for question in map(question_at, indices) if _split(question) == split)
+        own = (question for question in map(question_at, indices) if split_of(question) == split)
         questions = list(islice(own, max_questions))
         wrong_fraction = self.wrong_fraction if split == "train" else 0.0
         rng = Random(f"wrong-{self.seed}")
@@ -170,10 +167,6 @@ class Arithmetic:
             "steps": steps,
             "step_labels": labels,
         }
-
-
-def _split(question: str) -> str:
-    return "train" if hashlib.sha256(question.encode()).digest()[0] % VAL_SHARE else "val"
 
 
 def _shuffled(size: int, rng: Random) -> Iterator[int]:

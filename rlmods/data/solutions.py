@@ -1,13 +1,15 @@
-"""Right and wrong solutions of generated arithmetic: wrong answers and rankings of them, and worked
-solutions, digit by digit, for process reward models."""
+"""Parts of generated arithmetic: the split of a question, wrong answers and rankings of them, and
+worked solutions, digit by digit, for process reward models."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from itertools import zip_longest
 from operator import add, mul, sub
 from random import Random
 
+VAL_SHARE = 5
 EXTRA_ERRORS = (2, 9, 11, 5, 20, 100)
 """Errors besides 1 and 10, for questions that need many wrong answers."""
 MAX_CANDIDATES = 1 + 2 + len(EXTRA_ERRORS)
@@ -15,6 +17,11 @@ MAX_CANDIDATES = 1 + 2 + len(EXTRA_ERRORS)
 OPERATIONS = {"+": add, "-": sub, "*": mul}
 ERRORS = (-10, -1, 1, 10)
 QUESTION = re.compile(r"\(?(\d+)([-+*])(\d+)\)?(?:\*(\d+))?")
+
+
+def split_of(question: str) -> str:
+    """Return "val" for one in `VAL_SHARE` questions, by a hash, else "train"."""
+    return "train" if hashlib.sha256(question.encode()).digest()[0] % VAL_SHARE else "val"
 
 
 def mistakes(answer: int) -> list[int]:

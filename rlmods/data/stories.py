@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from random import Random
 
@@ -15,7 +14,7 @@ from rlmods.data.schema import (
     prompt_fields,
     render,
 )
-from rlmods.data.solutions import MAX_CANDIDATES, ranked_candidates
+from rlmods.data.solutions import MAX_CANDIDATES, ranked_candidates, split_of
 from rlmods.types import Prompt
 
 NAMES = (
@@ -71,8 +70,6 @@ ENDS = (
     "How many {things} are left with {name}?",
     "How many {things} has {name} in the end?",
 )
-VAL_SHARE = 5
-"""One in this many stories belongs to val."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ class Stories:
         rng = Random(f"stories-{self.level}-{self.seed}")
         while any(len(splits[name]) < sizes[name] for name in splits):
             story, answer = _story(self.level, rng)
-            split = "train" if hashlib.sha256(story.encode()).digest()[0] % VAL_SHARE else "val"
+            split = split_of(story)
             if story not in splits[split] and len(splits[split]) < sizes[split]:
                 splits[split][story] = self._prompt(split, len(splits[split]), story, answer)
         return checked_splits(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,7 @@ class Format:
 
     read: Callable[[str, Mapping[str, Tool]], list[Call]]
     """Return the calls in the text of a turn; none if it is an answer."""
-    in_template: Sequence[str]
+    in_template: tuple[str, ...]
     """Texts of chat templates of this convention."""
     role: str = "tool"
     """Role of the messages with the results."""
@@ -50,40 +50,32 @@ def after_thoughts(text: str) -> str:
     return text.rpartition("</think>")[2]
 
 
-def read_tool_calls(
-    read: Callable[[str, Mapping[str, Tool]], Call],
-) -> Callable[[str, Mapping[str, Tool]], list[Call]]:
-    """Return a function that reads the calls between `<tool_call>` and `</tool_call>`, each of them
-    with `read`."""
-
-    def read_all(text: str, tools: Mapping[str, Tool]) -> list[Call]:
-        bodies = re.findall(r"<tool_call>(.*?)(</tool_call>|$)", after_thoughts(text), re.DOTALL)
-        return [
-            read(body, tools) if end else Call(problem="<tool_call> without </tool_call>")
-            for body, end in bodies
-        ]
-
-    return read_all
-
-
-def read_hermes(body: str, tools: Mapping[str, Tool]) -> Call:
-    """`{"name": ..., "arguments": {...}}` (Hermes, Qwen2.5, Qwen3)."""
-    return _as_call(_json(body))
+def read_hermes(text: str, tools: Mapping[str, Tool]) -> list[Call]:
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen2.5, Qwen3), or with
+    the body of `_read_function` (Qwen3-Coder, Qwen3.5, Nemotron 3)."""
+    calls = []
+    bodies = re.findall(r"<tool_call>(.*?)(</tool_call>|$)", after_thoughts(text), re.DOTALL)
+    for body, end in bodies:
+        if not end:
+            calls.append(Call(problem="<tool_call> without </tool_call>"))
+        elif body.lstrip().startswith("<"):
+            calls.append(_read_function(body.strip(), tools))
+        else:
+            calls.append(_as_call(_json(body)))
+    return calls
 
 
-def read_qwen3_coder(body: str, tools: Mapping[str, Tool]) -> Call:
-    """`<function=NAME><parameter=KEY>value</parameter>...</function>` (Qwen3-Coder, Qwen3.5,
-    Nemotron 3). A value is JSON, unless the tool takes a text or it is no JSON."""
-    found = re.fullmatch(r"\s*<function=([^<>]*)>(.*)</function>\s*", body, re.DOTALL)
-    if found is None or not found[1].strip():
+def _read_function(body: str, tools: Mapping[str, Tool]) -> Call:
+    """`<function=NAME><parameter=KEY>value</parameter>...</function>`. A value is JSON, unless the
+    tool takes a text or it is no JSON."""
+    found = re.fullmatch(r"<function=\s*([^<>]*[^<>\s])\s*>(.*)</function>", body, re.DOTALL)
+    if found is None:
         return Call(problem="the call is not <function=NAME>...</function>")
-    name = found[1].strip()
-    tool = tools.get(name)
-    properties = {} if tool is None else tool.properties
+    name, parameters = found.groups()
+    properties = tools[name].properties if name in tools else {}
     arguments = {}
-    for key, text, end in re.findall(
-        r"<parameter=([^<>]*)>(.*?)(</parameter>|$)", found[2], re.DOTALL
-    ):
+    pairs = re.findall(r"<parameter=([^<>]*)>(.*?)(</parameter>|$)", parameters, re.DOTALL)
+    for key, text, end in pairs:
         if not end:
             return Call(name, problem="<parameter=...> without an end")
         key = key.strip()
@@ -141,8 +133,7 @@ def read_tags(text: str, tools: Mapping[str, Tool]) -> list[Call]:
 
 
 FORMATS = {
-    "qwen3_coder": Format(read_tool_calls(read_qwen3_coder), ("<function=",)),
-    "hermes": Format(read_tool_calls(read_hermes), ("<tool_call>",)),
+    "hermes": Format(read_hermes, ("<tool_call>",)),
     "mistral": Format(read_mistral, ("[TOOL_CALLS]",)),
     "llama3": Format(read_llama3, ("<|python_tag|>", "Environment: ipython")),
     "tags": Format(read_tags, (), role="user"),

@@ -23,7 +23,7 @@ from rlmods.grading.tool_worker import to_text
 from rlmods.needs import EnvironmentNeeds
 from rlmods.types import Prompt, Reply, ToolCall, Turn
 
-FormatName = Literal["auto", "tags", "hermes", "qwen3_coder", "llama3", "mistral"]
+FormatName = Literal["auto", "tags", "hermes", "llama3", "mistral"]
 
 
 @dataclass
@@ -73,8 +73,8 @@ class Tools:
     `format` is how the policy writes calls. `auto` takes what the chat template of the model shows,
     or else `tags`:
 
-    - hermes: `<tool_call>{"name": "calculator", "arguments": {...}}</tool_call>`
-    - qwen3_coder: `<tool_call><function=calculator><parameter=expression>1+2</parameter>...`
+    - hermes: `<tool_call>{"name": "calculator", "arguments": {...}}</tool_call>`, or
+      `<tool_call><function=calculator><parameter=expression>1+2</parameter>...`
     - llama3: `{"name": "calculator", "parameters": {...}}`, the whole turn
     - mistral: `[TOOL_CALLS][{"name": "calculator", "arguments": {...}}]`
     - tags: `<calculator>1+2</calculator>`, answered by `<result>3</result>`

@@ -20,13 +20,13 @@ from tests.environment.said import CHAT, HOSTILE, contents, reply, said
 from tests.support.control_tokens import Model
 
 CALLS = {
-    "qwen3_coder": "<tool_call>\n<function=calculator>\n<parameter=expression>\n1+2\n</parameter>\n</function>\n</tool_call>",
     "hermes": '<tool_call>\n{"name": "calculator", "arguments": {"expression": '
     '"1+2"}}\n</tool_call>',
     "llama3": '{"name": "calculator", "parameters": {"expression": "1+2"}}',
     "mistral": '[TOOL_CALLS][{"name": "calculator", "arguments": {"expression": "1+2"}}]',
     "tags": "<calculator>1+2</calculator>",
 }
+FUNCTION = "<tool_call>\n<function=calculator>\n<parameter=expression>\n1+2\n</parameter>\n</function>\n</tool_call>"
 MISTRAL = (
     "{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }}[/INST]"
     "{% elif m['role'] == 'tool' %}"
@@ -38,14 +38,12 @@ MISTRAL = (
 )
 """What the chat templates of Mistral do with results."""
 MALFORMED = {
-    "qwen3_coder": [
+    "hermes": [
         "<tool_call><function=calculator>",
         "<tool_call>calculator</tool_call>",
         "<tool_call><function=calculator></tool_call>",
         "<tool_call><function=></function></tool_call>",
         "<tool_call><function=calculator><parameter=expression>1</function></tool_call>",
-    ],
-    "hermes": [
         "<tool_call>{",
         "<tool_call>{]</tool_call>",
         "<tool_call>[]</tool_call>",
@@ -143,7 +141,6 @@ class TestFormats:
             call = f'{{"name": "{called}", "{key}": {{"{argument}": {value}}}}}'
             texts = {
                 "hermes": f"<tool_call>{call}</tool_call>",
-                "qwen3_coder": f"<tool_call><function={called}><parameter={argument}>{value}</parameter></function></tool_call>",
                 "mistral": f"[TOOL_CALLS][{call}]",
                 "llama3": call,
             }
@@ -159,6 +156,7 @@ class TestFormats:
 
 
 def test_other_spellings_of_calls() -> None:
+    assert contents(reply(FUNCTION, Tools(format="hermes"), CHAT)) == ["3"]
     assert contents(
         reply('[TOOL_CALLS]calculator[ARGS]{"expression": "2"}', Tools(format="mistral"), CHAT)
     ) == ["2"]
@@ -191,7 +189,7 @@ def test_arguments_without_types_take_those_of_the_tool(
     pairs = [f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in given.items()]
     call = f"<tool_call>\n<function={tool}>\n{''.join(pairs)}</function>\n</tool_call>"
     tools = {made.name: made for made in (load("calculator"), load(HOSTILE + "add"))}
-    found = FORMATS["qwen3_coder"].read(f"<think><tool_call></think>{call}", tools)
+    found = FORMATS["hermes"].read(f"<think><tool_call></think>{call}", tools)
     assert found == [Call(tool, read)]
 
 
@@ -255,7 +253,7 @@ class TestIdentifiers:
         ("{{ messages }}", "tags"),
         ("{{ messages }}<tool_call>", "tags"),
         ("{% if tools %}<tool_call>{% endif %}", "hermes"),
-        ("{% if tools %}<tool_call><function={% endif %}", "qwen3_coder"),
+        ("{% if tools %}<tool_call><function={% endif %}", "hermes"),
         ("{% if tools %}[TOOL_CALLS]{% endif %}", "mistral"),
         ("{% if tools %}<|python_tag|>{% endif %}", "llama3"),
         (
