@@ -184,7 +184,6 @@ class IterationCheckpoint(Checkpoint):
             self._save(trainer, learner)
 
     def _is_overdue(self, trainer: Trainer) -> bool:
-        """Return True on all ranks if `every_s` has passed on the first."""
         if self.every_s is None:
             return False
         overdue = time.monotonic() - self._attempt_time >= self.every_s
@@ -251,7 +250,6 @@ class IterationCheckpoint(Checkpoint):
     def _count_failure(
         self, trainer: Trainer, learner: Learner, temporary: Path, message: str
     ) -> None:
-        """Warn of and log a failure, and delete what was written."""
         self.failures += 1
         if trainer.is_global_zero:
             if temporary.is_dir():
@@ -275,7 +273,6 @@ class IterationCheckpoint(Checkpoint):
             warnings.warn(message, stacklevel=2)
 
     def _kept(self, saved: Sequence[int]) -> set[int]:
-        """Return the iterations whose checkpoints are kept, of those that are saved, in order."""
         kept = set(saved[-self.keep :] if self.keep else saved)
         kept.update(filter(self._is_permanent, saved))
         if self._best is not None:
@@ -350,7 +347,6 @@ def _publish(trainer: Trainer, temporary: Path, final: Path) -> str | None:
 
 
 def _first_error(reason: str | None) -> str | None:
-    """Return the error of the first rank that has one; a collective."""
     return next(filter(None, all_gather(reason)), None)
 
 

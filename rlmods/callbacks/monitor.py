@@ -211,6 +211,10 @@ CAUSES = (
     (NO_SIGNAL, 1, "all advantages are 0 or no row has a loss; see samples/ and train/reward"),
 )
 """Causes of iterations that train nothing, the most specific first: metric, its value, advice."""
+IDLE = [
+    Rule("idle", metric, Is(value), 5, f"nothing is trained, {advice}", also=(NO_SIGNAL, Is(1)))
+    for metric, value, advice in CAUSES
+]
 SOLVED = ("train/accuracy", Beyond(0.9))
 GO_BACK = "go back to an earlier checkpoint, with a smaller optimizer.lr or kl=loss"
 WARNINGS = (
@@ -314,7 +318,13 @@ class Monitor(Callback):
         for name, limit in limits.items():
             if limit is not None and not limit > 0:
                 raise UserError(f"callbacks.monitor.{name}={limit}: must be above 0, or null")
-        self.rules = (*_limit_rules(limits), *_idle_rules(), *WARNINGS)
+        rules = []
+        for name, metric, setting, window, advice in LIMITS:
+            limit = limits[setting]
+            if limit is not None:
+                advice = f"{advice}, or another callbacks.monitor.{setting}"
+                rules.append(Rule(name, metric, Beyond(limit), window, advice, action="stop"))
+        self.rules = (*rules, *IDLE, *WARNINGS)
         self._metrics = {metric for rule in self.rules for metric in rule.metrics}
         self.stop_on_warning = stop_on_warning
         self.series: dict[str, Series] = {}
@@ -416,26 +426,7 @@ class NonfiniteRows(Callback):
         )
 
 
-def _limit_rules(limits: Mapping[str, float | None]) -> list[Rule]:
-    rules = []
-    for name, metric, setting, window, advice in LIMITS:
-        limit = limits[setting]
-        if limit is not None:
-            advice = f"{advice}, or another callbacks.monitor.{setting}"
-            rules.append(Rule(name, metric, Beyond(limit), window, advice, action="stop"))
-    return rules
-
-
-def _idle_rules() -> list[Rule]:
-    is_idle = (NO_SIGNAL, Is(1))
-    return [
-        Rule("idle", metric, Is(value), 5, f"nothing is trained, {advice}", also=is_idle)
-        for metric, value, advice in CAUSES
-    ]
-
-
 def _derive(metrics: Metrics) -> dict[str, float]:
-    """Return the metrics of an iteration that the rules need in addition to the logged ones."""
     has_no_step = metrics.get("train/grad_norm", 0.0) == 0  # not logged without a step
     has_no_advantage = metrics.get("train/zero_advantage_fraction") == 1
     derived = {NO_SIGNAL: float(has_no_step or has_no_advantage)}

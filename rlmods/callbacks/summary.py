@@ -161,7 +161,7 @@ class Summary(Callback):
             print(f"warning: {warning}", file=sys.stderr, flush=True)
 
     def _warnings(self, trainer: Trainer) -> list[str]:
-        """Return the messages of the monitor since the run began, and a problem of the export."""
+        """Return the messages of the monitor since the run began."""
         found: list[str] = []
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, Monitor):

@@ -195,7 +195,6 @@ def _paired(a: Group, b: Group, results: Mapping[str, Results]) -> list[float]:
 
 
 def _unfinished(a: Group, b: Group) -> list[str]:
-    """Return the runs of common seeds that have not finished, and how they ended."""
     common = a.by_seed.keys() & b.by_seed.keys()
     return [
         f"{run.path} ({run.exit}, iteration {run.iteration})"
@@ -340,7 +339,6 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 def _run_sequential(arguments: argparse.Namespace, groups: Sequence[Group]) -> str:
-    """Add seeds to two groups until their difference is decided, and return the decision."""
     if len(groups) != 2:
         names = ", ".join(group.name for group in groups)
         raise UserError(f"--sequential compares two groups, not {len(groups)} ({names})")

@@ -271,7 +271,6 @@ def _first_stage(name: str) -> str | None:
 
 
 def _sources(run: SavedRun) -> dict[str, str]:
-    """Return the digest of each source file of a run."""
     pairs = (line.partition(" ") for line in run.text("sources.txt").splitlines())
     return {name: digest for digest, _, name in pairs if name}
 

@@ -179,13 +179,11 @@ def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
 
 
 def _differ(values: Sequence[Any], among: Iterable[Sequence[int]]) -> bool:
-    """Return whether the values of one of several sets of runs differ."""
     texts = [_canonical(value) for value in values]
     return any(texts[i] != texts[same[0]] for same in among for i in same)
 
 
 def _runs(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the runs in and below a folder."""
     if (folder / "config.yaml").is_file() and (folder / "metrics.jsonl").is_file():
         yield folder
     elif depth:

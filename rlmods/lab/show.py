@@ -147,7 +147,6 @@ def _segment(rows: Sequence[Row], starts: Sequence[Start], i: int, begin: int) -
 
 
 def _segment_lines(rows: Sequence[Row], found: Sequence[Segment], indent: str) -> Iterator[str]:
-    """Yield the lines of segments that begin at the same token, and of those that follow them."""
     for segment in found:
         is_last = segment is found[-1]
         yield f"{indent}{LAST if is_last else INNER}{_segment_line(rows, segment)}"

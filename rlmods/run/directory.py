@@ -153,7 +153,6 @@ class RunDir:
 
     @classmethod
     def _find(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
-        """Return the directory with the checkpoint that `resume` and `fork` select."""
         fork = config.get("fork")
         checkpoint = find_resume(path, config.resume)
         if checkpoint is None and config.resume == "auto":
@@ -214,7 +213,6 @@ class RunDir:
 
 
 def _set_absolute_paths(config: DictConfig) -> Path:
-    """Make `run_dir` and `fork` absolute, and return the directory."""
     path = Path(config.run_dir).expanduser().absolute()
     if config.get("fork"):
         config.fork = str(Path(str(config.fork)).expanduser().absolute())
@@ -272,7 +270,6 @@ def _sources(config: DictConfig) -> str:
 
 
 def _versions() -> str:
-    """Return a line for each package, and what else decides how numbers are rounded."""
     lines = [
         f"command {shlex.join(['python', *map(clean_urls, sys.argv)])}",
         f"python {platform.python_version()}",

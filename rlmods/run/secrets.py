@@ -85,14 +85,12 @@ def as_yaml(config: Any) -> str:
 
 
 def _saved(node: Container) -> Any:
-    """Return a container in its saved form."""
     if isinstance(node, ListConfig):
         return [_saved_value(node, i) for i in range(len(node))]
     return {key: _saved_value(node, key) for key in node}
 
 
 def _saved_value(parent: Any, key: Any) -> Any:
-    """Return one setting in its saved form."""
     node = parent._get_node(key)
     if not OmegaConf.is_interpolation(parent, key):
         value = parent[key] if not OmegaConf.is_missing(parent, key) else "???"

@@ -23,37 +23,51 @@ from tests.support import tiny_setup
 from tests.support.saved_runs import write_run
 
 
-def learner(iteration: int = 2) -> Any:
-    export = lambda folder: folder.mkdir()  # noqa: E731
-    counts = {
+def learner(iteration: int = 2, **changes: Any) -> Any:
+    values = {
+        "name": "dapo",
         "iteration": iteration,
         "max_iterations": 2,
         "optimizer_steps": 2,
         "response_tokens": 7,
+        "export": Path.mkdir,
+        "device": torch.device("cpu"),
+        "stopped_by": None,
     }
-    return SimpleNamespace(
-        name="dapo", **counts, export=export, device=torch.device("cpu"), stopped_by=None
-    )
+    return SimpleNamespace(**{**values, **changes})
 
 
-def write(tmp_path: Path, values: list[float], end: Any) -> dict[str, Any]:
-    tmp_path.mkdir(exist_ok=True)
-    summary = Summary(RunDir(tmp_path), "dapo", {"ratio": "symmetric"})
-    for value in values:
-        summary.on_validation_metrics(TRAINER, None, {"val/accuracy": value}, [])
-    end(summary)
-    summary_json: dict[str, Any] = json.loads((tmp_path / "summary.json").read_text())
-    return summary_json
+def trainer(*callbacks: Any) -> Any:
+    return SimpleNamespace(is_global_zero=True, callbacks=[*callbacks, object()])
 
 
-TRAINER: Any = SimpleNamespace(is_global_zero=True, callbacks=[])
+def validate(summary: Summary, **values: float) -> Summary:
+    metrics = {f"val/{name}": value for name, value in values.items()}
+    summary.on_validation_metrics(trainer(), learner(), metrics, [])
+    return summary
+
+
+def written(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return content
+
+
+@pytest.fixture
+def summary(tmp_path: Path) -> Summary:
+    return Summary(RunDir(tmp_path), "dapo", {"ratio": "symmetric"})
 
 
 @pytest.mark.parametrize(("values", "best"), [([0.1, 0.4, 0.3], 0.4), ([-0.5, -0.2, -0.3], -0.2)])
-def test_first_best_and_last(tmp_path: Path, values: list[float], best: float) -> None:
-    content = write(tmp_path, values, lambda s: s.on_train_end(TRAINER, learner()))
+def test_first_best_and_last(
+    summary: Summary, tmp_path: Path, values: list[float], best: float
+) -> None:
+    for value in values:
+        validate(summary, accuracy=value)
+    summary.on_train_end(trainer(), learner())
+    content = written(tmp_path)
     assert content["val/accuracy"] == {"first": values[0], "best": best, "last": values[-1]}
     assert content["exit"] == "finished"
+    assert content["peak_memory_mb"] > 100, "at the end, with the last checkpoint"
     assert list(content) == [
         "label",
         "algo",
@@ -65,63 +79,39 @@ def test_first_best_and_last(tmp_path: Path, values: list[float], best: float) -
         "peak_memory_mb",
         "exit",
     ]
-    assert (tmp_path / "export").is_dir()
+    assert (tmp_path / "export/README.md").is_file()
 
 
 def test_dropped_prompts_are_counted(tmp_path: Path) -> None:
-    assert "dropped_prompts" not in write(
-        tmp_path, [], lambda s: s.on_train_end(TRAINER, learner(1))
-    )
-    (tmp_path / "other").mkdir()
-    summary = Summary(RunDir(tmp_path / "other"), "dapo", {}, dropped_prompts=3)
-    summary.on_train_end(TRAINER, learner(1))
-    assert json.loads((tmp_path / "other" / "summary.json").read_text())["dropped_prompts"] == 3
+    summary = Summary(RunDir(tmp_path), "dapo", {}, dropped_prompts=3)
+    summary.on_train_end(trainer(), learner(1))
+    assert written(tmp_path)["dropped_prompts"] == 3
 
 
-def test_warnings_of_the_monitor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_the_monitor(
+    summary: Summary, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monitor = Monitor()
     monitor.fired = {"collapse": "iteration 4: val/accuracy has collapsed"}
-    trainer: Any = SimpleNamespace(is_global_zero=True, callbacks=[monitor, object()])
-    content = write(tmp_path, [], lambda s: s.on_train_end(trainer, learner()))
-    assert content["warnings"] == ["iteration 4: val/accuracy has collapsed"]
+    summary.on_train_end(trainer(monitor), learner())
+    assert written(tmp_path)["warnings"] == ["iteration 4: val/accuracy has collapsed"]
     assert capsys.readouterr().err == "warning: iteration 4: val/accuracy has collapsed\n"
-    monitor.fired.clear()
-    assert "warnings" not in write(
-        tmp_path / "other", [], lambda s: s.on_train_end(trainer, learner())
-    )
 
 
-def test_peak_memory_includes_the_last_checkpoint(tmp_path: Path) -> None:
-    content = write(
-        tmp_path,
-        [],
-        lambda s: (
-            s.on_iteration_end(TRAINER, None, {"perf/peak_memory_mb": 1.0}),
-            s.on_train_end(TRAINER, learner()),
-        ),
-    )
-    assert content["peak_memory_mb"] > 100
-
-
-def test_interrupted_and_failed(tmp_path: Path) -> None:
+def test_interrupted_and_failed(summary: Summary, tmp_path: Path) -> None:
     stop = GracefulStop()
     stop.signal = 15
-    interrupted: Any = SimpleNamespace(is_global_zero=True, callbacks=[stop])
-    assert (
-        write(tmp_path, [], lambda s: s.on_train_end(interrupted, learner(1)))["exit"]
-        == "interrupted"
-    )
-    failed = write(
-        tmp_path, [], lambda s: s.on_exception(TRAINER, learner(1), OSError("disk\nfull"))
-    )
-    assert failed["exit"] == "failed: OSError: disk full"
+    summary.on_train_end(trainer(stop), learner(1))
+    assert written(tmp_path)["exit"] == "interrupted"
+    summary.on_exception(trainer(), learner(1), OSError("disk\nfull"))
+    assert written(tmp_path)["exit"] == "failed: OSError: disk full"
 
 
-def test_state_is_restored(tmp_path: Path) -> None:
-    before, after = (Summary(RunDir(tmp_path), "dapo", {}) for _ in range(2))
-    before.on_validation_metrics(TRAINER, None, {"val/accuracy": 0.9}, [])
-    after.load_state_dict(before.state_dict())
-    after.on_validation_metrics(TRAINER, None, {"val/accuracy": 0.5}, [])
+def test_state_is_restored(summary: Summary, tmp_path: Path) -> None:
+    state = validate(summary, accuracy=0.9).state_dict()
+    after = Summary(RunDir(tmp_path), "dapo", {})
+    after.load_state_dict(state)
+    validate(after, accuracy=0.5)
     assert after.accuracy == {"first": 0.9, "best": 0.9, "last": 0.5}
 
 
@@ -139,89 +129,70 @@ class Clock:
 
 
 def test_wall_time_goes_on_after_resuming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, clock = RunDir(tmp_path), Clock()
+    run = RunDir(tmp_path)
+    clock = Clock()
     monkeypatch.setattr("rlmods.callbacks.summary.time", clock)
     monkeypatch.setattr("rlmods.logger.jsonl.time", clock)
 
     class Ticking(L.Callback):
         on_iteration_end = clock.on_iteration_end
 
-    def train(iterations: int, resume: Path | None) -> list[dict[str, Any]]:
+    def train(iterations: int, resume: Path | None) -> tuple[list[float], float]:
         log = JsonlLogger(run.metrics, -1 if resume is None else 2)
-        callbacks = (
-            Ticking(),
-            Summary(run, "dapo", {}),
-            IterationCheckpoint(run.checkpoints, every=1),
-        )
-        fit_with(tiny_setup.learner(), iterations, callbacks, log, resume)
+        checkpoint = IterationCheckpoint(run.checkpoints, every=1)
+        fit = trainers.build(
+            max_iterations=iterations,
+            callbacks=(Ticking(), Summary(run, "dapo", {}), checkpoint),
+            loggers=[log],
+            accelerator="cpu",
+            devices=1,
+        ).fit
+        trained = tiny_setup.learner()
+        data = PromptModule(tiny_setup.SPLITS, trained.batch.prompts)
+        fit(trained, datamodule=data, ckpt_path=resume, weights_only=True)
         clock.now += 500.0  # between the two processes
-        return [json.loads(line) for line in run.metrics.read_text().splitlines()]
+        rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+        return [row["wall_s"] for row in rows], written(tmp_path)["wall_s"]
 
-    assert [row["wall_s"] for row in train(2, None)] == [0.0, 10.0]
-    assert json.loads(run.summary.read_text())["wall_s"] == 20.0
-    assert [row["wall_s"] for row in train(4, run.checkpoints / "iteration_000002.ckpt")] == [
-        0.0,
-        10.0,
-        10.0,
-        20.0,
-    ]
-    assert json.loads(run.summary.read_text())["wall_s"] == 40.0
+    assert train(2, None) == ([0.0, 10.0], 20.0)
+    resume = run.checkpoints / "iteration_000002.ckpt"
+    assert train(4, resume) == ([0.0, 10.0, 10.0, 20.0], 40.0)
 
 
-def fit_with(
-    learner: Any, iterations: int, callbacks: tuple[L.Callback, ...], log: Any, resume: Path | None
+@pytest.mark.parametrize(
+    ("optimizer_steps", "line"),
+    [
+        (2, "dapo: 2 iterations; val/pair_accuracy 0.710; the model is in"),
+        (0, "no optimizer step (no learning signal)"),
+    ],
+)
+def test_last_line_on_the_terminal(
+    optimizer_steps: int, line: str, summary: Summary, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = trainers.build(
-        max_iterations=iterations, callbacks=callbacks, loggers=[log], accelerator="cpu", devices=1
-    )
-    trainer.fit(
-        learner,
-        datamodule=PromptModule(tiny_setup.SPLITS, learner.batch.prompts),
-        ckpt_path=resume,
-        weights_only=True,
-    )
-
-
-def test_last_line_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    summary = Summary(RunDir(tmp_path), "reward_model", {})
-    summary.on_validation_metrics(TRAINER, None, {"val/pair_accuracy": 0.71, "val/loss": 0.6}, [])
-    summary.on_train_end(TRAINER, learner())
-    assert (
-        "reward_model: 2 iterations; val/pair_accuracy 0.710; the model is in"
-        in capsys.readouterr().out
-    )
-    stuck = learner()
-    stuck.optimizer_steps = 0
-    summary.directory = RunDir(tmp_path / "again")
-    summary.directory.path.mkdir()
-    summary.on_train_end(TRAINER, stuck)
-    assert "no optimizer step (no learning signal)" in capsys.readouterr().out
+    validate(summary, pair_accuracy=0.71, loss=0.6)
+    summary.on_train_end(trainer(), learner(optimizer_steps=optimizer_steps))
+    assert line in capsys.readouterr().out
 
 
 class TestFullDisk:
     """Errors are one line."""
 
-    def test_export(self, tmp_path: Path) -> None:
+    def test_export(self, summary: Summary) -> None:
         def export(folder: Path) -> None:
             raise SafetensorError(
                 "Error while serializing: I/O error: No space left on device (os error 28)"
             )
 
-        full = learner()
-        full.export = export
-        with pytest.raises(
-            UserError,
-            match=r"export: cannot write there \(.+\): make room, or choose another run_dir=",
-        ) as error:
-            Summary(RunDir(tmp_path), "dapo", {}).on_train_end(TRAINER, full)
+        message = r"export: cannot write there \(.+\): make room, or choose another run_dir="
+        with pytest.raises(UserError, match=message) as error:
+            summary.on_train_end(trainer(), learner(export=export))
         assert "\n" not in str(error.value)
 
     def test_does_not_hide_the_first_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
+        summary = Summary(RunDir(tmp_path / "file"), "dapo", {})
         with pytest.warns(UserWarning, match=r"summary.json: cannot write there \(File exists\)"):
-            Summary(RunDir(tmp_path / "file"), "dapo", {}).on_exception(
-                TRAINER, learner(1), ValueError("first")
-            )
+            summary.on_exception(trainer(), learner(1), ValueError("first"))
 
 
 def card(folder: Path, **options: object) -> str:

@@ -85,7 +85,6 @@ def varying(columns: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _curves(groups: Sequence[Group]) -> dict[str, dict[int, dict[str, Any]]]:
-    """Return the curves by metric and index of the group."""
     num_columns = 1
     for group in groups:
         names = set().union(*group.runs[0].metrics)
@@ -194,7 +193,6 @@ def _run(run: SavedRun, group: int) -> dict[str, Any]:
 
 
 def _alarms(run: SavedRun) -> list[list[Any]]:
-    """Return iteration, name and value of every alert of the monitor."""
     alarms = []
     for row in run.metrics:
         for name, value in row.items():

@@ -69,7 +69,6 @@ def evenly(items: Sequence[Path], count: int) -> list[Path]:
 
 
 def _groups(path: Path, count: int) -> list[list[Row]]:
-    """Return the responses to the first prompts of a file."""
     found = []
     for _, rows in islice(groupby(read_rows(path), lambda row: row["id"]), count):
         found += [group[:MAX_RESPONSES] for group in groups(list(rows))]
@@ -144,7 +143,6 @@ def _response(row: Row, decode: TokenTexts) -> dict[str, Any]:
 
 
 def _calls(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the calls of a response's turns, as texts."""
     found = []
     for t, turn in enumerate(turns):
         for call in turn.get("calls") or ():
