@@ -123,3 +123,16 @@ def original_dropout(model: nn.Module, original: list[dict[str, float]]) -> Iter
         for config, values in pairs:
             for name in values:
                 setattr(config, name, 0.0)
+
+
+@contextmanager
+def sampling_mode(module: nn.Module) -> Iterator[None]:
+    """Put every submodule in eval mode (no dropout; gradient checkpointing would disable the
+    cache), and restore each mode afterwards."""
+    # autocast caches casts of weights made while sampling, which must not outlive the block
+    torch.clear_autocast_cache()
+    try:
+        with eval_mode(module):
+            yield
+    finally:
+        torch.clear_autocast_cache()

@@ -1,6 +1,9 @@
-"""Sampling with the policy itself, for any Hugging Face causal language model."""
+"""Sampling with the policy itself, for any Hugging Face causal language model: batched decoding
+with a growing key-value cache and keyed random numbers.
 
-from collections.abc import Iterator, Sequence
+P prompts, G samples each, R = P * G rows, L new tokens at most, V tokens in the vocabulary."""
+
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -8,16 +11,255 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
-from rlmods.distributed.deferred import is_deferred
 from rlmods.distributed.sharding import unsharded
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import check_bounds
 from rlmods.needs import RolloutNeeds
 from rlmods.ops import keyed_uniforms
 from rlmods.policy.base import Policy
 from rlmods.policy.cpu_linear import packed_weights
+from rlmods.policy.modes import sampling_mode
+from rlmods.rollout.agreement import check_agreement
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout, diverged
-from rlmods.rollout.decode import Decoded, OnStep, decode, sampling_mode
+from rlmods.rollout.cache import FORWARD_COST, CachedRows
+from rlmods.rollout.pasts import Past, copy_past, go_on
+
+COMPACT_BELOW = 7 / 8
+"""Fraction of unfinished rows below which finished rows leave the batch. Copying the cache costs
+about as much as one step."""
+
+OnStep = Callable[[int, int], None]
+"""Called after every step with the number of rows that ended in it and the number of tokens it
+sampled."""
+
+
+@dataclass
+class Decoded:
+    """R rows in the order of the prompts, the samples of a prompt next to each other."""
+
+    tokens: Int[Tensor, "R L"]
+    """Sampled ids; arbitrary from `lengths` on."""
+    logprobs: Float[Tensor, "R L"]
+    """Natural log-probability of each under the distribution it was sampled from."""
+    lengths: Int[Tensor, " R"]
+    """Number of sampled tokens, including EOS."""
+    stopped: Bool[Tensor, " R"]
+    """True if EOS or a stop string ended the row, False if the limit did."""
+    entropies: Float[Tensor, "R K"]
+    """Entropy of the distribution at each of the first K steps, nats (`entropy`); arbitrary from
+    `lengths` on."""
+    pasts: list[Past | None]
+    """Keys and values of a prompt and its sampled tokens but the last; None unless wanted (`keep`),
+    and if single rows cannot be copied."""
+
+
+# not inference_mode: some models keep tensors made in forward, which training then uses
+@torch.no_grad()
+def decode(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    uniforms: Float[Tensor, "R L"],
+    *,
+    beginnings: Sequence[int] | None = None,
+    forward_cost: int = FORWARD_COST,
+    temperature: float,
+    top_p: float,
+    top_k: int,
+    stop: Callable[[list[int]], bool] | None = None,
+    window: int = 0,
+    on_step: OnStep | None = None,
+    num_entropies: int = 0,
+    pasts: list[Past | None] | None = None,
+    keep: Sequence[bool] | None = None,
+) -> Decoded:
+    """Sample R / P responses to each prompt, given modules in eval mode.
+
+    Args:
+        limits: maximum number of response tokens of each prompt.
+        uniforms: `[r, t]` is the only source of randomness of row r at step t.
+        beginnings: number of ids of each prompt that some other prompts begin with too. They are
+            processed once where that saves more than `forward_cost` ids.
+        stop: receives the last `window` tokens of a row, and returns True if the row ends there.
+        num_entropies: number of steps K whose entropies are returned.
+        pasts: processed rows that have ids in common with each prompt. The list is emptied, so that
+            the memory is free while tokens are sampled.
+        keep: prompts whose `Decoded.pasts` are wanted."""
+    context = CachedRows(policy)
+    steps = max(limits)
+    shared = beginnings or [0] * len(prompts)
+    logits = None
+    if pasts:
+        logits = go_on(context, prompts, pasts, steps, shared, forward_cost)
+        pasts.clear()
+    if logits is None:
+        logits = context.prefill(prompts, steps, shared, forward_cost)
+    batch = _Batch(policy, context, prompts, limits, uniforms, num_entropies, keep)
+    if len(uniforms) > len(prompts):
+        context.select(batch.prompt_of)
+        logits = logits[batch.prompt_of]
+    for step in range(steps):
+        uniform = batch.uniforms[batch.rows, step]
+        tokens, logprobs = sample_tokens(
+            logits, uniform, temperature=temperature, top_p=top_p, top_k=top_k
+        )
+        if step < num_entropies:
+            batch.out.entropies[batch.rows, step] = entropy(logits, temperature)
+        num_sampled = batch.num_active
+        batch.record(step, tokens, logprobs, stop, window)
+        if on_step is not None:
+            on_step(num_sampled - batch.num_active, num_sampled)
+        if batch.num_active == 0:
+            break
+        logits = context.append(batch.compact(tokens))
+    batch.keep_pasts(torch.arange(len(batch.rows), device=policy.device))
+    return batch.out
+
+
+class _Batch:
+    """The rows that are sampled at once, B of the R rows of the output."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        context: CachedRows,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        uniforms: Float[Tensor, "R L"],
+        num_entropies: int,
+        keep: Sequence[bool] | None,
+    ) -> None:
+        device = policy.device
+        num_rows = len(uniforms)
+        steps = max(limits)
+        self.context = context
+        self.prompts = prompts
+        self.keep = keep
+        self.uniforms = uniforms.to(device)
+        self.prompt_of: Int[Tensor, " R"] = torch.arange(
+            len(prompts), device=device
+        ).repeat_interleave(num_rows // len(prompts))
+        self.limit: Int[Tensor, " R"] = torch.tensor(limits, device=device)[self.prompt_of]
+        self.eos = torch.tensor(sorted(policy.eos_ids), device=device)
+        self.out = Decoded(
+            tokens=torch.zeros(num_rows, steps, dtype=torch.long, device=device),
+            logprobs=torch.zeros(num_rows, steps, device=device),
+            lengths=torch.zeros(num_rows, dtype=torch.long, device=device),
+            stopped=torch.zeros(num_rows, dtype=torch.bool, device=device),
+            entropies=torch.zeros(num_rows, min(num_entropies, steps), device=device),
+            pasts=[None] * num_rows,
+        )
+        self.rows: Int[Tensor, " B"] = torch.arange(num_rows, device=device)
+        """The row of the output for each row of the batch."""
+        self.active: Bool[Tensor, " B"] = torch.ones_like(self.out.stopped)
+        self.num_active = num_rows
+
+    def record(
+        self,
+        step: int,
+        tokens: Int[Tensor, " B"],
+        logprobs: Float[Tensor, " B"],
+        stop: Callable[[list[int]], bool] | None,
+        window: int,
+    ) -> None:
+        """Add the tokens of a step to the output, and find the rows that end with them."""
+        out = self.out
+        out.tokens[self.rows, step] = tokens
+        out.logprobs[self.rows, step] = logprobs
+        out.lengths[self.rows] += self.active
+        ends = (tokens[:, None] == self.eos).any(-1)
+        if stop is not None:
+            tails = out.tokens[self.rows[self.active], max(0, step + 1 - window) : step + 1]
+            stops = [stop(tail) for tail in tails.tolist()]
+            ends[self.active] |= torch.tensor(stops, device=ends.device)
+        out.stopped[self.rows] |= ends & self.active
+        self.active = self.active & ~ends & (step + 1 < self.limit[self.rows])
+        self.num_active = int(self.active.sum())
+
+    def compact(self, tokens: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """Remove finished rows from the batch if they are many, and return the tokens of the rows
+        that stay."""
+        if self.num_active > COMPACT_BELOW * len(self.rows):
+            return tokens
+        self.keep_pasts((~self.active).nonzero().squeeze(-1))
+        left = self.active.nonzero().squeeze(-1)
+        self.context.select(left)
+        self.rows = self.rows[left]
+        self.active = self.active[left]
+        return tokens[left]
+
+    def keep_pasts(self, finished: Int[Tensor, " F"]) -> None:
+        """Keep the keys and values of these rows of the batch, for the prompts that want them."""
+        if self.keep is None or not self.context.has_growing_layers:
+            return
+        for i in finished.tolist():
+            row = int(self.rows[i])
+            prompt = int(self.prompt_of[row])
+            if self.keep[prompt]:
+                sampled = self.out.tokens[row, : self.out.lengths[row] - 1].tolist()
+                ids = [*self.prompts[prompt], *sampled]
+                self.out.pasts[row] = copy_past(self.context, i, ids)
+
+
+def sample_tokens(
+    logits: Float[Tensor, "R V"],
+    uniform: Float[Tensor, " R"],
+    *,
+    temperature: float,
+    top_p: float = 1.0,
+    top_k: int = 0,
+) -> tuple[Int[Tensor, " R"], Float[Tensor, " R"]]:
+    """Return one token per row, and its natural log-probability (float32) under the distribution it
+    was sampled from.
+
+    The inverse CDF of softmax(logits / temperature), truncated and renormalised, at `uniform` in
+    [0, 1): one number determines one token, and tokens of probability 0 are never sampled.
+    Temperature 0 is greedy; the log-probability is then that of temperature 1 without truncation,
+    as the greedy distribution itself would always give log 1. Non-finite logits give a non-finite
+    log-probability."""
+    scores = logits.float()
+    if temperature > 0:
+        scores = truncate(scores / temperature, top_p=top_p, top_k=top_k)
+    scores = scores - scores.amax(-1, keepdim=True)
+    # In float32, tokens of probability below 6e-8 late in the vocabulary would get an interval of
+    # width 0. (MPS has no float64.)
+    dtype = torch.float32 if scores.device.type == "mps" else torch.float64
+    cdf = scores.exp().cumsum(-1, dtype=dtype)
+    total = cdf[:, -1:]
+    if temperature > 0:
+        # In float32 a uniform just below 1 rounds to 1, and searching for the total would return an
+        # index past the last token.
+        highest = torch.nextafter(total, torch.zeros_like(total))
+        point = torch.minimum(uniform[:, None].to(cdf) * total, highest)
+        tokens = torch.searchsorted(cdf, point, right=True).clamp(max=logits.shape[-1] - 1)
+    else:
+        tokens = scores.argmax(-1, keepdim=True)
+    logprobs = (scores.gather(-1, tokens) - total.log()).squeeze(-1).float()
+    return tokens.squeeze(-1), logprobs
+
+
+def entropy(logits: Float[Tensor, "R V"], temperature: float) -> Float[Tensor, " R"]:
+    """Return the entropy of softmax(logits / temperature), nats, without truncation. Temperature 0
+    counts as 1."""
+    logprobs = (logits.float() / (temperature or 1.0)).log_softmax(-1)
+    return -(logprobs.exp() * logprobs).nansum(-1)  # 0 log 0 = 0
+
+
+def truncate(scores: Float[Tensor, "R V"], *, top_p: float, top_k: int) -> Float[Tensor, "R V"]:
+    """Set scores to -inf outside the `top_k` best tokens (0: all; ties stay), then outside the
+    fewest whose probability reaches `top_p`."""
+    if 0 < top_k < scores.shape[-1]:
+        last = scores.topk(top_k).values[:, -1:]
+        scores = scores.masked_fill(scores < last, -torch.inf)
+    if top_p < 1:
+        ranked, order = scores.sort(stable=True, dim=-1, descending=True)
+        probability = ranked.softmax(-1)
+        preceding = probability.cumsum(-1) - probability  # total probability of the better tokens
+        removed = torch.empty_like(order, dtype=torch.bool).scatter(-1, order, preceding >= top_p)
+        scores = scores.masked_fill(removed, -torch.inf)
+    return scores
 
 
 @dataclass
@@ -52,7 +294,7 @@ class Local(TokenRollout):
         Raises:
             UserError: they do not.
         """
-        check_agreement(policy, padded=self.batch_size > 1)
+        check_agreement(policy, decode, padded=self.batch_size > 1)
 
     def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
         """Return a continuation of each context for each of its samples. Restores the train or eval
@@ -161,84 +403,3 @@ def _continuations(decoded: Decoded) -> list[Continuation]:
             Continuation(ids[:length], logprobs[:length], stopped, entropies[:length], past)
         )
     return continuations
-
-
-LENGTHS = (2, 9)
-"""Tokens of the prompts."""
-NUM_TOKENS = 4
-"""Tokens of the responses."""
-MAX_GAP = 1e-3
-"""Largest mean distance that rounding explains, nats per token."""
-MAX_GAP_16_BIT = 0.2
-"""The same for weights of 16 bits."""
-
-
-def check_agreement(policy: Policy, *, padded: bool = True) -> None:
-    """Check on two short texts that sampling gives the log-probabilities of training.
-
-    Args:
-        padded: also check prompts of different length in one batch, which pads the shorter one.
-
-    Raises:
-        UserError: it does not; training would be off-policy without a trace of it in the loss.
-    """
-    if policy.device.type == "meta" or is_deferred(policy):
-        return
-    size = policy.model.config.get_text_config().vocab_size
-    prompts = [[(7 * i + 5 * length) % size for i in range(length)] for length in LENGTHS]
-    with unsharded(policy):  # gathered weights may have another data type than shards
-        is_float32 = next(policy.parameters()).dtype == torch.float32
-    max_gap = MAX_GAP if is_float32 else MAX_GAP_16_BIT
-    name = type(policy.model).__name__
-    gap = max(sampler_gap(policy, [prompt]) for prompt in prompts)
-    if not gap <= max_gap:
-        raise UserError(
-            f"policy: {name} gives other log-probabilities with a cache than without ({gap:.2g} "
-            "nats per token), which is not supported: choose another model"
-        )
-    if not padded:
-        return
-    short, long = prompts
-    shared = [[*long[:5], *short[:1]], long]
-    gap = max(sampler_gap(policy, prompts), sampler_gap(policy, shared, [5, 5]))
-    if not gap <= max_gap:
-        raise UserError(
-            f"policy: padding changes the log-probabilities of {name} by {gap:.2g} nats per "
-            "token, because it reaches the model's state: "
-            "type rollout.batch_size=1, which samples one prompt at a time, without padding"
-        )
-
-
-@torch.no_grad()
-def sampler_gap(
-    policy: Policy, prompts: Sequence[Sequence[int]], beginnings: Sequence[int] | None = None
-) -> float:
-    """Return the mean of |log pi - log pi'| over the tokens of a response to each prompt, sampled
-    in one batch with pi' and scored with pi. `beginnings`: number of ids of each prompt that are
-    processed once for those that have them in common.
-
-    The first token of the vocabulary with a cumulative probability above 1/2 is sampled, so nothing
-    is random."""
-    autocast = torch.autocast(policy.device.type, enabled=False)
-    with sampling_mode(policy), unsharded(policy), autocast:
-        decoded = decode(
-            policy,
-            prompts,
-            [NUM_TOKENS] * len(prompts),
-            torch.full((len(prompts), NUM_TOKENS), 0.5, dtype=torch.float64),
-            beginnings=beginnings,
-            # so that beginnings are shared, or not, however short the prompts are
-            forward_cost=1_000_000 if beginnings is None else 0,
-            temperature=1.0,
-            top_p=1.0,
-            top_k=0,
-        )
-        total = 0.0
-        for i, prompt in enumerate(prompts):
-            length = int(decoded.lengths[i])
-            tokens = decoded.tokens[i, :length]
-            row = torch.cat([torch.tensor(prompt, device=tokens.device), tokens])[None]
-            mask = torch.arange(row.shape[1], device=row.device)[None] >= len(prompt)
-            gaps = policy(row, mask).logprobs[mask] - decoded.logprobs[i, :length]
-            total += float(gaps.abs().sum())
-    return total / int(decoded.lengths.sum())

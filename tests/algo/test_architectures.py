@@ -24,7 +24,8 @@ from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
-from rlmods.rollout.local import check_agreement
+from rlmods.rollout.agreement import check_agreement
+from rlmods.rollout.local import decode
 from tests.support.models import GPT2, seeded
 from tests.support.tiny_setup import fit, learner
 
@@ -207,6 +208,6 @@ class TestAgreement:
         policy = Policy(
             seeded(LlamaForCausalLM, LlamaConfig(**SHAPE)).to(dtype), character_tokenizer()
         )
-        check_agreement(policy)
-        check_agreement(policy.train())
+        check_agreement(policy, decode)
+        check_agreement(policy.train(), decode)
         assert policy.training

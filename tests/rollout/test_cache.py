@@ -13,10 +13,10 @@ from transformers import DynamicCache
 from rlmods.branching import Entropy
 from rlmods.policy import Policy
 from rlmods.rollout import Local, MultiTurn, cache
+from rlmods.rollout.agreement import sampler_gap
 from rlmods.rollout.base import Context
 from rlmods.rollout.cache import GrowingLayer, new_cache, shared_levels
-from rlmods.rollout.decode import Decoded, decode
-from rlmods.rollout.local import sampler_gap
+from rlmods.rollout.local import Decoded, decode
 from rlmods.rollout.pasts import Past, restore
 from rlmods.types import Response
 from tests.rollout.models import TinyPolicy, gpt2, llama, mistral, sample
@@ -182,7 +182,7 @@ def assert_as_alone(prompts: Sequence[list[int]], beginnings: Sequence[int], see
 def test_a_model_that_reads_the_padding_between_is_found() -> None:
     """Positions by slot, as of ALiBi in some models, are those of training without padding only."""
     policy = tiny_policy()
-    assert sampler_gap(policy, PROMPTS, BEGINNINGS) < 5e-6
+    assert sampler_gap(policy, decode, PROMPTS, BEGINNINGS) < 5e-6
     forward = policy.model.base_model.forward
 
     def by_slot(*args: Any, **kwargs: Any) -> Any:
@@ -193,7 +193,7 @@ def test_a_model_that_reads_the_padding_between_is_found() -> None:
         return forward(*args, **kwargs)
 
     policy.model.base_model.forward = by_slot
-    assert sampler_gap(policy, PROMPTS, BEGINNINGS) > 2e-5
+    assert sampler_gap(policy, decode, PROMPTS, BEGINNINGS) > 2e-5
 
 
 class TestShared:
