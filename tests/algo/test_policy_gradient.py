@@ -615,14 +615,6 @@ class TestKL:
         assert rows[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
         assert rows[-1]["train/kl_ref"] > 1e-5
 
-    @pytest.mark.slow
-    def test_larger_coefficient_stays_closer(self):
-        drifts = [
-            fit(learner(kl=Penalty("k3", c, "loss", gradient="exact")), 15)[-1]["train/kl_ref"]
-            for c in (1e-6, 5.0)
-        ]
-        assert drifts[1] < 0.5 * drifts[0]
-
 
 class TestDynamicSampling:
     def test_a_group_that_the_overlong_filter_emptied_is_not_kept(self):
@@ -633,11 +625,6 @@ class TestDynamicSampling:
         for group in experience.group[keep].unique():
             assert experience.mask[experience.group == group].any()
         assert keep.any()
-
-    def test_flat_groups_are_drawn_again(self):
-        rows = fit(learner(sampling=Dynamic(), batch=Batch(prompts=6, samples=2)), 3)
-        assert max(row["train/draws"] for row in rows) > 1
-        assert all(row["train/short_of_groups"] == 0 for row in rows)
 
     @pytest.mark.parametrize("fallback", ["train", "skip"])
     def test_hopeless_reward_ends(self, fallback):
@@ -715,20 +702,6 @@ class TestDynamicSampling:
         assert sum(row["train/surplus_groups"] for row in dropped) > 0
         assert sum(row["train/stale_fraction"] for row in dropped) == 0
 
-    @pytest.mark.slow
-    def test_surplus_never_exceeds_an_iteration(self):
-        """What one rank has too much of waits for the others, and would age; the newest stay, the
-        others are counted."""
-        made = attached(learner(sampling=Dynamic(), batch=Batch(prompts=2, samples=2)))
-        for start in range(0, 24, 2):
-            made.buffer.push(*made.sample(SPLITS.train[start : start + 2]))
-        groups = torch.unique(made.buffer.kept.group)
-        kept = made.carry_over()
-        assert torch.unique(kept.group).tolist() == groups[-2:].tolist()
-        found = made.meter.compute()
-        assert found["train/dropped_groups"] == len(groups) - 2 > 0
-        assert made.buffer.num_groups == 2
-
     def test_surplus_is_weighed_against_the_policy_that_sampled_it(self):
         made = learner(sampling=Dynamic(), batch=Batch(prompts=6, samples=2))
         start = policy()
@@ -765,11 +738,6 @@ class TestLearning:
             learner(batch=Batch(prompts=8, samples=8, minibatches=2), **deepcopy(LOSSES[name])), 15
         )
         assert rows[-1]["train/reward"] > rows[0]["train/reward"] + 0.15
-
-    def test_entropy_bonus_raises_entropy(self):
-        flat = {"reward": lambda r: [0.0] * len(r), "batch": Batch(prompts=4, samples=4)}
-        rows = fit(learner(entropy_coefficient=1.0, **flat), 12)
-        assert rows[-1]["train/entropy"] > rows[0]["train/entropy"]
 
 
 class TestValidation:

@@ -33,12 +33,6 @@ def test_is_part_of_the_checkpoint() -> None:
     assert other.entropy_bonus.coefficient == 0.5
 
 
-def test_without_a_target_the_coefficient_is_fixed() -> None:
-    made = learner(entropy_coefficient=0.1)
-    fit(made, 1)
-    assert made.entropy_bonus.coefficient == 0.1
-
-
 @pytest.mark.slow
 def test_keeps_the_entropy_up() -> None:
     entropy = {}

@@ -136,12 +136,6 @@ def test_the_oldest_stay_first() -> None:
     assert order == [4, 203, 7, 209, 212]
 
 
-def test_nothing_stays_nothing() -> None:
-    assert rank_state(None) == {}
-    assert reshard_rows([{}, {}], 0, 2) is None
-    assert reshard_rows([{}, {}], 0, 1) is None
-
-
 def test_items_go_in_turn() -> None:
     assert [reshard([[1, 2, 3], [4]], rank, 2) for rank in range(2)] == [[1, 2, 3], [4]]
     assert [reshard([[1, 2, 3], [4]], rank, 3) for rank in range(3)] == [[1, 4], [2], [3]]

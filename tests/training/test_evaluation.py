@@ -121,11 +121,6 @@ class TestCorrectness:
         assert have[:2].tolist() == [0.25, -2.0]
         assert have[2].isnan()
 
-    def test_is_the_total_where_the_reward_knows_of_none(self) -> None:
-        have = correctness(Scores([0.25, None]))
-        assert have[0] == 0.25
-        assert have[1].isnan()
-
 
 class TestValidation:
     def test_shares_from_known_rewards(self) -> None:
@@ -259,14 +254,6 @@ class TestValidation:
             "val/gold_reward": 0.5,
         }
 
-    def test_a_monitor_is_the_accuracy_all_the_same(self) -> None:
-        def watched(responses: Sequence[Response]) -> Scores:
-            return replace(judge(responses), values=[9.0] * len(responses), monitored=True)
-
-        watching, _ = Validation(samples=3)(None, Scripted(), watched, PROMPTS, RANK)
-        graded, _ = Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)
-        assert watching == graded | {"val/reward": 9.0}
-
     def test_has_its_own_settings(self) -> None:
         rollout = Scripted()
         Validation(samples=2, temperature=0.7, seed=5)(
@@ -303,9 +290,6 @@ class TestValidation:
     def test_a_rank_without_prompts(self) -> None:
         ranks = SimpleNamespace(rank=8, world_size=9, device=torch.device("cpu"))
         assert Validation(samples=3)(None, Scripted(), judge, PROMPTS, ranks) == ({}, [])
-
-    def test_nothing_held_out(self) -> None:
-        assert Validation()(None, Scripted(), judge, [], RANK) == ({}, [])
 
     def test_due(self) -> None:
         assert [i for i in range(11) if Validation(every=5).due(i)] == [0, 5, 10]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from rlmods.algo import Batch
 from rlmods.callbacks import IterationCheckpoint
-from rlmods.cli import job
 from rlmods.distributed.strategy import FSDP2
 from rlmods.errors import UserError
 from rlmods.rollout import Local, MultiTurn
@@ -138,35 +135,6 @@ class TestStages:
         assert "type trainer=fsdp trainer.devices=2, or adapter=lora" in message
 
 
-@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError(CUDA)])
-def test_outside_of_stages(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained = learner()
-    trained._trainer = SimpleNamespace(strategy=None, world_size=1)
-    trainer = SimpleNamespace(strategy=None, loggers=[], fit=MagicMock(side_effect=error))
-    config = OmegaConf.create({"seed": 1, "logger": {}})
-    loaded = MagicMock(learner=trained, config=config)
-    monkeypatch.setattr(job.compose, "run_spec", MagicMock())
-    monkeypatch.setattr(job.build, "load", lambda *_: loaded)
-    monkeypatch.setattr(job.build, "num_ranks", lambda *_: 1)
-    monkeypatch.setattr(job.build, "trainer", lambda *_: trainer)
-    for name in (
-        "RunDir",
-        "Summary",
-        "JsonlLogger",
-        "check_resume",
-        "show_run",
-        "silence_libraries",
-        "trackers",
-        "clean_urls",
-        "saved_form",
-    ):
-        monkeypatch.setattr(job, name, MagicMock())
-    with pytest.raises(
-        UserError, match=r"^start: out of memory on .*: type trainer=fsdp trainer.devices=2"
-    ):
-        job.train(config, {}, [])
-
-
 class TestAdvice:
     def advice(self, stage: str = "update", *, strategy: Any = None, **changes: Any) -> str:
         trained = learner(**changes)
@@ -187,6 +155,3 @@ class TestAdvice:
         assert self.advice("checkpoint", strategy=sharded).startswith(
             "trainer.strategy.sharded_checkpoints=true, or"
         )
-
-    def test_the_transfer_of_weights_needs_less_state(self) -> None:
-        assert self.advice("sync") == "trainer=fsdp trainer.devices=2, or adapter=lora"

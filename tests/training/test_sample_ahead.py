@@ -121,23 +121,6 @@ class TestSchedule:
         assert made.iteration == NUM_ITERATIONS
         assert set(threads) == {"MainThread"}
 
-    @pytest.mark.slow
-    def test_time_of_sampling_is_split_into_waiting_and_the_rest(self) -> None:
-        def reward(responses: list[Response]) -> Scores:
-            time.sleep(0.3)
-            return even(responses)
-
-        rows = fit(pipelined(rollout=FakeEngine(ahead=1, duration_s=0.2), reward=reward), 3)
-        assert rows[0]["time/rollout_s"] >= 0.2
-        assert all(row["time/rollout_ahead_s"] >= 0.2 for row in rows[:2])
-        assert "time/rollout_ahead_s" not in rows[2]
-        assert all(row["perf/response_tokens_per_s"] > 0 for row in rows[:2])
-        assert "perf/response_tokens_per_s" not in rows[2]
-
-        slow = fit(pipelined(rollout=FakeEngine(ahead=1, duration_s=2.0)), 2)
-        assert slow[0]["time/rollout_s"] + slow[0]["time/rollout_ahead_s"] >= 4.0
-        assert slow[0]["time/rollout_ahead_s"] < 2.0
-
     def test_extensions_work_while_the_engine_samples(self) -> None:
         """At the end of an iteration, such as those that train reward models."""
         num_ended = 0
