@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlmods.training.buffer import SampleBuffer, rank_state, reshard, reshard_rows
+from rlmods.training.buffer import SampleBuffer
+from rlmods.training.checkpoint import rank_state, reshard, reshard_rows
 from rlmods.types import Experience
 
 

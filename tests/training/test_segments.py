@@ -21,7 +21,7 @@ from rlmods.kl import Penalty
 from rlmods.ratio import Clipped, Unclipped
 from rlmods.reward import EnvironmentReward
 from rlmods.rollout import Local, MultiTurn
-from rlmods.training.buffer import rank_state, reshard_rows
+from rlmods.training.checkpoint import rank_state, reshard_rows
 from rlmods.training.collate import collate
 from rlmods.training.extensions.sample_ahead import SampleAhead, _loaded
 from rlmods.training.metrics import sample_row

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from rlmods.training.buffer import append, rank_state, reshard_rows
+from rlmods.training.buffer import append
+from rlmods.training.checkpoint import rank_state, reshard_rows
 from rlmods.training.extensions.base import Extension
 from rlmods.types import Experience
 

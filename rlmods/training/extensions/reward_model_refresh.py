@@ -14,7 +14,7 @@ from rlmods.ops import pack
 from rlmods.policy.scalar import ScalarModel
 from rlmods.protocols import Judge
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
-from rlmods.training.buffer import reshard
+from rlmods.training.checkpoint import reshard
 from rlmods.training.extensions.base import Extension
 from rlmods.training.meter import Meter
 from rlmods.training.preferences import (
