@@ -135,15 +135,13 @@ def _composed(
         if user_error is None:
             raise
         raise user_error from error
-    assert isinstance(config, DictConfig)
     with open_dict(config):
         choices = config.pop("hydra").runtime.choices
     return config, dict(choices)
 
 
 def take_settings(config: DictConfig, kind: type[S]) -> S:
-    """Return the settings of a command from the configuration composed with them (`configuration`),
-    and remove them there."""
+    """Return a command's own settings, and remove them from the configuration."""
     with open_dict(config):
         values = {field.name: config.pop(field.name) for field in fields(kind)}  # type: ignore[arg-type]
     return parse_settings(OmegaConf.create(values), "", kind)

@@ -59,11 +59,7 @@ def run_job(config: DictConfig) -> float | None:
 
 
 def _resume_command(config: DictConfig, overrides: list[str]) -> str:
-    kept = [
-        clean_urls(override)
-        for override in overrides
-        if override.split("=")[0] not in ("run_dir", "resume")
-    ]
+    kept = [clean_urls(x) for x in overrides if not x.startswith(("run_dir=", "resume="))]
     plugins = os.environ.get("RLMODS_PLUGINS")
     prefix = f"RLMODS_PLUGINS={shlex.quote(plugins)} " if plugins else ""
     is_installed = Path(sys.argv[0]).parent == Path(__file__).parent

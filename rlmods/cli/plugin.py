@@ -8,9 +8,9 @@ if the package is installed. `list` prints the folder and the options of every p
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib import import_module
@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from rlmods.cli import templates
+from rlmods.cli.usage import print_usage
 from rlmods.config import plugins
 from rlmods.config.options import CONF
 from rlmods.errors import UserError, one_line_errors, suggest
@@ -59,27 +60,19 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
     settings = {"_target_": f"{name}.{class_name}"} | {
         field.name: field.default for field in fields(template)
     }
-    code = (TEMPLATES / f"{group}.py").read_text()
-    test = (TEMPLATES / f"test_{group}.py").read_text()
     comment = f"# {inspect.getdoc(template)}".splitlines()[0]
     files = {
-        f"{name}.py": _fill_in(code, name, class_name),
-        f"test_{name}.py": _fill_in(test, name, class_name),
+        f"{name}.py": _fill_in(f"{group}.py", name, class_name),
+        f"test_{name}.py": _fill_in(f"test_{group}.py", name, class_name),
         f"{group}/{name}.yaml": f"{comment}\n{yaml.safe_dump(settings, sort_keys=False)}",
     }
     for path, text in files.items():
         (plugin / path).parent.mkdir(parents=True, exist_ok=True)
         (plugin / path).write_text(text)
-    in_repository = (CONF.parent / "train.py").is_file()
-    commands = (
-        (f"make test ARGS={plugin}", "python train.py")
-        if in_repository
-        else (f"python -m pytest {plugin}", "rlmods train")
-    )
-    return {
-        "wrote": [str(plugin / path) for path in files],
-        "try": [commands[0], f"{commands[1]} {group}={name}"],
-    }
+    commands = [f"python -m pytest {plugin}", f"rlmods train {group}={name}"]
+    if (CONF.parent / "train.py").is_file():
+        commands = [f"make test ARGS={plugin}", f"python train.py {group}={name}"]
+    return {"wrote": [str(plugin / path) for path in files], "try": commands}
 
 
 def list_plugins() -> dict[str, Any]:
@@ -90,35 +83,25 @@ def list_plugins() -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m rlmods.plugin",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="new | list")
-    actions.add_parser("list", help="print the folder and the options of every plugin")
-    template = actions.add_parser("new", help="write a template")
-    template.add_argument("group", metavar="GROUP", help=f"one of {', '.join(GROUPS)}")
-    template.add_argument("name", metavar="NAME", help="name of the option and of its module")
-    template.add_argument(
-        "folder", metavar="FOLDER", nargs="?", type=Path, help="folder of plugins"
-    )
-    parsed = parser.parse_args(arguments)
+    print_usage(arguments, __doc__)
     with one_line_errors():
         plugins.make_importable()
-        if parsed.action == "list":
+        action, *rest = arguments
+        if action == "list" and not rest:
             result = list_plugins()
+        elif action == "new" and len(rest) in (2, 3):
+            folder = Path(rest[2]) if rest[2:] else (*plugins.configured(), plugins.FOLDER)[0]
+            result = new(rest[0], rest[1], folder.expanduser())
         else:
-            folder = parsed.folder or (*plugins.configured(), plugins.FOLDER)[0]
-            result = new(parsed.group, parsed.name, folder.expanduser())
+            raise UserError("type new GROUP NAME [FOLDER], or list")
         print(dumps(result, indent=2))
 
 
-def _fill_in(text: str, name: str, class_name: str) -> str:
-    """Replace the placeholders of a template by the names of the plugin's module and class."""
-    text = re.sub(r"\bName\b", class_name, text)
+def _fill_in(file: str, name: str, class_name: str) -> str:
+    """Return a template with the names of the plugin's module and class."""
+    text = re.sub(r"\bName\b", class_name, (TEMPLATES / file).read_text())
     return re.sub(
         r"(?<=from )rlmods\.cli\.templates\.\w+|(?<=plugins/)name\b|(?<==)name\b", name, text
     )
@@ -136,4 +119,4 @@ def _suggest_name(name: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

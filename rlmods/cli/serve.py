@@ -31,13 +31,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from rlmods.cli.command import command, configuration, take_settings
 from rlmods.config.instantiate import instantiate
-from rlmods.errors import check_bounds
 from rlmods.policy import Policy
 from rlmods.rollout.vllm import check_architecture
 
@@ -52,20 +51,9 @@ class ServeSettings:
     port: int = 8000
     host: str = "127.0.0.1"
     tensor_parallel: int = 1
-    dtype: str | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
     max_length: int | None = None
     cache_gib: float | None = None
-
-    def __post_init__(self) -> None:
-        dtypes = (None, "float32", "bfloat16", "float16")
-        rules = {
-            "port": (0 < self.port < 65536, "1 to 65535"),
-            "tensor_parallel": (self.tensor_parallel >= 1, "at least 1"),
-            "dtype": (self.dtype in dtypes, "null, float32, bfloat16 or float16"),
-            "max_length": (self.max_length is None or self.max_length >= 2, "null or at least 2"),
-            "cache_gib": (self.cache_gib is None or self.cache_gib > 0, "null or above 0"),
-        }
-        check_bounds(self, "", rules)
 
 
 def flags(settings: ServeSettings, policy: Policy, folder: Path) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol
@@ -68,7 +68,7 @@ def load(spec: RunSpec) -> LoadedRun:
         splits = _without_long_prompts(spec, policy)
         validation = without_long_prompts(spec.validation, policy, config.validation)
         _check_lengths(spec, policy, splits, validation)
-        _warn_of_control_tokens(spec, policy, splits)
+        _check_responses(spec, policy, splits)
         learner: Learner = spec.algorithm(
             policy=policy,
             settings=spec.settings,
@@ -127,23 +127,36 @@ def _check_lengths(spec: RunSpec, policy: Policy, splits: Splits, validation: Va
         setting = "validation.max_tokens"
     named = chain.from_iterable((validation.data or {}).values())
     check_context(policy, (*splits.val, *named), max_tokens, setting, added, filters)
+
+
+def _check_responses(spec: RunSpec, policy: Policy, splits: Splits) -> None:
+    """Check that each prompt, with each of its responses in the data, fits into the context, and
+    warn of responses that hold special tokens as text.
+
+    Raises:
+        UserError: a row that is too long.
+    """
     columns = spec.algorithm.columns(spec.settings)
-    check_response_lengths(policy, (*splits.train, *_with_columns(splits, columns)), columns)
-    check_response_lengths(policy, splits.ptx, ("response",))
-
-
-def _with_columns(splits: Splits, columns: Sequence[str]) -> list[Any]:
-    """Return the held-out rows that have these columns."""
-    return [row for row in splits.val if row.meta.keys() >= set(columns)]
-
-
-def _warn_of_control_tokens(spec: RunSpec, policy: Policy, splits: Splits) -> None:
-    """Warn of responses of the data that hold special tokens as text."""
-    columns = spec.algorithm.columns(spec.settings)
-    responses = [text for row in splits.ptx for text in replies(row, ("response",))]
-    for row in (*splits.train, *_with_columns(splits, columns)):
-        responses += replies(row, columns)
-    policy.warn_of_control_tokens(responses, (*splits.train, *splits.val, *splits.ptx))
+    held_out = [row for row in splits.val if row.meta.keys() >= set(columns)]
+    rows = [(row, columns) for row in (*splits.train, *held_out)]
+    rows += [(row, ("response",)) for row in splits.ptx]
+    said: list[str] = []
+    for row, names in rows:
+        responses: list[str] = []
+        for name in names:
+            value = row.meta[name]
+            responses += value if name == "candidates" else ["".join(value)]
+        lengths = [len(policy.encode_response(text, row)) for text in responses]
+        length = len(policy.encode(row)) + max(lengths) if lengths else 0
+        if length > policy.context_length:
+            raise UserError(
+                f"prompt {row.id} and its response have {length} tokens, and the model's context "
+                f"is {policy.context_length}: shorten the row, or choose another model with "
+                "policy=hf policy.name=..."
+            )
+        replies = [turn["content"] for turn in row.messages or () if turn["role"] == "assistant"]
+        said += responses + replies
+    policy.warn_of_control_tokens(said, (*splits.train, *splits.val, *splits.ptx))
 
 
 def num_ranks(spec: RunSpec, config: DictConfig) -> int:
@@ -200,8 +213,6 @@ class Encoder(Protocol):
     def context_length(self) -> int: ...
 
     def encode(self, prompt: Prompt) -> Sequence[int]: ...
-
-    def encode_response(self, text: str, prompt: Prompt) -> Sequence[int]: ...
 
 
 def short_prompts(
@@ -276,41 +287,3 @@ def check_context(
         f"{setting}={max_tokens} that exceeds the model's context of {policy.context_length}: "
         f"{advice}"
     )
-
-
-def check_response_lengths(
-    policy: Encoder, prompts: Iterable[Prompt], columns: Sequence[str]
-) -> None:
-    """Check that each prompt, with each of its responses in the data, fits into the model's
-    context.
-
-    Raises:
-        UserError: a row that is too long.
-    """
-    if not columns:
-        return
-    for prompt in prompts:
-        lengths = [len(policy.encode_response(text, prompt)) for text in texts(prompt, columns)]
-        length = len(policy.encode(prompt)) + max(lengths, default=0)
-        if length > policy.context_length:
-            raise UserError(
-                f"prompt {prompt.id} and its response have {length} tokens, and the model's "
-                f"context is {policy.context_length}: shorten the row, or choose another model "
-                "with policy=hf policy.name=..."
-            )
-
-
-def replies(prompt: Prompt, columns: Iterable[str]) -> list[str]:
-    """Return the responses in these columns of a row, and the assistant messages of its prompt."""
-    messages = prompt.messages or ()
-    said = [message["content"] for message in messages if message["role"] == "assistant"]
-    return [*texts(prompt, columns), *said]
-
-
-def texts(prompt: Prompt, columns: Iterable[str]) -> list[str]:
-    """Return the responses in these columns of a row."""
-    responses: list[str] = []
-    for column in columns:
-        value = prompt.meta[column]
-        responses += value if column == "candidates" else ["".join(value)]
-    return responses

@@ -90,10 +90,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "typed", [["new"], ["new", "reward"], ["new", "a", "b", "c", "d"], ["gnu"]]
     )
-    def test_invalid_command_line(
-        self, typed: list[str], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        with pytest.raises(SystemExit, match="2"):
+    def test_invalid_command_line(self, typed: list[str], folder: Path) -> None:
+        with pytest.raises(SystemExit, match=r"error: type new GROUP NAME"):
             plugin.main(typed)
 
 
