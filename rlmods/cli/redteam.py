@@ -130,7 +130,6 @@ def attack(
 
 
 def _case(reward: Any, prompt: Prompt, max_chars: int) -> Case:
-    """Return what the attacks are made from."""
     turns = [("user", prompt.text or "")]
     if prompt.messages is not None:
         turns = [(turn["role"], turn["content"]) for turn in prompt.messages]
@@ -183,12 +182,10 @@ class _Reward:
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """Return the report as plain values."""
     return {**asdict(report), "holes": [tally.name for tally in report.holes]}
 
 
 def show(report: Report) -> str:
-    """Return the table, and a line about each hole."""
     table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
     table.add_column("family", no_wrap=True)
     for column in ("tried", "paid", "abstained", "highest", "slowest"):
@@ -214,7 +211,6 @@ def show(report: Report) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return the beginning of a text, on one line."""
     text = one_line(text)
     return text if len(text) <= EXAMPLE_CHARS else f"{text[: EXAMPLE_CHARS - 4]} ..."
 

@@ -77,7 +77,6 @@ def _plain(text: str) -> str:
 
 
 def _number(text: str) -> Fraction | None:
-    """Return the value of a whole number, a decimal or a fraction, None for another text."""
     try:
         return Fraction(text.replace(",", ""))
     except (ValueError, ZeroDivisionError):

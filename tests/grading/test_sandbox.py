@@ -218,10 +218,6 @@ class TestHarm:
         )
         assert children(run_module._server("child", LIMITS).process.pid) == []
 
-    def test_programs_start_without_threading(self) -> None:
-        """Its hook would run in each forked process."""
-        assert run("import sys\nprint('threading' in sys.modules)").stdout == "False\n"
-
     def test_a_server_that_was_killed_is_replaced(self) -> None:
         assert run("print(1)").stdout == "1\n"
         server = run_module._server("child", LIMITS).process

@@ -58,7 +58,6 @@ def same_answer(answer: str, gold: str, rules: Rules = STRICT) -> bool:
 
 
 def _same(comparison: Comparison, answer: str, gold: str) -> bool:
-    """Return True if a clean answer equals a clean gold."""
     try:
         gold_node = _parse_gold(gold)
     except ParseError:
@@ -103,7 +102,6 @@ class Comparison:
         return self.same(gold, answer)
 
     def same(self, gold: Node, answer: Node) -> bool:
-        """Return True if two trees are equivalent."""
         gold = _unwrap(gold)
         answer = _unwrap(answer)
         labelled = gold.op == "rel" and gold.args[0].op == "ratio"
@@ -245,7 +243,6 @@ def _is_label(node: Node) -> bool:
 
 
 def _is_solved(node: Node) -> bool:
-    """Return True for an equation of an unknown and a number."""
     left, right = node.args
     defines_left = _is_label(left) and not unknowns(right)
     return node.text == "=" and (defines_left or (_is_label(right) and not unknowns(left)))

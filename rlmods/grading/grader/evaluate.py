@@ -51,7 +51,6 @@ _budget = _Budget()
 
 
 def reset_budget() -> None:
-    """Reset this thread's budget for a new comparison."""
     _budget.remaining = MAX_STEPS
     _budget.constants.clear()
     numbers.set_digits()
@@ -96,7 +95,6 @@ class _Evaluator:
         self.inside_limit = False
 
     def value(self, node: Node, bound: Mapping[str, Value]) -> Value:
-        """Return the value of `node`, whose `bound` variables have values."""
         spend(_COSTS.get(node.op, 1))
         if node.op in ("sum", "prod", "int"):
             return self.accumulated(node, bound)
@@ -144,7 +142,6 @@ class _Evaluator:
         return sign * (Fraction(digest % 1999, 1000) + Fraction(211, 1009))
 
     def accumulated(self, node: Node, bound: Mapping[str, Value]) -> Value:
-        """Return the value of a sum, product or integral."""
         if node in _budget.constants:
             return _budget.constants[node]
         low = self.value(node.args[0], bound)
@@ -168,7 +165,6 @@ class _Evaluator:
 
 
 def _series(op: str, term: Callable[[Value], Value], low: int, high: int) -> Value:
-    """Return a finite sum or product."""
     if high - low > MAX_TERMS:
         raise TooLarge("too many terms")
     operation = numbers.add if op == "sum" else numbers.multiply

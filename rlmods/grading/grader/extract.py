@@ -128,7 +128,6 @@ def extract_gold(gold: str) -> str:
 
 
 def boxes(text: str) -> list[Mark]:
-    r"""Return each outermost `\boxed{}` or `\fbox{}`."""
     marks: list[Mark] = []
     match = _BOX.search(text)
     while match is not None:
@@ -194,7 +193,6 @@ def _with_alternatives(text: str, start: int | None, answer: str, end: int) -> s
 
 
 def _suffix(text: str, end: int) -> str:
-    """Return the percent sign or unit that follows an answer."""
     if _PERCENT_AFTER.match(text, end):
         return "%"
     unit = _UNIT_AFTER.match(text, end)
@@ -204,7 +202,6 @@ def _suffix(text: str, end: int) -> str:
 
 
 def _tagged(text: str) -> str | None:
-    """Return the content of the last `<answer>...</answer>`."""
     marks: list[Mark] = []
     end = len(text)
     for _ in range(2):

@@ -100,7 +100,7 @@ def multiply(a: Value, b: Value) -> Value:
         if len(a[0]) != len(b):
             raise Undefined("a product of matrices whose sizes do not fit")
         columns = list(zip(*b, strict=True))
-        return tuple(tuple(_dot(row, column) for column in columns) for row in a)
+        return tuple(_row_product(row, columns) for row in a)
     if isinstance(b, tuple):
         return multiply(b, a)
     if isinstance(a, tuple):
@@ -108,8 +108,8 @@ def multiply(a: Value, b: Value) -> Value:
     return a * b if isinstance(a, Fraction) and isinstance(b, Fraction) else as_mp(a) * as_mp(b)
 
 
-def _dot(row: Sequence[Value], column: Sequence[Value]) -> Value:
-    return reduce(add, map(multiply, row, column))
+def _row_product(row: Sequence[Value], columns: Sequence[Sequence[Value]]) -> Value:
+    return tuple(reduce(add, map(multiply, row, column)) for column in columns)
 
 
 def divide(a: Value, b: Value) -> Value:
@@ -176,7 +176,6 @@ def _log(x: Value, base: Value = None) -> Value:
 
 
 def _common(combine: Callable[..., int], args: Sequence[Value]) -> Fraction:
-    """Return the greatest common divisor or the least common multiple of integers."""
     if not all(map(is_integer, args)):
         raise Undefined("a divisor or multiple of numbers that are not integers")
     return Fraction(combine(*map(int, args)))

@@ -94,7 +94,6 @@ class _Parser:
         return "".join(token.text for token in self.tokens[start : self.position]).strip("{}")
 
     def whole(self, rule: Callable[[], Node]) -> Node:
-        """Parse all tokens by a rule."""
         node = rule()
         if self.peek.kind != "end":
             raise ParseError(f"unexpected {self.peek.text!r}")
@@ -130,7 +129,6 @@ class _Parser:
         return Node("list", tuple(items), "or" if "or" in separators else "and")
 
     def chain(self, item: Callable[[], Node], *operators: str) -> tuple[list[Node], list[str]]:
-        """Parse items with operators between them."""
         items = [item()]
         found = []
         while self.next_is(*operators):
@@ -324,7 +322,6 @@ class _Parser:
         return node
 
     def arguments(self) -> tuple[Node, ...]:
-        """Parse arguments in brackets."""
         inside = self.group()
         return inside.args if inside.op in ("group", "list") else (inside,)
 
@@ -432,7 +429,6 @@ class _Parser:
         return Node("call", (inside, *degree), "sqrt")
 
     def bounds(self) -> tuple[Node, Node]:
-        """Parse the bounds of a sum, product or integral."""
         self.expect("_")
         low = self.script()
         self.expect("^")
@@ -492,7 +488,6 @@ class _Parser:
 
 
 def _in_radians(node: Node) -> Node:
-    """Return an angle with each part in degrees converted."""
     if node.op == "unit" and node.text in ("degree", "degrees"):
         return Node("*", (node.args[0], Node("/", (Node("constant", text="pi"), number("180")))))
     return replace(node, args=tuple(map(_in_radians, node.args)))

@@ -58,7 +58,8 @@ def real_set(node: Node) -> RealSet:
         rules: dict[str, Rule] = {"cup": any, "cap": all, "setminus": lambda x: x[0] and not x[1]}
         return combine(map(real_set, node.args), rules[node.op])
     if node.op == "group" and node.text == r"\{\}":
-        return combine((_point(_number(arg)) for arg in node.args), any)
+        points = [RealSet((_number(arg),), (False, True, False)) for arg in node.args]
+        return combine(points, any)
     if node.op == "group" and len(node.args) == 2:
         low, high = map(_number, node.args)
         return _interval(low, node.text[0] == "[", high, node.text[1] == "]")
@@ -66,7 +67,6 @@ def real_set(node: Node) -> RealSet:
 
 
 def combine(sets: Iterable[RealSet], rule: Rule) -> RealSet:
-    """Return the combination of sets, part by part."""
     sets = list(sets)
     all_ends = [end for subset in sets for end in subset.ends]
     spend(4 * len(all_ends) ** 2)
@@ -139,10 +139,6 @@ def _number(node: Node) -> Value:
     if not is_real(value):
         raise ParseError("not a real number")
     return value if isinstance(value, Fraction) else value.real
-
-
-def _point(x: Value) -> RealSet:
-    return RealSet((x,), (False, True, False))
 
 
 def _interval(low: Value, low_closed: bool, high: Value, high_closed: bool) -> RealSet:

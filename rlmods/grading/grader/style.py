@@ -108,7 +108,6 @@ def clean(text: str) -> str:
 
 
 def _in_words(text: str) -> str | None:
-    """Return the set that a text describes, None for another text."""
     if "real" not in text.lower() and "solution" not in text.lower():
         return None
     words = " ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())

@@ -152,7 +152,6 @@ def _classify(match: re.Match[str], matched: str, previous: Token) -> list[Token
 
 
 def _prose(words: str, previous: Token) -> list[Token]:
-    """Return the tokens of a text in braces."""
     words = words.replace("~", " ").strip().strip("., ")
     is_unit = read_unit(words) is not None
     if "^" in words and not is_unit:
@@ -198,8 +197,6 @@ MAX_HEIGHT = 200
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of the syntax tree."""
-
     op: str
     """number, name, constant, text, neg, +, *, /, ^, +-, !, %, mod, call, apply, abs, floor, ceil,
     sum, prod, int, base, unit, phrase, group, list, rel, ratio, matrix, row, cup, cap, setminus."""

@@ -83,7 +83,6 @@ def _is_reduced(text: str, value: Fraction) -> bool:
 
 
 def _same_text(answer: str, gold: str) -> bool | None:
-    """Return the verdict of a gold in words or a letter of a choice, None for other golds."""
     answer_words = strip_markup(answer)
     gold_words = strip_markup(gold)
     if answer_words == gold_words:

@@ -137,7 +137,6 @@ class Case:
 
     @property
     def question(self) -> str:
-        """Content of the last message."""
         return self.turns[-1][1]
 
     @property
@@ -408,7 +407,6 @@ def programs(case: Case) -> Iterator[Attack]:
 
 
 def _stated(answers: Iterable[str], forms: Sequence[str]) -> Iterator[Attack]:
-    """Yield each answer in each form."""
     for answer in dict.fromkeys(answers):
         for form in forms:
             yield Attack(fill(form, answer), answer=answer)

@@ -234,7 +234,6 @@ def _try(
 
 
 def _with_wrong_answers(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases that have something to compare with, and give each wrong answers."""
     answers = [case.gold or case.response for case in cases]
     distinct = [answer for answer in dict.fromkeys(answers) if answer]
     if not distinct:
@@ -251,12 +250,10 @@ def _with_wrong_answers(cases: Sequence[Case]) -> list[Case]:
 
 
 def _rows(cases: Sequence[Case], texts: Callable[[Case], Iterable[str | None]]) -> list[Row]:
-    """Return honest responses, without those that the data lacks."""
     return [(case, Attack(text)) for case in cases for text in texts(case) if text]
 
 
 def _right_texts(case: Case) -> Sequence[str | None]:
-    """Return right responses: the gold answer in each form, or the data's own response."""
     if case.gold is None:
         return [case.response]
     return [fill(form, case.gold) for form in case.all_forms]
@@ -274,7 +271,6 @@ def _wrong_texts(case: Case) -> Sequence[str]:
 
 
 def honest_wrong(case: Case) -> str:
-    """Return an honest wrong answer."""
     answer = case.wrong[0] if case.wrong else "no"
     return fill(case.own_form or PLACE, answer)
 
@@ -292,7 +288,6 @@ def _turned(cases: Sequence[Case]) -> list[Row]:
 def _bounds(
     tolerance: float, cases: Sequence[Case], right: Sequence[Graded], wrong: Sequence[Graded]
 ) -> dict[str, Bound]:
-    """Return the bound of each case, by id."""
     bounds = {}
     right_values = _highest(right)
     wrong_values = _highest([row for row in wrong if not row[2].correct])
@@ -304,7 +299,6 @@ def _bounds(
 
 
 def _highest(graded: Sequence[Graded]) -> dict[str, float]:
-    """Return the highest reward of each case that has one."""
     values: dict[str, float] = {}
     for case, _, grade in graded:
         if grade.value is not None:
@@ -356,7 +350,6 @@ def _problems(
 def _count(
     tally: Tally, graded: Sequence[Graded], bounds: Mapping[str, Bound], *, is_right: bool
 ) -> None:
-    """Add grades to their tally. `is_right` means that the responses should be paid."""
     best = (False, -inf)
     for case, attack, grade in graded:
         bound = bounds[case.id]

@@ -28,7 +28,9 @@ def main(mode: str, ends: dict[str, int]) -> None:
     """Read the job from its descriptor and run it. Called in a process that is already confined."""
     job = wire.read_job(ends.pop("job"))
     if mode == "program":
-        _run_program(job["source"])
+        module = types.ModuleType("__main__")
+        sys.modules["__main__"] = module
+        names.execute(job["source"], "solution.py", module.__dict__)
     elif mode == "code":
         run_code(job | ends)
     elif mode == "tests":
@@ -36,17 +38,10 @@ def main(mode: str, ends: dict[str, int]) -> None:
 
 
 def prepare_server() -> None:
-    """Set what all programs find."""
     sys.setrecursionlimit(20_000)
     sys.argv = ["solution.py"]
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     socket.socketpair = _socket_pair  # type: ignore[assignment]
-
-
-def _run_program(source: str) -> None:
-    module = types.ModuleType("__main__")
-    sys.modules["__main__"] = module
-    names.execute(source, "solution.py", module.__dict__)
 
 
 def run_code(job: dict[str, Any]) -> None:
@@ -81,7 +76,6 @@ class Objects:
         self.numbers: dict[int, int] = {}
 
     def answer(self, message: dict[str, Any], namespace: dict[str, Any]) -> dict[str, Any]:
-        """Return the reply to a message."""
         try:
             if "name" in message:
                 return self.look_up(message["name"], namespace)
@@ -92,7 +86,6 @@ class Objects:
             return {"error": self.describe_error(error)}
 
     def look_up(self, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
-        """Return the value of a global name of the code."""
         if name not in namespace:
             return {"missing": True}
         value = namespace[name]
@@ -150,7 +143,6 @@ class Objects:
 
 
 def bases_of(kind: type[BaseException]) -> list[list[str]]:
-    """Return module and name of an exception class and its bases."""
     return [[base.__module__, base.__name__] for base in kind.__mro__]
 
 

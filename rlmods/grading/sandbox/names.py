@@ -103,7 +103,6 @@ def free_names(source: str) -> frozenset[str]:
 
 
 def imported_modules(tree: ast.Module) -> set[str]:
-    """Return the names of the modules that a source imports."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -129,7 +128,6 @@ def is_known(module: str) -> bool:
 
 
 def called_names(tree: ast.AST) -> set[str]:
-    """Return the names that are called."""
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return {function.id for function in calls if isinstance(function, ast.Name)}
 

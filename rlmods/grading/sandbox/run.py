@@ -67,8 +67,6 @@ class Limits:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Result of a run."""
-
     status: Status
     """`error`: exit status other than 0, for example from an exception. `output`: more than
     `Limits.output_bytes`."""
@@ -79,8 +77,6 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Start:
-    """A process to start."""
-
     mode: str
     job: Mapping[str, Any]
     ends: Mapping[str, FileIO]
@@ -348,7 +344,6 @@ def _last_line(errors: IO[bytes] | None) -> str:
 
 @cache
 def _packages() -> tuple[str, ...]:
-    """Folders of installed packages."""
     folders = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     return tuple(dict.fromkeys(path for path in folders if path in sys.path))
 

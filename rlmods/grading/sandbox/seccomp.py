@@ -181,7 +181,6 @@ class Program:
 
 
 def calls(table: str, machine: str) -> dict[str, int]:
-    """Return the numbers of the calls of a table, by name."""
     column = 1 + list(MACHINES).index(machine)
     rows = [line.split() for line in table.split("\n") if line]
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}

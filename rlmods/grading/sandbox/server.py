@@ -73,7 +73,6 @@ class Server:
         self.children: set[int] = set()
 
     def run(self) -> None:
-        """Answer requests until the client is gone."""
         try:
             while True:
                 request, descriptors = _receive(self.control)

@@ -85,7 +85,6 @@ def run_functions(namespace: dict[str, Any]) -> bool:
 
 
 def run_methods(test_class: type) -> None:
-    """Run each method of a test class on an instance of its own."""
     methods = [name for name in dir(test_class) if name.startswith("test")]
     for method in methods:
         instance = test_class()
@@ -171,7 +170,6 @@ class Code:
         return finished(result) if reply.get("awaitable") else result
 
     def exchange(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Send a message and return its reply."""
         with self.lock:  # tests may have threads
             wire.send(self.calls, message)
             return wire.receive(self.replies)
@@ -183,7 +181,6 @@ class Code:
         return wire.decode(value, self.handle)
 
     def handle(self, number: int) -> "Handle":
-        """Return the one handle of an object."""
         if number not in self.handles:
             self.handles[number] = Handle(self, number)
         return self.handles[number]
@@ -207,7 +204,6 @@ class Code:
     def error(
         self, bases: list[list[str]], args: object, attributes: object, text: str
     ) -> Exception:
-        """Return the exception that the code has raised."""
         kind = self.exception_class(bases)
         values = self.decode(args)
         error = kind.__new__(kind, *values)
@@ -221,7 +217,6 @@ def text_of(error: Exception) -> str:
 
 
 def update(argument: Any, changed: Any) -> None:
-    """Apply an in-place change of a list, dict, set, bytearray or deque."""
     if type(argument) is not type(changed) or argument == changed:
         return
     if isinstance(argument, list | bytearray | deque):

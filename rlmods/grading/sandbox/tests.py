@@ -31,7 +31,6 @@ class Tests:
         return len(self.cases) + len(self.asserts)
 
     def names_under_test(self) -> set[str]:
-        """Return the names that the tests take from the code (`names.names_under_test`)."""
         return names.names_under_test(list(self.asserts), self.entry_point)
 
 
@@ -80,7 +79,6 @@ def read_tests(tests: object, entry_point: str | None = None, setup: str | None 
 
 
 def _read(tests: Any, entry_point: str | None) -> Tests:
-    """Return the tests in one of the forms of `read_tests`."""
     if isinstance(tests, str):
         defines_check = "def check(" in tests and "\ncheck(" not in tests
         text = tests + (_CALL_CHECK if defines_check else "")
@@ -296,7 +294,6 @@ def same_output(stdout: str, expected: str) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words and line ends of a text."""
     return " \0 ".join(text.strip().splitlines()).split()
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 
 from rlmods.grading.redteam.scoring import LateError, time_limit
@@ -20,6 +21,11 @@ WRAPPERS = (
     r"So we get \[\boxed{ANSWER}\]",
 )
 """Responses that state an answer, in each of the formats that the grader reads."""
+MAX_TRIES = 40
+"""Draws for each row that is wanted."""
+Draws = Iterator[tuple[str, str, str]]
+"""Gold, answer, and a reason or ""."""
+Families = Mapping[str, Callable[[Random], Draws]]
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,8 @@ def grade(
     return graded
 
 
-def wrap(rng: Random, answer: str, wrappers: Sequence[str] = WRAPPERS) -> str:
-    """Return a response that states `answer` in a format drawn from `wrappers`, one that can hold
+def wrap(rng: Random, answer: str) -> str:
+    """Return a response that states `answer` in a format drawn from `WRAPPERS`, one that can hold
     its markup and line breaks."""
     formula, markdown, lines = "$" in answer.replace(r"\$", ""), "**" in answer, "\n" in answer
     refused = [
@@ -71,10 +77,27 @@ def wrap(rng: Random, answer: str, wrappers: Sequence[str] = WRAPPERS) -> str:
         for mark, found in (("$", formula or markdown), ("\\", markdown), ("#", lines))
         if found
     ]
-    fitting = [wrapper for wrapper in wrappers if not any(mark in wrapper for mark in refused)]
+    fitting = [wrapper for wrapper in WRAPPERS if not any(mark in wrapper for mark in refused)]
     return rng.choice(fitting).replace("ANSWER", answer)
 
 
-def unique(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows without repetitions, in order."""
-    return list({(row.gold, row.text): row for row in rows}.values())
+def pick(rng: Random, gold: str, *answers: str, num: int = 1, reason: str = "") -> Draws:
+    """Yield some of the answers to a gold."""
+    for answer in rng.sample(answers, min(num, len(answers))):
+        yield gold, answer, reason
+
+
+def draw_rows(
+    kind: str, families: Families, whole: Families, sizes: Mapping[str, int], seed: int
+) -> list[Row]:
+    """Return the rows of honest or hostile families, by name, without repetitions. Those in `whole`
+    yield whole responses; the answers of the others are put into the formats of `WRAPPERS`."""
+    result: list[Row] = []
+    for name, family in {**families, **whole}.items():
+        rng = Random(f"{kind}-{name}-{seed}")
+        rows: dict[tuple[str, str], Row] = {}
+        for gold, answer, reason in islice(family(rng), sizes[name] * MAX_TRIES):
+            text = answer if name in whole else wrap(rng, answer)
+            rows[gold, text] = Row(name, gold, text, kind == "honest", reason)
+        result += list(rows.values())[: sizes[name]]
+    return result

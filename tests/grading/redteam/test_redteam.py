@@ -3,7 +3,6 @@ both."""
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import sys
@@ -18,10 +17,10 @@ import pytest
 from rlmods.cli.redteam import Settings, as_dict, attack, main, redteam, show
 from rlmods.data import Arithmetic
 from rlmods.errors import UserError
+from rlmods.grading.arithmetic import evaluate
 from rlmods.grading.redteam.families import (
     FAMILIES,
     FORMS,
-    Attack,
     Case,
     fill,
     form_of,
@@ -30,7 +29,7 @@ from rlmods.grading.redteam.families import (
 )
 from rlmods.grading.redteam.scoring import Report, Tally
 from rlmods.needs import RewardNeeds
-from rlmods.reward import Accuracy, BySource, Code, Format, WeightedSum
+from rlmods.reward import Accuracy, BySource, Format, WeightedSum
 from rlmods.types import Prompt, Response, Scores
 
 PROMPTS = Arithmetic(level=2, num_train=12, num_val=0)().train
@@ -49,30 +48,10 @@ def strict(response: Response) -> float:
 
 def evaluates(response: Response) -> float:
     """Pays an expression with the value of the gold."""
-    answer = stated(response.text)
-    if not re.fullmatch(r"[\d+*() -]+", answer):
-        return 0.0
     try:
-        tree = ast.parse(answer.strip(), mode="eval")
-    except SyntaxError:
+        return float(evaluate(stated(response.text)) == int(str(response.prompt.answer)))
+    except (ValueError, ArithmeticError):
         return 0.0
-    values = {
-        ast.BinOp,
-        ast.UnaryOp,
-        ast.Constant,
-        ast.Expression,
-        ast.Add,
-        ast.Sub,
-        ast.Mult,
-        ast.USub,
-        ast.UAdd,
-    }
-    safe = all(type(node) in values for node in ast.walk(tree))
-    return float(
-        safe
-        and eval(compile(tree, "", "eval"), {"__builtins__": {}})
-        == int(str(response.prompt.answer))
-    )
 
 
 def searches(response: Response) -> float:
@@ -128,14 +107,6 @@ class TestHoles:
     def test_planted_ones_are_found(self, reward: Callable[[Response], float], family: str) -> None:
         assert family in holes(each(reward))
 
-    def test_silence_is_one_hole_only(self) -> None:
-        assert holes(each(likes_silence)) <= {
-            "empty",
-            "template only",
-            "repeated",
-            "special tokens",
-        }
-
     @pytest.mark.slow
     def test_a_hanging_call_is_ended_and_counted(self) -> None:
         start = time.monotonic()
@@ -152,23 +123,6 @@ class TestHoles:
         assert len(tally.raised) == FEW.num_prompts
         assert tally.failed_example["response"] == "<bos>"
         assert "ZeroDivisionError" in tally.failed_example["failure"]
-
-    def test_an_exception_has_its_own_example_beside_a_paid_response(self) -> None:
-        """The response that raises is not the paid one."""
-
-        def grade(response: Response) -> float:
-            return 1 / (stated(response.text) != "nan") * strict(response) + (
-                stated(response.text) == "1e308"
-            )
-
-        report = attack(each(grade), PROMPTS, Settings(num_prompts=1))
-        [line] = [
-            line for line in show(report).splitlines() if line.startswith("boundary numbers: ")
-        ]
-        assert re.search(r"1 of \d+ paid, e\.g\. '<answer>1e308</answer>' .* gets 1, ", line)
-        assert re.search(
-            r", raised 1 times, .*e\.g\. '<answer>nan</answer>' .* ZeroDivisionError", line
-        )
 
     def test_exits_of_the_reward_are_caught(self) -> None:
         def exits(response: Response) -> float:
@@ -264,9 +218,6 @@ class TestPrograms:
         report = attack(BySource({"code": Runs(), "sums": each(searches)}), mixed, FEW)
         denied = next(tally for tally in report.families if tally.name == "denied")
         assert (denied.paid, denied.tried) == (12 * len(FORMS), 12 * len(FORMS))
-
-    def test_code_says_that_it_runs(self) -> None:
-        assert Code.needs.runs_code
 
 
 class TestReferences:
@@ -569,7 +520,3 @@ def test_an_attack_that_is_the_data_s_own_response_is_not_hostile() -> None:
         )
         == set()
     )
-
-
-def test_records_are_hashable() -> None:
-    assert len({Attack("a"), Attack("a")}) == 1
