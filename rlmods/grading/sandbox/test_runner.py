@@ -28,6 +28,8 @@ PASSED, FAILED, UNUSED = "1", "0", "-"
 """Result of a test. `UNUSED`: it passed without using the code at all, and counts as failed."""
 EXCEPTION_MODULES = ("builtins", "json.decoder", "decimal", "queue", "_queue", "statistics")
 """Modules of exceptions that the code may raise in the tests."""
+ENDS_LOOPS = (StopIteration, StopAsyncIteration)
+"""Exceptions that would end a loop of the tests."""
 
 
 def main(job: dict[str, Any]) -> None:
@@ -161,7 +163,7 @@ class Code:
             raise StopIteration
         if "error" in reply:
             raise self.error(**reply["error"])
-        if "arguments" in reply:
+        if operation == "call" and "arguments" in reply:
             after, options = self.decode(reply["arguments"])
             changed = [*after, *options.values()]
             for argument, value in zip((*args, *kwargs.values()), changed, strict=True):
@@ -191,10 +193,8 @@ class Code:
         module, name = bases[0]
         if module in EXCEPTION_MODULES:
             kind = getattr(import_module(module), name, None)
-            # StopIteration would end a loop of the test, SystemExit the test
-            ends_loops = (StopIteration, StopAsyncIteration)
-            if isinstance(kind, type) and issubclass(kind, Exception):
-                return RuntimeError if issubclass(kind, ends_loops) else kind
+            if isinstance(kind, type) and issubclass(kind, Exception) and kind not in ENDS_LOOPS:
+                return kind
             return RuntimeError
         if name not in self.exceptions:
             base = self.exception_class(bases[1:])
