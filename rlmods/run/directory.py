@@ -170,8 +170,6 @@ class RunDir:
     @classmethod
     def _check(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
         """Return the directory if a run with this configuration may write there."""
-        if path.exists() and not path.is_dir():
-            raise UserError(f"run_dir={path} is a file, choose another run_dir=...")
         run = cls._find(path, config, automatic_precision)
         files = (path / "config.yaml", run.metrics, run.checkpoints)
         holds_run = any(file.exists() for file in files)

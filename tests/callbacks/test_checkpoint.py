@@ -14,6 +14,7 @@ from rlmods.errors import UserError
 from rlmods.run.checkpoints import find_resume, read_iteration
 from rlmods.types import Prompt
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
+from tests.faults.inject import DiskFull
 from tests.support.tiny_setup import Log
 
 
@@ -72,33 +73,12 @@ def test_iterations_without_a_checkpoint_collect_no_state(tmp_path: Path) -> Non
     assert trained.collected == [4, 8, 9]
 
 
-class DiskFull:
-    """Fail with a full disk while these iterations are saved."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, *iterations: int) -> None:
-        self.iterations, self.save = iterations, Trainer.save_checkpoint
-        patch.setattr(
-            Trainer,
-            "save_checkpoint",
-            lambda trainer, path, **options: self(trainer, path, **options),
-        )
-
-    def __call__(self, trainer: Trainer, path: Path, **options: Any) -> None:
-        if trainer.lightning_module.iteration not in self.iterations:
-            self.save(trainer, path, **options)
-            return
-        Path(path).write_bytes(b"PK half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
 class TestFullDisk:
-    def test_warns_and_tries_again_after_the_next_iteration(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        DiskFull(monkeypatch, 4, 5)
+    def test_warns_and_tries_again_after_the_next_iteration(self, tmp_path: Path) -> None:
         log = Log()
+        checkpoint = IterationCheckpoint(tmp_path, every=2, keep=0)
         with pytest.warns(UserWarning, match="was not saved") as warned:
-            fit(Tiny(), 9, [IterationCheckpoint(tmp_path, every=2, keep=0)], [log])
+            fit(Tiny(), 9, [checkpoint, DiskFull([4, 5])], [log])
         reason = (
             "was not saved (No space left on device): training continues, the newest checkpoint "
             "is of iteration 2"
@@ -111,17 +91,14 @@ class TestFullDisk:
             if "checkpoint/failures" in row
         ] == [(4, 1), (5, 2)]
 
-    def test_fails_the_run_if_the_last_checkpoint_fails(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        DiskFull(monkeypatch, 3)
+    def test_fails_the_run_if_the_last_checkpoint_fails(self, tmp_path: Path) -> None:
         reason = r"\(No space left on device\), the newest checkpoint is of iteration 2"
         message = rf"iteration 3 was not saved {reason}: make room in .*resume=auto"
         with (
             pytest.warns(UserWarning, match="was not saved"),
             pytest.raises(UserError, match=message) as error,
         ):
-            fit(Tiny(), 3, [IterationCheckpoint(tmp_path, every=2)])
+            fit(Tiny(), 3, [IterationCheckpoint(tmp_path, every=2), DiskFull([3])])
         assert "\n" not in str(error.value)
         assert names(tmp_path) == ["iteration_000002.ckpt"]
 
@@ -241,12 +218,10 @@ class TestRetention:
         best = {"later": 1, "fork": 3, "metric": 4}[change]
         assert self.best(folder) == f"iteration_{best:06d}.ckpt"
 
-    def test_a_best_that_cannot_be_saved_replaces_none(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        DiskFull(monkeypatch, 3)
+    def test_a_best_that_cannot_be_saved_replaces_none(self, tmp_path: Path) -> None:
+        callbacks = [IterationCheckpoint(tmp_path, **self.BEST), DiskFull([3])]
         with pytest.warns(UserWarning, match="iteration 3 was not saved"):
-            fit(Validating([0.1, 0.5, 0.9, 0.2]), 4, [IterationCheckpoint(tmp_path, **self.BEST)])
+            fit(Validating([0.1, 0.5, 0.9, 0.2]), 4, callbacks)
         assert names(tmp_path) == ["best.json", "iteration_000002.ckpt", "iteration_000004.ckpt"]
 
     def test_unknown_metric_is_an_error_before_the_first_iteration(self, tmp_path: Path) -> None:

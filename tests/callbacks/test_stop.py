@@ -16,6 +16,7 @@ from rlmods.callbacks.stop import EX_TEMPFAIL, DeadlineError
 from rlmods.errors import UserError
 from rlmods.training.evaluation import Validation
 from tests.callbacks.stubs import Tiny, fit
+from tests.faults.inject import SendSignals
 from tests.support.tiny_setup import SPLITS, learner
 from tests.support.tiny_setup import fit as train
 
@@ -27,34 +28,6 @@ def _handlers_are_restored() -> Iterator[None]:
     before = [signal.getsignal(number) for number in SIGNALS]
     yield
     assert [signal.getsignal(number) for number in SIGNALS] == before
-
-
-class SendSignals(L.Callback):
-    """Send signals within iteration `when`."""
-
-    def __init__(self, when: int, *numbers: int) -> None:
-        self.when, self.numbers = when, numbers
-
-    def on_train_batch_start(
-        self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if learner.iteration + 1 == self.when:
-            numbers, self.numbers = self.numbers, ()
-            for number in numbers:
-                os.kill(os.getpid(), number)
-
-
-class SendSignalDuringValidation(SendSignals):
-    def on_train_batch_start(
-        self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int
-    ) -> None:
-        pass
-
-    def on_validation_metrics(
-        self, trainer: L.Trainer, learner: Any, metrics: Any, rows: Any
-    ) -> None:
-        if learner.iteration == self.when and self.numbers:
-            os.kill(os.getpid(), self.numbers[0])
 
 
 @pytest.mark.parametrize(
@@ -73,7 +46,7 @@ def test_iteration_ends_and_is_saved(
 ) -> None:
     stop = GracefulStop()
     trained = fit(
-        Tiny(batches=2), 9, [IterationCheckpoint(tmp_path), stop, SendSignals(3, *numbers)]
+        Tiny(batches=2), 9, [IterationCheckpoint(tmp_path), stop, SendSignals(numbers, 3)]
     )
     assert (trained.iteration, stop.exit_status, stop.iteration_aborted) == (3, status, False)
     assert [path.name for path in tmp_path.iterdir()] == ["iteration_000003.ckpt"]
@@ -90,9 +63,9 @@ class TestDeadline:
     def test_iteration_that_would_not_end_is_aborted_at_once(self, tmp_path: Path) -> None:
         """Expected from the durations of the latest iterations, without waiting for the
         deadline."""
-        stop, started = GracefulStop(grace_s=30), time.monotonic()
-        sender = SendSignals(3, signal.SIGUSR1)
-        sender.on_train_start = lambda *_: stop._durations_s.append(60.0)  # type: ignore[method-assign]
+        stop = GracefulStop(grace_s=30)
+        started = time.monotonic()
+        sender = SendSignals([signal.SIGUSR1], 3, duration_s=60.0)
         trained = learner()
         with pytest.raises(DeadlineError, match="iteration 3 would not have ended within 30 s"):
             train(trained, 9, callbacks=(IterationCheckpoint(tmp_path, every=1), stop, sender))
@@ -123,7 +96,7 @@ class TestDeadline:
                 list(trained.microbatches(rows)),
             )
         with pytest.raises(DeadlineError):
-            train(trained, 3, callbacks=(Slow(), stop, SendSignals(1, signal.SIGTERM)))
+            train(trained, 3, callbacks=(Slow(), stop, SendSignals([signal.SIGTERM], 1)))
         assert trained.iteration == 0
 
     @pytest.mark.parametrize("grace_s", [60.0, None])
@@ -132,7 +105,7 @@ class TestDeadline:
         trained = learner(
             reward=lambda responses: time.sleep(0.2) or [float(r.tokens[0] % 2) for r in responses]
         )
-        train(trained, 3, callbacks=(stop, SendSignals(1, signal.SIGTERM)))
+        train(trained, 3, callbacks=(stop, SendSignals([signal.SIGTERM], 1)))
         assert (trained.iteration, stop.exit_status) == (1, 75)
 
     def test_negative_time_is_rejected(self) -> None:
@@ -141,8 +114,15 @@ class TestDeadline:
 
 
 def test_signal_during_validation_ends_before_the_next_iteration() -> None:
+    class DuringValidation(L.Callback):
+        def on_validation_metrics(
+            self, trainer: L.Trainer, learner: Any, metrics: Any, rows: Any
+        ) -> None:
+            if learner.iteration == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
     trained = learner(validation=Validation(every=1), validation_prompts=list(SPLITS.val))
-    train(trained, 9, callbacks=(GracefulStop(), SendSignalDuringValidation(2, signal.SIGTERM)))
+    train(trained, 9, callbacks=(GracefulStop(), DuringValidation()))
     assert trained.iteration == 2
 
 

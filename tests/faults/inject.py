@@ -19,7 +19,9 @@ class SendSignals(Callback):
     earlier iteration."""
 
     def __init__(self, numbers: Sequence[int], iteration: int = 2, duration_s: float = 0.0) -> None:
-        self.numbers, self.iteration, self.duration_s = list(numbers), iteration, duration_s
+        self.numbers = list(numbers)
+        self.iteration = iteration
+        self.duration_s = duration_s
 
     def on_train_batch_start(
         self, trainer: Trainer, learner: Any, batch: Any, batch_idx: int
@@ -28,9 +30,9 @@ class SendSignals(Callback):
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
                 if self.duration_s and hasattr(callback, "_durations_s"):
                     callback._durations_s.append(self.duration_s)
-            numbers, self.numbers = self.numbers, []
-            for number in numbers:
+            for number in self.numbers:
                 os.kill(os.getpid(), number)
+            self.numbers.clear()
 
 
 class NaNLoss(Callback):
@@ -40,17 +42,21 @@ class NaNLoss(Callback):
         self.steps = list(steps)
 
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
-        loss, update, count = learner.loss, learner.update, [0]
+        loss = learner.loss
+        update = learner.update
+        count = 0
 
         def counted(*rows: Any) -> None:
-            count[0] += 1
+            nonlocal count
+            count += 1
             update(*rows)
 
         def nan_loss(micro: Any, totals: Any) -> torch.Tensor:
             value: torch.Tensor = loss(micro, totals)
-            return value * math.nan if count[0] in self.steps else value
+            return value * math.nan if count in self.steps else value
 
-        learner.loss, learner.update = nan_loss, counted
+        learner.loss = nan_loss
+        learner.update = counted
 
 
 class DiskFull(Callback):
@@ -58,7 +64,8 @@ class DiskFull(Callback):
     written."""
 
     def __init__(self, iterations: Sequence[int], path: str | None = None) -> None:
-        self.iterations, self.path = list(iterations), path
+        self.iterations = iterations
+        self.path = path
 
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
         save = trainer.strategy.checkpoint_io.save_checkpoint
@@ -67,6 +74,7 @@ class DiskFull(Callback):
             if learner.iteration not in self.iterations:
                 save(checkpoint, path, **options)
                 return
+            Path(path).parent.mkdir(exist_ok=True)
             Path(path).write_bytes(b"PK")
             raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -5,9 +5,7 @@ Each rank writes its final state to a file."""
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import signal
 import sys
 import time
@@ -20,41 +18,31 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from rlmods.algo import Batch
 from rlmods.callbacks import GracefulStop, IterationCheckpoint
+from tests.faults.inject import DiskFull, SendSignals
 from tests.support.tiny_setup import fit, learner
 
 
-class Faults(L.Callback):
-    """Iteration 1 cannot be saved, and the second rank receives SIGTERM within iteration 3."""
+class SignalOfSecondRank(SendSignals):
+    """The second rank receives SIGTERM within iteration 3."""
 
-    def on_train_start(self, trainer: L.Trainer, learner: Any) -> None:
-        save = trainer.strategy.checkpoint_io.save_checkpoint
-
-        def save_or_fail(checkpoint: Any, path: Any, **options: Any) -> None:
-            if learner.iteration == 1:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            save(checkpoint, path, **options)
-
-        trainer.strategy.checkpoint_io.save_checkpoint = save_or_fail  # type: ignore[method-assign]
-
-    def on_train_batch_start(
-        self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, learner: Any, *args: Any) -> None:
         if learner.iteration == 2 and trainer.global_rank == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            super().on_train_batch_start(trainer, learner, *args)
             time.sleep(0.5)  # until the first rank is ahead
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    trained, stop = learner(batch=Batch(prompts=4, samples=4)), GracefulStop()
+    trained = learner(batch=Batch(prompts=4, samples=4))
+    stop = GracefulStop()
     checkpoint = IterationCheckpoint(folder / "checkpoints", every=1, keep=0)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        callbacks = (checkpoint, stop, Faults())
+        faults = (DiskFull([1]), SignalOfSecondRank([signal.SIGTERM], 3))
         rows = fit(
             trained,
             9,
-            callbacks=callbacks,
+            callbacks=(checkpoint, stop, *faults),
             devices=2,
             strategy=DDPStrategy(process_group_backend="gloo"),
         )
