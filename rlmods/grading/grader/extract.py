@@ -27,6 +27,7 @@ HEDGE_CHARS = 80
 """Characters before an answer that may name an alternative."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s${}\\]+)")
+_TAGS = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL)
 _DELIMITER = (
     r"[\s$~&]|\\[()\[\] ,;:!>/]|\\(?:q?quad|enspace|thinspace|hfill)(?![A-Za-z])"
     r"|\\[hv]space\*?\{[^{}]{0,20}\}|\\\\"
@@ -202,21 +203,15 @@ def _suffix(text: str, end: int) -> str:
 
 
 def _tagged(text: str) -> str | None:
-    marks: list[Mark] = []
-    end = len(text)
-    for _ in range(2):
-        close = text.rfind("</answer>", 0, end)
-        start = text.rfind("<answer>", 0, max(close, 0))
-        if start < 0:
-            break
-        content = text[start + len("<answer>") : close]
-        content = content if marks else _after_words(content) or content
-        marks.insert(0, Mark(start, close + len("</answer>"), content))
-        end = start
+    """Return the content of the last `<answer>...</answer>`, or of the last two if a hedge joins
+    them."""
+    marks = [Mark(x.start(), x.end(), x[1]) for x in _TAGS.finditer(text)][-2:]
     if not marks:
         return None
     if is_denied(text, marks[-1].start):
         return ""
+    last = marks[-1].content or ""
+    marks[-1] = marks[-1]._replace(content=_after_words(last) or last)
     _, contents = _joined(text, marks, _HEDGE.search)
     return _with_alternatives(text, None, ", ".join(contents), marks[-1].end)
 
