@@ -60,7 +60,7 @@ def train(folder: Path, **options: Any) -> None:
         bring_back=0.3,
     )
     callbacks = [
-        Samples(run.samples, print_every=0),
+        Samples(run.path / "samples", print_every=0),
         IterationCheckpoint(run.checkpoints, every=2, keep=1, best="val/accuracy", export="all"),
         EarlyStopping(
             "train/num_retired", min_delta=100.0, patience=3, mode="max", check_finite=False
