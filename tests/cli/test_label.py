@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import fields
 from html import unescape
 
 import pytest
@@ -218,12 +216,6 @@ class TestInterruption:
             assert label(source, llm(server, f"out={out}")).get("judge") is None
             assert len(server.bodies) == 19
 
-    def test_a_judge_without_verdicts_is_counted(self, source, tmp_path):
-        with serve(in_turn("Who knows?")) as server:
-            summary = label(source, llm(server, f"out={tmp_path}/out.jsonl", "judge.retries=0"))
-        assert (summary["without_verdict"], summary["without_preference"]) == (9, 5)
-        assert summary["judge"] == {"requests": 18, "without_verdict": 18}
-
     @pytest.mark.parametrize(("status", "number"), [(400, 0), (413, 1), (422, 4)])
     def test_a_row_that_the_server_rejects_is_dropped_with_a_count(
         self, number, status, source, tmp_path
@@ -371,10 +363,3 @@ class TestCommand:
         assert agreement["kappa"] == 1.0
         with pytest.raises(SystemExit, match="--kappa FILE_A FILE_B"):
             module.main(["--kappa", f"{tmp_path}/a.jsonl"])
-
-    def test_help_lists_all_settings(self, capsys):
-        with pytest.raises(SystemExit):
-            module.main(["--help"])
-        assert {f"{f.name}=" for f in fields(module.LabelSettings)} <= set(
-            re.findall(r"\w+=", capsys.readouterr().out)
-        )

@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from rlmods.cli.command import configuration
 from rlmods.cli.console import as_user_error
 from tests.support.composed import composed
 
@@ -53,6 +54,15 @@ MISTAKES = {
     "reward=null": "drop it, or type GROUP=OPTION",
     "~foo": "such as ~callbacks.samples",
     "+reward.terms.mine.reward=brevity": "type +reward@reward.terms.mine.reward=OPTION",
+    "rollout.ahead=1": "a setting of rollout=vllm_server, which is not selected",
+    "algo.beta=1": "no such setting; did you mean",
+    "zzz=1": "zzz: no such setting; choose from seed, run_dir, resume, fork, batch,",
+    "algo=grpp": "did you mean grpo",
+    "advantage=ppo": "choose from accept, branch_hard, branch_soft, ema, gae,",
+    "reward=[math,x]": "reward=x: no such option; choose from accuracy, by_source, code, ",
+    "ptx.train=x": "no option of ptx is selected: type data@ptx=OPTION",
+    "hydra/sweeper=optuna": "not installed: type pip install -e '.[optuna]'",
+    "optimizer.lr=[1": "an override is key=value",
     # values
     "optimizer.lr=abc": "must be a number of at least 0",
     "optimizer.lr=-1": "must be a number of at least 0",
@@ -81,3 +91,12 @@ def test_a_mistake_is_answered_by_one_line_that_names_the_fix(typed: str) -> Non
     assert message is not None
     assert MISTAKES[typed] in str(message)
     assert "\n" not in str(message)
+
+
+def test_other_errors_are_raised_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("something else")
+
+    monkeypatch.setattr("rlmods.cli.command.hydra_compose", broken)
+    with pytest.raises(ValueError, match="something else"):
+        configuration([])

@@ -148,17 +148,6 @@ class TestMember:
             run_member(config, lambda: config, lambda: pytest.fail("trained"))
         assert "finished already" not in capsys.readouterr().out
 
-    def test_a_finished_fork_keeps_its_origin_and_precision(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        folder = write(tmp_path / "a", exit="finished")
-        (folder / "config.yaml").write_text(
-            f"seed: 1\nfork: {tmp_path}/b@6\nrun_dir: {folder}\ntrainer:\n  precision: bf16-mixed\n"
-        )
-        config = self.config(Path("a"), fork="b@6")
-        run_member(config, lambda: config, lambda: pytest.fail("trained"))
-
     @pytest.mark.parametrize("exit", ["interrupted", "failed: x"])
     @pytest.mark.parametrize(("resume", "expected"), [(None, "auto"), ("a.ckpt", "a.ckpt")])
     def test_others_resume(
@@ -167,11 +156,6 @@ class TestMember:
         config = self.config(write(tmp_path / "a", exit=exit), resume=resume)
         run_member(config, check, lambda: 0)
         assert config.resume == expected
-
-    def test_a_new_one_starts(self, tmp_path: Path) -> None:
-        config = self.config(tmp_path / "a")
-        run_member(config, check, lambda: 0)
-        assert config.resume is None
 
     @pytest.mark.parametrize("error", [UserError("no such file"), RuntimeError("no such file")])
     def test_a_failure_is_printed_and_named(

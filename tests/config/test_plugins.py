@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,9 +162,3 @@ def test_errors_outside_plugins_are_not_explained(tree: Path) -> None:
     with pytest.raises(ZeroDivisionError) as error:
         _ = 1 / 0
     assert plugins.explain_plugin_error(error.value) is None
-
-
-def test_the_shipped_example() -> None:
-    plugins.register(plugins.FOLDER)
-    reward = instantiate({"_target_": "brevity.Brevity", "target": 4})
-    assert reward([SimpleNamespace(tokens=range(n)) for n in (0, 4, 8)]) == [1.0, 1.0, 0.5]
