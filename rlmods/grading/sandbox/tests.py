@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from rlmods.grading.sandbox import names
-from rlmods.grading.sandbox.run import Limits, check, run_program, run_tests, test_results
+from rlmods.grading.sandbox.run import Limits, check, results_of_tests, run_program, run_tests
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def untested(tests: object, entry_point: str | None, setup: str | None, limits: 
     unit_tests = read_tests(tests, entry_point, setup)
     tested = [name for name in unit_tests.names_under_test() if name.isidentifier()]
     stub = "".join(f"def {name}(*_, **__): raise RuntimeError\n" for name in sorted(tested))
-    results, _ = test_results(stub, unit_tests.asserts, limits, unit_tests.entry_point)
+    results, _ = results_of_tests(stub, unit_tests.asserts, limits, unit_tests.entry_point)
     return any(result != "0" for result in results)
 
 
