@@ -213,7 +213,7 @@ class IterationCheckpoint(Checkpoint):
         self._best = self._better or previous  # saved with it
         self._better = None
         with learner.timer.within("checkpoint"):
-            self._error = _write(trainer, temporary) or _publish(trainer, temporary, final)
+            self._error = _write(trainer, temporary, final)
         if self._error:
             self._best = previous
             message = (
@@ -300,12 +300,12 @@ class IterationCheckpoint(Checkpoint):
         return "there is no checkpoint"
 
 
-def _write(trainer: Trainer, path: Path) -> str | None:
-    """Save to `path` and return the error, the same on all ranks; no rank waits for one that
-    failed."""
+def _write(trainer: Trainer, temporary: Path, final: Path) -> str | None:
+    """Save to `temporary`, sync it to disk, with checksums if sharded, and rename it. Return the
+    error, the same on all ranks; no rank waits for one that failed."""
     reason = None
     try:
-        trainer.save_checkpoint(path, weights_only=False)  # ends in a barrier
+        trainer.save_checkpoint(temporary, weights_only=False)  # ends in a barrier
     except (OSError, RuntimeError) as error:
         # on the first rank, while the others are in that barrier
         is_disk_error = isinstance(error, OSError) or "inline_container" in str(error)  # of torch
@@ -316,22 +316,15 @@ def _write(trainer: Trainer, path: Path) -> str | None:
     except CheckpointException as error:  # on every rank
         causes = [pair[0] for pair in error.failures.values()]
         reason = _format_error(causes[0] if causes else error)
-    return _first_error(reason)
-
-
-def _publish(trainer: Trainer, temporary: Path, final: Path) -> str | None:
-    """Sync the checkpoint to disk, with checksums if sharded, then rename it. Return the error, the
-    same on all ranks."""
-    reason: str | None = None
-    checksums: Checksums = {}
     is_sharded = trainer.strategy.broadcast(temporary.is_dir())
+    checksums: Checksums = {}
     try:
-        if is_sharded:
+        if is_sharded and reason is None:
             checksums = compute_checksums(temporary, trainer.global_rank, trainer.world_size)
     except OSError as error:
         reason = _format_error(error)
-    parts = all_gather(checksums)
     reason = _first_error(reason)
+    parts = all_gather(checksums)
     if trainer.is_global_zero and reason is None:
         try:
             if is_sharded:
@@ -342,8 +335,7 @@ def _publish(trainer: Trainer, temporary: Path, final: Path) -> str | None:
             sync(final.parent)
         except (OSError, UserError) as error:
             reason = _format_error(error)
-    shared_reason: str | None = trainer.strategy.broadcast(reason)
-    return shared_reason
+    return _first_error(reason)
 
 
 def _first_error(reason: str | None) -> str | None:

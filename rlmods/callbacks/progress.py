@@ -158,9 +158,9 @@ class Progress(Callback):
     def _close(self) -> None:
         """Stop the thread, and the bars, which restores the cursor."""
         self._stop.set()
-        if self._thread is not None and self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join()
-        self._thread = None
+            self._thread = None
         if self._bars is not None:
             self._bars.stop()
             self._bars = None

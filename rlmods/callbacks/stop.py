@@ -16,6 +16,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
 from rlmods.callbacks.hooks import Metrics, as_learner
+from rlmods.distributed.collectives import is_first_rank
 from rlmods.errors import UserError
 from rlmods.protocols import ReportsTokens
 
@@ -76,7 +77,6 @@ class GracefulStop(Callback):
         self._iteration_start = time.monotonic()
         self._durations_s: deque[float] = deque(maxlen=5)
         self._previous_handlers: dict[int, Handler] = {}
-        self._is_first_rank = True
         self._forward_signal: Callable[[signal.Signals], None] | None = None
 
     @property
@@ -191,14 +191,13 @@ class GracefulStop(Callback):
         self._print(f"received {signal.Signals(number).name}")
 
     def _print(self, reason: str) -> None:
-        if self._is_first_rank:
+        if is_first_rank():
             line = f"\nstopping after iteration {self._iteration + 1}; {reason}"
             print(line, file=sys.stderr, flush=True)
 
     def _install_handlers(self, trainer: Trainer) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        self._is_first_rank = trainer.is_global_zero
         # to ranks that this one has started
         self._forward_signal = getattr(trainer.strategy.launcher, "kill", None)
         for number in (signal.SIGINT, *SCHEDULER_SIGNALS):

@@ -99,8 +99,8 @@ class Cause:
     kind: str
     """One of `KINDS`."""
     name: str
-    before: Any
-    after: Any
+    before: object
+    after: object
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}: {_shorten(self.before)} -> {_shorten(self.after)}"
@@ -181,7 +181,7 @@ def _first_row(before: Sequence[Row], after: Sequence[Row], columns: Sequence[st
     return ""
 
 
-def _values(a: Any, b: Any) -> str:
+def _values(a: object, b: object) -> str:
     """Return both values; of lists, the first items that differ."""
     if not (isinstance(a, list) and isinstance(b, list)):
         return f": {_shorten(a)} -> {_shorten(b)}"
@@ -275,7 +275,7 @@ def _sources(run: SavedRun) -> dict[str, str]:
     return {name: digest for digest, _, name in pairs if name}
 
 
-def _shorten(value: Any) -> str:
+def _shorten(value: object) -> str:
     text = str(value).replace("\n", "\\n")
     return text if len(text) <= VALUE_LENGTH else f"{text[:VALUE_LENGTH]}..."
 

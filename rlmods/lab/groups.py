@@ -198,10 +198,10 @@ def _natural(path: Path) -> list[tuple[bool, int, str]]:
     return [(word.isdecimal(), int(word) if word.isdecimal() else 0, word) for word in words]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else _canonical(value)
 
 
-def _canonical(value: Any) -> str:
+def _canonical(value: object) -> str:
     """Return equal texts for equal values."""
     return json.dumps(value, sort_keys=True, default=str)

@@ -56,7 +56,7 @@ class JsonlLogger(Logger):
                 file.write(dumps(row | {key: rest[key] for key in sorted(rest)}) + "\n")
 
     def log_hyperparams(
-        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+        self, params: dict[str, Any] | Namespace, *args: object, **kwargs: object
     ) -> None:
         """Do nothing: hyperparameters are in `config.yaml`."""
 

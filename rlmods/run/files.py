@@ -54,7 +54,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def dumps(value: Any, indent: int | None = None) -> str:
+def dumps(value: object, indent: int | None = None) -> str:
     """Return standard JSON: NaN and infinities become null, tensors and arrays lists, other unknown
     types their `str`."""
     try:  # most values need no change, and copying them takes longer than writing them
@@ -81,7 +81,7 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def _to_json(value: Any) -> Any:
+def _to_json(value: object) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import DictConfig
 
 from rlmods.distributed.trainer import PRECISIONS
 from rlmods.errors import UserError
@@ -59,7 +60,7 @@ def recorded_resume(run_dir: Path) -> str | None:
     return None if resume in (None, "auto") else str(resume)
 
 
-def check_same_run(saved: Path, config: Any, *, fork: bool = False) -> None:
+def check_same_run(saved: Path, config: DictConfig, *, fork: bool = False) -> None:
     """Check that `config` equals the `saved` one, apart from `CHANGEABLE` groups and
     `CHANGEABLE_KEYS`. In a fork, `FORKABLE` groups may differ too.
 
@@ -88,7 +89,7 @@ def check_same_run(saved: Path, config: Any, *, fork: bool = False) -> None:
     raise UserError(f"{saved.parent} was started with {', '.join(changes[:6])}{more}: {advice}")
 
 
-def _computing_settings(config: Any) -> dict[str, Any]:
+def _computing_settings(config: object) -> dict[str, Any]:
     """Return the settings that decide what a run computes, by dotted key: without `CHANGEABLE` and
     `CHANGEABLE_KEYS`, but with the precision, and with the number of iterations if the learning
     rate decays over it. The path of the run directory is replaced by ${run_dir} in values."""

@@ -17,7 +17,7 @@ from rlmods.run.files import read_rows
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def is_value(value: Any) -> TypeGuard[int | float]:
+def is_value(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a number (not a truth value)."""
     return type(value) in (int, float)
 

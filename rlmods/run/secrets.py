@@ -58,7 +58,7 @@ class _Environment:
 
     num_reads = 0
 
-    def __call__(self, name: str, *default: Any) -> str | None:
+    def __call__(self, name: str, *default: str) -> str | None:
         self.num_reads += 1
         if name in os.environ:
             environment_values[name] = os.environ[name]
@@ -78,7 +78,7 @@ def saved_form(config: DictConfig) -> dict[str, Any]:
     return form
 
 
-def as_yaml(config: Any) -> str:
+def as_yaml(config: DictConfig) -> str:
     """Return the configuration as YAML, resolved but for what depends on the environment, and
     without the secrets in URLs (`saved_form`)."""
     return OmegaConf.to_yaml(OmegaConf.create(saved_form(config)))

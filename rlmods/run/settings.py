@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-def leaves(node: Any, key: str = "", *, lists: bool = False) -> Iterator[tuple[str, Any]]:
+def leaves(node: object, key: str = "", *, lists: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield the dotted key and the value of each setting below a node. An empty group is a value.
 
     Args:

@@ -309,22 +309,20 @@ class TestSampler:
         with pytest.raises(UserError, match=about):
             train(trained, 4, callbacks=(Monitor(),))
 
-    def test_old_weights_are_noticed_when_sampling_ahead(self) -> None:
-        trained = learner(rollout=Reporting(ahead=1, forgets=True), correction=Truncated())
-        with pytest.raises(
-            UserError,
-            match=r"train/sampler_logprob_gap is \S+, beyond 0\.1: ",
-        ):
-            train(trained, 40, callbacks=(Monitor(),))
-
     @pytest.mark.slow
-    def test_a_policy_that_moves_too_far_is_noticed_when_sampling_ahead(self) -> None:
+    @pytest.mark.parametrize(
+        ("max_sampler_gap", "message"),
+        [
+            (0.1, r"train/sampler_logprob_gap is \S+, beyond 0\.1: "),
+            (None, r"beyond 0\.5 for 3 iterations in a row: .* type rollout\.ahead=0"),
+        ],
+    )
+    def test_old_weights_are_noticed_when_sampling_ahead(
+        self, max_sampler_gap: float | None, message: str
+    ) -> None:
         trained = learner(rollout=Reporting(ahead=1, forgets=True), correction=Truncated())
-        with pytest.raises(
-            UserError,
-            match=r"beyond 0\.5 for 3 iterations in a row: .* type rollout\.ahead=0",
-        ):
-            train(trained, 40, callbacks=(Monitor(max_sampler_gap=None),))
+        with pytest.raises(UserError, match=message):
+            train(trained, 40, callbacks=(Monitor(max_sampler_gap=max_sampler_gap),))
 
     def test_the_real_loop_measures_it(self) -> None:
         """A rollout that reports the log-probabilities of another temperature."""
