@@ -56,13 +56,7 @@ class Entropy:
         return self.alpha + self.beta * (entropy - initial_entropy)
 
     def normalized_entropy(self, entropies: Sequence[float], vocabulary_size: int) -> float:
-        """Return the mean of the first k `entropies` (nats), divided by log V.
-
-        Raises:
-            ValueError: no entropies.
-        """
-        if not entropies:
-            raise ValueError("the entropy of a turn needs at least one token")
+        """Return the mean of the first k `entropies` (nats), divided by log V."""
         first = entropies[: self.num_tokens]
         return sum(first) / len(first) / math.log(vocabulary_size)
 
@@ -122,21 +116,12 @@ class BranchPlan:
 
     def on_tool_result(self, row: int, position: int, entropy: float) -> list[int]:
         """Report H after a tool result that ends with the first `position` tokens of a response,
-        and return the responses to start there.
-
-        Raises:
-            ValueError: H_initial of the response was not reported.
-        """
+        and return the responses to start there."""
         root = row
         branch = self.branches[root]
         while branch is not None:
             root = branch.parent
             branch = self.branches[root]
-        if root not in self._initial_entropy:
-            raise ValueError(
-                f"response {row} has a tool result, but the entropy of its first tokens was "
-                "not reported"
-            )
         initial = self._initial_entropy[root]
         probability = self.rule(entropy, initial)
         num = (

@@ -312,8 +312,6 @@ def _load(parameter: nn.Parameter, stored: Stored, device: torch.device | str) -
     values = torch.empty_like(parameter, device=device, requires_grad=False)
     if isinstance(values, DTensor):
         (chunk,) = values.__create_chunk_list__()  # type: ignore[no-untyped-call]
-        if chunk.sizes[1:] != values.shape[1:]:
-            raise ValueError(f"{stored.name} is sharded by columns")
         if chunk.sizes[0]:
             start = chunk.offsets[0]
             values.to_local().copy_(stored.read(slice(start, start + chunk.sizes[0])))

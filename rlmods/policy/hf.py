@@ -199,28 +199,22 @@ def exported(source: str | Path) -> str | Path:
     """Return the `export/` of a run; any other source unchanged.
 
     Raises:
-        UserError: a directory that does not exist, or a run without an export or a configuration.
+        UserError: a directory that does not exist, or a run without an export.
     """
     run = Path(source).expanduser()
     if str(source).startswith(("/", "./", "../", "~")) and not run.is_dir():
         raise UserError(
             f"{str(source)!r}: no such directory; type a hub name, a directory or a run"
         )
-    is_model = (run / "config.json").is_file()
-    is_run = (run / "config.yaml").is_file()
-    has_export = (run / "export").is_dir()
-    if is_model or not (is_run or has_export):
+    if (run / "config.json").is_file():
         return source
-    if not is_run:
-        raise UserError(
-            f"{source}: this run has no config.yaml: type {source}/export for its model "
-            "alone, or give another run"
-        )
-    if not has_export:
+    if (run / "export").is_dir():
+        return run / "export"
+    if (run / "config.yaml").is_file():
         raise UserError(
             f"{source}: this run has no export/ yet: let it finish, or type the name of a model"
         )
-    return run / "export"
+    return source
 
 
 def load(name: str | Path, **settings: Any) -> Policy:

@@ -75,7 +75,7 @@ class VLLMServer(TokenRollout):
         return RolloutNeeds(ahead=self.ahead == 1)
 
     def __post_init__(self) -> None:
-        self.urls = tuple((self.urls,) if isinstance(self.urls, str) else self.urls)
+        self.urls = (self.urls,) if isinstance(self.urls, str) else tuple(dict.fromkeys(self.urls))
         if not self.urls or not all(
             isinstance(url, str) and url.startswith(("http://", "https://")) for url in self.urls
         ):
@@ -83,8 +83,6 @@ class VLLMServer(TokenRollout):
                 "rollout=vllm_server needs addresses of servers: type "
                 "'rollout.urls=[http://HOST:PORT]'"
             )
-        if len(set(self.urls)) < len(self.urls):
-            raise UserError("rollout.urls names a server twice: type each address once")
         super().__post_init__()
         check_temperature(self.temperature)
         rules = {

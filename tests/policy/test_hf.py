@@ -12,7 +12,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM
 from rlmods.errors import UserError
 from rlmods.policy import HuggingFace, ScalarModel, Tiny
 from rlmods.policy.chat_template import render
-from rlmods.policy.hf import exported, load
+from rlmods.policy.hf import load
 from rlmods.policy.packing import IMPLEMENTATION
 from rlmods.policy.tiny import character_tokenizer
 
@@ -185,17 +185,6 @@ class TestHuggingFace:
         ) as error:
             ScalarModel.load(folder)
         assert "\n" not in str(error.value)
-
-
-def test_a_run_without_its_configuration_is_named(tmp_path: Path) -> None:
-    (tmp_path / "export").mkdir()
-    with pytest.raises(
-        UserError,
-        match=rf"{tmp_path}: this run has no config\.yaml: type {tmp_path}/export for its model alone",
-    ):
-        exported(tmp_path)
-    (tmp_path / "config.yaml").write_text("")
-    assert exported(tmp_path) == tmp_path / "export"
 
 
 def test_a_template_that_reaches_for_python_is_named() -> None:

@@ -487,7 +487,6 @@ class TestSamplingAhead:
     [
         ({"urls": []}, r"type 'rollout\.urls=\[http://HOST:PORT\]'"),
         ({"urls": ["localhost:8000"]}, r"type 'rollout\.urls=\[http://HOST:PORT\]'"),
-        ({"urls": ["http://a", "http://a"]}, r"names a server twice"),
         (
             {"temperature": 0.001},
             r"rollout\.temperature=0\.001: must be 0 \(greedy\), or at least 0\.01 with vLLM",
