@@ -118,18 +118,6 @@ def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
         yield from revert_weight_conversion(policy.model, {name: x.detach()}).items()
 
 
-def check_temperature(temperature: float) -> None:
-    """
-    Raises:
-        ValueError: the engine would sample at another temperature.
-    """
-    if 0 < temperature < MIN_TEMPERATURE:
-        raise ValueError(
-            f"rollout.temperature={temperature!r}: must be 0 (greedy), or at least "
-            f"{MIN_TEMPERATURE} with vLLM"
-        )
-
-
 def sampling_settings(
     rollout: TokenRollout, policy: Policy, context: Context, iteration: int
 ) -> dict[str, Any]:

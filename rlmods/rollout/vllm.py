@@ -23,10 +23,10 @@ from rlmods.policy.base import Policy
 from rlmods.policy.quantization import without_quantization_config
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout
 from rlmods.rollout.external import (
+    MIN_TEMPERATURE,
     Completion,
     Request,
     Versions,
-    check_temperature,
     extend,
     full_weights,
     shared,
@@ -65,8 +65,11 @@ class VLLM(TokenRollout):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_temperature(self.temperature)
         rules = {
+            "temperature": (
+                not 0 < self.temperature < MIN_TEMPERATURE,
+                f"0 (greedy), or at least {MIN_TEMPERATURE} with vLLM",
+            ),
             "max_length": (self.max_length is None or self.max_length >= 2, "null or at least 2"),
             "cache_gib": (self.cache_gib > 0, "above 0"),
             "dtype": (

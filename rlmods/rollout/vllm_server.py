@@ -26,10 +26,10 @@ from rlmods.needs import RolloutNeeds
 from rlmods.policy.base import Policy
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout
 from rlmods.rollout.external import (
+    MIN_TEMPERATURE,
     Completion,
     Request,
     Versions,
-    check_temperature,
     extend,
     full_weights,
     shared,
@@ -84,8 +84,11 @@ class VLLMServer(TokenRollout):
                 "'rollout.urls=[http://HOST:PORT]'"
             )
         super().__post_init__()
-        check_temperature(self.temperature)
         rules = {
+            "temperature": (
+                not 0 < self.temperature < MIN_TEMPERATURE,
+                f"0 (greedy), or at least {MIN_TEMPERATURE} with vLLM",
+            ),
             "timeout_s": (self.timeout_s > 0, "above 0"),
             "retries": (self.retries >= 0, "0 or more"),
             "backoff_s": (self.backoff_s >= 0, "0 or more"),

@@ -95,6 +95,27 @@ def test_every_estimator_is_here() -> None:
     assert {type(make()).__name__ for make in PARTS.values()} == set(advantage.__all__)
 
 
+GROUP_BASELINES = [
+    "branch_hard",
+    "branch_soft",
+    "group_mean",
+    "group_norm",
+    "length_weighted",
+    "max_rl",
+    "reinforce_pp_baseline",
+    "rloo",
+    "tree",
+]
+
+
+@pytest.mark.parametrize("name", GROUP_BASELINES)
+@pytest.mark.parametrize("reward", [0.95, 1 / 3, 0.0])
+def test_equal_rewards_give_exactly_0(name: str, reward: float) -> None:
+    is_last = B.mask & (B.mask.cumsum(1) == B.mask.sum(1, keepdim=True))
+    rewards = torch.where(is_last, torch.full_like(B.rewards, reward), 0.0)
+    assert (estimates(PARTS[name], B, rewards) == 0).all()
+
+
 DECLARED = {
     "values": {"gae", "gae_whitened", "n_step"},
     "greedy": {"greedy"},

@@ -51,17 +51,6 @@ def test_expectation_is_the_gradient_of_the_truncated_log_likelihood(p: float, s
     assert total == pytest.approx(sum((1 - p) ** (k - 1) for k in range(1, size)))
 
 
-@pytest.mark.parametrize("reward", [0.0, 0.95, 1.0])
-def test_equal_rewards_give_exactly_0(reward: float) -> None:
-    rewards = torch.full((8, 1), reward)
-    assert (
-        MaxRL()(
-            rewards, torch.ones(8, 1, dtype=torch.bool), torch.zeros(8, dtype=torch.long)
-        ).advantages
-        == 0
-    ).all()
-
-
 def test_a_negative_reward_is_refused() -> None:
     rewards = torch.tensor([[1.0], [-1.0]])
     with pytest.raises(UserError, match=r"1 rewards are negative: type reward=accuracy"):
