@@ -370,11 +370,6 @@ class Experience(Rows):
         width = int(self.lengths.max()) if len(self) else 0
         return self._map(lambda x: x[:, :width] if x.ndim > 1 else x)
 
-    @property
-    def own_origin(self) -> TokenInts:
-        """`origin` of rows that share no tokens."""
-        return torch.arange(len(self), device=self.tokens.device)[:, None].expand(self.tokens.shape)
-
     def without_loss(self) -> Experience:
         """Return rows of the same shape with an empty mask."""
         return replace(self, mask=torch.zeros_like(self.mask))
@@ -387,12 +382,14 @@ class Experience(Rows):
         parts = [part for part in parts if len(part)] or parts[:1]
         width = max(part.tokens.shape[1] for part in parts)
         columns: list[dict[str, Tensor | None]] = [part.tensors() for part in parts]
-        if any(part.origin is not None for part in parts):
-            for part, tensors in zip(parts, columns, strict=True):
-                tensors["origin"] = part.own_origin if part.origin is None else part.origin
-        if any(part.cuts is not None for part in parts):
-            for part, tensors in zip(parts, columns, strict=True):
-                tensors["cuts"] = torch.zeros_like(part.mask) if part.cuts is None else part.cuts
+        has_branches = any(part.origin is not None for part in parts)
+        has_cuts = any(part.cuts is not None for part in parts)
+        for part, tensors in zip(parts, columns, strict=True):
+            if has_branches and part.origin is None:
+                own = torch.arange(len(part), device=part.tokens.device)
+                tensors["origin"] = own[:, None].expand(part.tokens.shape)
+            if has_cuts and part.cuts is None:
+                tensors["cuts"] = torch.zeros_like(part.mask)
         joined: dict[str, Any] = {}
         for name in columns[0]:
             fill = -1 if name == "routed_experts" else 0

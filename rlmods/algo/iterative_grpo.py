@@ -23,7 +23,6 @@ class IterativeGRPO(PolicyGradient):
     groups: ClassVar[tuple[str, ...]] = (*PolicyGradient.groups, "judge", "ranking")
     settings_type: ClassVar[type[Any]] = IterativeGRPOSettings
     settings: IterativeGRPOSettings
-    trains_reward_model: ClassVar[bool] = True
 
     def __init__(self, *, judge: Judge, ranking: Any, **policy_gradient: Any) -> None:
         """

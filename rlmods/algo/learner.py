@@ -69,8 +69,6 @@ class Learner(L.LightningModule):
     """Configuration groups that the algorithm uses. Overriding any other group is an error."""
     settings_type: ClassVar[type[Any]] = NoSettings
     """Dataclass of the algorithm's own settings, `algo.*` in the configuration."""
-    common_settings: ClassVar[Mapping[str, type[Any]]] = {"batch": Batch, "validation": Validation}
-    """Dataclasses of the settings of every algorithm, by their group in the configuration."""
     samples_responses: ClassVar[bool] = False
     """True if an iteration trains on sampled responses, False if on rows of data."""
     samples_ahead: ClassVar[bool] = False

@@ -168,10 +168,6 @@ class PolicyGradient(Learner):
             return {"lr": self.critic_config.lr}
         return {}
 
-    def on_fit_start(self) -> None:
-        super().on_fit_start()
-        self.kl_stats = self.kl_stats.to(self.device)
-
     # The loop
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
@@ -385,7 +381,7 @@ class PolicyGradient(Learner):
             more = []
             for extension in self.extensions:
                 more += extension.before_step(minibatch)
-            self.kl_stats.zero_()
+            self.kl_stats = torch.zeros(2, dtype=torch.float64, device=self.device)
             self.train_step(minibatch, *more)
             if any(extension.should_stop() for extension in self.extensions):
                 return i + 1, True
