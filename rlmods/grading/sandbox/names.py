@@ -132,6 +132,12 @@ def called_names(tree: ast.AST) -> set[str]:
     return {function.id for function in calls if isinstance(function, ast.Name)}
 
 
+def names_with_attributes(tree: ast.AST) -> set[str]:
+    """Return the names of which attributes are used."""
+    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    return {value.id for value in values if isinstance(value, ast.Name)}
+
+
 def names_under_test(tests: list[str], entry_point: str | None) -> set[str]:
     """Return the names that tests take from the code. All others keep their meaning, even if the
     code defines them too: the code cannot redefine `set` or `isclose` for its tests. This depends
@@ -146,12 +152,8 @@ def names_under_test(tests: list[str], entry_point: str | None) -> set[str]:
     """
     free = frozenset().union(*map(free_names, tests)) - {"candidate"}
     trees = [ast.parse(test) for test in tests]
-    modules = set()
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                modules.add(node.value.id)
-    modules &= sys.stdlib_module_names | set(PACKAGE_NAMES)
+    with_attributes = frozenset().union(*map(names_with_attributes, trees))
+    modules = with_attributes & (sys.stdlib_module_names | set(PACKAGE_NAMES))
     unknown = set(free - BUILTINS - set(standard_names()) - modules)
     if entry_point is not None:
         unknown.add(entry_point)

@@ -187,11 +187,8 @@ def packages_used(unit_tests: Tests) -> set[str]:
     for test in unit_tests.asserts:
         tree = _parse(test)
         used = names.imported_modules(tree)
-        free = names.free_names(test)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                name = node.value.id
-                used.add(names.PACKAGE_NAMES.get(name, "") if name in free else "")
+        for name in names.names_with_attributes(tree) & names.free_names(test):
+            used.add(names.PACKAGE_NAMES.get(name, ""))
         found |= {module.split(".")[0] for module in used}
     return found & names.PACKAGES
 
