@@ -28,22 +28,18 @@ class Hooks(Protocol):
         """Called once after each iteration, also after its validation, with its logged metrics.
         Parts and extensions have changed by then, and `IterationCheckpoint` is called last, so a
         checkpoint holds the state that the next iteration begins with."""
-        ...
 
     def on_validation_metrics(
         self, trainer: Trainer, learner: Learner, metrics: Metrics, rows: Rows
     ) -> None:
         """Called after each validation with its metrics and scored responses."""
-        ...
 
     def on_safe_point(self, trainer: Trainer, learner: Learner) -> None:
         """Called often within an iteration, where raising an exception leaves no state half
         written."""
-        ...
 
     def on_nonfinite_batch(self, trainer: Trainer, learner: Learner, step: FailedStep) -> None:
         """Called on every rank before non-finite optimizer steps end the run."""
-        ...
 
 
 def as_learner(module: LightningModule) -> Learner:

@@ -55,7 +55,6 @@ class Condition(Protocol):
 
     def find(self, series: Series, window: int) -> str | None:
         """Return what the metric does if the condition holds, in words; else None."""
-        ...
 
 
 @dataclass(frozen=True)

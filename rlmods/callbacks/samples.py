@@ -38,7 +38,6 @@ class TableLogger(Protocol):
         self, key: str, columns: list[str], data: list[list[Any]], *, step: int | None
     ) -> None:
         """Log a table under a name."""
-        ...
 
 
 class Samples(Callback):

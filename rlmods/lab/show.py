@@ -44,8 +44,7 @@ def show(run: Path, iteration: str, prompt: str | None = None) -> str:
     if prompt not in by_prompt:
         known = suggest(prompt, by_prompt)
         raise UserError(f"iteration {iteration} has no responses to prompt {prompt}: {known}")
-    trees = groups(by_prompt[prompt])
-    return "\n\n".join("\n".join(tree_lines(tree)) for tree in trees)
+    return "\n\n".join("\n".join(tree_lines(tree)) for tree in groups(by_prompt[prompt]))
 
 
 def _sample_file(folder: Path, iteration: str) -> Path:

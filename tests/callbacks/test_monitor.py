@@ -130,10 +130,9 @@ class TestWarnings:
         run = Run()
         *before, last = messages(run, metrics)
         assert not any(before)
-        assert [message.startswith(f"iteration {len(before) + 1}: {text}") for message in last] == [
-            True
-        ]
-        assert list(run.monitor.fired.items()) == [(name, last[0])]
+        [message] = last
+        assert message.startswith(f"iteration {len(before) + 1}: {text}")
+        assert list(run.monitor.fired.items()) == [(name, message)]
         assert [list(row) for row in run.logged] == [[f"alert/{name}"]]
         assert not run.trainer.should_stop
 
@@ -170,15 +169,15 @@ class TestWarnings:
     def test_state(self) -> None:
         """A resumed run warns as an uninterrupted one, and lists what the first part has."""
         metrics, _ = RULES["gap"]
-        whole, first, second = Run(), Run(), Run()
+        whole = Run()
         expected = messages(whole, metrics)
+        first = Run()
+        second = Run()
         messages(first, {name: values[:7] for name, values in metrics.items()})
         second.monitor.load_state_dict(first.monitor.state_dict())
         second.learner.iteration = 7
-        assert (
-            messages(second, {name: values[7:] for name, values in metrics.items()})
-            == (expected[7:])
-        )
+        rest = {name: values[7:] for name, values in metrics.items()}
+        assert messages(second, rest) == expected[7:]
         assert second.monitor.state_dict() == whole.monitor.state_dict()
         again = Run()
         again.monitor.load_state_dict(whole.monitor.state_dict())
