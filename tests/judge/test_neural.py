@@ -57,13 +57,6 @@ class TestNeural:
         assert judge.compare(pairs) == [judge(*pair) for pair in pairs]
         assert judge.compare(pairs[::-1]) == judge.compare(pairs)[::-1]
 
-    def test_uses_the_pooling_of_the_model(self, tmp_path):
-        mean = saved(tmp_path / "mean", pooling="mean")
-        prompt, (a, b, *_) = PROMPTS[0], TEXTS
-        rows = [(mean.encode(prompt), mean.encode_response(text)) for text in (a, b)]
-        expected = [mean(torch.tensor([[*p, *r]]))[0, len(p) :].mean().item() for p, r in rows]
-        assert Neural(str(tmp_path / "mean"))(prompt, a, b) == float(expected[0] > expected[1])
-
     def test_a_truncated_response_has_no_end_of_text(self, tmp_path):
         """In all that asks the judge: directly, in rankings, in the reward by win rates, and in
         rankings of sampled responses."""

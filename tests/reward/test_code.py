@@ -133,25 +133,6 @@ class TestCode:
         assert result.values == [0.0, 0.0, 1.0]
         assert result.counts["without_code"] == 2
 
-    def test_a_name_that_is_only_used_is_not_provided(self) -> None:
-        """`add` and `gcd` are names of the standard library, which code may use without an import,
-        as prompts often import them."""
-        shown = with_code(RIGHT).text + "\nUsage:\n```python\nprint(add(1, 2))\n```"
-        gcd = {"tests": ["assert gcd(4, 6) == 2"]}
-        rows = [
-            response(shown, tests=ADD),
-            with_code("print(add(1, 2))"),
-            with_code("gcd(4, 6)", **gcd),
-        ]
-        uses = with_code("def add(a, b): return reduce(lambda x, y: x + y, [a, b])")
-        assert scores(*rows, uses, with_code("from math import gcd", **gcd)).values == [
-            0.0,
-            0.0,
-            0.0,
-            1.0,
-            1.0,
-        ]
-
     def test_setup_of_the_prompt(self) -> None:
         """Helpers that the tests use are not taken from the code, which could define them in its
         favour."""

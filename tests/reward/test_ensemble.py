@@ -1,22 +1,17 @@
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.errors import UserError
-from rlmods.reward import Accuracy, Ensemble, Format, WeightedSum
-from rlmods.run import name
+from rlmods.reward import Ensemble, Format, WeightedSum
 from rlmods.types import Scores
 from tests.reward.samples import response
 
-CONF = Path(__file__).parents[2] / "conf"
 Values = list[float | None]
 
 
@@ -92,19 +87,3 @@ def test_names_a_reward_that_fails() -> None:
 def test_rejects_invalid_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Ensemble(**settings)
-
-
-def test_from_the_command_line(tmp_path: Path) -> None:
-    overrides = [
-        "reward=ensemble",
-        "reward.how=min",
-        "+reward@reward.rewards.form=format",
-        "+reward@reward.rewards.right=accuracy",
-    ]
-    name.register()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        reward = instantiate(compose("train", [*overrides, f"run_dir={tmp_path}"]).reward)
-    assert reward == Ensemble({"form": Format(), "right": Accuracy()}, "min")
-    assert list(
-        reward([response("<answer>5</answer>", "5"), response("<answer>6</answer>", "5")])
-    ) == [1.0, 0.0]

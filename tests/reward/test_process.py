@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 from rlmods.errors import UserError
 from rlmods.policy import ScalarModel
-from rlmods.reward import Process, WeightedSum
+from rlmods.reward import Process
 from rlmods.reward.process import aggregate_steps, step_ends
 from rlmods.types import Prompt, Response
 from tests.reward.models import said, save
-from tests.reward.test_weighted_sum import composed
 from tests.support.models import tokenizer_with_bos
 
 PIECES = ["<eos>", "\n", "\n\n", "a", "b", " ", ".\n", "\n\nb", "a\n \nb", "é", "#", "##"]
@@ -226,16 +225,3 @@ class TestRejects:
             "aggregate='sum' must be one of null, min, mean, last, product"
             in self.error_message(run, aggregate="sum")
         )
-
-
-class TestOption:
-    def test_rewards_steps_and_logs_correctness(self, run: str, tmp_path: Path) -> None:
-        reward = composed(tmp_path, "reward=process", f"reward.terms.process.reward.model={run}")
-        assert isinstance(reward, WeightedSum)
-        assert reward.needs.gives_steps
-        assert not reward.needs.answer
-        responses = [replace(r, prompt=replace(r.prompt, answer="3")) for r in RESPONSES]
-        scores = reward(responses)
-        assert scores.tokens == Process(run)(responses).tokens
-        assert scores.correct == [True, False, False, False, False]
-        assert scores.monitored

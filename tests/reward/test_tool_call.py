@@ -136,15 +136,6 @@ def test_responses_without_calls_and_prompts_without_tools() -> None:
     assert ToolCall("t")([response(call("now"), t=TOOLS)]).values == [1.0]
 
 
-def test_tools_are_those_of_the_prompt() -> None:
-    rows = [
-        response(call("a"), tools=[{"name": "a"}]),
-        response(call("a")),
-        response(call("a"), tools=[{"name": "b"}]),
-    ]
-    assert ToolCall()(rows).values == [1.0, None, 0.0]
-
-
 @pytest.mark.slow
 @needs_jsonschema
 def test_counts_timeouts_and_errors() -> None:
