@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hydra.errors import HydraException
-from hydra.utils import get_class
+from hydra.utils import get_class, get_object
 from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -50,6 +50,7 @@ def instantiate(
         plugin caused it.
     """
     try:
+        _check_types(OmegaConf.to_container(config, resolve=True), key)
         if not partial:
             return hydra_instantiate(config, _convert_="all")
         function = hydra_instantiate(config, _partial_=True, _convert_="all")
@@ -123,6 +124,20 @@ def parse_settings(
         return kind(**values)
     except (TypeError, ValueError) as error:
         raise UserError(one_line(error)) from error
+
+
+def _check_types(config: Any, key: str) -> None:
+    """Raise UserError for a setting of a part, or of its parts, that its dataclass does not
+    take."""
+    if not isinstance(config, dict):
+        return
+    kind = get_object(config["_target_"]) if "_target_" in config else None
+    types = get_type_hints(kind) if is_dataclass(kind) else {}
+    for name, value in config.items():
+        allowed = _mismatch(value, types.get(name))
+        if allowed is not None:
+            raise UserError(f"{key}.{name}={value}: must be {allowed}")
+        _check_types(value, f"{key}.{name}")
 
 
 def _mismatch(value: object, annotation: Any) -> str | None:

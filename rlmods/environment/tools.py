@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rlmods.environment.formats import (
     FORMATS,
@@ -83,7 +83,7 @@ class Tools:
     arguments, an exception and a time limit give a result that begins with "Error: ", and are
     metrics.
 
-    Raises: UserError for an unknown tool or format, or documents that cannot be read; ValueError
+    Raises: UserError for an unknown tool, or documents that cannot be read; ValueError
     for a field out of range."""
 
     tools: Sequence[str] = ("calculator",)
@@ -117,10 +117,6 @@ class Tools:
         rules = {name: (getattr(self, name) >= 1, "at least 1") for name in (*counts, "workers")}
         rules["tool_timeout_s"] = (self.tool_timeout_s > 0, "above 0")
         check_bounds(self, "environment", rules)
-        if self.format not in get_args(FormatName):
-            raise UserError(
-                f"environment.format={self.format}: choose from {', '.join(get_args(FormatName))}"
-            )
         names = self.tools if isinstance(self.tools, list | tuple) else ()
         if not names or not all(isinstance(name, str) for name in names):
             raise UserError(

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, median
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds, needs_of
-from rlmods.reward.checks import check_choice
 from rlmods.reward.weighted_sum import WeightedSum, check_rewards, leaves
 from rlmods.types import Response, Scores
 
@@ -37,8 +36,8 @@ class Ensemble:
         reward=ensemble +reward@reward.rewards.format=format
         +reward@reward.rewards.accuracy=accuracy
 
-    Raises: UserError for no rewards, one that gives rewards by step, or an unknown `how`; the
-    errors of `WeightedSum` if a reward fails."""
+    Raises: UserError for no rewards, or one that gives rewards by step; the errors of `WeightedSum`
+    if a reward fails."""
 
     rewards: Mapping[str, Callable[[Sequence[Response]], Any]]
     """Rewards by name. In YAML, `_convert_: all` keeps Hydra from converting the rewards, which are
@@ -47,7 +46,6 @@ class Ensemble:
     """mean, min or median."""
 
     def __post_init__(self) -> None:
-        check_choice(self, "how", get_args(How))
         check_rewards("ensemble", self.rewards)
         for name, reward in self.rewards.items():
             if not needs_of(reward, RewardNeeds).gives_steps:

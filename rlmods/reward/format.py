@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from rlmods.grading.grader.extract import boxes
 from rlmods.grading.turns import first_turn
-from rlmods.reward.checks import check_choice
 from rlmods.types import Response, Scores
 
 Style = Literal["think_answer", "answer", "boxed"]
@@ -34,9 +33,6 @@ class Format:
 
     style: Style = "answer"
     """think_answer, answer or boxed."""
-
-    def __post_init__(self) -> None:
-        check_choice(self, "style", get_args(Style))
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         scores: list[float | None] = []

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from statistics import fmean, pstdev
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.policy.scalar import ScalarModel, find, pool
-from rlmods.reward.checks import check_choice, check_positive
+from rlmods.reward.checks import check_positive
 from rlmods.types import Response, Scores
 
 Aggregate = Literal["mean", "min", "mean_minus_std"]
@@ -104,8 +104,6 @@ class Neural(RewardModelBase):
 
     def __post_init__(self) -> None:
         self.check("neural")
-        check_choice(self, "spread", get_args(Spread))
-        check_choice(self, "aggregate", get_args(Aggregate))
         if self.k < 0:
             raise UserError(f"Neural: k={self.k}: must be 0 or more")
 

@@ -8,12 +8,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import mul
-from typing import Literal, get_args
+from typing import Literal
 
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.policy.scalar import ScalarModel
-from rlmods.reward.checks import check_choice, check_positive
+from rlmods.reward.checks import check_positive
 from rlmods.reward.neural import RewardModelBase
 from rlmods.types import Response, Scores
 
@@ -96,7 +96,6 @@ class Process(RewardModelBase):
             raise UserError(
                 'Process: separator is empty: type reward.terms.process.reward.separator="\\n"'
             )
-        check_choice(self, "aggregate", (None, *get_args(Aggregate)))
         check_positive(self, "decay")
         if self.decay != 1 and self.aggregate != "mean":
             raise UserError(

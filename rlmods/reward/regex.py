@@ -38,7 +38,7 @@ class Regex:
     `timeouts`."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.pattern, str) or not self.pattern:
+        if not self.pattern:
             raise UserError(
                 "reward=regex needs a pattern: type 'reward.pattern=\"TEXT\"', with both quotes"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.needs import TeacherNeeds
 from rlmods.policy import Policy
 from rlmods.teacher.demonstration import Demonstrated
@@ -27,9 +27,6 @@ class SelfTeacher(Demonstrated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_bounds(
-            self, "teacher", {"weights": (self.weights in ("start", "current"), "start or current")}
-        )
         if self.demonstration is None:
             raise UserError(
                 "teacher=self is the policy, from which it learns nothing without a "

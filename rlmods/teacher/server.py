@@ -68,7 +68,6 @@ class Server(Demonstrated):
                 "teacher.url=http://HOST/v1 teacher.model=NAME"
             )
         rules = {
-            "api": (self.api in ("prompt_logprobs", "echo"), "prompt_logprobs or echo"),
             "timeout_s": (self.timeout_s > 0, "above 0"),
             "deadline_s": (self.deadline_s > 0, "above 0"),
             "retries": (self.retries >= 0, "0 or more"),

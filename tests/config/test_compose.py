@@ -1101,6 +1101,8 @@ class TestBeforeAnythingIsWritten:
         [
             ("optimizer.lr=-1", "optimizer.lr=-1: must be a number of at least 0, as 1e-5"),
             ("optimizer.lr=abc", "optimizer.lr=abc: must be a number"),
+            ("reward.terms.accuracy.reward.timeout_s=x", "reward.timeout_s=x: must be a number"),
+            ("reward.terms.format.reward.style=xml", "style=xml: must be one of think_answer, a"),
             ("seed=-1", "seed=-1: must be"),
             ("seed=1.5", "seed=1.5: must be"),
             ("trainer.max_iterations=abc", "trainer.max_iterations=abc: must be"),

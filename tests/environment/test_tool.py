@@ -49,8 +49,6 @@ class TestLoading:
     def test_fields_are_checked(self) -> None:
         with pytest.raises(ValueError, match=r"environment\.max_calls=0: must be at least 1"):
             Tools(max_calls=0)
-        with pytest.raises(UserError, match=r"environment\.format=json: choose from auto"):
-            Tools(format="json")  # type: ignore[arg-type]
         with pytest.raises(UserError, match="two tools have the same name"):
             Tools(["calculator", "calculator"])
         for tools in ("calculator", [], {"calculator": 1}, ["calculator", 3]):

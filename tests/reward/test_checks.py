@@ -12,13 +12,11 @@ from rlmods.reward import Code, Isolated
 
 SETTINGS = [
     ("Accuracy", {"timeout_s": 0}),
-    ("Code", {"walls": "none"}),
     ("Code", {"memory_mb": 0}),
     ("Copying", {"size": 0}),
     ("Copying", {"allowed": 1.0}),
     ("Cosine", {"max_length": 0}),
     ("Diversity", {"size": 0}),
-    ("Format", {"style": "xml"}),
     ("JSON", {"timeout_s": 0}),
     ("Length", {"coefficient": -1}),
     ("Overlong", {"max_length": 4, "cache_length": 5}),
@@ -26,7 +24,6 @@ SETTINGS = [
     ("Overlong", {"max_length": 0}),
     ("Regex", {"timeout_s": 0, "pattern": "a"}),
     ("Repetition", {"size": 0}),
-    ("TaskScore", {"walls": "none"}),
     ("TaskScore", {"timeout_s": 0}),
     ("ToolCall", {"timeout_s": 0}),
 ]

@@ -81,7 +81,6 @@ def test_names_a_reward_that_fails() -> None:
     [
         ({"rewards": {}}, r"needs rewards: type \+reward@reward\.rewards\.NAME=OPTION"),
         ({"rewards": {"a": 1.0}}, r"type \+reward@reward\.rewards\.a=OPTION"),
-        ({"rewards": {"a": Format()}, "how": "max"}, r"how='max' must be one of mean, min, median"),
     ],
 )
 def test_rejects_invalid_settings(settings: dict[str, Any], message: str) -> None:
