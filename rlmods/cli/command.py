@@ -142,8 +142,9 @@ def _composed(
 
 def take_settings(config: DictConfig, kind: type[S]) -> S:
     """Return a command's own settings, and remove them from the configuration."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     with open_dict(config):
-        values = {field.name: config.pop(field.name) for field in fields(kind)}  # type: ignore[arg-type]
+        values = {name: config.pop(name) for name in names}
     return parse_settings(OmegaConf.create(values), "", kind)
 
 
@@ -169,8 +170,7 @@ def compose_run(
 
     Args:
         trains: whether the run is to be trained. If not, only data and reward have to fit together,
-        and no rows are held out unless the
-            overrides say so.
+            and no rows are held out unless the overrides say so.
 
     Raises:
         UserError: an invalid override, or a run that would not start.

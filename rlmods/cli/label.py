@@ -64,8 +64,6 @@ from rlmods.types import Prompt, Response
 
 ROWS_PER_CALL = 64
 """Rows that the judge ranks in one call, after which they are written."""
-MAX_IDS = 20
-"""Ids of lost rows in an error message."""
 REQUEST_SETTINGS = (
     "cache",
     "concurrency",
@@ -102,9 +100,8 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     if "cache" in config.judge and config.judge.cache is None:
         config.judge.cache = f"{path}.judge.jsonl"
     judge = instantiate(config.judge, "judge")
-    if needs_of(judge, JudgeNeeds).answer and all(
-        row.get("answer") is None for row in rows.values()
-    ):
+    has_answers = any(row.get("answer") is not None for row in rows.values())
+    if needs_of(judge, JudgeNeeds).answer and not has_answers:
         raise UserError(
             f"{source}: the judge needs gold answers, but no row has one: type judge=neural "
             "or judge=llm"
@@ -126,12 +123,10 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
             lost |= _rank(judge, chunk, output, settings)
             update(start + len(chunk))
     if lost:
-        ids = ", ".join(map(repr, list(lost)[:MAX_IDS]))
-        more = ", ..." if len(lost) > MAX_IDS else ""
+        first, error = next(iter(lost.items()))
         raise UserError(
-            f"judge.url={judge.url}: {len(lost)} rows have questions without a reply ({ids}{more})"
-            f", the last because of: {list(lost.values())[-1]}; run the same command again, which "
-            "asks only what is missing"
+            f"judge.url={judge.url}: {len(lost)} rows, such as {first!r}, have questions without a "
+            f"reply: {error}; run the same command again, which asks only what is missing"
         )
     counts = {event: count for event, count in counts_of(judge).items() if count}
     return _summary(output) | ({"judge": counts} if counts else {})
@@ -183,16 +178,14 @@ def kappa(first: str, second: str) -> dict[str, Any]:
             )
         verdicts += _verdicts(ours[key], first)
         others += _verdicts(theirs[key], second)
-    num_pairs = 0
-    num_agreed = 0
+    agreed = []
     for verdict, other in zip(verdicts, others, strict=True):
         if verdict is not None and other is not None:
-            num_pairs += 1
-            num_agreed += category(verdict) == category(other)
+            agreed.append(category(verdict) == category(other))
     return {
         "rows": len(shared),
-        "pairs": num_pairs,
-        "agreement": num_agreed / num_pairs if num_pairs else None,
+        "pairs": len(agreed),
+        "agreement": sum(agreed) / len(agreed) if agreed else None,
         "kappa": cohens_kappa(verdicts, others),
     }
 
@@ -289,14 +282,13 @@ def _verdicts(row: Mapping[str, Any], path: str) -> list[float | None]:
         raise UserError(
             f"{path}: row {row['id']} is not labelled; label the file with python -m rlmods.label"
         )
-    return [_verdict(*pair) for pair in combinations(row["ranks"], 2)]
-
-
-def _verdict(first: int | None, second: int | None) -> float | None:
-    """Return the verdict on two candidates with these ranks."""
-    if first is None or second is None:
-        return None
-    return 0.5 if first == second else float(first < second)
+    verdicts: list[float | None] = []
+    for first, second in combinations(row["ranks"], 2):
+        if first is None or second is None:
+            verdicts.append(None)
+        else:
+            verdicts.append(((first < second) + (first <= second)) / 2)
+    return verdicts
 
 
 def _has_preference(ranks: Sequence[int | None]) -> bool:
