@@ -543,6 +543,12 @@ RULES = {
             "those of advantage=greedy differ by token with kl=reward",
         ),
     ],
+    "selected_rows": [
+        (
+            ("algo=reinforce_pp", "sampling=best_of"),
+            "normalises over the responses that are kept: type advantage=accept, or sampling=fixed",
+        ),
+    ],
     "greedy_baseline": [
         (
             ("algo=remax", "batch.samples=2", "reward=preference", "+judge@reward.judge=rule"),

@@ -19,6 +19,7 @@ RULES: tuple[Rule, ...] = (
     estimator.token_credit,
     estimator.greedy_baseline,
     estimator.reward_scaling,
+    estimator.selected_rows,
     models.reference,
     models.teacher,
     models.reward_model_rounds,

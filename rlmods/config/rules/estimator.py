@@ -176,6 +176,16 @@ def greedy_baseline(spec: RunSpec) -> Iterator[str]:
         )
 
 
+def selected_rows(spec: RunSpec) -> Iterator[str]:
+    selects_rows = needs_of(spec.parts.get("sampling"), SamplingNeeds).selects_rows
+    if selects_rows and advantage_needs(spec).normalizes_batch:
+        yield (
+            f"{spec.option('sampling')} keeps the best responses, and {spec.option('advantage')} "
+            "normalises over the responses that are kept: type advantage=accept, or "
+            "sampling=fixed"
+        )
+
+
 def advantage_needs(spec: RunSpec) -> AdvantageNeeds:
     """Return the declarations of the run's estimator."""
     return needs_of(spec.parts.get("advantage"), AdvantageNeeds)
