@@ -22,7 +22,8 @@ from rlmods.distributed.collectives import Ranks
 from rlmods.distributed.deferred import read
 from rlmods.policy.base import Policy
 from rlmods.policy.scalar import ScalarModel
-from rlmods.protocols import ChecksPolicy, Controller
+from rlmods.protocols import ChecksPolicy, Controller, Rollout
+from rlmods.rollout import MultiTurn
 from rlmods.schedule import Schedule
 from rlmods.training.checkpoint import LearnerCheckpoint
 from rlmods.training.evaluation import Validation
@@ -48,11 +49,11 @@ class NoSettings:
     """Settings of an algorithm that has none."""
 
 
-def set_engine_dtype(rollout: Any, precision: str) -> None:
+def set_engine_dtype(rollout: Rollout, precision: str) -> None:
     """Let an engine whose `dtype` is null compute in the trainer's precision. Rounded to bfloat16,
     a weight stays the same in many small updates, so that an engine with float32 weights would
     sample from another policy than the one that is trained."""
-    engine = getattr(rollout, "rollout", rollout)  # of an environment
+    engine: Any = rollout.rollout if isinstance(rollout, MultiTurn) else rollout
     if precision == "bf16-mixed" and getattr(engine, "dtype", "") is None:
         engine.dtype = "bfloat16"
 

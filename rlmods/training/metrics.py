@@ -98,8 +98,8 @@ def log_by_source(meter: Meter, phase: str, responses: Sequence[Response], score
 
 def log_groups(meter: Meter, scores: Scores, group: Tensor) -> None:
     """Log the standard deviation of the rewards of a group (n - 1 in the denominator, over groups
-    with two scored responses or more), and the fractions of groups whose graded responses are all
-    correct and all wrong (over groups with any). Groups are of equal size."""
+    with two scored responses or more), and the fractions of groups that are all correct and all
+    wrong. Groups are of equal size."""
     values, scored = values_and_mask(scores.values)
     count = group_reduce(scored.double(), group, "sum")
     mean = group_reduce(values, group, "sum") / count.clamp(min=1)
@@ -127,14 +127,11 @@ def log_update(
     compare_sampler: bool = True,
 ) -> Tensor:
     """Log entropy, distance from the old policy and (with `compare_sampler`) from the sampler, and
-    clipping of one microbatch.
-
-    The distance from the sampler is 0 but for rounding if both have the same weights. For rows
-    sampled ahead it also has what the policy moved in one iteration, and a name of its own.
+    clipping of one microbatch. The distance from the sampler has a name of its own for rows sampled
+    ahead, because the policy has moved since.
 
     Returns [2]: the KL estimate `r - 1 - log r` summed over tokens, and the number of tokens, of
-    rows sampled in this `iteration`. Older rows are left out because their ratio includes earlier
-    updates."""
+    rows sampled in this `iteration`: the ratio of older rows includes earlier updates."""
     mask = micro.mask
     d = log_ratio.detach()
     kl = d.exp() - 1 - d
@@ -153,9 +150,8 @@ def log_update(
 
 
 def log_correction(meter: Meter, correction: ImportanceWeights, mask: Tensor) -> None:
-    """Log the weights of one microbatch: their mean, the fractions of tokens whose ratio is out of
-    bounds and whose weight is a bound (truncated) or 0 (masked), and the effective sample size as a
-    fraction of the tokens."""
+    """Log the weights of one microbatch: their mean, the fractions of tokens out of bounds whose
+    weight is a bound (truncated) or 0 (masked), and the effective sample size."""
     weights, outside = correction.weights, correction.outside
     meter.mean("train/correction_mean", weights, mask)
     meter.mean("train/correction_truncated", (outside & (weights != 0)).double(), mask)
@@ -183,12 +179,9 @@ def log_critic(meter: Meter, returns: Tensor, values: Tensor, mask: Tensor, rank
 class SampleLog:
     """Rows of the responses of one iteration on this rank.
 
-    `advantage` of a row is the one that the response is trained with. It stays None for a response
-    that is unscored, not selected, truncated (`algo.overlong_filter`) or of a rejected group, and,
-    if advantages are normalised over the rows of an iteration, for one of a group that waits for
-    the next iteration.
-
-    If responses may branch, each row has a `branch` (`branch_row`)."""
+    `advantage` of a row is the one that the response is trained with; None without a loss, or if it
+    is not known yet because the group waits for the next iteration. If responses may branch, each
+    row has a `branch` (`branch_row`)."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -228,8 +221,7 @@ class SampleLog:
 
     def set_advantages(self, batch: Experience) -> None:
         """Set `advantage` of the responses in `batch` that have a loss: the mean over their tokens.
-        The responses of a group are in the order in which they were sampled; groups without rows
-        are of earlier iterations."""
+        Responses of a group are in the order of sampling; groups without rows are older."""
         advantages = masked_mean(batch.advantages, batch.mask).tolist()
         is_trained = batch.mask.any(1).tolist()
         seen = Counter[int]()

@@ -119,8 +119,7 @@ class LogprobScorer:
         return PolicyOutput(logprobs, entropy, values, experts)
 
     def add_old_logprobs(self, batch: Experience, needed: Tensor) -> Experience:
-        """Compute `old_logprobs`, and the experts chosen for them, in the rows `needed` [N] that do
-        not have them yet (`on_policy`)."""
+        """Compute `old_logprobs` and their experts in the rows `needed` [N] that have none yet."""
         missing = needed & batch.on_policy & batch.mask.any(1)
         rows = missing.nonzero().squeeze(1)
         # Ranks may need different numbers of rows, but every rank must take part in the forwards.

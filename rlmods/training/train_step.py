@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
@@ -56,9 +57,8 @@ class Module(Protocol):
 
 
 class Microbatches:
-    """Split rows into microbatches of at most `token_budget` tokens, longest rows first. With
-    `by_group`, for a policy that computes the prompt of a group once, the rows of a group follow
-    each other.
+    """Split rows into microbatches of at most `token_budget` tokens, longest rows first; group by
+    group for a policy that computes the prompt of a group once (`by_group`).
 
     Every rank gets the same number of microbatches, because sharded forwards are collective; the
     added ones have no loss."""
@@ -206,8 +206,10 @@ class TrainStep:
     def gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
         """Delay the gradient reduction of DDP to the last microbatch. FSDP, which holds no full
         gradients, reduces with each."""
-        block = getattr(self.module.trainer.strategy, "block_backward_sync", None)
-        return nullcontext() if is_last or block is None else block()
+        strategy = self.module.trainer.strategy
+        if is_last or not isinstance(strategy, DDPStrategy):
+            return nullcontext()
+        return strategy.block_backward_sync()
 
     def clip(self) -> dict[str, Tensor]:
         """Clip the gradients of each network, and return their norms before."""
