@@ -1,8 +1,6 @@
 """Float32 products of hidden states and output weights, also under autocast and with 16-bit
 weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
