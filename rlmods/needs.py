@@ -85,6 +85,8 @@ class SamplingNeeds:
 
     group: bool = False
     """More than one response per prompt."""
+    selects_rows: bool = False
+    """Selects the best responses of a group, and not whole groups."""
 
 
 @dataclass(frozen=True, kw_only=True)

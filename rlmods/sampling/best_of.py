@@ -1,10 +1,12 @@
 """Training on the best responses to each prompt."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from rlmods.errors import check_bounds
+from rlmods.needs import SamplingNeeds
 from rlmods.types import RowFloats, RowInts, RowMask
 
 
@@ -21,6 +23,8 @@ class BestOf:
     """Maximum number of responses kept in each group."""
     threshold: float = 0.5
     """Lowest score of a response that is kept."""
+
+    needs: ClassVar[SamplingNeeds] = SamplingNeeds(selects_rows=True)
 
     def __post_init__(self) -> None:
         check_bounds(self, "sampling", {"k": (self.k >= 1, "at least 1")})
