@@ -97,7 +97,15 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     rollout = instantiate(config.rollout, "rollout")
     if not isinstance(instantiate(config.environment, "environment"), SingleTurn):
         raise UserError("candidates are responses of a single turn: type environment=single_turn")
-    _check_samples(batch.samples, settings.min_candidates, getattr(rollout, "temperature", 1.0))
+    if batch.samples < settings.min_candidates:
+        raise UserError(
+            f"batch.samples={batch.samples} is less than min_candidates={settings.min_candidates}: "
+            f"type batch.samples={max(settings.min_candidates, 8)}"
+        )
+    if rollout.temperature == 0 and batch.samples > 1:
+        raise UserError(
+            "rollout.temperature=0 samples the same response every time: type rollout.temperature=1"
+        )
     prompts = list(instantiate(config.data, "data")().train)
     torch.manual_seed(config.seed)  # for a policy whose weights are initialised at random
     policy: Policy = instantiate(config.policy, "policy")() if model is None else load(model)
@@ -146,18 +154,6 @@ def deduplicate(responses: Sequence[Response]) -> tuple[list[Response], Counter[
         else:
             kept[text] = response
     return list(kept.values()), dropped
-
-
-def _check_samples(samples: int, min_candidates: int, temperature: float) -> None:
-    if samples < min_candidates:
-        raise UserError(
-            f"batch.samples={samples} is less than min_candidates={min_candidates}: type "
-            f"batch.samples={max(min_candidates, 8)}"
-        )
-    if temperature == 0 and samples > 1:
-        raise UserError(
-            "rollout.temperature=0 samples the same response every time: type rollout.temperature=1"
-        )
 
 
 def _provenance(

@@ -176,12 +176,14 @@ class Comparison(Extension):
 
         Raises:
             UserError: the parts do not fit the rows, no token has a loss, or loss or gradient is
-            not finite.
+                not finite.
+            SampledEarlierError: an estimator has not seen some rows.
         """
         loop = self.with_parts(parts)
         signs = rows.advantages.sign()
         if "advantage" in parts:
-            rows = self.with_estimates(loop, self.sampled[id(parts["advantage"])], rows)
+            sampled = Experience.concat(self.sampled[id(parts["advantage"])])
+            rows = with_credit(rows, loop.normalize_advantages(with_credit(self.fresh, sampled)))
         loop.credit.check(rows, loop.ratio_needs.level, loop.ranks)
         loss, gradient = self.gradient(loop, rows, *more)
         norm = gradient.norm()
@@ -221,18 +223,6 @@ class Comparison(Extension):
         if not torch.tensor([loss, float(gradient.norm())]).isfinite().all():
             raise UserError("loss or gradient is not finite")
         return loss, gradient
-
-    def with_estimates(
-        self, loop: PolicyGradient, sampled: Sequence[Experience], rows: Experience
-    ) -> Experience:
-        """Return rows with the advantages, the returns and the tokens of the loss of the loop's
-        estimator.
-
-        Raises:
-            SampledEarlierError: the estimator has not seen some rows.
-        """
-        estimated = with_credit(self.fresh, Experience.concat(sampled))
-        return with_credit(rows, loop.normalize_advantages(estimated))
 
 
 def with_credit(rows: Experience, other: Experience) -> Experience:

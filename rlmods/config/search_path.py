@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,11 +22,12 @@ class PluginSearchPath(SearchPathPlugin):
     folders: ClassVar[Folders]
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        existing = {
-            str(option.relative_to(conf)): option
-            for conf in _conf_folders(search_path)
-            for option in conf.rglob("*.yaml")
-        }
+        existing: dict[str, Path] = {}
+        for element in search_path.get_path():
+            path = element.path or ""
+            if "://" not in path or path.startswith("file://"):
+                conf = Path(path.removeprefix("file://"))
+                existing |= {str(file.relative_to(conf)): file for file in conf.rglob("*.yaml")}
         groups = {str(Path(option).parent) for option in existing}
         for name, folder in type(self).folders():
             for option in sorted(folder.rglob("*.y*ml")):
@@ -53,10 +54,3 @@ def register(folders: Folders) -> None:
     """Let Hydra find the options in these folders, which are asked for when it composes."""
     PluginSearchPath.folders = staticmethod(folders)
     Plugins.instance().register(PluginSearchPath)
-
-
-def _conf_folders(search_path: ConfigSearchPath) -> Iterator[Path]:
-    for element in search_path.get_path():
-        path = element.path or ""
-        if "://" not in path or path.startswith("file://"):
-            yield Path(path.removeprefix("file://"))

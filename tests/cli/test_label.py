@@ -280,16 +280,6 @@ class TestKappa:
             "kappa": pytest.approx((24 - 23) / (64 - 23)),
         }
 
-    def test_dropped_rows_count(self, source, tmp_path):
-        for name, typed in (("a", []), ("b", ["keep_ties=false"])):
-            label(source, [f"out={tmp_path}/{name}.jsonl", *typed])
-        assert kappa(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl") == {
-            "rows": 5,
-            "pairs": 8,
-            "agreement": 1.0,
-            "kappa": 1.0,
-        }
-
     def test_file_with_ranks_only(self, source, tmp_path):
         label(source, [f"out={tmp_path}/a.jsonl"])
         rows = [

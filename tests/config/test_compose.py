@@ -293,12 +293,6 @@ class TestRecipe:
         )
         assert made.parts["aggregation"].length == 90
 
-    def test_a_term_can_be_dropped(self) -> None:
-        assert set(composed("~reward.terms.format").parts["reward"].terms) == {
-            "accuracy",
-            "overlong",
-        }
-
     def test_an_experiment_chooses_the_algorithm(self) -> None:
         made = composed("experiment=tiny_warm_start", "data.num_train=100")
         assert made.label == "sft"
@@ -1193,13 +1187,6 @@ class TestLongPrompts:
         shown = " ".join(capsys.readouterr().out.split())
         assert f"{len(run.splits.train)} training prompts" in shown
         assert "8 prompts longer than data.max_prompt_tokens=12 are left out" in shown
-
-    def test_without_a_limit_nothing_is_left_out(self, tmp_path: Path) -> None:
-        made = self.made(tmp_path)
-        run = build.load(made)
-        assert run.num_long_prompts == 0
-        assert list(run.splits.train) == list(made.splits.train)
-        assert list(run.splits.val) == list(made.splits.val)
 
     @pytest.mark.parametrize(
         ("limit", "about"),

@@ -93,12 +93,6 @@ def test_an_invalid_plugin_is_a_one_line_error(tree: Path, file: str, message: s
     assert "\n" not in str(error.value)
 
 
-def test_other_files_and_folders_are_ignored(tree: Path) -> None:
-    for name in ("README.md", "__pycache__/x.pyc", ".git/config.yaml", "shout/tests/test_shout.py"):
-        write(tree / "plugins" / name, "")
-    assert compose_with_plugins(tree).reward._target_ == "builtins.dict"
-
-
 def test_a_missing_folder_is_an_error_only_if_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

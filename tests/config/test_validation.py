@@ -147,9 +147,6 @@ class TestData:
         ):
             build.load(composed(*HARD, *TINY, "validation.max_tokens=100000"))
 
-    def test_the_learner_has_the_sets(self) -> None:
-        assert len(build.load(composed(*HARD, *TINY)).learner.validation.data["hard"]) == 3
-
     def test_long_prompts_are_left_out(self, tmp_path: Path) -> None:
         path = tmp_path / "rows.jsonl"
         path.write_text(

@@ -10,7 +10,6 @@ from rlmods.config.run_spec import RunSpec
 from rlmods.needs import PreferenceNeeds, needs_of
 from rlmods.ranking import BradleyTerry
 from rlmods.training.settings import PolicyGradientSettings
-from rlmods.types import Prompt
 
 COLUMNS = {
     "response": ("trains on responses", "type data.response=COLUMN"),
@@ -50,8 +49,9 @@ def prompts(spec: RunSpec) -> Iterator[str]:
 
 def columns(spec: RunSpec) -> Iterator[str]:
     for column in spec.algorithm.columns(spec.settings):
+        needed = {column, "ranks"} if column == "candidates" else {column}
         for prompt in spec.splits.train:
-            if not _has(prompt, column):
+            if not needed <= prompt.meta.keys():
                 purpose, advice = COLUMNS[column]
                 if isinstance(spec.settings, GKDSettings):
                     advice += ", or algo.on_policy_fraction=1"
@@ -109,9 +109,3 @@ def preferences(spec: RunSpec) -> Iterator[str]:
             "algo.zero_mean=true subtracts the mean score of held-out responses, but there are "
             "none: type algo.zero_mean=false"
         )
-
-
-def _has(prompt: Prompt, column: str) -> bool:
-    if column == "candidates":
-        return "candidates" in prompt.meta and "ranks" in prompt.meta
-    return column in prompt.meta

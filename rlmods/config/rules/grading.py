@@ -82,7 +82,10 @@ def answers(spec: RunSpec) -> Iterator[str]:
         if prompt.answer is not None:
             continue
         problem = f"needs gold answers, but prompt {prompt.id} has none: type data.answer=COLUMN"
-        if reward_reads and needs_of(_reward_of(spec, prompt), RewardNeeds).answer:
+        reward = spec.parts.get("reward")
+        if isinstance(reward, BySource):
+            reward = reward.for_prompt(prompt)
+        if reward_reads and needs_of(reward, RewardNeeds).answer:
             online = spec.algorithm.samples_responses
             other = "" if online else ", or reward=format, as it is for validation only"
             yield f"{spec.option('reward')} {problem}{other}"
@@ -172,8 +175,3 @@ def _with_reward(spec: RunSpec, reward: Any) -> RunSpec:
 def _prompts(spec: RunSpec) -> Iterator[Prompt]:
     yield from spec.splits.train
     yield from spec.splits.val
-
-
-def _reward_of(spec: RunSpec, prompt: Prompt) -> Any:
-    reward = spec.parts["reward"]
-    return reward.for_prompt(prompt) if isinstance(reward, BySource) else reward
