@@ -20,7 +20,7 @@ from rlmods.ratio import CISPO, DPPO, TOPR, Clipped, GeometricMean, KLPenalty, S
 from rlmods.router import Routing
 from rlmods.sampling import BestOf, Dynamic
 from rlmods.schedule import KLAdaptive, Schedule
-from rlmods.teacher import SelfTeacher, Server
+from rlmods.teacher import Server
 
 KL = {"estimator": "k1", "coefficient": 0.1, "where": "reward"}
 SERVER = partial(Server, url="http://h/v1", model="m")
@@ -71,9 +71,8 @@ BAD: list[tuple[str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
     ("router", Routing, {"entropy_coefficient": (-1.0,)}),
     ("branching", Entropy, {"num_initial": (0,), "num_branches": (0,), "num_tokens": (0,)}),
     ("branching", Entropy, {"alpha": (nan,), "beta": (inf,), "tau": (nan,)}),
-    ("teacher", SERVER, {"api": ("chat",), "timeout_s": (0.0,), "retries": (-1,)}),
+    ("teacher", SERVER, {"timeout_s": (0.0,), "retries": (-1,)}),
     ("teacher", SERVER, {"backoff_s": (-1.0,), "concurrency": (0,)}),
-    ("teacher", partial(SelfTeacher, demonstration="answer"), {"weights": ("ema",)}),
 ]
 CASES = [
     pytest.param(make, field, value, rf"{group}\.{field}=", id=f"{group}.{field}={value}")
