@@ -1,7 +1,5 @@
 """Generated arithmetic questions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

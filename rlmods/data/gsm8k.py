@@ -1,8 +1,6 @@
 """Grade-school word problems (GSM8K), from the Hugging Face Hub or from local files: `data=jsonl`
 with the gold answer cut out of the solution."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Prompts of a game: guess a number."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from random import Random
 

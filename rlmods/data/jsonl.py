@@ -1,7 +1,5 @@
 """Prompts from JSON Lines files, other files and folders, and data sets on the Hugging Face Hub."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

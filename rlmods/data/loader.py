@@ -1,8 +1,6 @@
 """Loader of prompt batches, an endless stream that can be saved and resumed at any batch, and the
 Lightning data module that owns it."""
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import json

@@ -1,7 +1,5 @@
 """Sums too long for a small policy to compute by itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Several data sets in one stream of prompts."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

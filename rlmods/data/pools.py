@@ -1,7 +1,5 @@
 """Pools of prompts by difficulty: those that are always or never solved are retired for a while."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from random import Random

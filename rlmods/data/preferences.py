@@ -1,7 +1,5 @@
 """Preference data from files: pairs, rankings, labelled responses and labelled steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple

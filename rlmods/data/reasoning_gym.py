@@ -1,7 +1,5 @@
 """Procedural tasks of the reasoning-gym package, graded by their own scorers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice

@@ -1,8 +1,6 @@
 """Return type of the data parts and their shared checks, all of which run before a model is
 loaded."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 """Parts of generated arithmetic: the split of a question, wrong answers and rankings of them, and
 worked solutions, digit by digit, for process reward models."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """Generated word problems."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from random import Random
 

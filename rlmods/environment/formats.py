@@ -1,7 +1,5 @@
 """Formats of tool calls and of their results."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -1,8 +1,6 @@
 """A game for tests of learning over turns: guess a number, and be told whether it is higher or
 lower."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Search over documents, a tool."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

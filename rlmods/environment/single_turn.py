@@ -1,7 +1,5 @@
 """No environment: a response is a single turn."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """A tool: a Python function, and the JSON schema of its arguments."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import queue

@@ -1,8 +1,6 @@
 """Client of OpenAI-compatible servers: requests with a time limit, pauses between tries, and errors
 in one line that say what to type."""
 
-from __future__ import annotations
-
 import math
 import os
 import ssl

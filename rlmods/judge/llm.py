@@ -1,7 +1,5 @@
 """Language model judge behind an HTTP endpoint (RLAIF)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """Judge that compares the scores of a trained reward model."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

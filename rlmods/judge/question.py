@@ -1,7 +1,5 @@
 """Prompt templates of the language model judge, and parsers of its replies."""
 
-from __future__ import annotations
-
 import re
 from hashlib import blake2b
 from string import Formatter

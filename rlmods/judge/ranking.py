@@ -1,7 +1,5 @@
 """Rankings from pairwise comparisons, K(K-1)/2 pairs of K candidates, and agreement of judges."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Judge that compares the scores of a reward function."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

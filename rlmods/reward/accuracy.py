@@ -1,7 +1,5 @@
 """Reward for a final answer that equals the gold answer."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Rewards by source of the prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

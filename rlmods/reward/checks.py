@@ -1,7 +1,5 @@
 """Checks of settings that several rewards have."""
 
-from __future__ import annotations
-
 from rlmods.errors import UserError
 from rlmods.grading.sandbox.confinement import missing_support
 

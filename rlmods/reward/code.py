@@ -1,7 +1,5 @@
 """Reward for code that passes its unit tests."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """Penalty for text copied from the prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

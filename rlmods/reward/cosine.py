@@ -1,7 +1,5 @@
 """Cosine length-scaled reward: correct answers score higher when short, wrong answers when long."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

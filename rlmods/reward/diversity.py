@@ -1,7 +1,5 @@
 """Penalty for responses that repeat those to other prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

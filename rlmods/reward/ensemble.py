@@ -1,7 +1,5 @@
 """Mean, minimum or median of several rewards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

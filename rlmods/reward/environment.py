@@ -1,7 +1,5 @@
 """Reward that the environment gave."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

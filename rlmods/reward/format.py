@@ -1,7 +1,5 @@
 """Reward for keeping to an output format."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

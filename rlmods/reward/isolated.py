@@ -1,7 +1,5 @@
 """Run a reward in worker processes."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections import Counter

@@ -1,7 +1,5 @@
 """Reward for valid JSON, optionally validated against a JSON schema."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

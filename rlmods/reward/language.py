@@ -1,7 +1,5 @@
 """Reward for writing in a given script."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

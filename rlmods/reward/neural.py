@@ -1,7 +1,5 @@
 """Reward from a trained reward model or an ensemble of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property

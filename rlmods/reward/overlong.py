@@ -1,7 +1,5 @@
 """Soft penalty for responses close to the length limit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Reward from a judge's comparisons among the responses to one prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations

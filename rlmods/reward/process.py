@@ -1,7 +1,5 @@
 """Reward from a trained process reward model, which scores each step."""
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """Reward from the rating of a language model."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reward for matching a regular expression."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

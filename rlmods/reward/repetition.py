@@ -1,7 +1,5 @@
 """Penalty for repeated n-grams."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Calls of rewards, and conversion and validation of what they return."""
 
-from __future__ import annotations
-
 import math
 import traceback
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Reward from the scorers of the reasoning-gym package."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

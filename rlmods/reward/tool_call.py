@@ -1,7 +1,5 @@
 """Reward for valid tool calls."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

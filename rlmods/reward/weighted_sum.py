@@ -1,7 +1,5 @@
 """Weighted sum of rewards, and what all rewards that call others share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

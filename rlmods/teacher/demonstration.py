@@ -1,7 +1,5 @@
 """The prompt that a teacher sees."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from rlmods.errors import UserError

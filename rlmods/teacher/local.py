@@ -1,7 +1,5 @@
 """A model in this process as the teacher."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlmods.errors import UserError

@@ -1,7 +1,5 @@
 """The policy itself as the teacher, with a demonstration in its prompt."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """A model behind an OpenAI-compatible server as the teacher."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence
