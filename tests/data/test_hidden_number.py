@@ -1,7 +1,5 @@
 """Prompts whose answer is a number that they do not name."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Long sums, and demonstrations of a calculator."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

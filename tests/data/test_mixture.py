@@ -1,7 +1,5 @@
 """Mixtures of data sets."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

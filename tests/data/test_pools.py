@@ -1,7 +1,5 @@
 """Prompts that are retired and brought back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import chain, islice, repeat

@@ -1,7 +1,5 @@
 """What tools reply to the text of a turn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rlmods.environment import Tools

@@ -1,7 +1,5 @@
 """The formats in which calls are written and read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

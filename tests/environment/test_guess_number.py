@@ -1,7 +1,5 @@
 """The guessing game."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

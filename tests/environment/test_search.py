@@ -1,7 +1,5 @@
 """Search over documents."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tools: schemas, arguments, and whatever a function does is a result."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

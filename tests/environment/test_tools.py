@@ -1,7 +1,5 @@
 """Episodes in which the policy calls tools."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Chat completions server on loopback with scripted replies."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

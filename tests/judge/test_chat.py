@@ -1,7 +1,5 @@
 """The client of OpenAI-compatible servers, against a server on loopback."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -1,7 +1,5 @@
 """Tests of the language model judge against a real HTTP server on loopback."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from hydra import compose, initialize_config_dir
 

@@ -1,7 +1,5 @@
 """Reward models with random weights, saved in the format of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Responses as input for rewards."""
 
-from __future__ import annotations
-
 from rlmods.types import Prompt, Response
 
 

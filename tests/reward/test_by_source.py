@@ -1,7 +1,5 @@
 """Each response graded by the reward of its prompt's source."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Settings out of range, and machines that cannot confine code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Code reward: responses graded by unit tests."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

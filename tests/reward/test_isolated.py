@@ -1,7 +1,5 @@
 """Rewards that hang, crash or exit do not affect other responses, and are counted."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

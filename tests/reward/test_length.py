@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from rlmods.reward import Length
 from tests.reward.samples import response
 

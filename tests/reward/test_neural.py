@@ -1,7 +1,5 @@
 """Tests of reward model scores, against a forward pass of each row alone."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Sequence

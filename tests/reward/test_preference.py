@@ -1,7 +1,5 @@
 """Tests of the win rate within a group."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any, ClassVar
 

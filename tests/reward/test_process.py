@@ -1,7 +1,5 @@
 """Tests of step boundaries and of step scores, against a forward pass of each row alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

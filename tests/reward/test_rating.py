@@ -1,7 +1,5 @@
 """Tests of a language model's ratings, over HTTP on loopback."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,8 +1,6 @@
 """A server that returns log-probabilities of given tokens: what is asked, what is read, and what is
 refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
