@@ -11,12 +11,87 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
+
+
+class Sum(Metric):
+    """Sum, logged even if it is 0."""
+
+    full_state_update = False
+    states: ClassVar[dict[str, tuple[float, str]]] = {"sum": (0.0, "sum")}
+    """Initial value, and how ranks are reduced, by state."""
+
+    def __init__(self) -> None:
+        super().__init__(sync_on_compute=False)
+        for name, (initial, reduction) in self.states.items():
+            default = torch.tensor(initial, dtype=torch.float64)
+            self.add_state(name, default, dist_reduce_fx=reduction)
+
+    def update(self, **amounts: Tensor | float) -> None:
+        """Add amounts to states; a state that ranks reduce by the maximum takes the larger one."""
+        for name, amount in amounts.items():
+            state = self.state(name)
+            if self.states[name][1] == "max":
+                setattr(self, name, torch.maximum(state, torch.as_tensor(amount).to(state)))
+            else:
+                state += amount
+
+    def compute(self) -> Tensor | None:
+        """Return the value; None without elements."""
+        return self.state("sum")
+
+    def state(self, name: str) -> Tensor:
+        """Return one of the states."""
+        state: Tensor = getattr(self, name)
+        return state
+
+
+class Mean(Sum):
+    """Sum over count. torchmetrics' MeanMetric hides NaN or loses its weights."""
+
+    states: ClassVar[dict[str, tuple[float, str]]] = {"sum": (0.0, "sum"), "count": (0.0, "sum")}
+
+    def compute(self) -> Tensor | None:
+        count = self.state("count")
+        return self.state("sum") / count if count else None
+
+
+class EffectiveFraction(Sum):
+    """Effective sample size of weights as a fraction of their number n, (sum w)^2 / (n sum w^2)
+    (Kish 1965): 1 for equal weights, 1 / n if only one of them is not 0, 0 if all are 0."""
+
+    states: ClassVar[dict[str, tuple[float, str]]] = {
+        "sum": (0.0, "sum"),
+        "squares": (0.0, "sum"),
+        "count": (0.0, "sum"),
+    }
+
+    def compute(self) -> Tensor | None:
+        count = self.state("count")
+        squares = self.state("squares")
+        if not count:
+            return None
+        fraction = self.state("sum").square() / (count * squares)
+        return torch.where(squares == 0, 0.0, fraction)
+
+
+class Maximum(Sum):
+    """Largest element."""
+
+    states: ClassVar[dict[str, tuple[float, str]]] = {
+        "largest": (-torch.inf, "max"),
+        "count": (0.0, "sum"),
+    }
+
+    def compute(self) -> Tensor | None:
+        return self.state("largest") if self.state("count") else None
 
 
 class Meter:
@@ -24,84 +99,87 @@ class Meter:
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = device
-        self._kinds: dict[str, str] = {}
-        self._states: dict[str, list[Tensor]] = {}
-        """Sums of each metric over microbatches, in float64; the first one of a maximum is the
-        maximum."""
+        self._metrics: dict[str, Sum] = {}
+        """Also metrics of earlier iterations, which take longer to make than to reset."""
+        self._totals: dict[str, Sum] = {}
+        """The same over all ranks, on the CPU."""
 
     def mean(self, name: str, x: Tensor | float, where: Tensor | None = None) -> None:
         """Add the elements of `x` (those where `where` is True) to the mean called `name`."""
         x = torch.as_tensor(x, dtype=torch.float64, device=self.device).detach()
         if where is None:
-            self._add("mean", name, x.sum(), x.numel())
+            self._get(name, Mean).update(sum=x.sum(), count=x.numel())
             return
         where = where.to(self.device)
-        self._add("mean", name, torch.where(where, x, 0.0).sum(), where.sum())
+        self._get(name, Mean).update(sum=torch.where(where, x, 0.0).sum(), count=where.sum())
 
     def maximum(self, name: str, x: Tensor, where: Tensor) -> None:
         """Add the elements of `x` where `where` is True to the maximum called `name`."""
         x = torch.where(where, x.detach().double(), -torch.inf)
-        largest = x.max() if x.numel() else x.new_tensor(-torch.inf)
-        before = self._states[name][0] if name in self._states else largest
-        self._add("maximum", name, 0.0, where.sum())
-        self._states[name][0] = torch.maximum(before, largest)
+        largest = x.max() if x.numel() else -torch.inf
+        self._get(name, Maximum).update(largest=largest, count=where.sum())
 
     def effective_fraction(self, name: str, weights: Tensor, where: Tensor) -> None:
-        """Add the weights where `where` is True to the effective sample size called `name`, as a
-        fraction of their number n: (sum w)^2 / (n sum w^2) (Kish 1965). 1 for equal weights, 1 / n
-        if only one of them is not 0, 0 if all are 0."""
+        """Add the weights where `where` is True to the effective fraction called `name`."""
         w = torch.where(where, weights.detach().double(), 0.0)
-        self._add("effective fraction", name, w.sum(), where.sum(), w.square().sum())
+        metric = self._get(name, EffectiveFraction)
+        metric.update(sum=w.sum(), squares=w.square().sum(), count=where.sum())
 
     def sum(self, name: str, value: int) -> None:
-        """Add `value` to the sum called `name`, which is logged even if it is 0."""
-        self._add("sum", name, value)
+        """Add `value` to the sum called `name`."""
+        self._get(name, Sum).update(sum=value)
 
-    def _add(self, kind: str, name: str, *amounts: Tensor | float) -> None:
-        if name not in self._states:
-            self._kinds[name] = kind
-            zero = torch.zeros((), dtype=torch.float64, device=self.device)
-            self._states[name] = [zero.clone() for _ in amounts]
-        for total, amount in zip(self._states[name], amounts, strict=True):
-            total += amount
+    def _get(self, name: str, kind: type[Sum]) -> Sum:
+        if type(self._metrics.get(name)) is not kind:
+            metric = kind()
+            metric.set_dtype(torch.float64)
+            metric.to(self.device)
+            self._metrics[name] = metric
+        return self._metrics[name]
 
     def compute(self) -> dict[str, float]:
         """Return the values over all ranks, without metrics to which no element was added."""
-        own: dict[str, tuple[str, list[float]]] = {}
-        for name, state in self._states.items():
-            own[name] = (self._kinds[name], torch.stack(state).tolist())
-        by_name: dict[str, list[tuple[str, list[float]]]] = {}
-        for of_rank in all_gather(own):
-            for name, entry in of_rank.items():
-                by_name.setdefault(name, []).append(entry)
-        values: dict[str, float] = {}
-        for name in sorted(by_name):
-            value = _value(by_name[name][0][0], [state for _, state in by_name[name]])
-            if value is not None:
-                values[name] = value
-        return values
+        for metric in self._totals.values():
+            metric.reset()
+        names = set()
+        for of_rank in all_gather(self._states()):
+            for name, (kind, values) in of_rank.items():
+                names.add(name)
+                self._merge(name, kind, values)
+        found = {name: self._totals[name].compute() for name in sorted(names)}
+        return {name: float(value) for name, value in found.items() if value is not None}
+
+    def _states(self) -> dict[str, tuple[type[Sum], list[float]]]:
+        """Return kind and states of each metric of this iteration. They are read from the device
+        at once."""
+        used = {name: metric for name, metric in self._metrics.items() if metric.update_called}
+        if not used:
+            return {}
+        states = []
+        for metric in used.values():
+            states += [metric.state(name) for name in metric.states]
+        values = iter(torch.stack(states).tolist())
+        read = {}
+        for name, metric in used.items():
+            read[name] = (type(metric), [next(values) for _ in metric.states])
+        return read
+
+    def _merge(self, name: str, kind: type[Sum], values: Sequence[float]) -> None:
+        if type(self._totals.get(name)) is not kind:
+            self._totals[name] = kind()
+            self._totals[name].set_dtype(torch.float64)
+        total = self._totals[name]
+        total.update()  # or torchmetrics warns that there was none
+        states = torch.tensor(values, dtype=torch.float64).unbind()
+        total.merge_state(dict(zip(kind.states, states, strict=True)))
 
     def reset(self, device: torch.device | None = None) -> None:
-        """Remove all metrics; from now on they are on `device`, if given."""
-        self._states = {}
-        if device is not None:
+        """Begin an iteration; from now on metrics are on `device`, if given."""
+        for metric in self._metrics.values():
+            metric.reset()
+        if device is not None and torch.device(device) != torch.device(self.device):
             self.device = device
-
-
-def _value(kind: str, states: Sequence[Sequence[float]]) -> float | None:
-    """Return a metric from its state on each rank; None if it has no element."""
-    by_rank = torch.tensor(states, dtype=torch.float64)
-    total: list[float] = by_rank.sum(0).tolist()
-    if kind == "sum":
-        return total[0]
-    count = total[1]
-    if not count:
-        return None
-    if kind == "mean":
-        return total[0] / count
-    if kind == "maximum":
-        return float(by_rank[:, 0].max())
-    return total[0] * total[0] / (count * total[2]) if total[2] else 0.0
+            self._metrics = {}
 
 
 class PhaseTimer:

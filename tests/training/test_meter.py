@@ -41,7 +41,7 @@ class TestMean:
         meter = Meter()
         meter.mean("x", torch.ones(2, requires_grad=True))
         meter.compute()
-        assert not any(x.requires_grad for x in meter._states["x"])
+        assert not any(x.requires_grad for x in meter._metrics["x"].metric_state.values())
 
     def test_large_counts_do_not_round(self) -> None:
         meter = Meter()
