@@ -246,7 +246,7 @@ class TestText:
         ]
         about = (
             r"^2 prompts spell .* e\.g\. prompt t \(file\.jsonl:3\), .* ordinary text; for a "
-            r"chat, type data\.messages=COLUMN"
+            r"chat, type data\.prompt=COLUMN"
         )
         with pytest.warns(UserWarning, match=about) as caught:
             model.warn_of_control_tokens([], prompts)
