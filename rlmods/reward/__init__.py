@@ -10,6 +10,7 @@ from rlmods.reward.diversity import Diversity
 from rlmods.reward.ensemble import Ensemble
 from rlmods.reward.environment import EnvironmentReward
 from rlmods.reward.format import Format
+from rlmods.reward.function import Function
 from rlmods.reward.isolated import Isolated
 from rlmods.reward.json_schema import JSON
 from rlmods.reward.language import Language
@@ -36,6 +37,7 @@ __all__ = [
     "Ensemble",
     "EnvironmentReward",
     "Format",
+    "Function",
     "Isolated",
     "Language",
     "Length",

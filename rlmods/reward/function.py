@@ -1,0 +1,240 @@
+"""Plain Python functions as rewards."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rlmods.errors import UserError, suggest
+from rlmods.reward.scores import as_scores
+from rlmods.reward.weighted_sum import WeightedSum
+from rlmods.types import Response, Scores
+
+EXAMPLE = "type reward.function=MODULE:FUNCTION, or reward.function=FILE.py:FUNCTION"
+
+
+@dataclass(frozen=True)
+class Function:
+    """Score by a Python function, or by the weighted sum of several. A function has one of these
+    signatures, and the names of its parameters tell which:
+
+        def f(responses): ...                                    # one number or None for each
+        def f(completions, prompts, answer, **columns): ...      # TRL: lists, as many as responses
+        def f(solution_str, ground_truth, data_source, extra_info): ...  # verl: one response
+
+    A function with TRL's signature gets each column of the data that it names, or all if it has
+    `**columns`, beside `prompts`, `completions`, `completion_ids` and `answer`. Prompts and
+    completions are texts, or lists of messages if the data has messages. A list of None abstains.
+    It may be a coroutine. `log_extra(column, values)` adds a column to the sample log.
+
+    A function with verl's signature returns a number, or a dictionary with "score"; its other
+    entries are columns of the sample log.
+
+    Raises:
+        UserError: no function, one that cannot be imported, weights of another number, or a
+            parameter that is neither a column nor has a default.
+    """
+
+    function: str | Sequence[str] | None = None
+    """MODULE:FUNCTION or FILE.py:FUNCTION, also in the working directory; several: a list."""
+    weights: Sequence[float] | None = None
+    """Weight of each function; null: 1."""
+    success: float | None = None
+    """Smallest score of the first function that counts as correct; null: correctness is not
+    reported."""
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise UserError(f"reward=function needs a function: {EXAMPLE}")
+        if self.weights is not None and len(self.weights) != len(self.names):
+            raise UserError(
+                f"reward.weights: {len(self.weights)} weights for {len(self.names)} functions: "
+                "type one for each"
+            )
+        for name in self.names:
+            load(name)
+
+    @property
+    def names(self) -> list[str]:
+        if self.function is None:
+            return []
+        return [self.function] if isinstance(self.function, str) else list(self.function)
+
+    def __call__(self, responses: Sequence[Response]) -> Scores:
+        if len(self.names) > 1 or self.weights is not None:
+            return self._sum(responses)
+        scores = call(load(self.names[0]), responses)
+        return self._with_correctness(scores)
+
+    @cached_property
+    def _sum(self) -> WeightedSum:
+        weights = self.weights or [1.0] * len(self.names)
+        terms = {}
+        for number, name in enumerate(self.names):
+            reward = Function(name, success=self.success if number == 0 else None)
+            terms[_term_name(name, terms)] = {"reward": reward, "weight": weights[number]}
+        return WeightedSum(terms)
+
+    def _with_correctness(self, scores: Scores) -> Scores:
+        if self.success is None:
+            return scores
+        correct = [None if value is None else value >= self.success for value in scores.values]
+        return replace(scores, correct=correct)
+
+
+def _term_name(name: str, taken: Mapping[str, object]) -> str:
+    """Return the name of a function as a term: without its module, unless another one has it."""
+    short = name.rpartition(":")[2]
+    return name.replace("/", ".").replace(":", ".") if short in taken else short
+
+
+@lru_cache(maxsize=64)
+def load(name: str) -> Callable[..., Any]:
+    """Return the function that "MODULE:FUNCTION" or "FILE.py:FUNCTION" names.
+
+    Raises:
+        UserError: the module or the function does not exist, or the module raises while it is
+            imported.
+    """
+    module_name, _, function_name = name.rpartition(":")
+    if not module_name or not function_name:
+        raise UserError(f"reward.function={name}: {EXAMPLE}")
+    module = _import(module_name, name)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        hint = suggest(function_name, known) if known else "it defines no function"
+        raise UserError(f"reward.function={name}: no function {function_name}; {hint}")
+    return function
+
+
+def _import(module_name: str, name: str) -> ModuleType:
+    path = Path(module_name)
+    if path.suffix == ".py" and not path.is_file():
+        raise UserError(f"reward.function={name}: no file {path.absolute()}")
+    here = str(Path.cwd())
+    try:
+        if path.suffix == ".py":
+            return _import_file(path)
+        if here not in sys.path:
+            # last, so that files of the working directory do not shadow installed packages
+            sys.path.append(here)
+        return import_module(module_name)
+    except Exception as error:  # a module may raise anything
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if isinstance(error, ImportError) else f" ({frame.filename}:{frame.lineno})"
+        raise UserError(
+            f"reward.function={name}: {type(error).__name__}: {error}{place}"
+        ) from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def call(function: Callable[..., Any], responses: Sequence[Response]) -> Scores:
+    """Return the scores of a function with one of the signatures of `Function`."""
+    parameters = inspect.signature(function).parameters
+    if "solution_str" in parameters:
+        return _call_one_by_one(function, responses)
+    if "completions" in parameters:
+        return _call_with_columns(function, parameters, responses)
+    result = _finished(function(responses))
+    return as_scores(result, len(responses), _name(function))
+
+
+def _call_one_by_one(function: Callable[..., Any], responses: Sequence[Response]) -> Scores:
+    """Call a function with verl's signature."""
+    values = []
+    columns: dict[str, list[Any]] = {}
+    for row, response in enumerate(responses):
+        prompt = response.prompt
+        result = function(
+            solution_str=response.text,
+            ground_truth=prompt.answer,
+            data_source=prompt.source or prompt.meta.get("data_source"),
+            extra_info=prompt.meta.get("extra_info", prompt.meta),
+        )
+        extra = dict(result) if isinstance(result, Mapping) else {"score": result}
+        values.append(extra.pop("score", None))
+        for column, cell in extra.items():
+            columns.setdefault(column, [None] * len(responses))[row] = cell
+    return replace(as_scores(values, len(responses), _name(function)), columns=columns)
+
+
+def _call_with_columns(
+    function: Callable[..., Any],
+    parameters: Mapping[str, inspect.Parameter],
+    responses: Sequence[Response],
+) -> Scores:
+    """Call a function with TRL's signature."""
+    logged: dict[str, list[Any]] = {}
+    arguments = {
+        **_columns(responses),
+        "prompts": [_prompt(response) for response in responses],
+        "completions": [_completion(response) for response in responses],
+        "completion_ids": [list(response.tokens) for response in responses],
+        "log_extra": lambda column, cells: logged.update({column: list(cells)}),
+    }
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name, parameter in parameters.items():
+        is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if is_named and parameter.default is parameter.empty and name not in arguments:
+            raise UserError(
+                f"reward function {_name(function)} needs the column {name}, which the data does "
+                f"not have: {suggest(name, arguments)}"
+            )
+    if not takes_all:
+        arguments = {name: value for name, value in arguments.items() if name in parameters}
+    result = _finished(function(**arguments))
+    scores = as_scores(result, len(responses), _name(function))
+    return replace(scores, columns={**scores.columns, **logged})
+
+
+def _columns(responses: Sequence[Response]) -> dict[str, list[Any]]:
+    """Return the columns of the data, one entry for each response; None where a row lacks it."""
+    names = dict.fromkeys(name for response in responses for name in response.prompt.meta)
+    columns = {name: [response.prompt.meta.get(name) for response in responses] for name in names}
+    columns.setdefault("answer", [response.prompt.answer for response in responses])
+    return columns
+
+
+def _prompt(response: Response) -> Any:
+    prompt = response.prompt
+    return prompt.text if prompt.messages is None else list(prompt.messages)
+
+
+def _completion(response: Response) -> Any:
+    if response.prompt.messages is None:
+        return response.text
+    return [{"role": "assistant", "content": response.text}]
+
+
+def _finished(result: Any) -> Any:
+    """Return a result; run a coroutine until it has one."""
+    if not inspect.isawaitable(result):
+        return result
+
+    async def wait(pending: Awaitable[Any]) -> Any:
+        return await pending
+
+    return asyncio.run(wait(result))
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
