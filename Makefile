@@ -51,6 +51,7 @@ lint: .venv/.dev
 # Write the table of groups and options.
 docs:
 	$(PYTHON) -m rlmods.config.options > docs/options.md
+	$(PYTHON) -m rlmods.config.equivalents > docs/equivalents.md
 
 # Build the pages of the documentation, with one for each group of options, into site/. They open without a network.
 site: .venv/.site

@@ -4,7 +4,7 @@ train.py`. `--help` lists all groups."""
 import os
 import sys
 
-from rlmods.config import options, plugins
+from rlmods.config import equivalents, options, plugins
 from rlmods.errors import one_line_errors
 
 
@@ -26,11 +26,14 @@ def compose_and_run() -> None:
     # Hydra then raises its errors, which plain_errors() shortens to one line
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     import hydra
+    from hydra._internal.utils import get_args_parser
 
     from rlmods.cli import sweep
     from rlmods.cli.console import plain_errors
     from rlmods.cli.job import run_job
 
+    flags = get_args_parser()._option_string_actions
+    equivalents.reject_flags(sys.argv[1:], flags)
     start = hydra.main(version_base="1.3", config_path=str(options.CONF), config_name="train")
     with plain_errors(), sweep.summary():
         plugins.register()

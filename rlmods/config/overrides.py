@@ -9,53 +9,10 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rlmods.config import equivalents
 from rlmods.config.options import CONF, options
 from rlmods.errors import UserError, suggest
 
-ALIASES = {
-    **dict.fromkeys(("num_gpus", "gpus", "devices", "num_devices"), "trainer.devices=2"),
-    **dict.fromkeys(
-        ("epochs", "num_train_epochs", "max_steps", "steps", "iterations"),
-        "trainer.max_iterations=100",
-    ),
-    **dict.fromkeys(("model", "model_name", "model_name_or_path"), "policy=hf policy.name=MODEL"),
-    **dict.fromkeys(("beta", "kl_coef"), "kl=loss kl.coefficient=0.01"),
-    **dict.fromkeys(("learning_rate", "lr"), "optimizer.lr=1e-5"),
-    **dict.fromkeys(("epsilon", "clip_range", "clip_eps"), "ratio.low=0.2 ratio.high=0.2"),
-    **dict.fromkeys(("gamma", "lam"), "advantage=gae advantage.gamma=1.0 advantage.lam=0.95"),
-    **dict.fromkeys(
-        ("max_completion_length", "max_new_tokens", "max_tokens"), "rollout.max_tokens=512"
-    ),
-    "epsilon_high": "ratio=clip_higher ratio.high=0.28",
-    "num_iterations": "batch.epochs=2",
-    "importance_sampling_level": "ratio=sequence",
-    "loss_type": "aggregation=token_mean, sequence_mean or fixed_length",
-    "scale_rewards": "advantage=group_mean, which does not divide by the standard deviation",
-    "mask_truncated_completions": "algo.overlong_filter=true",
-    **dict.fromkeys(("warmup_steps", "warmup_ratio"), "schedule.warmup=10"),
-    **dict.fromkeys(("lr_scheduler_type", "scheduler"), "schedule=cosine"),
-    **dict.fromkeys(("use_peft", "lora"), "adapter=lora"),
-    **dict.fromkeys(("lora_r", "lora_rank"), "adapter=lora adapter.rank=16"),
-    "report_to": "logger=wandb",
-    "resume_from_checkpoint": "resume=auto",
-    "max_prompt_length": "data.max_prompt_tokens=512",
-    "temperature": "rollout.temperature=1.0",
-    **dict.fromkeys(("eval_steps", "eval_every"), "validation.every=10"),
-    **dict.fromkeys(("save_steps", "save_every"), "callbacks.checkpoint.every=10"),
-    **dict.fromkeys(
-        ("per_device_train_batch_size", "gradient_accumulation_steps"),
-        "batch.prompts=32 batch.token_budget=8192",
-    ),
-    **dict.fromkeys(("dataset", "dataset_name"), "data=jsonl data.train=NAME:SPLIT"),
-    **dict.fromkeys(("reward_funcs", "reward_fn"), "reward=OPTION"),
-    "use_vllm": "rollout=vllm",
-    "num_generations": "batch.samples=8",
-    "output_dir": "run_dir=FOLDER",
-    "batch_size": "batch.prompts=32 batch.samples=8",
-    "fp16": "trainer.precision=16-mixed",
-    "bf16": "trainer.precision=bf16-mixed",
-}
-"""Names of settings in other libraries, with what to type here."""
 OPEN_GROUPS = ("optimizer", "trainer", "callbacks", "logger", "reward", "judge")
 """Groups whose parts may accept settings that are not listed in their option's file."""
 EXTRAS = {
@@ -101,6 +58,11 @@ def explain_override(error: Exception) -> UserError | None:
         )
     cause = error.__cause__
     if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+        typed = re.search(r"To append to your config use \+(\S+?)=(.*)", text)
+        if typed is not None:
+            advice = equivalents.advice(typed[1], typed[2])
+            if advice is not None:
+                return UserError(f"{typed[1]}: no such setting; {advice}")
         return _unknown_key(str(cause.full_key), cause.parent_node)
     return UserError(text)
 
@@ -118,8 +80,6 @@ def _unknown_option(file: str, known: Sequence[str] | None) -> UserError:
 
 def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
     """Return the error for a key that is not among `siblings`, the settings of its parent."""
-    if full_key in ALIASES:
-        return UserError(f"{full_key}: no such setting; type {ALIASES[full_key]}")
     parent, _, key = full_key.rpartition(".")
     for entry in OmegaConf.load(CONF / "train.yaml").defaults:
         for name, option in entry.items() if isinstance(entry, DictConfig) else ():

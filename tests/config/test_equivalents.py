@@ -1,0 +1,69 @@
+"""Settings of other libraries: every row composes, and a mistyped name is answered by its row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from rlmods.config import equivalents, plugins
+from rlmods.config.equivalents import advice, reject_flags, table
+from rlmods.config.options import CONF
+from rlmods.errors import UserError
+from rlmods.run import name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["TRL", "verl", "OpenRLHF", "Short names"])
+def test_every_row_composes(library: str) -> None:
+    plugins.register()
+    name.register()
+    rows = [row for row in table() if row.library == library and row.overrides]
+    assert len(rows) > 20
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        for row in rows:
+            compose("train", row.example.split())
+
+
+def test_page_is_up_to_date() -> None:
+    written = Path("docs/equivalents.md").read_text()
+    assert written == f"{equivalents.page()}\n", "run: make docs"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "expected"),
+    [
+        ("beta", "0", "type kl=none"),
+        ("beta", "0.1", "type kl=loss kl.coefficient=0.1"),
+        ("scale_rewards", "batch", "type advantage=reinforce_pp_baseline"),
+        ("scale_rewards", "False", "type advantage=group_mean"),
+        ("use_vllm", "True", "type rollout=vllm"),
+        ("epsilon", "0.3", "type ratio=symmetric ratio.low=0.3 ratio.high=0.3"),
+        ("rollout.n_samples_per_prompt", "16", "type batch.samples=16"),
+        ("num_generations", "", "type batch.samples=8"),
+    ],
+)
+def test_advice(setting: str, value: str, expected: str) -> None:
+    assert advice(setting, value) == expected
+
+
+def test_advice_for_another_value_lists_the_known_ones() -> None:
+    assert "ratio=cispo aggregation=token_mean for loss_type=cispo" in str(advice("loss_type", "x"))
+    assert advice("nothing_like_this", "1") is None
+    assert "no equivalent" in str(advice("min_p", "0.1"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["algo=dapo", "--num_generations", "4"], "type batch.samples=4"),
+        (["--num-generations=4"], "type batch.samples=4"),
+        (["--beta", "0.0", "algo=grpo"], "type kl=none"),
+        (["--seed", "2"], "type seed=2"),
+    ],
+)
+def test_settings_typed_as_flags(arguments: list[str], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        reject_flags(arguments, {"--multirun"})
+    reject_flags(["--multirun", "seed=1,2"], {"--multirun"})
