@@ -26,11 +26,11 @@ train: .venv/.train
 test: .venv/.dev
 	$(PYTEST) $(PARALLEL) -m "not slow and not nightly" $(ARGS)
 
-test-full: .venv/.dev
+test-full: .venv/.full
 	$(PYTEST) $(PARALLEL) -m "not nightly" $(ARGS)
 
 # Bugs planted in the mathematics, hostile answers, programs, servers and files, fuzzing, a browser, packages of others.
-nightly: .venv/.dev
+nightly: .venv/.full
 	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),2000) RLMODS_THOROUGH=1 $(PYTEST) --timeout 3600 -m nightly $(ARGS)
 	OMP_NUM_THREADS=1 $(PY) -m tests.grading.redteam
 	$(MAKE) mutate
@@ -84,6 +84,10 @@ bench: .venv-bench/.bench
 	@echo "Installing the dependencies of training and tests (takes minutes the first time)"
 	@$(INSTALL) '.[dev]' | $(SHOW)
 	@touch $@ .venv/.train
+
+.venv/.full: .venv/.dev
+	@$(INSTALL) '.[dev,reasoning_gym]' | $(SHOW)
+	@touch $@
 
 .venv-bench/.bench: PY := .venv-bench/bin/python
 .venv-bench/.bench: pyproject.toml constraints.txt | .venv-bench/bin/python

@@ -19,7 +19,6 @@ EXTRAS = {
     "hydra/launcher=joblib": "sweep",
     "hydra/launcher=submitit_slurm": "slurm",
     "hydra/launcher=submitit_local": "slurm",
-    "hydra/sweeper=optuna": "optuna",
 }
 """Options that packages of an extra add to Hydra."""
 
