@@ -92,6 +92,8 @@ def _reason(names: list[str], value: object, is_used: bool) -> str | None:
         return None
     if "tools" in names and value not in ([], None) and not _is_tool(value):
         return "is not a tool of rlmods or of your plugins, and is not executed"
+    if names[-1] == "function" and value is not None:
+        return "is a function that is not a part of rlmods, and is not executed"
     if names[-1] in REACHING and value not in HARMLESS:
         return "reaches beyond this process"
     # ${rollout.max_tokens} is another setting

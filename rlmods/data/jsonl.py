@@ -124,7 +124,9 @@ class Jsonl:
 
     def _prompt(self, row: NumberedRow, split: str) -> Prompt:
         _, location, values = row
-        used = {self.prompt, self.answer, self.response, self.id, self.source}
+        used = {self.prompt, self.response, self.id, self.source}
+        if self.answer == "answer":  # of another name it is kept, for reward functions that name it
+            used.add(self.answer)
         meta = {key: value for key, value in values.items() if key not in used}
         if self.response is not None:
             response = get_column(values, self.response, location, "response", optional=True)

@@ -77,6 +77,8 @@ def write(folder: Path, *overrides: str, **changes: Any) -> Path:
         ("data.name", "${oc.decode:${seed}}"),
         ("data.env_id", "somebody:Environment"),
         ("reward.walls", "limits"),
+        ("reward.function", "rewards.py:f"),
+        ("reward.function", ["os:system"]),
         ("rollout.urls", ["http://h"]),
         ("rollout.folder", "/etc/x"),
         ("rollout.key_variable", "AWS_SECRET"),

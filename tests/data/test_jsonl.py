@@ -36,9 +36,11 @@ def test_rows_become_prompts_and_no_column_is_lost(write):
         {"q": "é\u2028", "gold": "x", "hint": None, "tags": []},
     )
     splits = Jsonl(path, prompt="q", answer="gold", num_val=0)()
+    first = {"gold": 2, "hint": "small", "tags": ["a"]}
+    second = {"gold": "x", "hint": None, "tags": []}
     assert list(splits.train) == [
-        Prompt(id="train-1", text="1+1", answer="2", meta={"hint": "small", "tags": ["a"]}),
-        Prompt(id="train-3", text="é\u2028", answer="x", meta={"hint": None, "tags": []}),
+        Prompt(id="train-1", text="1+1", answer="2", meta=first),
+        Prompt(id="train-3", text="é\u2028", answer="x", meta=second),
     ]
     assert list(splits.val) == []
 
