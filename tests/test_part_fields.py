@@ -67,7 +67,11 @@ BAD: list[tuple[str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
     ("schedule", Schedule, {"warmup": (-1,), "decay": ("step",), "final": (-1.0, 1.1, nan)}),
     ("schedule", KLAdaptive, {"target": (0.0,), "rate": (1.0,), "minimum": (0.0, 2.0)}),
     ("schedule", KLAdaptive, {"maximum": (0.5,)}),
-    ("router", Routing, {"every": (0,), "aux_coefficient": (-1.0,), "entropy_coefficient": (-1.0,)}),
+    (
+        "router",
+        Routing,
+        {"every": (0,), "aux_coefficient": (-1.0,), "entropy_coefficient": (-1.0,)},
+    ),
     ("branching", Entropy, {"num_initial": (0,), "num_branches": (0,), "num_tokens": (0,)}),
     ("branching", Entropy, {"alpha": (nan,), "beta": (inf,), "tau": (nan,)}),
     ("teacher", SERVER, {"timeout_s": (0.0,), "retries": (-1,)}),

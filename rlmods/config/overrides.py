@@ -57,11 +57,10 @@ def explain_override(error: Exception) -> UserError | None:
         )
     cause = error.__cause__
     if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
-        typed = re.search(r"To append to your config use \+(\S+?)=(.*)", text)
-        if typed is not None:
-            advice = equivalents.advice(typed[1], typed[2])
-            if advice is not None:
-                return UserError(f"{typed[1]}: no such setting; {advice}")
+        setting = re.search(r"To append to your config use \+(\S+?)=(.*)", text)
+        equivalent = equivalents.advice(setting[1], setting[2]) if setting is not None else None
+        if setting is not None and equivalent is not None:
+            return UserError(f"{setting[1]}: no such setting; {equivalent}")
         return _unknown_key(str(cause.full_key), cause.parent_node)
     return UserError(text)
 

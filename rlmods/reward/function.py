@@ -79,7 +79,7 @@ class Function:
     @cached_property
     def _sum(self) -> WeightedSum:
         weights = self.weights or [1.0] * len(self.names)
-        terms = {}
+        terms: dict[str, dict[str, Any]] = {}
         for number, name in enumerate(self.names):
             reward = Function(name, success=self.success if number == 0 else None)
             terms[_term_name(name, terms)] = {"reward": reward, "weight": weights[number]}
@@ -110,7 +110,7 @@ def load(name: str) -> Callable[..., Any]:
     if not module_name or not function_name:
         raise UserError(f"reward.function={name}: {EXAMPLE}")
     module = _import(module_name, name)
-    function = getattr(module, function_name, None)
+    function: Callable[..., Any] | None = vars(module).get(function_name)
     if not callable(function):
         known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         hint = suggest(function_name, known) if known else "it defines no function"
