@@ -315,7 +315,7 @@ class Experience(Rows):
     """log pi_old under the trainer's parameters of iteration `policy_version`; not read where
     `on_policy` is True."""
     on_policy: RowMask
-    """True on rows whose pi_old is the current policy: their ratio is exactly 1."""
+    """True until `old_logprobs` are stored: pi_old is the current policy, the ratio exactly 1."""
     behavior_logprobs: TokenFloats
     """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged, and
     `correction` weights the objective by it."""

@@ -416,7 +416,7 @@ class Learner(L.LightningModule):
 
     @property
     def stateful(self) -> dict[str, Any]:
-        """Parts and extensions whose state is saved, by name (`LearnerCheckpoint`)."""
+        """Parts and all extensions by name. `LearnerCheckpoint` saves those with a state."""
         extensions = {type(extension).__name__: extension for extension in self.extensions}
         return self.controllers | extensions
 

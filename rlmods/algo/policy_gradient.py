@@ -124,8 +124,8 @@ class PolicyGradient(Learner):
         if settings.normalize_reward or settings.clip_reward is not None:
             self.reward_scale = RewardScale(settings.normalize_reward, settings.clip_reward)
         self.kl_stats = torch.zeros(2, dtype=torch.float64)
-        """KL estimate of the latest optimizer step summed over the tokens of this rank, and the
-        number of tokens."""
+        """KL(pi_old || pi) of the latest optimizer step, summed over the tokens of this rank that
+        were graded in this iteration, and their number."""
         self.value_clip: float | None = None
         """Bound on the change of the critic's values in this iteration; None: no bound."""
         self.total_batches = 0
@@ -171,21 +171,21 @@ class PolicyGradient(Learner):
     # The loop
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
-        """Sample one batch of prompts. Once enough groups are kept, make the optimizer steps of the
-        iteration."""
+        """Sample one batch of prompts. With enough groups kept, make the optimizer steps of the
+        iteration; after `algo.max_draws` batches, do what `algo.fallback` says."""
         batch, keep = self.sample(prompts)
         self.buffer.push(batch, keep)
         num_groups = self.batch.prompts // self.ranks.world_size
         is_short = self.buffer.min_groups() < num_groups
-        if is_short and self.buffer.num_pushed < self.settings.max_draws:
+        if is_short and self.buffer.num_draws < self.settings.max_draws:
             return
         if is_short and self.settings.fallback == "error":
             raise UserError(
-                f"iteration {self.iteration + 1}: after {self.buffer.num_pushed} draws only "
-                f"{self.buffer.min_groups()} of {num_groups} groups are kept; try another data "
-                "level, sampling=fixed, algo.max_draws=N or algo.fallback=train"
+                f"iteration {self.iteration + 1}: after {self.buffer.num_draws} draws a rank "
+                f"has kept only {self.buffer.min_groups()} of its {num_groups} groups; try other "
+                "data, sampling=fixed, algo.max_draws=N or algo.fallback=train"
             )
-        self.meter.mean("train/draws", self.buffer.num_pushed)
+        self.meter.mean("train/draws", self.buffer.num_draws)
         self.meter.mean("train/short_of_groups", float(is_short))
         if not is_short or self.settings.fallback == "train":
             self.update(self.buffer.pop(num_groups))
@@ -266,8 +266,8 @@ class PolicyGradient(Learner):
         return [self.reward_scale(value) for value in values]
 
     def estimate_advantages(self, batch: Experience, scores: Scores) -> Experience:
-        """Add values, reference log-probabilities and advantages, not yet normalised over the
-        batch."""
+        """Add values, old and reference log-probabilities as needed, and advantages, which
+        `normalize_advantages` completes."""
         kl_in_reward = self.reference is not None and self.kl.where == "reward"
         if self.critic is not None or kl_in_reward:
             batch = self.scorer.add_values(batch)
@@ -290,7 +290,7 @@ class PolicyGradient(Learner):
 
     @property
     def normalizes_advantages(self) -> bool:
-        """True if the final advantages of a row depend on the rows that it is trained with."""
+        """True if advantages are final only after `normalize_advantages`."""
         return self.credit.needs.normalizes_batch
 
     def normalize_advantages(self, batch: Experience) -> Experience:
@@ -303,8 +303,9 @@ class PolicyGradient(Learner):
         """Apply the overlong filter and `sampling`.
 
         Returns the rows and two masks [N]: the rows of groups to keep, and the rows that `sampling`
-        selected. A row of a kept group that is not selected counts in the baseline but not in the
-        loss: its mask becomes empty. The buffer empties the masks of rejected groups."""
+        selected. In a kept group, a row that is not selected counts in the baseline but not in the
+        loss: its mask becomes empty. `SampleBuffer.pop` does so for rejected groups that it
+        adds."""
         if self.settings.overlong_filter:
             complete = torch.tensor([r.finish == "stop" for r in responses], device=self.device)
             batch = replace(batch, mask=batch.mask & complete[:, None])
@@ -347,9 +348,9 @@ class PolicyGradient(Learner):
             extension.after_update(batch, len(fresh))
 
     def add_old_logprobs(self, batch: Experience, first: Tensor) -> Experience:
-        """Compute the old log-probabilities that optimizer steps need. On-policy rows of the first
-        minibatch, by index `first`, need none: theirs equal the new ones of that step. Groups that
-        stay in the buffer need theirs before the policy changes."""
+        """Store old log-probabilities of `batch`, and of the groups that stay in the buffer, before
+        the policy changes. With one epoch the rows of the first minibatch, `first`, need none,
+        unless an extension reads them: theirs equal the new ones of that step."""
         extensions_need = any(extension.needs_old_logprobs for extension in self.extensions)
         with self.timer("score"):
             rows = Experience.concat([batch, self.carry_over()])
@@ -371,13 +372,14 @@ class PolicyGradient(Learner):
         return self.buffer.keep_newest(num_groups)
 
     def optimize(self, batch: Experience, plan: Sequence[Tensor]) -> tuple[int, bool]:
-        """Make the optimizer steps of `plan`. Returns their number, and True if an extension ended
-        them early."""
+        """Make the optimizer steps of `plan`. Returns how many, skipped ones included, and True if
+        an extension ended them."""
         for i, rows in enumerate(plan):
             minibatch = batch.select(rows)
-            # rows that waited through an iteration without a step have no old log-probabilities yet
-            is_new = (minibatch.policy_version == self.iteration) & (i == 0)
-            minibatch = replace(minibatch, on_policy=minibatch.on_policy | is_new)
+            # In the first step pi_old is pi, also where old log-probabilities are stored. Rows that
+            # an iteration without steps kept are on_policy already.
+            is_exact = (minibatch.policy_version == self.iteration) & (i == 0)
+            minibatch = replace(minibatch, on_policy=minibatch.on_policy | is_exact)
             more = []
             for extension in self.extensions:
                 more += extension.before_step(minibatch)
@@ -390,8 +392,9 @@ class PolicyGradient(Learner):
     # Loss
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
-        """Return `-aggregate(w objective + c H - beta KL)`, plus the value loss and the terms of
-        extensions."""
+        """Return the loss of a microbatch: `-aggregate(w objective + c H - beta KL)`, the terms of
+        extensions and the value loss. Losses on other rows, such as PTX, are those of
+        `Extension.before_step`."""
         output = self.forward_policy(micro)
         old_logprobs = torch.where(
             micro.on_policy[:, None], output.logprobs.detach(), micro.old_logprobs
@@ -429,7 +432,8 @@ class PolicyGradient(Learner):
         )
 
     def objective(self, micro: Experience, output: PolicyOutput, old_logprobs: Tensor) -> Tensor:
-        """Return the objective [N, T] of the ratio, weighted by the correction, and log it."""
+        """Return the objective [N, T] of the ratio, weighted by the correction. Log it, and add to
+        `kl_stats`."""
         log_ratio = torch.where(micro.mask, output.logprobs - old_logprobs, 0.0)
         options = {"old_logprobs": old_logprobs} if self.ratio_needs.old_logprobs else {}
         surrogate = self.ratio(log_ratio, micro.advantages, micro.mask, **options)

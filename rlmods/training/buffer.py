@@ -14,21 +14,21 @@ from rlmods.types import Experience
 
 
 class SampleBuffer:
-    """Kept groups in the order of sampling, and rejected groups, which fill up an iteration without
-    loss if too few are kept."""
+    """Kept groups in the order of sampling, and rejected groups, which pad a short iteration with
+    their masks emptied."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self.kept: Experience | None = None
         self.rejected: Experience | None = None
-        self.num_pushed = 0
-        """Generation batches pushed for the current iteration."""
+        self.num_draws = 0
+        """Batches of prompts sampled for the current iteration."""
 
     def push(self, batch: Experience, keep: Tensor) -> None:
         """Add one generation batch. `keep` [N] is True on the rows of kept groups."""
         self.kept = append(self.kept, batch.select(keep))
         self.rejected = append(self.rejected, batch.select(~keep))
-        self.num_pushed += 1
+        self.num_draws += 1
 
     @property
     def num_groups(self) -> int:
@@ -63,7 +63,7 @@ class SampleBuffer:
     def end_iteration(self) -> None:
         """Drop rejected groups and reset the number of generation batches."""
         self.rejected = None
-        self.num_pushed = 0
+        self.num_draws = 0
 
     def rank_state(self) -> dict[str, Any]:
         """Return the kept groups of this rank, for the checkpoint."""

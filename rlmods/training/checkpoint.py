@@ -117,8 +117,8 @@ class LearnerCheckpoint:
                 part.load_state_dict(state["parts"][name])
 
     def load(self, checkpoint: dict[str, Any]) -> None:
-        """Load what `save` has added. A part without a state of its own on each rank, such as
-        responses sampled ahead in a run that did not, begins without."""
+        """Load what `save` has added. A part for which the checkpoint has no state of the ranks
+        (`SampleAhead`, switched on at resume) begins empty."""
         learner = self.learner
         self.load_state(checkpoint["rlmods"])
         if "state_dict" in checkpoint:

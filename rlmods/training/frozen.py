@@ -24,10 +24,10 @@ class Reference:
     """A model that is not trained, by default a frozen copy of the policy as it is when training
     starts.
 
-    It is not a submodule of the LightningModule, so its weights are in neither the optimizer nor
-    the checkpoint: loading the same model restores them, and a fingerprint verifies that it is the
-    same. If `moves` is set, the weights follow the policy during training and are part of
-    `state_dict`."""
+    It is not a submodule of the LightningModule, so its weights are not in the optimizer, nor
+    (unless `moves`) in the checkpoint: loading the same model restores them, and a fingerprint
+    verifies that it is the same. If `moves` is set, the weights follow the policy during training
+    and are part of `state_dict`."""
 
     def __init__(self, network: Policy, group: str = "reference") -> None:
         """

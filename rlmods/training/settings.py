@@ -79,7 +79,7 @@ class PolicyGradientSettings:
     """Batches of prompts that one iteration may sample until `sampling` has kept enough groups."""
     fallback: Literal["train", "skip", "error"] = "train"
     """Action if too few groups are kept after `max_draws` batches: train on them, skip the
-    optimizer steps, or stop with an error."""
+    optimizer steps and keep the groups, or stop with an error."""
     surplus: Literal["keep", "drop"] = "keep"
     """Kept groups that an iteration does not need: keep them for the next one, or drop (and count)
     them."""

@@ -120,7 +120,7 @@ class FailedStep:
 class TrainStep:
     """Accumulate gradients over microbatches, clip them, and step the optimizer.
 
-    The loss is a sum over tokens divided by `Totals` of the whole step over all ranks. A step with
+    Each loss is divided by the `Totals` of its own rows in the step, over all ranks. A step with
     a NaN or infinite loss or gradient is skipped and counted (`train/nonfinite_steps`);
     `batch.max_nonfinite` of them in a row end the run. All ranks decide alike."""
 

@@ -90,9 +90,9 @@ def test_it_is_ready_when_every_rank_is() -> None:
 
 def test_the_next_iteration_keeps_the_kept_groups_only() -> None:
     made = buffer(3, 5, rejected=(4,))
-    assert made.num_pushed == 2
+    assert made.num_draws == 2
     made.end_iteration()
-    assert (made.num_pushed, made.rejected, made.num_groups) == (0, None, 2)
+    assert (made.num_draws, made.rejected, made.num_groups) == (0, None, 2)
 
 
 HELD = [rows(4, 7, mark=0), None, rows(3, 9, 12, mark=2)]

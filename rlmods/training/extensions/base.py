@@ -20,8 +20,8 @@ class Extension:
 
     loop: LoopView
     needs_old_logprobs: bool = False
-    """True if `old_logprobs` are needed on all rows, also on those of the first minibatch, which
-    otherwise are not computed."""
+    """True if `old_logprobs` must be stored on the first minibatch too. With one epoch it has none
+    otherwise."""
     needs_router_logits: bool = False
     """True if `loss_term` reads `PolicyOutput.router_logits`."""
 

@@ -20,8 +20,8 @@ class Replay(Extension):
     """Keep the rows of the last `staleness` iterations and train again on a random fraction of
     them.
 
-    A replayed row keeps the log-probabilities of the policy that sampled it, so the ratio is its
-    importance weight, and clipping bounds its influence."""
+    A replayed row keeps its `old_logprobs`, so the ratio is its importance weight, and clipping
+    bounds its influence."""
 
     needs_old_logprobs = True
 
