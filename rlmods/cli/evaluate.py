@@ -9,9 +9,9 @@ intervals over prompts, for values that differ between prompts.
     validation.samples=8    also sample 8 responses to each prompt, for `val/mean@8`, `val/pass@8`
                             and `val/maj@8`
     reference=null          a run, directory or hub name: `val/kl_ref` is the KL divergence of the
-                            evaluated policy from it, estimated from sampled responses in nats per
-                            token: it can be below 0 if the two are close, and validation.samples=8
-                            makes it more precise
+                            evaluated policy from it at temperature 1, without top_p and top_k,
+                            estimated from sampled responses in nats per token: it can be below 0 if
+                            the two are close, and validation.samples=8 makes it more precise
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from rlmods.reward import Neural
 from rlmods.rollout.turns import find_prompt_without_episode, over_turns
 from rlmods.run.settings import Override
 from rlmods.training.collate import collate_unscored, generate
-from rlmods.training.evaluation import values_by_prompt
+from rlmods.training.evaluation import values_by_prompt, with_settings
 from rlmods.training.segments import forward
 from rlmods.types import Prompt, Response
 
@@ -198,8 +198,9 @@ def kl_from(
     samples: int,
     token_budget: int,
 ) -> float:
-    """Return KL(pi || pi_ref) in nats per token: the mean of log pi - log pi_ref over the tokens of
-    responses sampled from pi (k1). The estimate can be negative.
+    """Return KL(pi || pi_ref) at temperature 1 in nats per token: the mean of log pi - log pi_ref
+    over the tokens of responses sampled from pi (k1), whatever the sampling settings of the
+    rollout. The estimate can be negative.
 
     Raises:
         UserError: the two have different vocabularies.
@@ -209,14 +210,15 @@ def kl_from(
             "reference: its vocabulary differs from that of the evaluated model, so their KL "
             "is undefined; type another reference="
         )
+    rollout = with_settings(rollout, temperature=1.0, top_p=1.0, top_k=0)
     rollout.sync(policy, iteration=0)
     responses = generate(rollout, prompts, samples=samples, iteration=0)
     rows = collate_unscored(responses, policy.pad_id).to(policy.device)
     total = 0.0
     for indices in pack(rows.forward_tokens, token_budget):
         micro = rows.select(indices).trim()
-        logprobs = forward(policy, micro, temperature=rollout.temperature).logprobs
-        ref_logprobs = forward(reference, micro, temperature=rollout.temperature).logprobs
+        logprobs = forward(policy, micro, temperature=1.0).logprobs
+        ref_logprobs = forward(reference, micro, temperature=1.0).logprobs
         total += float((logprobs - ref_logprobs).double().sum())
     return total / max(1, int(rows.mask.sum()))
 

@@ -125,9 +125,6 @@ def _values_by_prompt(
     for start in range(0, len(sampled), max(1, samples)):
         group = sampled[start : start + samples]
         correct = [row["correct"] for row in group]
-        graded = [float(x) for x in correct if x is not None]
-        if graded:
-            add(f"val/mean@{samples}", sum(graded) / len(graded))
         answers = extracted_answers({name: [row[name] for row in group] for name in group[0]})
         for name, value in _sampled_values(correct, answers, (*pass_at, samples)).items():
             add(f"val/{name}", value)
@@ -137,11 +134,13 @@ def _values_by_prompt(
 def _sampled_values(
     correct: Sequence[bool | None], answers: Sequence[Any] | None, ks: Sequence[int]
 ) -> dict[str, float | None]:
-    """Return pass@k for each k and, given the extracted answers, maj@k for the last one, of the
-    responses to one prompt; None if no response is graded."""
+    """Return pass@k for each k and, for the last one, mean@k and, given the extracted answers,
+    maj@k, of the responses to one prompt; None if no response is graded."""
     graded = [x for x in correct if x is not None]
     num_correct = sum(x > 0 for x in graded)
-    values: dict[str, float | None] = {}
+    values: dict[str, float | None] = {f"mean@{ks[-1]}": None}
+    if graded:
+        values[f"mean@{ks[-1]}"] = float(sum(graded)) / len(graded)
     for k in ks:
         values[f"pass@{k}"] = pass_at_k(len(graded), num_correct, k) if graded else None
     if answers is not None:
@@ -152,7 +151,7 @@ def _sampled_values(
 @dataclass(frozen=True)
 class Validation:
     """Greedy accuracy on held-out prompts and, with `samples`, mean@k, pass@k and, if the reward
-    extracts answers, maj@k.
+    extracts answers, maj@k. Every prompt with a graded response has the same weight.
 
     Sampling has its own settings and seed, so the frequency of validation does not change training.
     Metrics of the held-out prompts of `data` are `val/accuracy`, ..., and those of a named set
@@ -282,13 +281,10 @@ class Validation:
             values = _sampled_values(scores.correct[group], own_answers, (*self.pass_at, k))
             for name, value in values.items():
                 columns.setdefault(name, []).append(value)
-        correct, graded = values_and_mask(scores.correct)
-        meter.mean(f"val/mean@{k}", correct, graded)
         for name, column in columns.items():
             meter.mean(f"val/{name}", *values_and_mask(column))
         for source in sorted({x.source for x in prompts if x.source is not None}):
             own = torch.tensor([prompt.source == source for prompt in prompts])
-            meter.mean(f"val/mean@{k}/{source}", correct, graded & own.repeat_interleave(k))
             for name, column in columns.items():
                 of_prompt, known = values_and_mask(column)
                 meter.mean(f"val/{name}/{source}", of_prompt, known & own)

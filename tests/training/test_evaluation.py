@@ -191,6 +191,7 @@ class TestValidation:
         assert {name: metrics[name] for name in expected} == pytest.approx(
             {name: sum(x) / 3 for name, x in expected.items()}
         )
+        assert metrics["val/mean@3"] == metrics["val/pass@1"]
         by_prompt = values_by_prompt(rows, 3, (1, 2))
         assert {name: by_prompt[name] for name in expected} == expected
 
@@ -329,17 +330,34 @@ class TestKLFrom:
     @pytest.mark.parametrize("budget", [16, 4096])
     def test_is_the_mean_log_ratio_of_its_own_tokens(self, budget: int) -> None:
         made, other = policy(0), policy(1)
-        rollout = Local(max_tokens=8, temperature=0.7)
+        rollout = Local(max_tokens=8)
         rollout.sync(made, iteration=0)
         ratios: list[float] = []
         for r in rollout.generate(SPLITS.val, samples=2, iteration=0):
             tokens = torch.tensor([[*r.prompt_tokens, *r.tokens]])
             mask = torch.arange(tokens.shape[1])[None] >= len(r.prompt_tokens)
-            own, ref = (x(tokens, mask, temperature=0.7).logprobs for x in (made, other))
+            own, ref = (x(tokens, mask, temperature=1.0).logprobs for x in (made, other))
             ratios += (own - ref)[mask].tolist()
         want = sum(ratios) / len(ratios)
         assert want > 0.001
         assert kl_from(other, made, rollout, SPLITS.val, 2, budget) == pytest.approx(want, rel=1e-4)
+
+    @torch.no_grad()
+    def test_sampling_settings_do_not_change_the_distribution(self) -> None:
+        """It is the exact KL of the first tokens up to the error of sampling."""
+        made, other = policy(0), policy(1)
+        made.model.get_input_embeddings().weight.mul_(6.0)
+        exact = 0.0
+        for prompt in SPLITS.val[:2]:
+            tokens = torch.tensor([made.encode(prompt)])
+            own, ref = (
+                x.model(tokens).logits[0, -1].double().log_softmax(-1) for x in (made, other)
+            )
+            exact += float((own.exp() * (own - ref)).sum()) / 2
+        assert exact > 0.1
+        rollout = Local(max_tokens=1, temperature=0.5, top_p=0.3, top_k=5)
+        found = kl_from(other, made, rollout, SPLITS.val[:2], 4096, 4096)
+        assert found == pytest.approx(exact, rel=0.1)
 
     def test_of_two_vocabularies_there_is_none(self) -> None:
         other = policy(1)
