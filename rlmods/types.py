@@ -181,7 +181,7 @@ class Response:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that
     sampled it. `decisions`: decisions about branches, if there is a rule
-    (`rlmods.branching.entropy.Decision`)."""
+    (`rlmods.branching.entropy.Decision`). `out_of_turns`: True if a limit on turns ended it."""
     branch: Branch | None = None
     """Where the response branches off from another one; None if it was sampled from the prompt
     on."""
@@ -201,6 +201,11 @@ class Response:
     def num_sampled(self) -> int:
         """Number of tokens that the policy sampled."""
         return len(self.tokens) if self.mask is None else sum(self.mask)
+
+    @property
+    def overlong(self) -> bool:
+        """True if a limit on tokens truncated it, not a limit on turns."""
+        return self.finish == "length" and not self.meta.get("out_of_turns", False)
 
     @property
     def in_tree(self) -> bool:

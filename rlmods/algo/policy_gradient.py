@@ -307,8 +307,8 @@ class PolicyGradient(Learner):
         loss: its mask becomes empty. `SampleBuffer.pop` does so for rejected groups that it
         adds."""
         if self.settings.overlong_filter:
-            complete = torch.tensor([r.finish == "stop" for r in responses], device=self.device)
-            batch = replace(batch, mask=batch.mask & complete[:, None])
+            overlong = torch.tensor([r.overlong for r in responses], device=self.device)
+            batch = replace(batch, mask=batch.mask & ~overlong[:, None])
         selected = self.select(correctness(scores).to(self.device), batch)
         keep = torch.isin(batch.group, batch.group[selected & batch.mask.any(1)])
         return replace(batch, mask=batch.mask & (selected | ~keep)[:, None]), keep, selected

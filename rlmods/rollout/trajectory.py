@@ -79,6 +79,8 @@ class Row:
     """Decisions about branches of this response, for the sample log."""
     status: Literal["running", "ended", "limited"] = "running"
     """ended: by the environment. limited: a limit ended it."""
+    out_of_turns: bool = False
+    """True if the limit on turns ended it."""
 
     @property
     def done(self) -> bool:
@@ -146,6 +148,7 @@ class Row:
             return
         if turn.finish == "length" or len(trajectory.turns) == self.limits.num_turns:
             self.status = "limited"
+            self.out_of_turns = turn.finish == "stop"
             return
         has_eos = trajectory.tokens[-1] in policy.eos_ids
         new, context = self.conversation.observe(policy, turn.raw, has_eos, reply.messages)
@@ -176,6 +179,8 @@ class Row:
         meta: dict[str, Any] = {"sample": self.sample, "iteration": iteration}
         if branches:
             meta["decisions"] = self.decisions
+        if self.out_of_turns:
+            meta["out_of_turns"] = True
         return Response(
             prompt=self.prompt,
             prompt_tokens=self.encoded.tokens,

@@ -74,7 +74,7 @@ class PolicyGradientSettings:
     """Target KL from the old policy, nats per token. Above 1.5 times this, the iteration makes no
     further steps; null: no early stop."""
     overlong_filter: bool = objective(False)
-    """Leave truncated responses out of the loss and of its denominators."""
+    """Leave responses that a limit on tokens truncated out of the loss and of its denominators."""
     max_draws: int = 10
     """Batches of prompts that one iteration may sample until `sampling` has kept enough groups."""
     fallback: Literal["train", "skip", "error"] = "train"

@@ -42,12 +42,13 @@ from rlmods.ratio import (
 )
 from rlmods.reward import WeightedSum
 from rlmods.reward.scores import as_scores
-from rlmods.rollout import Local
+from rlmods.rollout import Local, MultiTurn
 from rlmods.sampling import Dynamic
 from rlmods.training.collate import collate_unscored
 from rlmods.training.evaluation import Validation
 from rlmods.types import Credit, Experience, Prompt, Response, Scores
 from tests.support import batches
+from tests.support.environments import Script
 from tests.support.tiny_setup import (
     SPLITS,
     attached,
@@ -279,6 +280,11 @@ class TestMasks:
         assert torch.equal(batch.mask.any(1), ~cut)
         assert 0 < int(cut.sum()) < len(batch)
         close(gradients(made, batch), gradients(made, batch.select(~cut)))
+
+    def test_a_game_that_ran_out_of_turns_is_not_overlong(self):
+        game = MultiTurn(Local(max_tokens=3), Script(["a"] * 9, max_turns=2))
+        batch = collected(learner(overlong_filter=True, rollout=game))
+        assert 0 < int(batch.mask.any(1).sum()) < len(batch)
 
     def test_unscored_row_leaves_its_group(self):
         """D4: None is not 0."""

@@ -188,6 +188,8 @@ class TestLimits:
         assert max(len(r.turns) for r in responses) == 2
         assert all(r.turns[-1].stop == len(r.tokens) for r in responses)
         assert {r.finish for r in responses} == {"length"}
+        assert {r.overlong for r in responses} == {True, False}
+        assert all(r.overlong == (r.turns[-1].finish == "length") for r in responses)
 
     def test_of_the_tokens_of_a_turn(self) -> None:
         """A truncated turn is the last one, which the environment grades."""
@@ -203,6 +205,7 @@ class TestLimits:
     def test_of_all_tokens(self, limit: int) -> None:
         responses = sample(Script(["abcd"] * 8, max_tokens=limit), samples=8)
         assert max(len(r.tokens) for r in responses) <= limit
+        assert all(r.overlong == (r.finish == "length") for r in responses)
         assert any(len(r.turns) > 1 for r in responses)
         assert all(r.mask is not None and r.mask[-1] for r in responses)
 
