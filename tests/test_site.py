@@ -68,7 +68,7 @@ class TestRewrite:
         ("page", "text", "expected"),
         [
             ("index.md", "[a](docs/faults.md#signals)", "[a](faults.md#signals)"),
-            ("index.md", "![a](docs/ladder.png)", "![a](ladder.png)"),
+            ("index.md", "![a](docs/ablation.png)", "![a](ablation.png)"),
             ("index.md", "[a](CHANGELOG.md)", "[a](changelog.md)"),
             ("bench/results.md", "[a](../docs/performance.md)", "[a](../performance.md)"),
             ("settings.md", "[a](../README.md#start)", "[a](index.md#start)"),
