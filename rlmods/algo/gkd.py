@@ -149,6 +149,9 @@ class GKD(Learner):
 
     # Rows
 
+    def example_rows(self, responses: Sequence[Response], group: Tensor) -> DistillBatch:
+        return self.collate(responses)
+
     def collate(self, responses: Sequence[Response]) -> DistillBatch:
         """Collate responses after the policy's prompts and after the teacher's."""
         student = collate_unscored(responses, self.policy.pad_id)

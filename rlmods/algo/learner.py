@@ -33,10 +33,11 @@ from rlmods.training.meter import Meter, PhaseTimer, peak_memory_mb
 from rlmods.training.metrics import SampleLog
 from rlmods.training.networks import check_deferred, parameter_groups, shard
 from rlmods.training.out_of_memory import explain
+from rlmods.training.preflight import Preflight
 from rlmods.training.settings import Batch
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
 from rlmods.training.views import LoopView
-from rlmods.types import Prompt, Totals
+from rlmods.types import Prompt, Response, Totals
 
 Trunk = Policy | ScalarModel | ValueNetwork
 """Networks that have layers of a model, and not only a head on another network."""
@@ -71,7 +72,8 @@ class Learner(L.LightningModule):
     settings_type: ClassVar[type[Any]] = NoSettings
     """Dataclass of the algorithm's own settings, `algo.*` in the configuration."""
     samples_responses: ClassVar[bool] = False
-    """True if an iteration trains on sampled responses, False if on rows of data."""
+    """True if an iteration trains on sampled responses, False if on rows of data. A subclass that
+    samples defines `example_rows`."""
     samples_ahead: ClassVar[bool] = False
     """True if it can sample the responses of the next iteration (`rollout.ahead`)."""
     trains_on_turns: ClassVar[bool] = False
@@ -116,6 +118,7 @@ class Learner(L.LightningModule):
         self.ranks = Ranks(self)
         self.meter = Meter()
         self.sample_log = SampleLog()
+        self.preflight = Preflight(self)
         self.checkpoint = LearnerCheckpoint(self)
         self.timer = PhaseTimer(self.notify, partial(explain, self))
         self.microbatches = Microbatches(
@@ -164,6 +167,11 @@ class Learner(L.LightningModule):
     def rows_per_prompt(cls, batch: Batch) -> int:
         """Return the number of rows per prompt that an iteration splits into minibatches."""
         return batch.samples if cls.samples_responses else 1
+
+    def example_rows(self, responses: Sequence[Response], group: Tensor) -> Any:
+        """Return rows of these responses on the device, for `Preflight` of an algorithm that
+        samples. `group` [N]: group of each response."""
+        raise NotImplementedError(f"{type(self).__name__} does not define example_rows")
 
     def optimizer_settings(self, network: str) -> dict[str, Any]:
         """Return settings of a network's optimizer that differ from the common ones."""
@@ -397,6 +405,8 @@ class Learner(L.LightningModule):
         if self.rollout is not None:
             with self.timer.within("sync"):
                 self.rollout.sync(self.policy, iteration=self.iteration)
+        if self.batch.runs_preflight(self.device):
+            self.notify("on_preflight", self.preflight())
         if self.iteration == 0:
             self.validate()
         self.iteration_start = time.perf_counter()

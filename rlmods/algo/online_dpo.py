@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from rlmods.algo.dpo import DPO, DPOSettings
 from rlmods.errors import check_bounds
@@ -84,6 +85,13 @@ class OnlineDPO(DPO):
         rows = self.pad(firsts, [group.preferences for group in ranked])
         with self.timer("score"):
             return self.add_ref_logprobs(rows)
+
+    @torch.no_grad()
+    def example_rows(self, responses: Sequence[Response], group: Tensor) -> PreferenceBatch:
+        groups = group_by_prompt(responses, self.batch.samples)
+        ranked = [[(response, rank) for rank, response in enumerate(group)] for group in groups]
+        firsts = [list(group[0].prompt_tokens) for group in groups]
+        return self.add_ref_logprobs(self.pad(firsts, ranked))
 
     def pad(
         self, prompts: list[list[int]], ranked: Sequence[Sequence[tuple[Response, int]]]

@@ -481,6 +481,20 @@ class PolicyGradient(Learner):
             metrics["perf/response_tokens_per_s"] = num_tokens / max(seconds, 1e-9)
         return metrics
 
+    # Lightning's hooks, preflight and checkpoint
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        self.kl_stats = self.kl_stats.to(self.device)
+
+    @torch.no_grad()
+    def example_rows(self, responses: Sequence[Response], group: Tensor) -> Experience:
+        batch = self.as_rows(responses, Scores([1.0] * len(responses)), group)
+        batch = self.scorer.add_values(batch)
+        if self.reference is not None and not self.full_kl:
+            batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
+        return replace(batch, advantages=batch.mask.float(), returns=batch.values)
+
     @property
     def controllers(self) -> dict[str, Controller]:
         return {**super().controllers, "entropy_bonus": self.entropy_bonus}

@@ -24,6 +24,10 @@ Rows = Sequence[Row]
 class Hooks(Protocol):
     """All hooks; a callback implements any of them, or none."""
 
+    def on_preflight(self, trainer: Trainer, learner: Learner, line: str) -> None:
+        """Called before training with the peak memory of the largest microbatches in words, if they
+        were run (`batch.preflight`)."""
+
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         """Called once after each iteration, also after its validation, with its logged metrics.
         Parts and extensions have changed by then, and `IterationCheckpoint` is called last, so a

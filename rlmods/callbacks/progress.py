@@ -48,6 +48,7 @@ PHASES = {
     "update": "updating",
     "validation": "validating",
     "checkpoint": "saving",
+    "preflight": "trying the largest microbatches",
 }
 """Display name by phase of the iteration (`PhaseTimer`)."""
 AFTER = ("validation", "checkpoint")
@@ -93,6 +94,10 @@ class Progress(Callback):
             target=self._watch, args=(learner,), name="progress", daemon=True
         )
         self._thread.start()
+
+    @rank_zero_only
+    def on_preflight(self, trainer: Trainer, learner: Learner, line: str) -> None:
+        self._print(line)
 
     def on_tokens(self, done_rows: int, total_rows: int, tokens: int) -> None:
         """Update the sampling display; called by the rollout engine."""

@@ -37,7 +37,8 @@ from rlmods.needs import KLNeeds, PreferenceNeeds, ReferenceNeeds, needs_of
 from rlmods.policy import Policy
 from rlmods.policy.output_layer import logits_per_chunk
 from rlmods.rollout import Local
-from rlmods.rollout.turns import MultiTurn, num_added_tokens
+from rlmods.rollout.turns import MultiTurn
+from rlmods.training.preflight import longest_texts
 
 GIB = 2**30
 USABLE = 0.9  # fraction of GPU memory for tensors
@@ -135,9 +136,12 @@ def predict(
     num_networks = _num_bytes(trained) / _num_bytes([policy])  # 1, or 2 with a critic
     sizes = Sizes.of(policy.model.config.get_text_config().to_dict())
     checkpointing = spec.config.policy.get("gradient_checkpointing", False)
-    prompt, response = _longest_row(spec, policy)
+    algorithm = spec.algorithm
+    train = short_prompts(policy, spec.splits.train, spec.config.data.get("max_prompt_tokens"))
+    sampler = spec.parts["rollout"] if algorithm.samples_responses else None
+    prompt, response = longest_texts(policy, train, algorithm.columns(spec.settings), sampler)
     row = prompt + response
-    samples = spec.batch.samples if spec.algorithm.samples_responses else 1
+    samples = spec.batch.samples if algorithm.samples_responses else 1
     rows = spec.batch.prompts // devices.ranks * samples
     tokens = max(row, min(spec.batch.token_budget, rows * row))
     update = held | {
@@ -190,23 +194,6 @@ def _optimizer_copies(optimizer: DictConfig) -> float:
     made.step()
     state = made.state[weight].values()
     return sum(x.numel() for x in state if torch.is_tensor(x) and x.ndim) / weight.numel()
-
-
-def _longest_row(spec: RunSpec, policy: Policy) -> tuple[int, int]:
-    """Return the tokens of the longest prompt and of the longest response."""
-    train = short_prompts(policy, spec.splits.train, spec.config.data.get("max_prompt_tokens"))
-    prompt = response = 1
-    for row in train:
-        prompt = max(prompt, len(policy.encode(row)))
-        for column in spec.algorithm.columns(spec.settings):
-            value = row.meta[column]
-            texts = value if column == "candidates" else ["".join(value)]
-            lengths = [len(policy.encode_response(text, row)) for text in texts]
-            response = max(response, *lengths)
-    if spec.algorithm.samples_responses:
-        prompt += num_added_tokens(policy, spec.parts["rollout"], train)
-        response = max(response, spec.parts["rollout"].max_tokens)
-    return prompt, response
 
 
 def _num_bytes(networks: Sequence[nn.Module], *, trained: bool = False) -> int:

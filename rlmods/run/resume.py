@@ -20,6 +20,7 @@ CHANGEABLE = ("trainer", "resume", "run_dir", "logger", "callbacks")
 reports, not what it computes."""
 CHANGEABLE_KEYS = (
     "batch.token_budget",
+    "batch.preflight",
     "environment.workers",
     "reward.*token_budget",
     "policy.gradient_checkpointing",

@@ -62,9 +62,13 @@ def advise(learner: LearnerView, stage: str) -> str:
         limit = "environment" if isinstance(learner.rollout, MultiTurn) else "rollout"
         shorter = max(1, learner.rollout.max_tokens // 2)
         advice = ["a smaller rollout.batch_size", f"{limit}.max_tokens={shorter}"]
-    elif stage in ("score", "update", "validation"):
+    elif stage in ("preflight", "score", "update", "validation"):
         trunks = [x for x in learner.networks.values() if isinstance(x, Policy | ScalarModel)]
         if not all(trunk.gradient_checkpointing for trunk in trunks):
             advice.insert(0, "policy.gradient_checkpointing=true")
-        advice.insert(0, f"batch.token_budget={max(1, learner.batch.token_budget // 2)}")
+        longest = learner.preflight.longest_row
+        size = min(learner.batch.token_budget, longest * learner.preflight.rows_per_step)
+        if size > longest:  # which has its own microbatch
+            row = f"the longest row has {longest} tokens"
+            advice.insert(0, f"batch.token_budget={max(longest, size // 2)} ({row})")
     return ", or ".join(advice[:2])

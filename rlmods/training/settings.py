@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from rlmods.errors import UserError, check_bounds
 from rlmods.types import objective
 
@@ -29,12 +31,19 @@ class Batch:
     max_nonfinite: int = 3
     """Number of consecutive optimizer steps with a NaN or infinite loss or gradient that ends the
     run; fewer are skipped."""
+    preflight: Literal["auto"] | bool = "auto"
+    """Run forward and backward of the largest microbatches before the first iteration, which shows
+    a lack of memory at once and changes no result. auto: on a GPU."""
 
     def __post_init__(self) -> None:
         counts = ("prompts", "samples", "epochs", "minibatches", "token_budget", "max_nonfinite")
         rules = {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
         off = "positive; batch.max_norm=inf switches clipping off"
         check_bounds(self, "batch", {**rules, "max_norm": (self.max_norm > 0, off)})
+
+    def runs_preflight(self, device: torch.device) -> bool:
+        """Return True if a run on this device begins with the largest microbatches."""
+        return device.type == "cuda" if self.preflight == "auto" else self.preflight
 
     def check_ranks(self, num_ranks: int, rows_per_prompt: int) -> None:
         """Check that ranks divide the prompts, and minibatches the rows of a rank, evenly.

@@ -188,15 +188,17 @@ class TrainStep:
             sources.append(Source(rows, loss, totals, bool(tokens)))
         return sources
 
-    def accumulate(self, sources: Sequence[Source]) -> list[MicroLoss]:
-        """Add the gradients of all microbatches, and return their losses."""
+    def accumulate(self, sources: Sequence[Source], *, reduces: bool = True) -> list[MicroLoss]:
+        """Add the gradients of all microbatches, and return their losses. `reduces=False`: DDP does
+        not add the gradients of other ranks."""
         work: list[tuple[int, Rows, Tensor]] = []
         for i, source in enumerate(sources):
             work += [(i, micro, indices) for micro, indices in self.microbatches(source.rows)]
         losses: list[MicroLoss] = []
         for i, micro, indices in work:
             self.timer.on_safe_point()
-            with self.gradient_sync(is_last=len(losses) == len(work) - 1):
+            is_last = len(losses) == len(work) - 1
+            with self.gradient_sync(is_last=is_last and reduces):
                 value = sources[i].loss(micro, sources[i].totals)
                 losses.append(MicroLoss(i, indices, value.detach()))
                 # DDP and FSDP average gradients over ranks; the totals are global already.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -18,20 +19,27 @@ from rlmods.training.frozen import Reference
 from rlmods.training.meter import Meter, PhaseTimer
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.settings import Batch
-from rlmods.types import Prompt, Response, Scores
+from rlmods.training.train_step import TrainStep
+from rlmods.types import Prompt, Response, Scores, Totals
 
 
 class LearnerView(Protocol):
     """Members of every algorithm (`rlmods.algo.Learner`)."""
 
     groups: ClassVar[tuple[str, ...]]
+    samples_responses: ClassVar[bool]
     policy: Policy
     rollout: Any
     batch: Batch
+    splits: Splits
+    settings: Any
     iteration: int
     ranks: Ranks
     meter: Meter
     timer: PhaseTimer
+    step: TrainStep
+    preflight: Any
+    extensions: list[Any]
 
     @property
     def device(self) -> torch.device: ...
@@ -43,6 +51,13 @@ class LearnerView(Protocol):
     def frozen(self) -> dict[str, Reference]: ...
     @property
     def stateful(self) -> dict[str, Any]: ...
+    def columns(self, settings: Any) -> tuple[str, ...]: ...
+    def rows_per_prompt(self, batch: Batch) -> int: ...
+    def rows(self, prompts: Sequence[Prompt]) -> Any: ...
+    def example_rows(self, responses: Sequence[Response], group: Tensor) -> Any: ...
+    def loss(self, micro: Any, totals: Totals) -> Tensor: ...
+    def optimizers(self) -> Any: ...
+    def update_mode(self) -> AbstractContextManager[None]: ...
     def counters(self) -> dict[str, Any]: ...
     def load_counters(self, state: Mapping[str, Any]) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
@@ -54,8 +69,6 @@ class LearnerView(Protocol):
 class LoopView(LearnerView, Protocol):
     """Members of the RL loop (`rlmods.algo.PolicyGradient`) that extensions use."""
 
-    splits: Splits
-    settings: Any
     seed: int
     reference: Reference | None
     ratio: Ratio

@@ -93,7 +93,10 @@ class TestStages:
     def test_update(self, setup: Any) -> None:
         trained = setup()
         trained.loss = self.fail
-        expected = "type batch.token_budget=32, or policy.gradient_checkpointing=true"
+        expected = (
+            "type batch.token_budget=32 (the longest row has 12 tokens), or "
+            "policy.gradient_checkpointing=true"
+        )
         assert self.message(trained) == f"update: out of memory on cuda:1: {expected}"
 
     def test_rollout(self, setup: Any) -> None:
@@ -143,8 +146,13 @@ class TestAdvice:
 
     def test_with_gradient_checkpointing(self) -> None:
         checkpointed = policy(gradient_checkpointing=True)
-        expected = "batch.token_budget=4096, or trainer=fsdp trainer.devices=2"
+        row = "the longest row has 12 tokens"
+        expected = f"batch.token_budget=96 ({row}), or trainer=fsdp trainer.devices=2"
         assert self.advice(policy=checkpointed) == expected
+
+    def test_a_longer_row_has_its_own_microbatch(self) -> None:
+        advice = self.advice(batch=Batch(prompts=4, samples=4, token_budget=12))
+        assert advice.startswith("policy.gradient_checkpointing=true")
 
     def test_more_ranks_if_sharded(self) -> None:
         sharded = FSDP2()

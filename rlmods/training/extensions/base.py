@@ -24,6 +24,8 @@ class Extension:
     otherwise."""
     needs_router_logits: bool = False
     """True if `loss_term` reads `PolicyOutput.router_logits`."""
+    added_fraction: float = 0.0
+    """Largest number of rows that `before_update` adds, by the number of rows of the iteration."""
 
     def attach(self, loop: LoopView) -> None:
         """Store the loop; called when the loop is constructed."""
@@ -48,6 +50,11 @@ class Extension:
     def before_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
         """Return further rows of the next optimizer step, each with its loss."""
         return []
+
+    def largest_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
+        """Return the largest rows that `before_step` may return, for the trial of the largest
+        microbatches before training."""
+        return self.before_step(minibatch)
 
     def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
         """Return a term to add to the loss of a microbatch, or None."""

@@ -32,6 +32,7 @@ class Replay(Extension):
             staleness: iterations for which a row is kept.
         """
         self.fraction = fraction
+        self.added_fraction = fraction
         self.staleness = staleness
         self.rows: Experience | None = None
 

@@ -1,0 +1,228 @@
+"""The largest microbatches before training: they change no bit, and are the largest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from lightning import Callback
+
+from rlmods.adapter import LoRA
+from rlmods.advantage import GAE
+from rlmods.algo import (
+    DPO,
+    GKD,
+    SFT,
+    Batch,
+    Distill,
+    OnlineDPO,
+    PolicyGradient,
+    ProcessRewardModel,
+    RewardModel,
+)
+from rlmods.critic import Separate, Shared
+from rlmods.errors import UserError
+from rlmods.kl import Penalty
+from rlmods.policy.packing import Packing
+from rlmods.preference import KTO, Sigmoid
+from rlmods.ranking import BradleyTerry
+from rlmods.rollout import Local as LocalRollout
+from rlmods.rollout import MultiTurn
+from rlmods.router import Routing
+from rlmods.teacher import Local
+from rlmods.training.extensions import PTX
+from rlmods.training.preflight import largest_shapes, num_tokens
+from rlmods.types import Prompt
+from tests.support import ranks
+from tests.support.environments import Echo
+from tests.support.mixtures import mixture
+from tests.support.tiny_setup import SPLITS, attached, extension, fit, learner, policy
+
+MINIBATCHES = Batch(prompts=4, samples=4, minibatches=2, epochs=2, token_budget=64)
+OFFLINE = {"rollout": None, "reward": None}
+TEACHER = Local(policy=partial(policy, seed=3))
+KL = {"kl": Penalty("k3", 0.1, "loss")}
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
+EXPERTS = Routing(replay=True, aux_coefficient=0.5, entropy_coefficient=0.1)
+TEXTS = {"ptx_coefficient": 0.5, "ptx_prompts": list(SPLITS.train), "ptx_rows": 4}
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "policy gradient": (PolicyGradient, {"batch": MINIBATCHES, "target_kl": 0.01}),
+    "entropy": (PolicyGradient, {"entropy_coefficient": 0.1, "target_entropy": 1.0}),
+    "critic": (PolicyGradient, KL | {"critic": Separate(), "advantage": GAE()}),
+    "shared critic": (PolicyGradient, {"critic": Shared(), "advantage": GAE()}),
+    "replay": (PolicyGradient, {"replay_fraction": 0.5}),
+    "experts": (PolicyGradient, {"router": EXPERTS}),
+    "momentum": (PolicyGradient, {"optimizer": SGD}),
+    "ptx": (PolicyGradient, TEXTS),
+    "lora": (PolicyGradient, {"adapter": LoRA(rank=4)}),
+    "distillation": (Distill, {"teacher": TEACHER}),
+    "GKD": (GKD, {"teacher": TEACHER, "batch": Batch(prompts=4, samples=1)}),
+    "SFT": (SFT, {}),
+    "DPO": (DPO, {"preference": Sigmoid(), "dropout": 0.2}),
+    "precomputed DPO": (DPO, {"preference": Sigmoid(), "reference": "precomputed"}),
+    "KTO": (DPO, {"preference": KTO()}),
+    "online DPO": (OnlineDPO, {"preference": Sigmoid(), "judge": lambda _, a, b: float(a < b)}),
+    "reward model": (RewardModel, OFFLINE | {"ranking": BradleyTerry()}),
+    "process reward model": (ProcessRewardModel, OFFLINE),
+}
+QUICK = ("policy gradient", "critic", "experts", "GKD", "online DPO", "DPO")
+
+
+class Lines(Callback):
+    """Keep the lines of `on_preflight`."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def on_preflight(self, trainer: Any, learner: Any, line: str) -> None:
+        self.lines.append(line)
+
+
+def setup(case: str, **batch: Any) -> Any:
+    kind, changes = CASES[case]
+    changes = {"batch": Batch(prompts=4, samples=4)} | changes
+    if case == "experts":
+        changes["policy"] = mixture()
+    return learner(kind, **changes | {"batch": replace(changes["batch"], **batch)})
+
+
+def run(case: str, preflight: bool, iterations: int = 2, **options: Any) -> tuple[Any, ...]:
+    """The learner, metrics without times, random state, and the lines of the preflight."""
+    torch.manual_seed(0)
+    trained = setup(case, preflight=preflight)
+    lines = Lines()
+    rows = fit(trained, iterations, callbacks=(lines,), **options)
+    for row in rows:
+        for name in [x for x in row if x.startswith(("time/", "perf/"))]:
+            del row[name]
+    return trained, repr(rows), torch.get_rng_state(), lines.lines
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """True if weights and optimizer state are equal bit for bit."""
+    states = []
+    for trained in (a, b):
+        optimizer = trained.optimizers().optimizer
+        moments = [x for state in optimizer.state.values() for x in state.values()]
+        rates = [group["lr"] for group in optimizer.param_groups]
+        states.append([*trained.state_dict().values(), *map(torch.as_tensor, [*moments, *rates])])
+    return all(torch.equal(x, y) for x, y in zip(*states, strict=True))
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(x, marks=[] if x in QUICK else [pytest.mark.slow]) for x in CASES]
+)
+def test_changes_no_bit(case: str) -> None:
+    trained, rows, state, [line] = run(case, True)
+    without, expected_rows, expected_state, _ = run(case, False)
+    assert rows == expected_rows
+    assert torch.equal(state, expected_state)
+    assert is_same(trained, without)
+    assert line.startswith("preflight: ")
+
+
+@pytest.mark.slow
+def test_a_resumed_optimizer_keeps_its_state(tmp_path: Any) -> None:
+    run("critic", True, 1)[0].trainer.save_checkpoint(tmp_path / "x.ckpt")
+    resumed = [run("critic", x, resume=tmp_path / "x.ckpt")[0] for x in (True, False)]
+    assert is_same(*resumed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_changes_no_bit_on_two_ranks(strategy: str) -> None:
+    ranks.run("tests.support.preflight_ranks", [strategy], timeout_s=240)
+
+
+def test_gradients_and_optimizer_state_are_in_memory() -> None:
+    trained = setup("critic", preflight=True)
+    loss, seen = trained.loss, []
+
+    def spy(micro: Any, totals: Any) -> Any:
+        parameters = [p for x in trained.networks.values() for p in x.parameters()]
+        num_gradients = sum(p.grad is not None for p in parameters)
+        num_states = len(trained.optimizers().optimizer.state)
+        seen.append((num_gradients, num_states, len(parameters), micro))
+        return loss(micro, totals)
+
+    trained.loss = spy
+    fit(trained, 1)
+    num_gradients, num_states, num_parameters, micro = seen[0]
+    assert num_gradients == num_states == num_parameters
+    assert micro.tokens.shape == (16, trained.preflight.longest_row)
+    assert int(micro.mask.sum()) == 16 * 8
+    # no response begins like another
+    assert len(Packing.of(micro.tokens, micro.mask).distinct) == 16 * 8
+
+
+def test_ptx_has_its_longest_rows() -> None:
+    ptx = extension(attached(setup("ptx")), PTX)
+    [(rows, _)] = ptx.largest_step(None)  # type: ignore[arg-type]
+    lengths = [num_tokens(ptx.loop.policy, prompt, ("response",)) for prompt in ptx.prompts]
+    assert rows.forward_tokens.tolist() == sorted(lengths, reverse=True)[:4]
+
+
+def test_a_lack_of_memory_ends_the_run_before_the_first_rollout() -> None:
+    trained = setup("policy gradient", preflight=True)
+
+    def fail(*args: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. GPU 0 has")
+
+    trained.loss = trained.rollout.generate = fail
+    longest = trained.preflight.longest_row
+    message = rf"^preflight: out of memory on cuda:0: type batch.token_budget=32 \(.* {longest} tok"
+    with pytest.raises(UserError, match=message):
+        fit(trained, 1)
+    assert not trained.optimizers().optimizer.state
+
+
+@pytest.mark.parametrize(
+    ("minibatches", "replay_fraction", "num_prompts"), [(1, 0.0, 4), (2, 0.0, 4), (1, 0.5, 12)]
+)
+def test_rows_share_prompts_as_in_an_optimizer_step(
+    minibatches: int, replay_fraction: float, num_prompts: int
+) -> None:
+    batch = Batch(prompts=4, samples=4, minibatches=minibatches)
+    made = attached(learner(batch=batch, replay_fraction=replay_fraction))
+    [rows] = islice(made.preflight.largest_rows(), 1)
+    assert len(rows) == made.preflight.rows_per_step
+    assert len(rows.group.unique()) == num_prompts
+
+
+def test_rows_have_what_an_environment_adds_to_prompts() -> None:
+    class Described(Echo):
+        def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Any:
+            return super().start(replace(prompt, text=f"1234{prompt.text}"), key=key)
+
+    model = attached(learner(rollout=MultiTurn(LocalRollout(max_tokens=8), Described())))
+    longest = max(len(model.policy.encode(prompt)) for prompt in model.splits.train)
+    [rows] = islice(model.preflight.largest_rows(), 1)
+    assert int(rows.lengths.max()) == model.preflight.longest_row == longest + 4 + 60
+
+
+@pytest.mark.parametrize(
+    ("row", "budget", "max_rows", "expected"),
+    [
+        ((2, 8, 1), 40, 16, [(4, 8)]),
+        ((2, 8, 1), 45, 16, [(4, 8), (5, 7)]),
+        ((2, 8, 1), 45, 4, [(4, 8)]),
+        ((2, 8, 1), 5, 16, [(1, 8)]),
+        ((2, 8, 1), 18, 16, [(1, 8), (2, 7)]),
+        ((9, 2, 1), 18, 16, [(1, 2)]),
+        ((2, 8, 2), 70, 16, [(3, 8), (4, 6)]),
+    ],
+)
+def test_largest_sampled_rows(
+    row: tuple[int, int, int], budget: int, max_rows: int, expected: list[tuple[int, int]]
+) -> None:
+    assert largest_shapes(*row, budget, max_rows) == expected
+
+
+@pytest.mark.parametrize("value", ["auto", True, False])
+def test_runs_on_a_gpu_or_if_asked_to(value: Any) -> None:
+    runs = [Batch(preflight=value).runs_preflight(torch.device(x)) for x in ("cuda", "cpu")]
+    assert runs == [value in ("auto", True), value is True]
