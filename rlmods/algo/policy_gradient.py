@@ -39,6 +39,7 @@ from rlmods.training.extensions import SampleAhead, create_extensions
 from rlmods.training.frozen import Reference
 from rlmods.training.metrics import (
     correctness,
+    lacks_correctness,
     log_correction,
     log_critic,
     log_responses,
@@ -309,6 +310,8 @@ class PolicyGradient(Learner):
         if self.settings.overlong_filter:
             overlong = torch.tensor([r.overlong for r in responses], device=self.device)
             batch = replace(batch, mask=batch.mask & ~overlong[:, None])
+        if lacks_correctness(scores):
+            self.meter.mean("train/selected_by_reward", 1.0)
         selected = self.select(correctness(scores).to(self.device), batch)
         keep = torch.isin(batch.group, batch.group[selected & batch.mask.any(1)])
         return replace(batch, mask=batch.mask & (selected | ~keep)[:, None]), keep, selected

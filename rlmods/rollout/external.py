@@ -3,14 +3,10 @@ weights, and checks of the replies."""
 
 import hashlib
 import math
-import os
-import shutil
 import uuid
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeVar, cast
 
 from torch import Tensor
@@ -211,25 +207,3 @@ def _checked(
             f"log-probabilities up to {max(logprobs):.3g}: start it with this policy"
         )
     return Continuation(tokens, logprobs, stopped=completion.finish == "stop")
-
-
-MEMORY = Path("/dev/shm")
-"""File system in memory, where the system has one."""
-
-
-def weight_folder(parent: str | None, size: int) -> TemporaryDirectory[str]:
-    """Return a folder for `size` bytes of weights on their way to other processes: in `parent`, by
-    default in memory if there is room, else in the system's temporary folder.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    place = None if parent is None else Path(parent)
-    if place is None and os.access(MEMORY, os.W_OK):
-        has_room = shutil.disk_usage(MEMORY).free > 1.1 * size
-        place = MEMORY if has_room else None
-    if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
-    folder = TemporaryDirectory(prefix="rlmods-weights-", dir=place, ignore_cleanup_errors=True)
-    Path(folder.name).chmod(0o755)  # servers may run as another user
-    return folder

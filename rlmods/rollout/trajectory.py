@@ -46,6 +46,17 @@ class Trajectory:
     num_repeated: int = 0
     """Number of tokens of contexts after cuts, without the observations that they end with."""
 
+    def copied(self) -> Trajectory:
+        """Return a copy that grows without an effect on this one."""
+        return replace(
+            self,
+            tokens=list(self.tokens),
+            logprobs=list(self.logprobs),
+            mask=list(self.mask),
+            turns=list(self.turns),
+            cuts=list(self.cuts),
+        )
+
     @property
     def num_counted(self) -> int:
         """Number of tokens that `Limits.response` limits."""
@@ -110,7 +121,7 @@ class Row:
             self,
             episode=copy.deepcopy(self.episode),
             conversation=copy.deepcopy(self.conversation),
-            trajectory=copy.deepcopy(self.trajectory),
+            trajectory=self.trajectory.copied(),
             last=None,
             decisions=[],
         )

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any, TypeVar
 
 from safetensors import SafetensorError
@@ -33,8 +32,8 @@ from rlmods.rollout.external import (
     extend,
     full_weights,
     shared,
-    weight_folder,
 )
+from rlmods.rollout.weight_folder import WeightFolder
 
 
 @dataclass
@@ -290,7 +289,7 @@ class Servers:
         if is_first_rank():
             size = sum(x.nbytes for x in policy.parameters())
             try:
-                folder = weight_folder(self.folder, size)
+                folder = WeightFolder.create(self.folder, size)
             except OSError as error:
                 problem = (
                     f"{error.filename} cannot be written ({error.strerror}): type "
@@ -299,22 +298,22 @@ class Servers:
         for i, part in enumerate(_parts(policy)):
             if folder is not None and not problem:
                 try:
-                    save_file(part, Path(folder.name) / f"model-{i:05d}.safetensors")
+                    save_file(part, folder.path / f"model-{i:05d}.safetensors")
                 except (OSError, SafetensorError) as error:
                     reason = " ".join(str(error).split())[:160]
                     problem = (
-                        f"{folder.name} cannot be written ({reason}): type rollout.folder=FOLDER "
+                        f"{folder.path} cannot be written ({reason}): type rollout.folder=FOLDER "
                         "with room for the weights"
                     )
         try:
             if problem or folder is None:
                 return dict.fromkeys(urls, problem) if problem else {}
             with ThreadPoolExecutor(len(urls)) as threads:
-                found = list(threads.map(partial(self._load, folder.name), urls))
+                found = list(threads.map(partial(self._load, str(folder.path)), urls))
             return {url: text for url, text in zip(urls, found, strict=True) if text}
         finally:
             if folder is not None:
-                folder.cleanup()
+                folder.remove()
 
     def _load(self, folder: str, url: str) -> str:
         """Make a server load the weights in a folder. Returns the problem, or ""."""

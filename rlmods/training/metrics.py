@@ -34,6 +34,12 @@ def reported_correctness(scores: Scores) -> Sequence[bool | None]:
     return scores.correct
 
 
+def lacks_correctness(scores: Scores) -> bool:
+    """Return whether a response is scored, but without a correctness."""
+    pairs = zip(scores.values, reported_correctness(scores), strict=True)
+    return any(value is not None and correct is None for value, correct in pairs)
+
+
 def correctness(scores: Scores) -> Tensor:
     """Return the scores by which `sampling` filters, [N] in float64: unshaped correctness if a
     weighted reward reports it, else the total reward; NaN for unscored responses."""

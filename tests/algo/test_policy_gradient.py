@@ -678,7 +678,10 @@ class TestDynamicSampling:
         made = learner(
             sampling=Dynamic(), reward=lambda r: [1.0] * len(r), max_draws=2, fallback="error"
         )
-        with pytest.raises(UserError, match=r"after 2 draws a rank has kept only 0 of its 4 groups.*algo\.max_draws"):
+        with pytest.raises(
+            UserError,
+            match=r"after 2 draws a rank has kept only 0 of its 4 groups.*algo\.max_draws",
+        ):
             fit(made, 1)
 
     def test_filter_reads_correctness_not_the_shaped_reward(self):

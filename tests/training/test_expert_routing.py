@@ -147,6 +147,12 @@ class TestReplay:
         assert tails["replay"] < 1.2 * tails["fixed"]
         assert tails["replay"] < 1.2 * tails["dense"]
 
+    @quiet
+    @pytest.mark.slow
+    def test_the_ratio_of_a_sequence_needs_no_replay(self) -> None:
+        _, tokens, sequence = distances(Routing(), ratio=Clipped(3e-4, 4e-4, "sequence"))
+        assert sequence.quantile(0.999) < 0.25 * tokens.quantile(0.999)
+
     def test_the_reference_routes_by_itself(self) -> None:
         run = attached(made(Routing(replay=True), kl=Penalty("k3", 0.1, "loss")))
         rows = collected(run)
