@@ -5,8 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rlmods.grading.grader import Rules, extract, extract_gold, is_gold, same_plain, verify
-from rlmods.grading.grader.echo import repeats
+from rlmods.grading.grader import (
+    Rules,
+    extract,
+    extract_gold,
+    is_gold,
+    is_refused,
+    same_plain,
+    verify,
+)
 from rlmods.grading.pool import Outcome, failure_counts, shared_pool
 from rlmods.needs import RewardNeeds
 from rlmods.reward.checks import check_positive
@@ -21,10 +28,11 @@ class Accuracy:
     (`compare`), else `wrong`. Abstains without a gold answer, or with one that no answer can equal
     (NaN).
 
-    An expression of the right value that occurs in the question is wrong, unless the gold is
-    written so. Plain numbers and words are compared in this process, everything else in worker
-    processes with a deadline. An answer that cannot be graded scores `wrong` and is counted:
-    `timeouts`, `errors`. Raises RuntimeError if no worker process can be started."""
+    An expression of the right value that occurs in the question, or leaves the work that it asks
+    for, is wrong, unless the gold is written so. Plain numbers and words are compared in this
+    process, everything else in worker processes with a deadline. An answer that cannot be graded
+    scores `wrong` and is counted: `timeouts`, `errors`. Raises RuntimeError if no worker process
+    can be started."""
 
     correct: float = 1.0
     wrong: float = 0.0
@@ -60,7 +68,8 @@ class Accuracy:
             verdicts[row] = outcome.status == "ok" and outcome.value is True
         for row, pair in pairs.items():
             if verdicts[row]:
-                verdicts[row] = not repeats(*pair, _question(responses[row].prompt))
+                question = _question(responses[row].prompt)
+                verdicts[row] = not is_refused(*pair, self.rules, question)
         values: list[float | None] = []
         for verdict in verdicts:
             score = self.correct if verdict else self.wrong

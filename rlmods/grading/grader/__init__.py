@@ -7,7 +7,7 @@ Importing it loads neither torch nor any other slow package. No text is ever eva
 from __future__ import annotations
 
 from rlmods.grading.grader.compare import same_answer
-from rlmods.grading.grader.echo import repeats
+from rlmods.grading.grader.echo import is_unevaluated, repeats
 from rlmods.grading.grader.extract import extract, extract_gold
 from rlmods.grading.grader.rules import CLOSED_FORMS, Rules
 from rlmods.grading.grader.values import is_gold, same_plain
@@ -18,6 +18,7 @@ __all__ = [
     "extract",
     "extract_gold",
     "is_gold",
+    "is_refused",
     "same_answer",
     "same_plain",
     "verify",
@@ -30,11 +31,20 @@ def verify(text: str, gold: str, rules: Rules = CLOSED_FORMS, question: str = ""
 
     Runs in the caller's process, in bounded time. Unlike the reward `Accuracy`, by default it
     accepts closed forms for a gold that is a plain number, as other graders do: 2^{10} for 1024,
-    but not 1000+24. An expression that occurs in the `question` is refused."""
+    but not 1000+24. Of what a known `question` asks, an answer may repeat or leave nothing
+    (`is_refused`)."""
     if not isinstance(text, str) or not isinstance(gold, str):
         return False
     answer = extract(text)
     if answer is None:
         return False
     gold = extract_gold(gold)
-    return same_answer(answer, gold, rules) and not repeats(answer, gold, question)
+    return same_answer(answer, gold, rules) and not is_refused(answer, gold, rules, question)
+
+
+def is_refused(answer: str, gold: str, rules: Rules, question: str) -> bool:
+    """Return True if an answer of the right value repeats the question, or leaves the work that it
+    asks for."""
+    if repeats(answer, gold, question):
+        return True
+    return rules.form != "any" and is_unevaluated(answer, gold, question)

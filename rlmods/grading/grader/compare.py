@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rlmods.grading.grader.evaluate import POINTS, evaluate, free_names, reset_budget, unknowns
+from rlmods.grading.grader.literal import without_words
 from rlmods.grading.grader.numbers import (
     TooLarge,
     Undefined,
@@ -54,7 +55,12 @@ def same_answer(answer: str, gold: str, rules: Rules = STRICT) -> bool:
     if verdict is not None:
         return verdict
     comparison = Comparison(rules)
-    return any(_same(comparison, *reading) for reading in readings(*clean_pair(answer, gold)))
+    return any(_same(comparison, *reading) for reading in readings(*_cleaned(answer, gold)))
+
+
+def _cleaned(answer: str, gold: str) -> tuple[str, str]:
+    answer, gold = clean_pair(answer, gold)
+    return without_words(answer, gold), gold
 
 
 def _same(comparison: Comparison, answer: str, gold: str) -> bool:
@@ -154,13 +160,21 @@ class Comparison:
         members = node.args[:exact]
         if operators == ["="] and _is_label(value) and not defines:
             return node.args[0]
-        if not defines and free_names(node):
+        if not defines and unknowns(node) and not self.is_identity(members, value):
             return node
         for member in members:
-            is_number = not _is_label(member) and not free_names(member)
+            is_number = not _is_label(member) and not unknowns(member)
             if is_number and not self.same_item(value, member):
                 return node
         return value
+
+    def is_identity(self, members: Sequence[Node], value: Node) -> bool:
+        """Return True for the steps of a calculation: (x+1)^2 = x^2+2x+1, of which no side is a
+        plain number or a symbol."""
+        sides = [*members, value]
+        if any(side.op not in ("+", "*", "/", "^", "call") for side in sides):
+            return False
+        return all(self.same_item(value, member) for member in members)
 
     def same_items(self, golds: Sequence[Node], answers: Sequence[Node]) -> bool:
         """Compare as multisets: match each gold item with a different answer item. Values of
@@ -216,6 +230,11 @@ class Comparison:
         if len(operators) == 1 and len(answer.args) == 2:
             return not _is_solved(gold) and _same_up_to_a_factor(gold, answer)
         return _unknown_members(gold) == _unknown_members(answer) and self.same_set(gold, answer)
+
+
+def equation_value(node: Node) -> Node:
+    """Return the value that an equation states (`Comparison.equation_value`)."""
+    return Comparison(STRICT).equation_value(node)
 
 
 def _unwrap(node: Node) -> Node:
@@ -306,7 +325,12 @@ def _proportional(gold: Node, answer: Node) -> bool:
     if len(gold.args) != len(answer.args):
         return False
     factors = [evaluate(Node("/", pair)) for pair in zip(answer.args, gold.args, strict=True)]
-    return all(close(factor, factors[0]) for factor in factors)
+    return all(_is_factor(factor) and close(factor, factors[0]) for factor in factors)
+
+
+def _is_factor(value: Value) -> bool:
+    """Return True for a finite number other than 0: 0 : 0 is a multiple of every ratio."""
+    return not isinstance(value, tuple) and value != 0 and bool(mp().isfinite(as_mp(value)))
 
 
 def _is_time(node: Node) -> bool:
@@ -372,8 +396,7 @@ def _difference(relation: Node, point: int) -> Value | None:
     """Return the difference of both sides, None if it is 0 or not a finite number."""
     left, right = relation.args
     value = evaluate(Node("+", (left, Node("neg", (right,)))), point)
-    is_number = not isinstance(value, tuple) and value != 0 and mp().isfinite(as_mp(value))
-    return value if is_number else None
+    return value if _is_factor(value) else None
 
 
 def _key(node: Node) -> object:

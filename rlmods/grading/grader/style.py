@@ -95,7 +95,7 @@ def clean(text: str) -> str:
     text = _SIGN_IN_BRACES.sub(r"\1", text)
     text = _NUMBER_SETS.sub(lambda match: _NUMBER_SET[match[match.lastindex or 0]], text)
     text = _MATH_DELIMITERS.sub(_between_formulas, text)
-    text = _DEGREES.sub("°", text)
+    text = degrees(text)
     text = _NEGATIVE_SPACE.sub("", text)
     if "\\" in text:
         text = _APART.sub("\f", text)
@@ -105,6 +105,11 @@ def clean(text: str) -> str:
     text = _SPACED_THOUSANDS.sub(lambda match: _SPACE.sub("", match[0]), text)
     text = _TRAILING.sub("", text).strip()
     return _in_words(text) or _without_braces(_LEADING.sub("", text))
+
+
+def degrees(text: str) -> str:
+    """Return `text` with `°` for each way to write a degree sign."""
+    return _DEGREES.sub("°", text)
 
 
 def _in_words(text: str) -> str | None:

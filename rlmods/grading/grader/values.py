@@ -7,6 +7,7 @@ import re
 from fractions import Fraction
 
 from rlmods.grading.grader.evaluate import POINTS, evaluate, free_names, unknowns
+from rlmods.grading.grader.literal import same_literal
 from rlmods.grading.grader.numbers import Undefined, Value, as_mp, close, is_real
 from rlmods.grading.grader.rules import STRICT, Rules
 from rlmods.grading.grader.style import MAX_CHARS, clean_pair
@@ -54,7 +55,10 @@ def same_plain(answer: str, gold: str, rules: Rules = STRICT) -> bool | None:
         return True
     gold_number = plain_number(gold)
     answer_number = plain_number(answer)
-    if gold_number is None or answer_number is None:
+    if gold_number is None:
+        literal = same_literal(answer, gold)
+        return _same_text(answer, gold) if literal is None else literal
+    if answer_number is None:
         return _same_text(answer, gold)
     if rules.form == "number" and not _is_reduced(answer, answer_number):
         return False
