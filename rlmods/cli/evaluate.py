@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlmods.cli.command import command, configuration, find_policy, usable_prompts
 from rlmods.config.build import without_long_prompts
@@ -85,7 +85,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
         pairs = splits.val[: config.validation.max_prompts]
         return {"model": source} | pair_accuracy(model, pairs, token_budget)
     if saved is not None:
-        _use_trained_reward_models(config, Path(model), overrides)
+        _use_trained_reward_models(config, saved, Path(model), overrides)
     reward = instantiate(config.reward, "reward")
     environment = instantiate(config.environment, "environment")
     rollout = over_turns(instantiate(config.rollout, "rollout"), environment)
@@ -96,12 +96,14 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
         raise UserError(f"environment: no episode begins with {problem}")
     process = SingleProcess()
     policy = load(model).to(process.device)
+    reference = None
+    if reference_name != "null":
+        reference = load(exported(reference_name)).to(process.device)
     kept = usable_prompts(policy, rollout, splits.val, config)
     validation = without_long_prompts(validation, policy, config.validation)
     metrics, rows = validation(policy, rollout, reward, kept, process)
     prompts = kept[: validation.max_prompts]
-    if reference_name != "null":
-        reference = load(exported(reference_name)).to(process.device)
+    if reference is not None:
         sampler = validation.sampler(rollout)
         samples = max(1, validation.samples)
         metrics["val/kl_ref"] = kl_from(reference, policy, sampler, prompts, samples, token_budget)
@@ -174,19 +176,36 @@ def _correct_pairs(reward: Neural, prompt: Prompt) -> list[float]:
     return pairs
 
 
-def _use_trained_reward_models(config: DictConfig, export: Path, overrides: Sequence[str]) -> None:
+def _use_trained_reward_models(
+    config: DictConfig, saved: Path, export: Path, overrides: Sequence[str]
+) -> None:
     """Set the reward models of the run's terms with a nonzero weight to those that the run has
-    trained further, in place. A reward that is typed stays as it is."""
+    trained further, in place. A model that is typed, by itself or with its term or the reward,
+    stays as it is.
+
+    Raises:
+        UserError: there are fewer trained models than the run's reward has.
+    """
     trained = sorted(map(str, export.glob("reward_model*")), key=lambda x: (len(x), x))
-    if not trained or any(Override.parse(text).top == "reward" for text in overrides):
+    typed = {Override.parse(text).key for text in overrides}
+    if not trained or "reward" in typed:
         return
-    for term in config.reward.get("terms", {}).values():
+    terms: Any = OmegaConf.select(OmegaConf.load(saved), "reward.terms") or {}
+    for name, term in terms.items():
         reward = term.reward
-        if reward._target_ == "rlmods.reward.Neural" and term.get("weight", 1.0):
-            is_single = isinstance(reward.model, str)
-            count = 1 if is_single else len(reward.model)
-            reward.model = trained[0] if is_single else trained[:count]
-            trained = trained[count:]
+        if reward.get("_target_") != "rlmods.reward.Neural" or not term.get("weight", 1.0):
+            continue
+        is_single = isinstance(reward.model, str)
+        count = 1 if is_single else len(reward.model)
+        models = trained[:count]
+        trained = trained[count:]
+        if len(models) < count:
+            raise UserError(
+                f"{export}: fewer reward models than in the reward of the run: type reward=OPTION"
+            )
+        key = f"reward.terms.{name}.reward.model"
+        if not any(f"{key}.".startswith(f"{other}.") for other in typed):
+            config.reward.terms[name].reward.model = models[0] if is_single else models
 
 
 @torch.no_grad()

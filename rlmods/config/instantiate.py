@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hydra.errors import HydraException
@@ -132,12 +134,28 @@ def _check_types(config: Any, key: str) -> None:
     if not isinstance(config, dict):
         return
     kind = get_object(config["_target_"]) if "_target_" in config else None
-    types = get_type_hints(kind) if is_dataclass(kind) else {}
+    types = _field_types(kind) if is_dataclass(kind) else {}
     for name, value in config.items():
         allowed = _mismatch(value, types.get(name))
         if allowed is not None:
             raise UserError(f"{key}.{name}={value}: must be {allowed}")
         _check_types(value, f"{key}.{name}")
+
+
+def _field_types(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass, without those that cannot be evaluated, such
+    as names that are imported `if TYPE_CHECKING` only. A default of None is always allowed."""
+    types: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        names = vars(sys.modules[base.__module__])
+        for name, annotation in inspect.get_annotations(base).items():
+            single = SimpleNamespace(__annotations__={name: annotation})
+            with suppress(NameError, AttributeError, TypeError, SyntaxError):
+                types |= get_type_hints(single, names, dict(vars(base)))
+    for field in fields(kind):
+        if field.default is None and field.name in types:
+            types[field.name] |= None
+    return types
 
 
 def _mismatch(value: object, annotation: Any) -> str | None:

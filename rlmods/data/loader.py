@@ -158,6 +158,8 @@ class PromptLoader:
         self._streams: dict[str, PromptStream] = {}
         for name, share in self.interleaving.shares.items():
             own = [x for x in prompts if x.source == name] if self.is_mixed else prompts
+            if not own:
+                raise UserError(f"the source {name} has no rows to train on: leave it out")
             stream_seed = f"{seed}-{name}" if self.is_mixed else str(seed)
             min_prompts = math.ceil(share * batch_size)
             self._streams[name] = PromptStream(own, stream_seed, pools, min_prompts)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rlmods.cli import evaluate
 from rlmods.cli.evaluate import is_reward_model, pair_accuracy
@@ -66,6 +67,14 @@ class TestPairAccuracy:
             UserError, match=r"the data has none: type data=preferences data\.train=FILE$"
         ):
             pair_accuracy("model", [Prompt(id="a", text="?", answer="1")], 64)
+
+
+def test_a_reference_is_found_before_the_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "load", lambda name: torch.nn.Identity())
+    monkeypatch.setattr(evaluate, "usable_prompts", lambda *_: pytest.fail("too late"))
+    typed = ["data=arithmetic", "data.num_val=2", "reference=/nowhere"]
+    with pytest.raises(UserError, match="'/nowhere': no such directory"):
+        evaluate.evaluate("a/model", typed)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from rlmods.cli.table import show_run
 from rlmods.config import build, compose
 from rlmods.config.build import check_context
 from rlmods.config.recipe import recipe
+from rlmods.config.rules import data as data_rules
 from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError
 from rlmods.needs import AdvantageNeeds
@@ -966,6 +968,12 @@ class TestRules:
         with pytest.warns(UserWarning, match="ptx: 200 of its 300 rows are held out by data="):
             both = composed(*same, *used, "ptx.response=said")
         assert not {row.text for row in both.splits.ptx} & {row.text for row in both.splits.val}
+
+    def test_a_source_of_ptx_that_is_held_out_as_a_whole(self) -> None:
+        made = composed("algo.ptx_coefficient=0.1")
+        splits = replace(made.splits, ptx_weights={"arithmetic": 1.0, "few": 1.0})
+        found = list(data_rules.ptx(replace(made, splits=splits)))
+        assert "ptx: all rows of the source few are held out by data=: drop the source" in found
 
     @pytest.mark.slow
     def test_ptx_from_a_mixture(self, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from rlmods.config import plugins
+from rlmods.config.instantiate import instantiate as create
 from rlmods.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,29 @@ def compose_with_plugins(tree: Path, *overrides: str) -> Any:
 def test_an_option_of_a_plugin_can_be_selected(tree: Path) -> None:
     reward = instantiate(compose_with_plugins(tree, "reward=loud", "reward.volume=12").reward)
     assert (type(reward).__name__, reward.volume) == ("Shout", 12)
+
+
+def test_types_of_a_plugin_that_only_a_type_checker_imports_are_not_checked(tree: Path) -> None:
+    write(
+        tree / "plugins/shout/shout.py",
+        """from __future__ import annotations
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+@dataclass
+class Shout:
+    volume: int
+    pitch: Decimal | int = 3
+    echo: int = None
+""",
+    )
+    extra = ("+reward.pitch=4", "+reward.echo=null")
+    reward = create(compose_with_plugins(tree, "reward=loud", *extra).reward, "reward")
+    assert (reward.volume, reward.pitch, reward.echo) == (11, 4, None)
+    with pytest.raises(UserError, match=r"reward.volume=loud: must be a whole number"):
+        create(compose_with_plugins(tree, "reward=loud", "reward.volume=loud").reward, "reward")
 
 
 def test_help_lists_options_of_plugins_from_any_directory(

@@ -23,6 +23,11 @@ def stream(loader, batches):
     return [[p.id for p in batch] for batch in islice(chain.from_iterable(repeat(loader)), batches)]
 
 
+def test_a_source_without_rows_is_an_error():
+    with pytest.raises(UserError, match=r"^the source b has no rows to train on: leave it out$"):
+        PromptLoader([Prompt(id="0", text="0?", source="a")], 1, weights={"a": 1.0, "b": 1.0})
+
+
 sizes = {
     "n": st.integers(1, 13),
     "batch": st.integers(1, 5),

@@ -372,20 +372,39 @@ def test_reward_models_that_a_run_has_trained_take_their_place(tmp_path):
     neural = {"_target_": "rlmods.reward.Neural", "model": "old"}
     terms = {"a": {"reward": neural, "weight": 1.0}, "gold": {"reward": neural, "weight": 0.0}}
     terms["b"] = {"reward": {**neural, "model": ["x", "y"]}}
-    config = OmegaConf.create({"reward": {"terms": terms}})
-    _use_trained_reward_models(config, tmp_path, [])
+    config, saved = OmegaConf.create({"reward": {"terms": terms}}), tmp_path / "config.yaml"
+    OmegaConf.save(config, saved)
+    _use_trained_reward_models(config, saved, tmp_path, [])
     assert config.reward.terms.a.reward.model == "old", "a run that has trained none"
     for name in ("reward_model", "reward_model_1", "reward_model_2"):
         (tmp_path / name).mkdir()
-    typed = copy.deepcopy(config)
-    _use_trained_reward_models(config, tmp_path, ["rewarded=1", "data=gsm8k"])
-    assert {name: term.reward.model for name, term in config.reward.terms.items()} == {
+    untrained = copy.deepcopy(config)
+    _use_trained_reward_models(
+        config, saved, tmp_path, ["reward.terms.a.reward.url=http://h", "rewarded=1", "data=gsm8k"]
+    )
+    now = {name: term.reward.model for name, term in config.reward.terms.items()}
+    assert now == {
         "a": str(tmp_path / "reward_model"),
         "gold": "old",
         "b": [str(tmp_path / "reward_model_1"), str(tmp_path / "reward_model_2")],
     }
-    _use_trained_reward_models(typed, tmp_path, ["reward.terms.a.reward.model=z"])
-    assert typed.reward.terms.a.reward.model == "old"
+    for typed, kept in (
+        ("reward.terms.a.reward.model=z", ["a"]),
+        ("+reward@reward.terms.a.reward=neural", ["a"]),
+        ("~reward.terms.b", ["b"]),
+        ("reward.terms.a.weight=0", []),
+        ("reward=math", ["a", "b"]),
+    ):
+        config = copy.deepcopy(untrained)
+        _use_trained_reward_models(config, saved, tmp_path, [typed])
+        assert {key: term.reward.model for key, term in config.reward.terms.items()} == now | {
+            key: terms[key]["reward"]["model"] for key in kept
+        }
+    (tmp_path / "reward_model_2").rmdir()
+    with pytest.raises(
+        UserError, match="fewer reward models than in the reward of the run: type reward=OPTION"
+    ):
+        _use_trained_reward_models(untrained, saved, tmp_path, [])
 
 
 def test_sources_are_measured_apart() -> None:

@@ -29,6 +29,10 @@ def ptx(spec: RunSpec) -> Iterator[str]:
     advice = "type data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN"
     if not spec.splits.ptx:
         yield f"algo.ptx_coefficient: all rows are held out by data=: {advice}"
+    sources = {prompt.source for prompt in spec.splits.ptx}
+    for name in spec.splits.ptx_weights or ():
+        if sources and name not in sources:
+            yield f"ptx: all rows of the source {name} are held out by data=: drop the source"
     for prompt in spec.splits.ptx:
         if "response" not in prompt.meta:
             if prompt.source is not None:
