@@ -14,6 +14,7 @@ import os
 import pickle
 import queue
 import resource
+import select
 import signal
 import struct
 import subprocess
@@ -25,7 +26,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, BinaryIO, Literal
+from typing import IO, Any, BinaryIO, Literal
 
 START_TIMEOUT_S = 120.0
 """Time for a worker to start. Exceeding it is an error of the installation, not a slow call."""
@@ -33,6 +34,9 @@ MEMORY_BYTES = 4 * 2**30
 """Limit of a worker's address space. Exceeding it raises MemoryError in that call."""
 HEADER = struct.Struct("!I")
 """Length of a pickled call, which follows."""
+CHUNK_BYTES = 65536
+MAX_WAIT_S = 1e6
+"""Longer waits exceed the integers of the system call."""
 
 Call = tuple[Any, ...]
 
@@ -69,6 +73,7 @@ class Worker:
             [sys.executable, "-m", "rlmods.grading.pool", *target.split(":")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,
             # sets have the same order after a resume
             env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
             # a process group, so that child processes of a call are killed too
@@ -88,35 +93,37 @@ class Worker:
     def call(self, call: Call | None, timeout_s: float) -> Outcome:
         """Return the outcome of a call, or of the start for None. The process does not survive a
         timeout."""
-        timeout_s = min(timeout_s, threading.TIMEOUT_MAX)
         deadline = time.monotonic() + timeout_s
-        timer = threading.Timer(timeout_s, self.kill)
-        timer.daemon = True
-        timer.start()
         try:
             if call is not None:
-                self.send(call)
-            return self.receive()
-        except OSError as error:
+                self.send(call, deadline)
+            return self.receive(deadline)
+        except (OSError, ValueError) as error:  # ValueError: another thread has closed the pipes
             self.close()
-            is_late = time.monotonic() >= deadline
+            is_late = isinstance(error, TimeoutError)
             return Outcome("timeout") if is_late else Outcome("error", str(error))
-        finally:
-            timer.cancel()
-            timer.join()  # so that it never kills a later call
 
-    def send(self, call: Call) -> None:
+    def send(self, call: Call, deadline: float) -> None:
+        """Send a call, in pieces that never block."""
         payload = pickle.dumps(call)
-        assert self.process.stdin is not None
-        self.process.stdin.write(HEADER.pack(len(payload)) + payload)
-        self.process.stdin.flush()
+        data = memoryview(HEADER.pack(len(payload)) + payload)
+        stream = self.process.stdin
+        assert stream is not None
+        while data:
+            _wait(stream, select.POLLOUT, deadline)
+            data = data[stream.write(data[: select.PIPE_BUF]) :]
 
-    def receive(self) -> Outcome:
+    def receive(self, deadline: float) -> Outcome:
         """Return the next reply. Raises OSError if the process has ended or sent something else."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line.endswith(b"\n"):
-            raise OSError("the worker process ended")
+        line = b""
+        stream = self.process.stdout
+        assert stream is not None
+        while not line.endswith(b"\n"):
+            _wait(stream, select.POLLIN, deadline)
+            chunk = stream.read(CHUNK_BYTES)
+            if not chunk:
+                raise OSError("the worker process ended")
+            line += chunk
         try:
             is_ok, value = json.loads(line)
         except (ValueError, TypeError, RecursionError) as error:
@@ -140,6 +147,15 @@ class Worker:
     @property
     def is_running(self) -> bool:
         return self.process.poll() is None
+
+
+def _wait(stream: IO[bytes], event: int, deadline: float) -> None:
+    """Wait until a pipe can be read or written. Raises TimeoutError."""
+    poll = select.poll()
+    poll.register(stream, event)
+    remaining_s = min(MAX_WAIT_S, max(0.0, deadline - time.monotonic()))
+    if not poll.poll(1000 * remaining_s):
+        raise TimeoutError
 
 
 class Pool:

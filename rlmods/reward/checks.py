@@ -16,7 +16,7 @@ def check_positive(reward: object, *names: str) -> None:
 
 def check_walls(reward: object, walls: str, confined: str) -> None:
     """Raise UserError if this machine cannot confine what is named `confined`."""
-    reason = missing_support() if walls == "full" else None
+    reason = missing_support() if walls != "limits" else None
     if reason is not None:
         raise UserError(
             f"{type(reward).__name__}: {reason}, so {confined} cannot be confined: run in a "

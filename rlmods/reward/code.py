@@ -134,7 +134,7 @@ class Code:
             memory_mb=self.memory_mb,
             output_bytes=self.output_bytes,
             packages=self.packages,
-            confined=self.walls == "full",
+            confined=self.walls != "limits",
         )
 
     def _grade(self, calls: list[tuple[Any, ...]], max_tests: int) -> list[Outcome]:

@@ -29,6 +29,8 @@ def aggregate_steps(steps: Sequence[float], how: Aggregate | None, decay: float 
         return math.prod(steps)
     if how is None:
         return float(sum(steps))
+    if how != "mean":
+        raise ValueError(f"aggregate={how}: must be min, mean, last or product")
     weights = [decay ** (len(steps) - 1 - k) for k in range(len(steps))]
     return math.fsum(map(mul, weights, steps)) / math.fsum(weights)
 

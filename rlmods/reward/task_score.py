@@ -119,7 +119,7 @@ class TaskScore:
             PACKAGES,
             timeout_s=self.timeout_s,
             memory_mb=self.memory_mb,
-            confined=self.walls == "full",
+            confined=self.walls != "limits",
         )
         pool = shared_pool(TARGET, self.workers, os.getpid(), warmup=(limits,))
         return pool.map(

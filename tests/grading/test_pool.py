@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +87,19 @@ def test_from_threads(pool: Pool) -> None:
 def test_outcomes_are_in_the_order_of_the_calls(pool: Pool) -> None:
     actions = [str(n) for n in range(200)]
     assert [outcome.value for outcome in run(pool, *actions)] == actions
+
+
+def test_calls_start_no_threads_of_their_own(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = threading.Thread.start
+
+    def count(self: threading.Thread) -> None:
+        started.append(self)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", count)
+    run(pool, *"a" * 20)
+    assert len(started) == 2  # one for each worker
 
 
 def test_batch_deadline(pool: Pool) -> None:

@@ -84,6 +84,17 @@ class TestPrograms:
         assert run("import sys; sys.exit(3)").status == "error"
         assert run("def").status == "error"
 
+    def test_what_they_print_to_stderr_is_read_and_discarded(self) -> None:
+        source = """import os, sys
+for line in range(40):
+    sys.stderr.write(50_000 * "x" + f"{line}\\n")
+print(5)
+sys.stdout.flush()
+os.close(1)
+sys.stderr.write(200_000 * "y" + "\\nlast\\n")
+"""
+        assert run(source) == RunResult("ok", "5\n", "last")
+
     def test_deep_recursion_works_or_ends_in_an_error(self) -> None:
         assert run("f = lambda n: n and 1 + f(n - 1)\nprint(f(5000))").stdout == "5000\n"
         assert run("f = lambda: f()\nf()").status == "error"

@@ -1,12 +1,14 @@
 """Settings out of range, and machines that cannot confine code."""
 
+import sys
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import rlmods.reward
 from rlmods.errors import UserError
-from rlmods.reward import Code, Isolated
+from rlmods.reward import Isolated
 
 SETTINGS = [
     ("Accuracy", {"timeout_s": 0}),
@@ -40,9 +42,29 @@ def test_a_timeout_of_a_term() -> None:
         Isolated(lambda responses: [0.0] * len(responses), 0)
 
 
-def test_refused_without_walls(monkeypatch: pytest.MonkeyPatch) -> None:
-    reason = "this kernel has no Landlock"
-    monkeypatch.setattr("rlmods.reward.checks.missing_support", lambda: reason)
-    with pytest.raises(UserError, match=f"{reason}, so code cannot .* type walls=limits"):
-        Code()
-    Code(walls="limits")
+@pytest.mark.parametrize("name", ["Code", "TaskScore"])
+class TestWalls:
+    @pytest.fixture(autouse=True)
+    def _extra(self, name: str) -> None:
+        if name == "TaskScore":
+            pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
+
+    def test_refused_without(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        reason = "this kernel has no Landlock"
+        monkeypatch.setattr("rlmods.reward.checks.missing_support", lambda: reason)
+        kind = getattr(rlmods.reward, name)
+        for settings in ({}, {"walls": "ful"}):
+            with pytest.raises(UserError, match=f"{reason}, so .* cannot .* type walls=limits"):
+                kind(**settings)
+        kind(walls="limits")
+
+    def test_only_limits_leave_out(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        kind = getattr(rlmods.reward, name)
+        monkeypatch.setattr("rlmods.reward.checks.missing_support", lambda: None)
+        pools = Mock(**{"return_value.map.return_value": []})
+        monkeypatch.setattr(sys.modules[kind.__module__], "shared_pool", pools)
+        confined = {}
+        for walls in ("full", "ful", "limits"):
+            kind(walls=walls)([])
+            confined[walls] = pools.call_args.kwargs["warmup"][-1].confined
+        assert confined == {"full": True, "ful": True, "limits": False}

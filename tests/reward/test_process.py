@@ -145,6 +145,11 @@ class TestProcess:
         expected = (decay**2 * 0.5 + decay * 0.25 + 1.0) / (decay**2 + decay + 1)
         assert aggregate_steps([0.5, 0.25, 1.0], "mean", decay) == pytest.approx(expected)
 
+    def test_another_aggregate_is_refused(self) -> None:
+        how: Any = "max"
+        with pytest.raises(ValueError, match="aggregate=max: must be min, mean, last or product"):
+            aggregate_steps([0.5], how)
+
     @pytest.mark.parametrize(
         ("options", "says"),
         [

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from io import FileIO
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 PACKAGE = Path(__file__).resolve().parent
 BOOT = (
@@ -39,7 +39,9 @@ ENVIRONMENT = {
 }
 """All that a confined process finds in its environment."""
 FILE_BYTES = 2**20
-"""Largest file that can be written: stderr, and with `confined=False` any other."""
+"""Largest file that can be written with `confined=False`."""
+CHUNK_BYTES = 65536
+"""Read at a time; what is kept of stderr."""
 PREFIX = "rlmods_sandbox_"
 START_TIMEOUT_S = 60.0
 """Time for the server to start on a busy machine. `Limits.timeout_s` does not include it."""
@@ -87,9 +89,9 @@ def run_program(source: str, stdin: str, limits: Limits) -> RunResult:
     """Run `source` as a program. Raises RuntimeError if this machine cannot confine it."""
     with ExitStack() as stack:
         output, stdout = _pipe(stack)
-        errors = _error_file(stack)
+        errors, stderr = _pipe(stack)
         data = _file(stdin.encode("utf-8", "surrogatepass"), stack)
-        ends = {"stdin": data, "stdout": stdout, "stderr": errors}
+        ends = {"stdin": data, "stdout": stdout, "stderr": stderr}
         program = Start("program", {"source": source}, ends)
         return _run("child", [program], limits, output, errors)
 
@@ -159,8 +161,8 @@ def check(module: str, limits: Limits) -> None:
     machine cannot confine code."""
     with ExitStack() as stack:
         output, stdout = _pipe(stack)
-        errors = _error_file(stack)
-        start = Start("check", {}, {"stdout": stdout, "stderr": errors})
+        errors, stderr = _pipe(stack)
+        start = Start("check", {}, {"stdout": stdout, "stderr": stderr})
         run = _run(module, [start], replace(limits, timeout_s=START_TIMEOUT_S), output, errors)
     if run.status != "ok":
         raise RuntimeError(f"the sandbox did not start: {run.stderr_line or run.status}")
@@ -171,11 +173,6 @@ def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
     use again."""
     reader, writer = os.pipe()
     return stack.enter_context(FileIO(reader, "rb")), stack.enter_context(FileIO(writer, "wb"))
-
-
-def _error_file(stack: ExitStack) -> FileIO:
-    """Return a file for stderr; nobody has to read it while the process runs."""
-    return stack.enter_context(tempfile.TemporaryFile(prefix=PREFIX, buffering=0))
 
 
 def _file(content: bytes, stack: ExitStack) -> FileIO:
@@ -237,7 +234,8 @@ class _Server:
         except OSError:  # also: no reply in time
             line = b""
         if not line.endswith(b"\n"):
-            reason = _last_line(self.errors) or "its server has ended"
+            self.errors.seek(0)
+            reason = _last_line(self.errors.read()) or "its server has ended"
             self.close()
             raise RuntimeError(f"the sandbox did not start: {reason}")
         reply = json.loads(line)
@@ -297,11 +295,10 @@ def _run(
         reply = server.request({"start": request}, [file.fileno() for file in files])
         deadline = time.monotonic() + limits.timeout_s
         for file in files:
-            if file is not errors:
-                file.close()
+            file.close()
         grace_s = 0.0
         try:
-            data = _read(output, deadline, limits.output_bytes)
+            data, last_words = _read(output, errors, deadline, limits.output_bytes)
             if len(data) <= limits.output_bytes:
                 grace_s = max(0.0, deadline - time.monotonic())
         finally:
@@ -312,29 +309,39 @@ def _run(
         return RunResult("output", text)
     if exit_code in (-signal.SIGXCPU, -signal.SIGKILL):
         return RunResult("timeout", text)
-    return RunResult("ok" if exit_code == 0 else "error", text, _last_line(errors))
+    return RunResult("ok" if exit_code == 0 else "error", text, _last_line(last_words))
 
 
-def _read(stream: FileIO, deadline: float, max_bytes: int) -> bytes:
-    """Return what a process writes until the end or the deadline, or a little more than
-    `max_bytes`."""
+def _read(
+    output: FileIO, errors: FileIO | None, deadline: float, max_bytes: int
+) -> tuple[bytes, bytes]:
+    """Return what a process writes to `output` until the end or the deadline, or a little more than
+    `max_bytes`, and the last that it writes to `errors`."""
     data = b""
+    last_words = b""
+    streams = {file.fileno() for file in (output, errors) if file is not None}
     poll = select.poll()
-    poll.register(stream, select.POLLIN)
-    while len(data) <= max_bytes:
+    for stream in streams:
+        poll.register(stream, select.POLLIN)
+    while streams and len(data) <= max_bytes:
         remaining_s = max(0.0, deadline - time.monotonic())
-        chunk = os.read(stream.fileno(), 65536) if poll.poll(1000 * remaining_s) else b""
-        if not chunk:
+        ready = poll.poll(1000 * remaining_s)
+        if not ready:
             break
-        data += chunk
-    return data
+        for stream, _ in ready:
+            chunk = os.read(stream, CHUNK_BYTES)
+            if not chunk:
+                poll.unregister(stream)
+                streams.remove(stream)
+            elif stream == output.fileno():
+                data += chunk
+            else:
+                last_words = (last_words + chunk)[-CHUNK_BYTES:]
+    return data, last_words
 
 
-def _last_line(errors: IO[bytes] | None) -> str:
-    if errors is None:
-        return ""
-    errors.seek(0)
-    lines = errors.read().decode("utf-8", "replace").strip().splitlines()
+def _last_line(text: bytes) -> str:
+    lines = text.decode("utf-8", "replace").strip().splitlines()
     return lines[-1][:500] if lines else ""
 
 
