@@ -45,6 +45,7 @@ from rlmods.config.instantiate import instantiate
 from rlmods.config.received import REACHING
 from rlmods.config.rules import RULES, first_problem
 from rlmods.config.run_spec import RunSpec
+from rlmods.critic.loss import clip_range
 from rlmods.errors import UserError, suggest
 from rlmods.needs import AdvantageNeeds, RatioNeeds, needs_of
 from rlmods.run import atomic_write, dumps
@@ -62,6 +63,7 @@ GROUPS = ("ratio", "advantage", "aggregation", "correction")
 NOT_OF_RUN = ("callbacks", "logger", "run_dir", "resume", "fork")
 RUN_KEYS = tuple(key for key in compose.TOP_LEVEL_KEYS if key not in NOT_OF_RUN)
 """Settings that are taken from the run."""
+UNSCORED = "the run leaves out responses to prompts whose greedy response is unscored"
 COLUMNS = {
     "loss": "loss",
     "grad_norm": "grad norm",
@@ -138,6 +140,15 @@ class Comparison(Extension):
         if self.policy_gradient.iteration >= self.iteration:
             self.grad_norm = metrics.get("train/grad_norm")
             self.policy_gradient.trainer.should_stop = True
+            if metrics.get("train/greedy_unscored_fraction"):
+                self.refuse_estimators()
+
+    def refuse_estimators(self) -> None:
+        """Refuse other estimators: responses without a greedy baseline have no loss in the run."""
+        for i, combination in enumerate(self.combinations):
+            if "advantage" in combination.parts and self.results:
+                row = {"overrides": list(combination.overrides)}
+                self.results[i] = row | {"reason": combination.reason or UNSCORED}
 
     def before_update(self, batch: Experience) -> Experience:
         self.fresh = batch
@@ -183,7 +194,11 @@ class Comparison(Extension):
         signs = rows.advantages.sign()
         if "advantage" in parts:
             sampled = Experience.concat(self.sampled[id(parts["advantage"])])
-            rows = with_credit(rows, loop.normalize_advantages(with_credit(self.fresh, sampled)))
+            estimated = loop.normalize_advantages(with_credit(self.fresh, sampled))
+            rows = with_credit(rows, estimated)
+            if loop.critic is not None and estimated.returns is not None:
+                clip = loop.critic_config.clip
+                loop.value_clip = clip_range(estimated.returns, estimated.mask, clip)
         loop.credit.check(rows, loop.ratio_needs.level, loop.ranks)
         loss, gradient = self.gradient(loop, rows, *more)
         norm = gradient.norm()
@@ -386,7 +401,7 @@ def _repeat(
     config = configuration(of_run, saved=saved, run_keys=RUN_KEYS)
     config.callbacks = {}
     config.logger = {}
-    spec = compose.run_spec(config, {})
+    spec = compose.run_spec(config, SavedRun(run).parts)
     if not issubclass(spec.algorithm, PolicyGradient):
         raise UserError(f"algo={config.algo.name} samples no responses to compare parts on")
     length = config.trainer.max_iterations

@@ -4,18 +4,27 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 
+from rlmods.advantage import RLOO, GroupNorm
+from rlmods.algo import policy_gradient
 from rlmods.cli import job
+from rlmods.cli import whatif as command
 from rlmods.cli.command import configuration
-from rlmods.cli.whatif import _action, whatif
+from rlmods.cli.whatif import _action, _reason, whatif
+from rlmods.critic.loss import clip_range
 from rlmods.errors import UserError
+from rlmods.ratio import LogLikelihood, Unclipped
+from rlmods.rollout import Local
 from rlmods.run.directory import RUN_DIR_VARIABLE, release
 from rlmods.training import train_step
+from rlmods.training.extensions import greedy_baseline
+from rlmods.training.metrics import values_and_mask
 from tests.run.test_directory import files
 
 SAMPLES = 4
@@ -38,6 +47,26 @@ OVERRIDES = [
     "~logger.tensorboard",
     "~logger.csv",
 ]
+
+
+BASE = [text for text in OVERRIDES if not text.startswith(("algo=", "ratio."))]
+DISTILL = [
+    "algo=distill",
+    *BASE,
+    "+policy@teacher.policy=tiny",
+    "policy.pretrained=false",
+    "policy.hidden_size=64",
+    "policy.num_layers=2",
+]
+PPO = ["algo=ppo", *BASE, "critic=shared", "kl=none"]
+
+
+def train(overrides: list[str], path: Path) -> None:
+    """Train a run of one iteration."""
+    overrides = [*overrides, "trainer.max_iterations=1", f"run_dir={path}"]
+    choices = {"critic": "shared"} if "critic=shared" in overrides else {}
+    job.train(configuration(overrides), choices, overrides)
+    release(path)
 
 
 @dataclass
@@ -138,6 +167,60 @@ class TestComparison:
             float(recorder.gradients[0].norm()), rel=1e-6
         )
         assert predicted["distance"] > 1e-3
+
+    def test_the_teacher_stays_with_another_advantage(
+        self, recorder: Recorder, tmp_path: Path
+    ) -> None:
+        train([*DISTILL], tmp_path / "a")
+        typed = ["advantage=group_norm"]
+        own, predicted = whatif(tmp_path / "a", 1, typed, step=1)["rows"]
+        recorder.gradients.clear()
+        train([*DISTILL, *typed], tmp_path / "b")
+        norm = float(recorder.gradients[0].norm())
+        assert predicted["grad_norm"] == pytest.approx(norm, rel=1e-6)
+        assert own["grad_norm"] != pytest.approx(norm, rel=1e-3)
+
+    def test_values_are_clipped_in_units_of_the_returns_of_the_estimator(
+        self, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ranges: list[float | None] = []
+
+        def spied(returns: Any, mask: Any, clip: float | None) -> float | None:
+            ranges.append(clip_range(returns, mask, clip))
+            return ranges[-1]
+
+        monkeypatch.setattr(policy_gradient, "clip_range", spied)
+        monkeypatch.setattr(command, "clip_range", spied)
+        typed = ["advantage=n_step", "advantage.n=1"]
+        train(PPO, tmp_path / "a")
+        own = ranges[-1]
+        whatif(tmp_path / "a", 1, typed)
+        predicted = ranges[-1]
+        train([*PPO, *typed], tmp_path / "b")
+        assert own != ranges[-1] == predicted
+        [_, refused] = whatif(tmp_path / "a", 1, ["advantage=rloo"])["rows"]
+        assert refused["reason"].startswith("critic=shared would be trained")
+
+    def test_estimators_see_other_rows_than_remax_trains_on(
+        self, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def without_the_first(values: Any) -> Any:
+            return values_and_mask([None, *values[1:]])
+
+        train(["algo=remax", *BASE, "kl=none"], tmp_path / "a")
+        monkeypatch.setattr(greedy_baseline, "values_and_mask", without_the_first)
+        [own, other] = whatif(tmp_path / "a", 1, ["advantage=rloo"])["rows"]
+        assert own["reason"] is None
+        assert "greedy response is unscored" in other["reason"]
+
+    def test_what_the_run_did_not_keep_is_refused(self) -> None:
+        rollout = Local(temperature=1.0)
+        parts = {"rollout": rollout, "ratio": Unclipped(), "advantage": GroupNorm()}
+        spec: Any = SimpleNamespace(parts=parts, settings=SimpleNamespace(replay_fraction=0.5))
+        assert "replayed rows" in str(_reason({"advantage": RLOO()}, spec))
+        assert _reason({"ratio": LogLikelihood()}, spec) is None
+        parts["rollout"] = Local(temperature=0.7)
+        assert "another temperature" in str(_reason({"ratio": LogLikelihood()}, spec))
 
     def test_refused_combinations_have_a_reason(self, compared: dict[str, Any]) -> None:
         assert "needs a critic" in row(compared, 0.5, 5.0, "gae")["reason"]
