@@ -39,7 +39,7 @@ class Entropy:
     """k, the number of tokens over which entropies are averaged; fewer if a turn ends before."""
     mode: Literal["threshold", "probability"] = "threshold"
     """threshold: branch if P > tau, as in the paper. probability: if P > tau, branch with
-    probability P; with tau=0 this is the rule of the paper's code."""
+    probability P."""
 
     def __post_init__(self) -> None:
         rules = {

@@ -13,7 +13,8 @@ class IPO:
     """IPO loss: (h_w - h_l - 1 / (2 beta))^2, with h = log pi(y | x) / pi_ref(y | x). The gap has a
     finite target, unlike DPO's.
 
-    IPO, arXiv:2310.12036, equation 17 (beta is the paper's tau). Mean over all strict pairs of a
+    IPO, arXiv:2310.12036, equation 17 (beta is the paper's tau). Log-probabilities are sums over
+    tokens as in the equation; TRL uses means, as the paper's experiments did. Mean over all strict pairs of a
     ranking; ties contribute nothing."""
 
     beta: float = 0.1
