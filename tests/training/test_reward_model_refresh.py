@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +18,9 @@ from rlmods.policy.tiny import character_tokenizer
 from rlmods.ranking import BradleyTerry
 from rlmods.reward import Neural, WeightedSum
 from rlmods.training.extensions import RewardModelRefresh, reward_model_refresh
-from rlmods.training.meter import Meter
+from rlmods.training.meter import Meter, PhaseTimer
 from rlmods.training.settings import IterativeGRPOSettings
-from rlmods.types import Finish, Prompt, Response
+from rlmods.types import Finish, Prompt, Response, Scores
 from tests.reward.models import reader, said, save
 from tests.support.tiny_setup import fit, learner
 
@@ -88,6 +90,25 @@ class TestObserve:
         kept = refresh()
         kept.collect([[said("71"), said("72", finish=finish)]], Meter())
         assert kept.fresh[0].meta["finished"] == (True, finish == "stop")
+
+    def test_draws_of_an_iteration_share_the_prompts(self) -> None:
+        kept = refresh(prompts=3)
+        kept.attach(
+            SimpleNamespace(
+                batch=Batch(samples=4),
+                ranks=SimpleNamespace(world_size=1),
+                timer=PhaseTimer(print, print),
+                meter=Meter(),
+                iteration=1,
+            )
+        )
+        kept.every = 3  # the round goes on
+        kept.settings = replace(kept.settings, refresh_prompts=9)
+        for _ in range(3):
+            for _ in range(3):
+                kept.on_responses([r for g in groups("1+1=", "1+2=") for r in g], Scores([]))
+            kept.before_iteration_end()
+        assert len(kept.fresh) == 9
 
 
 class TestRefresh:

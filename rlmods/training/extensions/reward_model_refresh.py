@@ -62,6 +62,8 @@ class RewardModelRefresh(Extension):
         """Rankings of this round on this rank, in `meta`."""
         self.history: list[Prompt] = []
         """Rankings of earlier rounds on all ranks."""
+        self.num_judged = 0
+        """Prompts of this iteration whose responses were judged on this rank."""
         self.trained = False
         """True once the reward models have been trained."""
 
@@ -71,10 +73,13 @@ class RewardModelRefresh(Extension):
         num_prompts = -(-in_iteration // loop.ranks.world_size)
         with loop.timer("judge"):
             groups = group_by_prompt(responses, loop.batch.samples)
-            self.collect(groups[:num_prompts], loop.meter)
+            chosen = groups[: num_prompts - self.num_judged]
+            self.num_judged += len(chosen)
+            self.collect(chosen, loop.meter)
 
     def before_iteration_end(self) -> None:
         loop = self.loop
+        self.num_judged = 0
         if (loop.iteration + 1) % self.every == 0:
             with loop.timer("refresh"):
                 metrics = self.end_round(loop.generator(GENERATOR), loop.batch.token_budget)
