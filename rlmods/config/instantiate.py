@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -28,6 +29,18 @@ TYPE_NAMES = {
     str: "a text",
     NoneType: "null",
 }
+MAY_BE_INFINITE = {
+    "max_norm",
+    "high",
+    "dual",
+    "tau",
+    "max_ratio",
+    "max_kl",
+    "max_grad_norm",
+    "max_sampler_gap",
+    "max_ahead_gap",
+}
+"""Settings that are bounds, which infinity switches off."""
 AS_TERM = (
     "; to give a reward a time limit, make it a term: type reward=weighted_sum "
     "+reward@reward.terms.NAME.reward=OPTION +reward.terms.NAME.timeout_s=5"
@@ -52,7 +65,9 @@ def instantiate(
         plugin caused it.
     """
     try:
-        _check_types(OmegaConf.to_container(config, resolve=True), key)
+        values = OmegaConf.to_container(config, resolve=True)
+        check_numbers(values, key)
+        _check_types(values, key)
         if not partial:
             return hydra_instantiate(config, _convert_="all")
         function = hydra_instantiate(config, _partial_=True, _convert_="all")
@@ -113,6 +128,7 @@ def parse_settings(
         raise UserError(f"{name}: {one_line(error)}") from error
     values = {key: value for key, value in values.items() if key not in ignore}
     _reject_unknown_keys(kind, values, name)
+    check_numbers(values, name)
     types = get_type_hints(kind)
     for field in declared:
         if field.name not in values:
@@ -126,6 +142,21 @@ def parse_settings(
         return kind(**values)
     except (TypeError, ValueError) as error:
         raise UserError(one_line(error)) from error
+
+
+def check_numbers(value: object, key: str) -> None:
+    """Raise UserError for a setting that is NaN, or infinite and not a bound that may be absent
+    (`MAY_BE_INFINITE`)."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            check_numbers(inner, f"{key}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for inner in value:
+            check_numbers(inner, key)
+    elif isinstance(value, float) and not math.isfinite(value):
+        is_bound = key.rpartition(".")[2] in MAY_BE_INFINITE
+        if math.isnan(value) or not is_bound:
+            raise UserError(f"{key}={value}: must be a finite number")
 
 
 def _check_types(config: Any, key: str) -> None:

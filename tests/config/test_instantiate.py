@@ -1,0 +1,82 @@
+"""Numbers in a configuration are finite, except bounds that may be absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from rlmods.algo import Batch
+from rlmods.config.instantiate import MAY_BE_INFINITE, instantiate, parse_settings
+from rlmods.errors import UserError
+from rlmods.training.settings import PolicyGradientSettings
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+def numbers(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each number."""
+    children: Any = ()
+    if isinstance(node, dict):
+        children = node.items()
+    elif isinstance(node, int | float) and not isinstance(node, bool):
+        yield path
+    for key, value in children:
+        yield from numbers(value, (*path, key))
+
+
+def settings() -> Iterator[tuple[dict[str, Any], str, tuple[Any, ...]]]:
+    """Yield each numeric setting of each option: values of the option, group, and path."""
+    for file in sorted(CONF.rglob("*.yaml")):
+        option = yaml.safe_load(file.read_text())
+        if isinstance(option, dict) and "_target_" in option:
+            for path in numbers(option):
+                if "${" not in str(option[path[0]]):
+                    yield option, file.parent.name, path
+
+
+def refused(option: dict[str, Any], group: str, path: tuple[Any, ...], value: float) -> bool:
+    """Return whether the setting with this value is refused by its name."""
+    plain = {key: x for key, x in option.items() if "${" not in str(x)}
+    config = OmegaConf.create(plain)
+    OmegaConf.update(config, ".".join(path), value, merge=False)
+    name = ".".join((group, *path))
+    try:
+        instantiate(config, group, partial=True)
+    except UserError as error:
+        return str(error).startswith(f"{name}={value}: must be a finite number")
+    return False
+
+
+def test_no_numeric_setting_of_an_option_is_nan_or_without_bound() -> None:
+    found = 0
+    for option, group, path in settings():
+        found += 1
+        assert refused(option, group, path, float("nan")), (group, path)
+        if path[-1] not in MAY_BE_INFINITE:
+            assert refused(option, group, path, float("inf")), (group, path)
+            assert refused(option, group, path, float("-inf")), (group, path)
+    assert found > 150
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "values"),
+    [
+        (Batch, "batch", {"max_norm": float("nan")}),
+        (PolicyGradientSettings, "algo", {"entropy_coefficient": float("inf")}),
+        (PolicyGradientSettings, "algo", {"replay_fraction": float("inf")}),
+    ],
+)
+def test_settings_of_a_run(kind: Any, group: str, values: dict[str, float]) -> None:
+    [[name, value]] = values.items()
+    with pytest.raises(UserError, match=rf"^{group}\.{name}={value}: must be a finite number$"):
+        parse_settings(OmegaConf.create(values), group, kind)
+
+
+def test_a_bound_may_be_absent() -> None:
+    batch = parse_settings(OmegaConf.create({"max_norm": float("inf")}), "batch", Batch)
+    assert batch.max_norm == float("inf")
