@@ -12,7 +12,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Learner
 from rlmods.config.instantiate import (

@@ -14,8 +14,8 @@ class IPO:
     finite target, unlike DPO's.
 
     IPO, arXiv:2310.12036, equation 17 (beta is the paper's tau). Log-probabilities are sums over
-    tokens as in the equation; TRL uses means, as the paper's experiments did. Mean over all strict pairs of a
-    ranking; ties contribute nothing."""
+    tokens, as in the equation; TRL uses means, as the paper's experiments did. Mean over all strict
+    pairs of a ranking; ties contribute nothing."""
 
     beta: float = 0.1
     """Strength of the regularisation towards the reference; above 0."""
