@@ -86,7 +86,7 @@ bench: .venv-bench/.bench
 	@touch $@ .venv/.train
 
 .venv/.full: .venv/.dev
-	@$(INSTALL) '.[dev,reasoning_gym]' | $(SHOW)
+	@$(INSTALL) '.[dev,reasoning-gym]' | $(SHOW)
 	@touch $@
 
 .venv-bench/.bench: PY := .venv-bench/bin/python

@@ -60,7 +60,7 @@ def import_extra(module: str, extra: str, needed_by: str | None = None) -> Modul
             raise
         raise UserError(
             f"{needed_by or f'data={extra}'} needs the package {package}; type pip install "
-            f"'rlmods[{extra}]'"
+            f"'rlmods[{extra.replace('_', '-')}]'"
         ) from e
 
 

@@ -66,7 +66,7 @@ class TaskScore:
         if find_spec("reasoning_gym") is None:
             raise UserError(
                 "TaskScore needs the reasoning-gym package: type pip install "
-                "'rlmods[reasoning_gym]'"
+                "'rlmods[reasoning-gym]'"
             )
         check_positive(self, "timeout_s", "batch_timeout_s", "workers", "memory_mb")
         check_walls(self, self.walls, "scorers, which evaluate answers as code,")

@@ -84,6 +84,6 @@ def test_missing_package(monkeypatch):
     with pytest.raises(
         UserError,
         match=r"data=reasoning_gym needs the package reasoning_gym; type pip install "
-        r"'rlmods\[reasoning_gym\]'",
+        r"'rlmods\[reasoning-gym\]'",
     ):
         ReasoningGym()()

@@ -10,7 +10,7 @@ from tests.reward.samples import response
 
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlmods.reward.task_score.find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r"pip install 'rlmods\[reasoning_gym\]'"):
+    with pytest.raises(UserError, match=r"pip install 'rlmods\[reasoning-gym\]'"):
         TaskScore()
 
 
