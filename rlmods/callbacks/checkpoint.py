@@ -105,6 +105,8 @@ class IterationCheckpoint(Checkpoint):
         self._last_attempt = -1
         self._attempt_time = time.monotonic()
         self._error: str | None = None
+        self._unusable: set[int] = set()
+        """Checkpoints later than the one that this run resumes, which it has not rewritten."""
         self._best: tuple[int, float] | None = None
         """Iteration and metric of the best checkpoint, the same on all ranks."""
         self._better: tuple[int, float] | None = None
@@ -124,6 +126,8 @@ class IterationCheckpoint(Checkpoint):
             leftovers += self.folder.parent.glob(f".{BEST_EXPORT}.*tmp")
             for leftover in leftovers:
                 _remove(leftover)
+            saved = [number for number, _ in list_checkpoints(self.folder)]
+            self._unusable = {number for number in saved if number > self._last_attempt}
             if self._best is not None and not self._path(self._best[0]).exists():
                 self._best = None  # a fork does not have the checkpoints of its origin
         self._best = trainer.strategy.broadcast(self._best)
@@ -261,8 +265,10 @@ class IterationCheckpoint(Checkpoint):
 
     def _delete_old(self, iteration: int) -> None:
         """Delete the checkpoints that are not kept. Later ones than this iteration, which a resumed
-        run repeats, are damaged or of another run: they are left alone."""
+        run repeats, are damaged or of another run: they are left alone until they are rewritten."""
+        self._unusable.discard(iteration)
         saved = [number for number, _ in list_checkpoints(self.folder) if number <= iteration]
+        saved = [number for number in saved if number not in self._unusable]
         try:
             self._write_best()
             for number in set(saved) - self._kept(saved):

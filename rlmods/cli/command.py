@@ -206,6 +206,10 @@ def _config_with_run(saved: Path, keys: set[str], typed: set[str], trust: bool) 
     return {"defaults": [*defaults, "_self_"], **primary, **run}
 
 
+INPUT = ("id", "prompt", "answer", "candidates")
+"""Columns of an input row that determine its output."""
+
+
 class Output:
     """Resumable output: rows with an `id` in the file `path`, and dropped rows in
     `<path>.dropped.jsonl`. Existing rows are read back.
@@ -240,14 +244,21 @@ class Output:
         return self.dropped | self.kept
 
     def missing(self, inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return the ids of the inputs that have no row yet. A row repeats its input.
+        """Return the ids of the inputs that have no row yet. A row repeats the columns `INPUT` of
+        its input.
 
         Raises:
             UserError: an input has changed since its row was written.
         """
         done = self.rows
         for key, given in inputs.items():
-            if key in done and dumps({name: done[key].get(name) for name in given}) != dumps(given):
+            if key not in done:
+                continue
+            compared = [name for name in INPUT if name in given]
+            before, now = (
+                dumps([row.get(name) for name in compared]) for row in (done[key], given)
+            )
+            if before != now:
                 raise UserError(
                     f"{self.path}: the input of row {key} has changed since it was written: type "
                     "another out=FILE"

@@ -1,5 +1,6 @@
 """Preference data from files: pairs, rankings, labelled responses and labelled steps."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -31,6 +32,9 @@ COLUMNS = (
 )
 """Fields that name a column of annotations."""
 STEP_LABELS = {"+": 1.0, "-": 0.0}
+ROLES = {"Human": "user", "Assistant": "assistant"}
+HUMAN_MARK = "\n\nHuman:"
+"""Beginning of a transcript."""
 
 
 class RankedResponse(NamedTuple):
@@ -57,7 +61,8 @@ class Preferences(Jsonl):
 
     A response is a string, an object with `text` and `finish` as written by `python -m
     rlmods.label`, or a list of chat messages that ends with the assistant's, the earlier ones being
-    the prompt.
+    the prompt. So are the turns of a transcript, a string that begins with a blank line and
+    `Human:`, as in HH-RLHF.
 
     `meta` holds `candidates`, `ranks` (0 best, equal: a tie), `finished`, `margin`, `steps`,
     `step_labels`, and as `response` the row's own, or else the first of its best candidates that
@@ -269,7 +274,10 @@ def parse_response(value: Any, location: str, column: str, rank: float) -> Ranke
         text = check_text(value["text"], location, column)
         return RankedResponse(text, column, rank, value.get("finish") != "length")
     if not isinstance(value, list):
-        return RankedResponse(check_text(value, location, column), column, rank)
+        text = check_text(value, location, column)
+        value = parse_transcript(text) if text.startswith(HUMAN_MARK) else None
+        if value is None:
+            return RankedResponse(text, column, rank)
     *context, last = check_messages(value, location, column)
     if last["role"] != "assistant":
         raise UserError(
@@ -277,6 +285,15 @@ def parse_response(value: Any, location: str, column: str, rank: float) -> Ranke
             f"{last['role']}"
         )
     return RankedResponse(last["content"], column, rank, context=context or None)
+
+
+def parse_transcript(text: str) -> list[dict[str, str]]:
+    """Return the messages of a dialogue in one text, as in HH-RLHF."""
+    _, *parts = re.split(r"\n\n(Human|Assistant):", text)
+    turns = []
+    for speaker, content in zip(parts[::2], parts[1::2], strict=True):
+        turns.append({"role": ROLES[speaker], "content": content.strip()})
+    return turns
 
 
 def preference_meta(responses: Sequence[RankedResponse], location: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +50,7 @@ def after_thoughts(text: str) -> str:
 
 def read_hermes(text: str, tools: Mapping[str, Tool]) -> list[Call]:
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen2.5, Qwen3), or with
-    the body of `_read_function` (Qwen3-Coder, Qwen3.5, Nemotron 3)."""
+    the body of `_read_function` (Qwen3-Coder, Qwen3.5, Nemotron 3) or `_read_glm` (GLM-4.5)."""
     calls = []
     bodies = re.findall(r"<tool_call>(.*?)(</tool_call>|$)", after_thoughts(text), re.DOTALL)
     for body, end in bodies:
@@ -58,24 +58,43 @@ def read_hermes(text: str, tools: Mapping[str, Tool]) -> list[Call]:
             calls.append(Call(problem="<tool_call> without </tool_call>"))
         elif body.lstrip().startswith("<"):
             calls.append(_read_function(body.strip(), tools))
+        elif "<arg_key>" in body:
+            calls.append(_read_glm(body, tools))
         else:
             calls.append(_as_call(_json(body)))
     return calls
 
 
 def _read_function(body: str, tools: Mapping[str, Tool]) -> Call:
-    """`<function=NAME><parameter=KEY>value</parameter>...</function>`. A value is JSON, unless the
-    tool takes a text or it is no JSON."""
+    """`<function=NAME><parameter=KEY>value</parameter>...</function>`."""
     found = re.fullmatch(r"<function=\s*([^<>]*[^<>\s])\s*>(.*)</function>", body, re.DOTALL)
     if found is None:
         return Call(problem="the call is not <function=NAME>...</function>")
     name, parameters = found.groups()
+    pairs = re.findall(r"<parameter=([^<>]*)>(.*?)(</parameter>|$)", parameters, re.DOTALL)
+    return _of_texts(name, pairs, tools)
+
+
+def _read_glm(body: str, tools: Mapping[str, Tool]) -> Call:
+    """`NAME<arg_key>KEY</arg_key><arg_value>value</arg_value>...` (GLM-4.5 and later)."""
+    name, mark, rest = body.partition("<arg_key>")
+    pattern = r"<arg_key>([^<>]*)</arg_key>\s*<arg_value>(.*?)(</arg_value>|$)"
+    pairs = re.findall(pattern, mark + rest, re.DOTALL)
+    if not name.strip() or len(pairs) < body.count("<arg_key>"):
+        return Call(
+            problem="the call is not NAME<arg_key>KEY</arg_key><arg_value>value</arg_value>"
+        )
+    return _of_texts(name.strip(), pairs, tools)
+
+
+def _of_texts(name: str, pairs: Iterable[tuple[str, str, str]], tools: Mapping[str, Tool]) -> Call:
+    """Return the call with arguments given as key, text and the mark of its end. A text
+    is JSON, unless the tool takes a text or it is not JSON."""
     properties = tools[name].properties if name in tools else {}
     arguments = {}
-    pairs = re.findall(r"<parameter=([^<>]*)>(.*?)(</parameter>|$)", parameters, re.DOTALL)
     for key, text, end in pairs:
         if not end:
-            return Call(name, problem="<parameter=...> without an end")
+            return Call(name, problem="a value without an end")
         key = key.strip()
         text = text.removeprefix("\n").removesuffix("\n")
         value = None if properties.get(key, {}).get("type") == "string" else _json(text)

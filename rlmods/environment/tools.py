@@ -74,7 +74,8 @@ class Tools:
     or else `tags`:
 
     - hermes: `<tool_call>{"name": "calculator", "arguments": {...}}</tool_call>`, or
-      `<tool_call><function=calculator><parameter=expression>1+2</parameter>...`
+      `<tool_call><function=calculator><parameter=expression>1+2</parameter>...`,
+      or `<tool_call>calculator<arg_key>expression</arg_key><arg_value>1+2</arg_value>...`
     - llama3: `{"name": "calculator", "parameters": {...}}`, the whole turn
     - mistral: `[TOOL_CALLS][{"name": "calculator", "arguments": {...}}]`
     - tags: `<calculator>1+2</calculator>`, answered by `<result>3</result>`

@@ -218,6 +218,7 @@ class LLM:
         if key in self._verdicts:
             self._count("cached")
             return self._verdicts[key]
+        tries_without = 0
         for attempt in range(self.retries + 1):
             if stop.is_set():
                 break
@@ -238,6 +239,9 @@ class LLM:
                 self._verdicts[key] = verdict
                 return verdict
             self._count("without_verdict")
+            tries_without += 1
+        if tries_without == self.retries + 1:
+            self._verdicts[key] = None
         return None
 
     def _lose(
@@ -284,15 +288,25 @@ class LLM:
         return None if self.cache is None else JsonlWriter(Path(self.cache).expanduser())
 
     @cached_property
-    def _verdicts(self) -> dict[str, float]:
-        """Parsed replies by question key, at first those of the cache.
+    def _verdicts(self) -> dict[str, float | None]:
+        """Parsed replies by question key, at first those of the cache; None if no try has yielded a
+        verdict.
 
         Raises:
             UserError: a row was not written by a judge.
         """
         rows = [] if self._cache_file is None else read_rows(self._cache_file.path)
+        verdicts: dict[str, float | None] = {}
+        tries: Counter[str] = Counter()
         try:
-            return {row["key"]: float(row["verdict"]) for row in rows if row["verdict"] is not None}
+            for row in rows:
+                key = row["key"]
+                tries[key] += 1
+                if row["verdict"] is not None:
+                    verdicts[key] = float(row["verdict"])
+                elif tries[key] > self.retries:
+                    verdicts[key] = None
+            return verdicts
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"judge.cache={self.cache} is not the cache of a judge: delete it, or type another "

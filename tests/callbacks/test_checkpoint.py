@@ -125,6 +125,14 @@ class TestFullDisk:
         assert names(tmp_path) == ["iteration_000002.ckpt"]
 
 
+def test_damaged_checkpoint_does_not_count_as_kept(tmp_path: Path) -> None:
+    fit(Tiny(), 2, [IterationCheckpoint(tmp_path, every=2)])
+    (tmp_path / "iteration_000003.ckpt").write_bytes(b"PK half")
+    resumed = IterationCheckpoint(tmp_path, every=2, keep=2)
+    fit(Tiny(), 4, [resumed], resume=tmp_path / "iteration_000002.ckpt")
+    assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in (2, 3, 4)]
+
+
 def test_incomplete_checkpoints_and_exports_are_ignored_and_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     fit(Tiny(), 2, [IterationCheckpoint(folder, every=2)])

@@ -257,6 +257,16 @@ class TestInterruption:
             label(source, [f"out={out}", *typed])
         assert out.read_bytes() == before
 
+    def test_a_labelled_file_can_be_labelled_again(self, source, tmp_path):
+        first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+        label(source, [f"out={first}"])
+        again = [f"out={second}", "+reward@judge.reward=format"]
+        summary = label(str(first), again)
+        assert [row["ranks"] for row in read_rows(first)] != [
+            row["ranks"] for row in read_rows(second)
+        ]
+        assert label(str(first), again) == summary
+
     def test_other_candidates_are_refused(self, source, tmp_path):
         out = tmp_path / "out.jsonl"
         label(source, [f"out={out}"])

@@ -70,6 +70,14 @@ class TestPairs:
             id="train-1", messages=context, meta=annotations(("4", "5"), (0, 1), response="4")
         )
 
+    def test_transcripts_hold_the_prompt(self, read):
+        dialogue = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: 2+2?\n\nAssistant:"
+        row = {"chosen": f"{dialogue} 4", "rejected": f"{dialogue} 5"}
+        meta = annotations(("4", "5"), (0, 1), response="4")
+        assert read(row) == [Prompt(id="train-1", messages=[*HELLO, USER], meta=meta)]
+        with pytest.raises(UserError, match="must end with an assistant turn"):
+            read({**row, "chosen": f"{dialogue} 4\n\nHuman: so?"})
+
 
 class TestRankings:
     @pytest.mark.parametrize(

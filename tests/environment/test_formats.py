@@ -42,6 +42,9 @@ MALFORMED = {
         "<tool_call><function=calculator></tool_call>",
         "<tool_call><function=></function></tool_call>",
         "<tool_call><function=calculator><parameter=expression>1</function></tool_call>",
+        "<tool_call><arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
+        "<tool_call>calculator<arg_key>expression</arg_key><arg_value>1</tool_call>",
+        "<tool_call>a<arg_key>b</tool_call>",
         "<tool_call>{",
         "<tool_call>{]</tool_call>",
         "<tool_call>[]</tool_call>",
@@ -189,6 +192,17 @@ def test_arguments_without_types_take_those_of_the_tool(
     tools = {made.name: made for made in (load("calculator"), load(HOSTILE + "add"))}
     found = FORMATS["hermes"].read(f"<think><tool_call></think>{call}", tools)
     assert found == [Call(tool, read)]
+
+
+def test_calls_of_glm_are_read() -> None:
+    call = (
+        "<tool_call>calculator\n<arg_key>expression</arg_key>\n<arg_value>1+2</arg_value>\n"
+        "<arg_key>digits</arg_key>\n<arg_value>3</arg_value>\n</tool_call>"
+    )
+    tools = {"calculator": load("calculator")}
+    expected = Call("calculator", {"expression": "1+2", "digits": 3})
+    assert FORMATS["hermes"].read(call, tools) == [expected]
+    assert of_template("{% if tools %}<tool_call>NAME\n<arg_key>{% endif %}") == "hermes"
 
 
 class TestIdentifiers:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlmods.grading.grader import CLOSED_FORMS, same_answer, same_plain
+from rlmods.grading.grader.evaluate import evaluate
 
 SAME = [  # gold, answer
     ("5", "5.0"),
@@ -145,6 +147,21 @@ HOSTILE = [
     r"\lfloor 10^{9999} \pi \rfloor",
     "\x00\ud800",
 ]
+
+
+def test_an_answer_with_other_unknowns_is_refuted_at_two_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = []
+
+    def count(node: Any, point: int = 0) -> Any:
+        points.append(point)
+        return evaluate(node, point)
+
+    monkeypatch.setattr("rlmods.grading.grader.values.evaluate", count)
+    gold = r"\frac{\pi^2}{6}"
+    assert not same_answer(r"\sum_{n=1}^\infty \frac{x}{n^2}", gold)
+    assert set(points) <= {0, 1}
 
 
 @pytest.mark.parametrize(("gold", "answer"), SAME)

@@ -54,6 +54,7 @@ RIGHT = [  # gold, response
         for x in (" PM", "pm", r"\,\text{p. m.}", r"~\mathrm{PM}", " p.m.")
     ),
     ("3:25", r"\boxed{3:25 \text{ PM}}"),
+    ("8 PM", r"\boxed{8}"),
     *(
         ("113", f"{x} 113")
         for x in (
@@ -95,6 +96,7 @@ WRONG = [
         )
     ),
     *(("3:25 PM", rf"\boxed{{{x}}}") for x in ("3:25 AM", "6:50 PM", "3:26 PM", "3:25 AM or PM")),
+    *(("8 PM", rf"\boxed{{{x}}}") for x in ("8 AM", "9", "9 PM")),
     *(("1:45", rf"\boxed{{{x}}}") for x in ("2:90", "1/45", "0:105")),
     ("113", "_Answer:_ 94 or 113"),
     *(

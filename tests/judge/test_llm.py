@@ -206,6 +206,14 @@ class TestCache:
             assert again.counts == {"cached": 6}
             assert len(server.bodies) == len(rows(path)) == 6
 
+    def test_a_question_without_a_verdict_is_not_asked_again(self, tmp_path):
+        path = tmp_path / "cache.jsonl"
+        with serve(in_turn("Who knows?")) as server:
+            llm = judge(server.url, swap=False, cache=str(path))
+            assert [llm(PROMPT, "x", "y") for _ in range(2)] == [None, None]
+            assert judge(server.url, swap=False, cache=str(path))(PROMPT, "x", "y") is None
+            assert len(server.bodies) == 3
+
     def test_holds_questions_and_replies_but_no_key(self, tmp_path, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
         path = tmp_path / "cache.jsonl"

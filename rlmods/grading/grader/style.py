@@ -70,6 +70,7 @@ _HALF_DAY = re.compile(
     r"\\(?:text|textrm|textsc|mathrm|rm)\s*\{\s*([aApP])(?:\.\s?)?[mM]\.?\s*\}"
     r"|([AP])M\b|([apAP])\.\s?[mM]\b\.?|(?<=[\d ~])([ap])m\b)"
 )
+_HOUR = re.compile(r"\d{1,2}", re.ASCII)
 _LEADING = re.compile(r"\A(?:\s|~=|=(?![=<>])|\\(?:approx|therefore)(?![A-Za-z]))*")
 _NO_SOLUTION = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?\.?", re.IGNORECASE)
 _ALL_REALS = re.compile(
@@ -149,7 +150,8 @@ def clean_pair(answer: str, gold: str) -> tuple[str, str]:
     gold = clean(gold)
     halves = _half_days(answer)
     gold_halves = _half_days(gold)
-    are_times = ":" in answer and ":" in gold
+    hours = (_HALF_DAY.sub(r"\1", answer), _HALF_DAY.sub(r"\1", gold))
+    are_times = (":" in answer and ":" in gold) or all(map(_HOUR.fullmatch, hours))
     if halves == gold_halves or (are_times and not (halves and gold_halves)):
         answer = _HALF_DAY.sub(r"\1", answer)
         gold = _HALF_DAY.sub(r"\1", gold)

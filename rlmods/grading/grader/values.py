@@ -188,8 +188,14 @@ def letters(node: Node) -> str | None:
 
 def _equal(gold: Node, answer: Node) -> bool:
     """Return True if equal at every random point at which both are real or both complex."""
+    if unknowns(gold) != unknowns(answer) and not _equal_at(gold, answer, range(2)):
+        return False  # without the cost of more points
+    return _equal_at(gold, answer, range(POINTS if unknowns(gold) | unknowns(answer) else 1))
+
+
+def _equal_at(gold: Node, answer: Node, points: range) -> bool:
     compared = 0
-    for point in range(POINTS if unknowns(gold) | unknowns(answer) else 1):
+    for point in points:
         is_optional = point >= POINTS - 2
         try:
             gold_value = evaluate(gold, point)
