@@ -33,24 +33,26 @@ from rlmods.lab.statistics import (
 )
 from rlmods.run.files import dumps
 
+HIGHER_IS_BETTER = re.compile(
+    r"(train|val(/[^/]+)?)/(reward|gold_reward|accuracy|(mean|pass|maj)@\d+"
+    r"|(pair|step|first_error)_accuracy)(/|$)"
+)
+"""Metrics of which more is better, of all prompts, of a set and by source."""
+FAILURES = re.compile(r"((train|val(/[^/]+)?)/)?reward/[^/]+/(timeouts|errors)$|(judge|time)/.*")
+"""Failures of grading and judging, and seconds."""
 LOWER_IS_BETTER = {
-    "kl",
-    "loss",
-    "timeouts",
-    "errors",
-    "truncated",
-    "time",
-    "memory",
-    "gap",
-    "malformed",
-    "unscored",
-    "nonfinite",
-    "wrong",
-    "tokens",
+    *("kl", "kl_ref", "kl_old", "kl_teacher", "kl_update", "loss", "value_loss", "ptx_loss"),
+    *("router_aux_loss", "clip_fraction/low", "clip_fraction/high", "value_clip_fraction"),
+    *("ratio_max", "grad_norm", "sampler_logprob_gap", "ahead_logprob_gap"),
+    *("correction_masked", "correction_truncated", "nonfinite_steps", "skipped_steps"),
+    *("early_stop", "unscored_fraction", "greedy_unscored_fraction", "all_wrong_fraction"),
+    *("zero_advantage_fraction", "flat_group_fraction", "duplicate_fraction", "dropped_groups"),
+    *("surplus_groups", "short_of_groups", "draws", "stale_fraction", "staleness_max"),
+    *("replayed_fraction", "truncated_fraction", "cut_fraction", "response_tokens"),
+    *("malformed_calls", "tool_errors", "tool_s", "rejected_logprob", "calibration"),
+    *("peak_memory_mb", "reward_model/loss"),
 }
-"""Words in the names of metrics of which less is better."""
-ACCURACY = re.compile(r"(train|val)/(accuracy|mean@|pass@|maj@)|.*/accuracy$")
-"""Accuracies, also of sets and sources that have names of the user's choice."""
+"""Metrics of which less is better, without what stands for the phase and a set."""
 
 
 Results: TypeAlias = dict[int | str, float]
@@ -230,10 +232,14 @@ def by_prompt(a: Group, b: Group) -> Interval | None:
 
 
 def higher_is_better(metric: str) -> bool:
-    """Return False for metrics such as losses and times."""
-    if ACCURACY.match(metric) or "per_s" in metric:
+    """Return False for metrics such as losses and times, by the tables above."""
+    if FAILURES.match(metric):
+        return False
+    if HIGHER_IS_BETTER.match(metric):
         return True
-    return LOWER_IS_BETTER.isdisjoint(re.split(r"[/_@]", metric))
+    _, _, name = metric.partition("/")
+    _, _, of_set = name.partition("/")
+    return LOWER_IS_BETTER.isdisjoint((name, of_set if metric.startswith("val/") else name))
 
 
 def lines(comparisons: Sequence[Comparison]) -> list[str]:

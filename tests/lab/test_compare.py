@@ -72,6 +72,14 @@ class TestVerdict:
             "val/kling/accuracy",
             "val/mean@4",
             "train/reward",
+            "val/gap/mean@8",
+            "val/kl/pass@4",
+            "val/loss/maj@8",
+            "val/gap/accuracy/algebra",
+            "val/accuracy/glossary",
+            "val/reward/gap",
+            "train/reward/wrong",
+            "train/pair_accuracy",
             "perf/response_tokens_per_s",
         ],
     )
@@ -80,7 +88,24 @@ class TestVerdict:
 
     @pytest.mark.parametrize(
         "metric",
-        ["train/kl_ref", "train/ptx_loss", "train/response_tokens", "reward/accuracy/timeouts"],
+        [
+            "train/kl_ref",
+            "train/ptx_loss",
+            "train/response_tokens",
+            "val/hard/response_tokens",
+            "reward/accuracy/timeouts",
+            "val/reward/accuracy/errors",
+            "train/skipped_steps",
+            "train/zero_advantage_fraction",
+            "train/flat_group_fraction",
+            "train/dropped_groups",
+            "train/staleness_max",
+            "train/clip_fraction/low",
+            "judge/unjudged_fraction",
+            "val/calibration",
+            "time/update_s",
+            "perf/peak_memory_mb",
+        ],
     )
     def test_less_is_better(self, metric: str) -> None:
         assert not higher_is_better(metric)
