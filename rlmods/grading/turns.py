@@ -16,6 +16,9 @@ _END = (
 _TURN_END = re.compile(_END)
 _TURN_START = re.compile(rf"(?:\s*(?:{_END}|<s>)(?:(?:assistant|model)\b)?)*")
 
+_STRUCK_START = re.compile(r"\A\s*<s>[^<]{0,80}</s>\s*(?=[\w$\\])")
+"""Struck-out text before other text, where `<s>` is not the start of the response."""
+
 
 def first_turn(text: str) -> str:
     """Return the text up to the first marker of a chat template, without markers and a role at its
@@ -23,6 +26,7 @@ def first_turn(text: str) -> str:
 
     What a response says after its own end, such as another turn, is not a part of it. `</s>` after
     `<s>` is struck-out text, not an end."""
+    text = _STRUCK_START.sub("", text)
     match = _TURN_START.match(text)
     start = 0 if match is None else match.end()
     struck = text.find("<s>", start)
@@ -34,13 +38,26 @@ def first_turn(text: str) -> str:
     return text[start : next(ends, len(text))]
 
 
+_THOUGHTS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<thoughts>": "</thoughts>",
+    "[THINK]": "[/THINK]",
+    "◁think▷": "◁/think▷",
+}
+"""Markers of the start and the end of thoughts, in the notations of models."""
+
+
 def without_thoughts(text: str) -> str:
-    """Return the first turn after its last `</think>`."""
-    return first_turn(text).rpartition("</think>")[2]
+    """Return the first turn after its last end of thoughts, such as `</think>`."""
+    turn = first_turn(text)
+    ends = [turn.rfind(end) + len(end) for end in _THOUGHTS.values() if end in turn]
+    return turn[max(ends, default=0) :]
 
 
 def after_thoughts(text: str) -> str:
     """Return the first turn after its last `</think>`; "" if it ends within thoughts, after a
     `<think>` that is not closed."""
     rest = without_thoughts(text)
-    return "" if "<think>" in rest else rest
+    return "" if any(start in rest for start in _THOUGHTS) else rest

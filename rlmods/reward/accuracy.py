@@ -13,6 +13,7 @@ from rlmods.grading.grader import (
     is_refused,
     same_plain,
     verify,
+    without_counted_noun,
 )
 from rlmods.grading.pool import Outcome, failure_counts, shared_pool
 from rlmods.needs import RewardNeeds
@@ -58,8 +59,9 @@ class Accuracy:
         for row, answer in enumerate(answers):
             gold = _gold(responses[row].prompt)
             if gold is not None and answer is not None:
-                pairs[row] = (answer, gold)
-                verdicts[row] = same_plain(answer, gold, self.rules)
+                question = _question(responses[row].prompt)
+                pairs[row] = (without_counted_noun(answer, gold, question), gold)
+                verdicts[row] = same_plain(*pairs[row], self.rules)
             elif gold is not None:
                 verdicts[row] = False
         pending = {row: pair for row, pair in pairs.items() if verdicts[row] is None}

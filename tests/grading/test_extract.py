@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlmods.grading.grader import extract, extract_gold, verify
+from rlmods.grading.grader import Rules, extract, extract_gold, verify
 
 
 @pytest.mark.parametrize(
@@ -292,3 +292,96 @@ def test_another_denial_does_not_reach_the_answer(text: str) -> None:
 def test_the_last_sentence_counts() -> None:
     assert not verify("It is 6. No, it is 7.", "6")
     assert not verify("The total is 7. I am not sure.", "7")
+
+
+FURTHER_TEXT = [  # gold, text that must not be paid
+    ("5", "The answer is $5$ thousand."),
+    ("5", "The answer is $5$ million."),
+    ("5", "The answer is $5$ times $3$."),
+    ("5", "The answer is $5$ minus 1."),
+    ("5", "The answer is $5$ to $7$."),
+    ("5", "The answer is $5$ / $6$."),
+    ("5", "The answer is $5$ squared."),
+    ("5", "The answer is $5$ if $x>0$ and $6$ otherwise."),
+    ("5", "Answer: \\(5\\) and \\(6\\)"),
+    ("5", "Answer: $5$ and $6$"),
+    ("5", "Answer: 5\n6\n7"),
+    ("5", "Answer: 7 or 8 or 9 is 5"),
+    ("5\\text{ m}", "The answer is $5$ km."),
+    ("2", "The answer is $2$ $\\sqrt{3}$"),
+    ("5", "The answer is $5$ dozen."),
+    ("5", "The answer is $5$ hours and $6$ minutes."),
+    ("5", "\\boxed{5} thousand"),
+    ("5", "\\boxed{5} squared"),
+    ("5", "\\boxed{5} times 3"),
+    ("5\\text{ m}", "\\boxed{5} km"),
+    ("5", "\\boxed{5} minus 1"),
+    ("5", "It cannot be $5$."),
+    ("5", "It cannot be $5$"),
+    ("5", "<s>5</s>6"),
+    ("5", "~~5~~"),
+    ("5", "Answer: ~~5~~"),
+    ("5", "<!-- \\boxed{5} -->"),
+    ("A", "Answer: A. B. C. D."),
+    ("5", "<thinking>\\boxed{5}"),
+    ("5", "[THINK]\\boxed{5}"),
+    ("5", "◁think▷\\boxed{5}"),
+    ("5", "<thinking>\\boxed{5}</thinking> none"),
+    ("5", "<thought>\\boxed{5}"),
+    ("5", "\\boxed{|x|=5}"),
+    ("5", "<del>\\boxed{5}</del>"),
+    ("5", "It is not $5$."),
+    ("x", "\\boxed{\\min(x,5)}"),
+    ("f(10^{36}+1)", "\\boxed{f(10^{36}+2)}"),
+]
+WHOLE_SENTENCES = [  # gold, text that must be paid
+    ("5000000", "The answer is $5$ million."),
+    ("2\\sqrt{3}", "The answer is $2$ $\\sqrt{3}$"),
+    ("2,-3", "\\(x=2\\) and \\(x=-3\\)"),
+    ("2,-3", "The answer is \\(x=2\\) and \\(x=-3\\)"),
+    ("x=2\\text{ or }x=-3", "The answer is \\(x=2\\) and \\(x=-3\\)."),
+    ("5\\text{ m}", "The answer is $5$ m."),
+    ("5000\\text{ m}", "The answer is $5$ km."),
+    ("5", "The answer is $5$, where $x>0$."),
+    ("5", "The answer is $5$ because $x>0$."),
+    ("5", "The answer is $5$ apples."),
+    ("5000", "\\boxed{5} thousand"),
+    ("113", "<answer>The remainder is 113.</answer>"),
+    ("42", "The answer is 42, as required."),
+    ("7", "The answer is seven."),
+    ("42", "$n=42$. $\\blacksquare$"),
+    ("42", "The answer is $n=42$. $\\blacksquare$"),
+    ("33", "\\boxed{m+n=33}"),
+    ("n \\equiv 1 \\pmod{4}", "\\boxed{n\\equiv 1 \\pmod 4}"),
+    ("p\\mid q", "\\boxed{p \\mid q}"),
+    ("AB\\perp CD", "\\boxed{AB \\perp CD}"),
+    ("x\\mapsto x^2", "\\boxed{x \\mapsto x^2}"),
+    ("f: x\\mapsto x^2", "\\boxed{f : x \\mapsto x^{2}}"),
+    (
+        "\\begin{cases} x & x>0 \\\\ 0 & x\\le 0\\end{cases}",
+        "\\boxed{\\begin{cases}x&x>0\\\\0&x\\le0\\end{cases}}",
+    ),
+    (
+        "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}",
+        "\\boxed{\\begin{pmatrix}1&2\\\\[4pt]3&4\\end{pmatrix}}",
+    ),
+    ("7", "\\boxed{seven}"),
+    ("6", "~~5~~ 6"),
+    ("6", "The answer is ~~5~~ 6"),
+    ("5", "<thinking>6</thinking>\\boxed{5}"),
+    ("5", "<think>\\boxed{6}</think>\\boxed{5}"),
+    ("5", "\\boxed{5} is right"),
+    ("5", "\\boxed{5} to the nearest integer"),
+    ("5", "The answer is \\boxed{5} - done."),
+    ("5\\text{ cm}", "\\boxed{5} cm"),
+]
+
+
+@pytest.mark.parametrize(("gold", "text"), FURTHER_TEXT)
+def test_text_that_changes_or_withdraws_the_answer_counts(gold: str, text: str) -> None:
+    assert not verify(text, gold, Rules())
+
+
+@pytest.mark.parametrize(("gold", "text"), WHOLE_SENTENCES)
+def test_an_answer_is_read_to_the_end_of_its_sentence(gold: str, text: str) -> None:
+    assert verify(text, gold, Rules())

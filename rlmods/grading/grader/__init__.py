@@ -7,6 +7,7 @@ Importing it loads neither torch nor any other slow package. No text is ever eva
 from __future__ import annotations
 
 from rlmods.grading.grader.compare import same_answer
+from rlmods.grading.grader.counted import without_counted_noun
 from rlmods.grading.grader.echo import is_unevaluated, repeats
 from rlmods.grading.grader.extract import extract, extract_gold
 from rlmods.grading.grader.rules import CLOSED_FORMS, Rules
@@ -22,6 +23,7 @@ __all__ = [
     "same_answer",
     "same_plain",
     "verify",
+    "without_counted_noun",
 ]
 
 
@@ -39,6 +41,7 @@ def verify(text: str, gold: str, rules: Rules = CLOSED_FORMS, question: str = ""
     if answer is None:
         return False
     gold = extract_gold(gold)
+    answer = without_counted_noun(answer, gold, question)
     return same_answer(answer, gold, rules) and not is_refused(answer, gold, rules, question)
 
 

@@ -19,6 +19,7 @@ nothing but our own parser ever reads an answer."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -44,6 +45,8 @@ from rlmods.grading.grader.units import readings
 from rlmods.grading.grader.values import letters, same_plain, same_value
 
 MAX_ITEMS = 60
+_SKIPPED = re.compile(r"\s+|(?<!\\)\\[ ,;:!]|~")
+_SINGLE = re.compile(r"\{([A-Za-z0-9])\}")
 _SET_OPERATIONS = ("cup", "cap", "setminus")
 
 
@@ -67,7 +70,7 @@ def _same(comparison: Comparison, answer: str, gold: str) -> bool:
     try:
         gold_node = _parse_gold(gold)
     except ParseError:
-        return False
+        return _bare(answer) == _bare(gold)
     is_list = gold_node.op in ("list", "group")
     for thousands in (True, False) if is_list else (True,):
         try:
@@ -76,6 +79,11 @@ def _same(comparison: Comparison, answer: str, gold: str) -> bool:
         except ParseError:
             pass
     return False
+
+
+def _bare(text: str) -> str:
+    """Return the text of an answer outside the grammar without spaces and redundant braces."""
+    return _SINGLE.sub(r"\1", _SKIPPED.sub("", text))
 
 
 def same_form(answer: str, gold: str) -> bool:
@@ -114,6 +122,8 @@ class Comparison:
         if gold.op != "rel" or answer.op != "rel":
             gold = self.equation_value(gold)
             answer = self.equation_value(answer)
+        if is_number(gold, reduced=False) and _defines_a_sum(answer):
+            answer = answer.args[1]
         if _key(gold) == _key(answer):
             return True
         if _are_sets(gold, answer):
@@ -256,9 +266,20 @@ def _is_label(node: Node) -> bool:
         return node.text not in ("e", "i") or bool(node.args)
     if node.op == "text":
         return not NEGATIONS.intersection(node.text.casefold().replace("'", "").split())
+    if node.op == "abs" and node.args[0].op == "name":
+        return node.args[0].text.isupper()
     if node.op in ("abs", "ratio", "group", "*"):
         return bool(node.args) and all(map(_is_label, node.args))
     return node.op == "apply"
+
+
+def _defines_a_sum(node: Node) -> bool:
+    """Return True for the value of a sum of letters, as of `m + n = 33`."""
+    if node.op != "rel" or node.text != "=":
+        return False
+    left, right = node.args
+    letters_only = left.op == "+" and all(term.op == "name" for term in _terms(left, "+"))
+    return letters_only and is_number(right, reduced=False)
 
 
 def _is_solved(node: Node) -> bool:

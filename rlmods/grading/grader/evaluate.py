@@ -7,8 +7,9 @@ including trigonometric and logarithmic expressions."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import threading
-import zlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -20,6 +21,10 @@ from rlmods.grading.grader.units import read_unit
 
 POINTS = 6
 """Random points at which expressions are compared: the last two have negative coordinates."""
+_WIDE_POINT = 1
+"""The point whose coordinates are between 6 and 17, beyond the bounds that a minimum could set."""
+_SALT = os.urandom(16)
+"""The points differ in each process, so that no text is written for them."""
 MAX_STEPS = 40_000
 """Steps per comparison, over all its members and points. Functions and long numbers count for
 several steps."""
@@ -128,7 +133,7 @@ class _Evaluator:
         return _OPERATIONS[op](*args)
 
     def symbol(self, node: Node, args: list[Value]) -> Value:
-        """Return e, i, or a rational in (0.2, 2.2) for another name, at the last two points the
+        """Return e, i, or a rational in (0.2, 2.3) for another name, at the last two points the
         negative of it for half of the names."""
         if node.text == "e" and not args:
             return mp().e + 0
@@ -136,10 +141,12 @@ class _Evaluator:
             return mp().mpc(0, 1)
         name = node.text
         if args or node.op == "apply":
-            name += str([str(arg)[:30] for arg in args])
-        digest = zlib.crc32(f"{name}/{self.point}".encode())
+            name += str(list(map(str, args)))
+        key = f"{name}/{self.point}".encode()
+        digest = int.from_bytes(hashlib.blake2b(key, key=_SALT, digest_size=8).digest())
         sign = -1 if self.point >= POINTS - 2 and (digest + self.point) % 2 else 1
-        return sign * (Fraction(digest % 1999, 1000) + Fraction(211, 1009))
+        size = Fraction(digest % 199_999, 100_000) + Fraction(211, 1009)
+        return sign * (5 + 5 * size if self.point == _WIDE_POINT else size)
 
     def accumulated(self, node: Node, bound: Mapping[str, Value]) -> Value:
         if node in _budget.constants:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from rlmods.grading.grader.style import MAX_CHARS, closing_brace
 from rlmods.grading.grader.units import read_quantity, read_unit
-from rlmods.grading.turns import without_thoughts
+from rlmods.grading.turns import after_thoughts
 
 MAX_UNMARKED_CHARS = 300
 """A response without any marker counts as an answer only up to this length."""
@@ -75,11 +75,39 @@ _PERCENT_AFTER = re.compile(r"(?:\$|\\[)\]])?\s{0,3}(?:\\?%|percent\b|pct\b)")
 _UNIT_AFTER = re.compile(
     r"\$?(?:\s|~|\\[,; ]){0,5}\\(?:text|textrm|mathrm|mbox)\{([^{}\n]{1,40})\}(?:\^\{?[23]\}?)?"
 )
-_SENTENCE_END = re.compile(r"\.(?=\s|$)|[。｡]|\n|,?\s(?:because|since)\b")
+_SENTENCE_END = re.compile(
+    r"\.(?=\s|$)|[。｡]|\n|,?\s(?:because|since)\b"
+    r"|,\s(?:as (?:required|desired|claimed|needed)|which)\b"
+)
 _FILLER = re.compile(
     r"\A(?:(?:therefore|thus|then|hence|simply|exactly|just|indeed|given by|equal to)\b[\s,:]*)+",
     re.IGNORECASE,
 )
+
+
+_QED = tuple(
+    rf"{pair[0]}\{name}{pair[1]}"
+    for name in ("blacksquare", "square", "Box", "qed")
+    for pair in (("$", "$"), ("", ""))
+)
+_STRUCK = (("<!--", "-->"), ("<s>", "</s>"), ("<del>", "</del>"), ("<strike>", "</strike>"))
+_TILDES = re.compile(r"(?<![\w}~\\])~~(?=[^\s~])[^~\n]{1,80}~~(?!\w)")
+_CLAUSE = re.compile(r",?\s*\b(?:where|which|because|since|as|so|obtained|giving)\b|[(\[]")
+"""Beginnings of what only explains an answer."""
+_CHANGED_AFTER = re.compile(
+    r"(?:[ \t$*_]|\\[)\]])*(?:(?:squared|cubed|factorial)\b"
+    r"|(?:times|minus|plus|over|divided by|multiplied by|to|through|mod|[-+*/^])\s*[-\d$\\(])",
+    re.IGNORECASE,
+)
+"""What makes an answer a part of an expression."""
+_SCALED = re.compile(
+    r"(?:[ \t$*_~]|\\[)\]])*((?:hundred|thousand|million|billion|trillion|dozen)\b(?: [a-z]+)?"
+    r"|[A-Za-z]{2,}(?:/[A-Za-z]+)?(?:\^\{?[23]\}?)?)(?=[\s$.,;:!)*]|\Z)"
+)
+_SCALES = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|dozen)\b")
+_JOINER = re.compile(r"\s*(?:,\s*(?:(?:and|or)\b)?|;|and\b|or\b)\s*")
+_LINE = re.compile(r"\s*\$?[-+]?[\d\\][^A-Za-z\n]{0,40}\$?\s*")
+_CHOICES = re.compile(r"\(?[A-Z]\)?(?:[.,;/\s]+\(?[A-Z]\)?){1,10}[.\s]*", re.ASCII)
 
 
 class Mark(NamedTuple):
@@ -101,10 +129,9 @@ def extract(text: str) -> str | None:
     "Therefore" , and for a short text its last formula, the number that its last
     sentence states, or the whole text. An alternative that follows the answer ("or 6") is a part of
     it; a marked answer that is denied beside its marker is none."""
-    text = without_thoughts(text)
-    if "<think>" in text:
-        return None
-    text = text.strip()
+    text = _without_struck(after_thoughts(text)).strip()
+    for sign in _QED:
+        text = text.removesuffix(sign).rstrip()
     rules = [_boxed, _tagged, _after_hashes, _after_words, concluded]
     if len(text) <= MAX_UNMARKED_CHARS:
         rules += [_last_formula, stated, without_lead]
@@ -112,6 +139,18 @@ def extract(text: str) -> str | None:
     answer = next((answer for answer in answers if answer is not None), "")
     answer = answer.strip().strip("*_`").strip()
     return answer if 0 < len(answer) <= MAX_CHARS else None
+
+
+def _without_struck(text: str) -> str:
+    """Return the text without comments and what is struck out."""
+    for start, end in _STRUCK:
+        first, *pieces = text.split(start)
+        kept = [first]
+        for piece in pieces:
+            _, found, rest = piece.partition(end)
+            kept.append(" " + rest if found else start + piece)
+        text = "".join(kept)
+    return _TILDES.sub(" ", text)
 
 
 def extract_gold(gold: str) -> str:
@@ -183,7 +222,7 @@ def _boxed(text: str) -> str | None:
 def _with_alternatives(text: str, start: int | None, answer: str, end: int) -> str:
     """Return `answer` with the alternatives before `start` and after `end` of `text`; "" if it is
     taken back there."""
-    if is_taken_back(text, end):
+    if is_taken_back(text, end) or _CHANGED_AFTER.match(text, end):
         return ""
     before = None
     if start is not None:
@@ -197,6 +236,11 @@ def _suffix(text: str, end: int) -> str:
     if _PERCENT_AFTER.match(text, end):
         return "%"
     unit = _UNIT_AFTER.match(text, end)
+    words = _SCALED.match(text, end)
+    if unit is None and words is not None:
+        scales = _SCALES.search(words[1]) is not None
+        is_unit = words[1] not in ("in", "per") and read_unit(words[1]) is not None
+        return rf"\text{{ {words[1]}}}" if scales or is_unit else ""
     if unit is None or read_unit(unit[1].replace("~", " ")) is None:
         return ""
     return unit[0].replace("$", "")
@@ -211,7 +255,7 @@ def _tagged(text: str) -> str | None:
     if is_denied(text, marks[-1].start):
         return ""
     last = marks[-1].content or ""
-    marks[-1] = marks[-1]._replace(content=_after_words(last) or last)
+    marks[-1] = marks[-1]._replace(content=_after_words(last) or stated(last) or last)
     _, contents = _joined(text, marks, _HEDGE.search)
     return _with_alternatives(text, None, ", ".join(contents), marks[-1].end)
 
@@ -241,11 +285,58 @@ def _after_words(text: str) -> str | None:
         return formulas[0]
     formula = _MATH.match(rest)
     if formula is not None:
-        answer = formula[formula.lastindex or 0] + _suffix(rest, formula.end())
-        return _with_alternatives(rest, None, answer, formula.end())
+        answer, end = _to_sentence_end(rest, formula)
+        return _with_alternatives(rest, None, answer, end)
+    first_line = rest.partition("\n")[0]
+    if _CHOICES.fullmatch(first_line):
+        return first_line
     sentence = _SENTENCE_END.split(rest, maxsplit=1)[0]
-    answer = sentence.rpartition(" is ")[2].strip().strip("*_")
+    before, _, answer = sentence.rpartition(" is ")
+    if _HEDGE.search(before):
+        answer = sentence
+    answer = answer.strip().strip("*_")
+    lines = rest.split("\n", maxsplit=10)
+    if len(lines) > 1 and _LINE.fullmatch(lines[0]) and _LINE.fullmatch(lines[1]):
+        answer = ", ".join(line.strip() for line in lines if _LINE.fullmatch(line))
     return _with_alternatives(rest, None, answer, len(sentence))
+
+
+def _to_sentence_end(rest: str, formula: re.Match[str]) -> tuple[str, int]:
+    """Return the answer that a formula begins, and where it ends: with its unit, and with the
+    formulas of its list or product, up to the end of the sentence.
+
+    An operation, condition or scale in words stays beside the formula, which is then not the
+    answer by itself."""
+    answer = formula[formula.lastindex or 0]
+    position = formula.end()
+    answer += _suffix(rest, position)
+    for _ in range(MAX_FORMULAS):
+        joiner = _JOINER.match(rest, position)
+        start = position if joiner is None else joiner.end()
+        gap = rest[start : start + MAX_GAP_CHARS]
+        start += len(gap) - len(gap.lstrip(" \t"))
+        following = _MATH.match(rest, start)
+        if following is None:
+            break
+        joined = "," if joiner is not None else ""
+        content = following[following.lastindex or 0]
+        answer = f"{answer}{joined} {content}{_suffix(rest, following.end())}"
+        position = following.end()
+    tail = _SENTENCE_END.split(rest[position:], maxsplit=1)[0]
+    words = _CLAUSE.split(tail, maxsplit=1)[0].strip()
+    if _CONDITION.match(words) and words not in answer:
+        answer = f"{answer} {words}"
+    return answer, position
+
+
+MAX_FORMULAS = 10
+"""Formulas that one answer may join."""
+_CONDITION = re.compile(
+    r"(?:if|unless|when|for (?:even|odd|all)|or|[-+*/^]|hundred|thousand|million|billion|trillion"
+    r"|dozen|times|minus|plus|over|divided|multiplied|to|through|squared|cubed|factorial|hours? and"
+    r"|feet and|minutes? and)(?![A-Za-z])",
+    re.IGNORECASE,
+)
 
 
 def _last_formula(text: str) -> str | None:
@@ -255,6 +346,8 @@ def _last_formula(text: str) -> str | None:
     if not marks:
         return None
     start, contents = _joined(text, marks, _joins)
+    if is_denied(text, start) or is_taken_back(text, marks[-1].end):
+        return ""
     contents[-1] += _suffix(text, marks[-1].end)
     before = _HEDGE_BEFORE.search(text[:start])
     return ", ".join([before[1], *contents] if before is not None else contents)

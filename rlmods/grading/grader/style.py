@@ -49,6 +49,7 @@ _NUMBER_SET = {
 _DEGREES = re.compile(
     r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\}|°)|\\degree\b|(?<=[\d)}])\s*\\circ(?![A-Za-z])"
 )
+_ROW_SPACE = re.compile(r"\\\\\[\s*-?[\d.]{1,6}\s*(?:pt|em|ex|mm|cm|in)\s*\]")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
 _CURRENCIES = {r"\$": "dollars", "€": "euros", "£": "GBP", "¥": "yen", "₹": "rupees"}
 _CURRENCY_SIGN = re.compile(r"\\\$|[€£¥₹]")
@@ -89,7 +90,7 @@ _BRACED_MARK = re.compile(r"\s*\\?\{\s*([,:=.])\s*\\?\}\s*")
 
 def clean(text: str) -> str:
     """Return `text` without style. `^\\circ` becomes a degree sign."""
-    text = plain_characters(text)
+    text = _ROW_SPACE.sub(r"\\\\ ", plain_characters(text))
     if r"\begin" not in text:
         text = _DOUBLED.sub(r"\\", text)
     text = _SIGN_IN_TEXT.sub(r"\1", text)

@@ -34,6 +34,12 @@ _ANY_CASE = re.compile(r"[A-Z][a-z]+|.*[A-Za-z]{4}.*")
 """Words compared without regard to case: Yes, even; but not X and x, or AB and ab."""
 _SHORT_WORDS = frozenset(("yes", "no", "odd", "even", "true", "false", "none"))
 """Words as short as symbols, compared without regard to case."""
+_NUMERAL_WORDS = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
+    *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen"),
+    *("nineteen", "twenty"),
+)
+_NUMERALS = {word: str(number) for number, word in enumerate(_NUMERAL_WORDS)}
 _NOT_A_NUMBER = frozenset(("", "nan", "+nan", "-nan", "null"))
 
 
@@ -54,6 +60,8 @@ def same_plain(answer: str, gold: str, rules: Rules = STRICT) -> bool | None:
     if answer == gold:
         return True
     gold_number = plain_number(gold)
+    if gold_number is not None:
+        answer = _NUMERALS.get(strip_markup(answer).casefold(), answer)
     answer_number = plain_number(answer)
     if gold_number is None:
         literal = same_literal(answer, gold)
