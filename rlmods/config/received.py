@@ -64,7 +64,7 @@ def read_received(
     saved = read_config(path)
     try:
         OmegaConf.create(saved)
-    except (OmegaConfBaseException, ValueError) as error:
+    except (OmegaConfBaseException, ValueError, RecursionError) as error:
         raise UserError(f"{path}: {one_line(str(error))[:200]}: give another run") from error
     for key, value in () if trust else leaves(saved, lists=True):
         # without the positions in lists

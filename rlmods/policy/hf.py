@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -125,7 +126,9 @@ class HuggingFace:
                 )
             set_template_kwargs(tokenizer, self.chat_template_kwargs)
             return self._network(config, tokenizer, source)
-        except (OSError, ValueError, ImportError) as error:
+        except torch.OutOfMemoryError:
+            raise
+        except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
             raise UserError(f"{name!r} {self._problem(error)}") from error
 
     def _network(

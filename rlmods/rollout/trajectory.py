@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 from rlmods.branching import Entropy
 from rlmods.branching.entropy import BranchPlan
-from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
 from rlmods.protocols import Episode
 from rlmods.rollout.base import Context, Continuation, EncodedPrompt, without_eos
-from rlmods.types import Branch, Prompt, Reply, Response, Turn
+from rlmods.types import Branch, Prompt, Reply, Response, ToolCall, Turn
 
 
 @dataclass(frozen=True)
@@ -152,6 +151,7 @@ class Row:
     def add_reply(self, policy: Policy, turn: Turn, reply: Reply) -> None:
         """Append the reply of the environment to a turn. A truncated turn is the last one."""
         trajectory = self.trajectory
+        reply = checked(reply)
         turn = replace(turn, reward=_reward(reply), calls=tuple(reply.calls))
         trajectory.turns.append(turn)
         if reply.messages is None:
@@ -177,6 +177,7 @@ class Row:
     def add_end(self, reply: Reply) -> None:
         """Add what the environment gives a response that a limit ended to its last turn."""
         turn = self.trajectory.turns[-1]
+        reply = checked(reply)
         given = [x for x in (turn.reward, _reward(reply)) if x is not None]
         self.trajectory.turns[-1] = replace(
             turn, reward=sum(given) if given else None, calls=(*turn.calls, *reply.calls)
@@ -207,20 +208,18 @@ class Row:
         )
 
 
-def _reward(reply: Reply) -> float | None:
-    """Return the reward of a reply, which may be a number of NumPy, as a plain one.
+def checked(reply: Reply) -> Reply:
+    """Return the reply or, if its reward is not finite, one that ends the episode as a crash, which
+    `train/tool_errors` counts and `reward=environment` does not score."""
+    if reply.reward is None or math.isfinite(reply.reward):
+        return reply
+    text = f"Error: the reward of a turn is {float(reply.reward)}, not a finite number"
+    return Reply(None, calls=[*reply.calls, ToolCall("environment", {}, text, "crash")])
 
-    Raises:
-        UserError: it is not finite.
-    """
-    if reply.reward is None:
-        return None
-    if not math.isfinite(reply.reward):
-        raise UserError(
-            f"environment: the reward of a turn is {reply.reward}: return a finite number, or "
-            "None for no reward"
-        )
-    return float(reply.reward)
+
+def _reward(reply: Reply) -> float | None:
+    """Return the reward of a reply, which may be a number of NumPy, as a plain one."""
+    return None if reply.reward is None else float(reply.reward)
 
 
 class Group:

@@ -30,7 +30,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     try:
         config = yaml.load(path.read_text(), Loader=LOADER)
-    except (yaml.YAMLError, OSError, ValueError) as error:
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:120]
         raise UserError(f"{path}: cannot be read ({reason}): give another run") from error
     if not isinstance(config, dict):

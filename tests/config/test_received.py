@@ -205,3 +205,13 @@ def test_any_file_holds_known_classes_or_is_one_line(pieces: list[str], tmp_path
         targets = [value for key, value in leaves(found, lists=True) if "_target_" in key]
         assert set(map(str, targets)) <= {"rlmods.data.Stories"}
         assert "oc.env" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "text", ["seed: '" + "${" * 400 + "a" + "}" * 400 + "'", "a: " + "[" * 9999]
+)
+def test_a_file_that_nests_too_deeply_is_one_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"give another run$"):
+        read_received(path, RUN_KEYS)

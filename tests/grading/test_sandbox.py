@@ -569,6 +569,8 @@ class TestReadTests:
         ("YES", "Yes", False),
         ("nan", "1.0", False),
         ("inf", "1.5", False),
+        ("0", "0.0000002", False),
+        ("0.00000020000001", "0.0000002", True),
     ],
 )
 def test_same_output(stdout: str, expected: str, same: bool) -> None:

@@ -106,6 +106,8 @@ class TestHuggingFace:
     def test_a_directory_without_weights(self, folder: Path) -> None:
         (folder / "model.safetensors").unlink()
         assert "safetensors" in error_message(HuggingFace(name=str(folder)))
+        (folder / "model.safetensors").write_bytes(b"\xff" * 64)
+        assert "cannot be loaded" in error_message(HuggingFace(name=str(folder)))
 
     def test_a_reward_model(self, folder: Path, tmp_path: Path) -> None:
         """With a tied output layer, transformers would load it without an error and generate

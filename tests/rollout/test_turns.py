@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from rlmods.environment import GuessNumber, SingleTurn
 from rlmods.errors import UserError
 from rlmods.needs import EnvironmentNeeds
 from rlmods.policy.conversation import Conversation
+from rlmods.reward import EnvironmentReward
 from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.base import Continuation
 from rlmods.rollout.turns import Threads, num_added_tokens, over_turns
@@ -240,13 +242,17 @@ class TestLimits:
         assert num_added_tokens(policy(), MultiTurn(Local(), Told()), PROMPTS) == 0
         assert len(ended) == 1
 
-    def test_a_reward_that_is_not_finite_is_an_error(self) -> None:
+    @pytest.mark.parametrize("reward", [math.nan, math.inf])
+    def test_a_reward_that_is_not_finite_is_a_crash(self, reward: float) -> None:
         class Bad(Script):
             def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Lines:
-                return Lines(prompt, [Reply(None, float("nan"))], [])
+                return Lines(prompt, [Reply([], reward)], [])
 
-        with pytest.raises(UserError, match="the reward of a turn is nan"):
-            sample(Bad())
+        responses = sample(Bad())
+        for response in responses:
+            [call] = response.turns[0].calls
+            assert (call.error, response.turns[0].reward) == ("crash", None)
+        assert set(EnvironmentReward()(responses).values) == {None}
 
     def test_a_reward_of_numpy_is_a_plain_number(self) -> None:
         """A checkpoint of responses sampled ahead that holds others cannot be loaded."""

@@ -283,8 +283,8 @@ def grade(
 
 
 def same_output(stdout: str, expected: str) -> bool:
-    """Compare line by line and word by word; a number with a decimal point may differ by 1e-6,
-    relative or absolute."""
+    """Compare line by line and word by word; a number with a decimal point may differ by 1e-6
+    of its value, or by 1e-9."""
     words = _words(stdout)
     expected_words = _words(expected)
     return len(words) == len(expected_words) and all(map(_same_word, words, expected_words))
@@ -300,6 +300,6 @@ def _same_word(word: str, expected: str) -> bool:
     if "." not in expected:
         return False
     try:
-        return math.isclose(float(word), float(expected), rel_tol=1e-6, abs_tol=1e-6)
+        return math.isclose(float(word), float(expected), rel_tol=1e-6, abs_tol=1e-9)
     except ValueError:
         return False
