@@ -32,8 +32,9 @@ class Accuracy:
     An expression of the right value that occurs in the question, or leaves the work that it asks
     for, is wrong, unless the gold is written so. Plain numbers and words are compared in this
     process, everything else in worker processes with a deadline. An answer that cannot be graded
-    scores `wrong` and is counted: `timeouts`, `errors`. Raises RuntimeError if no worker process
-    can be started."""
+    scores `wrong` and is counted: `timeouts`, `errors`. So are the answers that only sympy finds
+    right (`sympy_decided`), or not in time (`sympy_timeouts`). Raises RuntimeError if no worker
+    process can be started."""
 
     correct: float = 1.0
     wrong: float = 0.0
@@ -67,7 +68,7 @@ class Accuracy:
         pending = {row: pair for row, pair in pairs.items() if verdicts[row] is None}
         outcomes = self._grade(list(pending.values()))
         for row, outcome in zip(pending, outcomes, strict=True):
-            verdicts[row] = outcome.status == "ok" and outcome.value is True
+            verdicts[row] = outcome.status == "ok" and outcome.value in (True, "sympy")
         for row, pair in pairs.items():
             if verdicts[row]:
                 question = _question(responses[row].prompt)
@@ -79,7 +80,7 @@ class Accuracy:
         return Scores(
             values,
             correct=verdicts,
-            counts=failure_counts(outcomes),
+            counts=failure_counts(outcomes) | _sympy_counts(outcomes),
             columns={"extracted": answers},
         )
 
@@ -89,7 +90,7 @@ class Accuracy:
         graded = {call: _VERDICTS[call] for call in calls if call in _VERDICTS}
         missing = [call for call in dict.fromkeys(calls) if call not in graded]
         if missing:
-            pool = shared_pool("rlmods.grading.grader:same_answer", self.workers, os.getpid())
+            pool = shared_pool("rlmods.grading.grader.algebra:graded", self.workers, os.getpid())
             outcomes = pool.map(
                 missing, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s
             )
@@ -100,6 +101,14 @@ class Accuracy:
             for call in list(_VERDICTS)[: max(0, len(_VERDICTS) - MAX_VERDICTS)]:
                 _VERDICTS.pop(call, None)
         return [graded[call] for call in calls]
+
+
+def _sympy_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    verdicts = [outcome.value for outcome in outcomes]
+    return {
+        "sympy_decided": verdicts.count("sympy"),
+        "sympy_timeouts": verdicts.count("sympy timeout"),
+    }
 
 
 _VERDICTS: dict[Any, Outcome] = {}

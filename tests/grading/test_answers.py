@@ -50,7 +50,7 @@ def test_every_rule_has_an_example() -> None:
         for name in Rules.__slots__
         if getattr(rules, name) != getattr(Rules(), name)
     }
-    assert changed == set(Rules.__slots__)
+    assert changed == set(Rules.__slots__) - {"sympy"}  # test_algebra
 
 
 @pytest.mark.parametrize(

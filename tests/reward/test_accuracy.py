@@ -14,6 +14,9 @@ from rlmods.reward.accuracy import verify
 from rlmods.types import Prompt, Response
 from tests.reward.samples import response
 
+NO_FAILURES = {"timeouts": 0, "errors": 0}
+NO_SYMPY = {"sympy_decided": 0, "sympy_timeouts": 0}
+
 
 def test_correct_wrong_and_without_gold() -> None:
     rows = [
@@ -26,7 +29,7 @@ def test_correct_wrong_and_without_gold() -> None:
     scores = Accuracy(correct=1.0, wrong=-1.0)(rows)
     assert list(scores) == [1.0, -1.0, -1.0, None, 1.0]
     assert scores.correct == [True, False, False, None, True]
-    assert scores.counts == {"timeouts": 0, "errors": 0}
+    assert scores.counts == {**NO_FAILURES, **NO_SYMPY}
     assert scores.columns == {"extracted": ["5", "6", "no idea", "6", "(x+1)^2"]}
 
 
@@ -51,7 +54,21 @@ def test_failures_are_wrong_and_counted(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("rlmods.reward.accuracy.shared_pool", lambda *_: Pool())
     scores = Accuracy(wrong=-0.5)([response(rf"\boxed{{x+{n}}}", "y") for n in range(3)])
     assert list(scores) == [-0.5, -0.5, 1.0]
-    assert scores.counts == {"timeouts": 1, "errors": 1}
+    assert scores.counts == {"timeouts": 1, "errors": 1, **NO_SYMPY}
+
+
+def test_sympy_decides_in_a_worker_and_is_counted() -> None:
+    prompt = Prompt(id="0", text="Add the first n squares.", answer=r"\frac{n(n+1)(2n+1)}{6}")
+    series = Prompt(id="1", text="Which series is it?", answer=r"\sum_{k=1}^{n} k^2")
+    rows = [
+        Response(prompt, tokens=range(1), text=r"\boxed{\sum_{k=1}^{n} k^2}"),
+        Response(series, tokens=range(1), text=r"\boxed{\frac{n(n+1)(2n+1)}{6}}"),
+        Response(series, tokens=range(1), text=r"\boxed{\frac{n(n+1)(2n-1)}{6}}"),
+    ]
+    scores = Accuracy()(rows)
+    assert scores.correct == [False, True, False]
+    assert scores.counts == {**NO_FAILURES, "sympy_decided": 1, "sympy_timeouts": 0}
+    assert Accuracy(rules=Rules(sympy=False))(rows).correct == [False, False, False]
 
 
 def test_an_answer_that_was_late_is_graded_again(monkeypatch: pytest.MonkeyPatch) -> None:

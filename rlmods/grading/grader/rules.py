@@ -34,6 +34,9 @@ class Rules:
     repeating_digits: int = 3
     """Digits that a decimal needs to be accepted for a fraction without a finite decimal: 0.333 for
     1/3."""
+    sympy: bool = True
+    """Let sympy decide, in a worker process, what evaluation cannot: sums and integrals with
+    symbolic bounds, powers and inverses of matrices."""
 
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):
