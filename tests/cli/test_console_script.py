@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -70,6 +71,15 @@ class TestFolders:
         monkeypatch.setattr(plugin, "CONF", tmp_path / "installed/conf")
         advice = plugin.new("reward", "terse_two", tmp_path)["try"]
         assert advice == [f"python -m pytest {tmp_path}/terse_two", "rlmods train reward=terse_two"]
+
+
+def test_files_of_the_working_directory_do_not_run(tmp_path: Path) -> None:
+    for name in ("yaml", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('ran')")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "rlmods.report", "nowhere", "--text"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stderr.startswith("error: nowhere")
 
 
 @pytest.mark.slow
