@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,18 @@ class TestPrograms:
             "thread'))\ndone.start()\ndone.join()"
         )
         assert run(source) == RunResult("ok", "in a thread\n")
+
+    @pytest.mark.parametrize(("count", "status"), [(8, "ok"), (3000, "error")])
+    def test_have_a_limited_number_of_threads(self, count: int, status: str) -> None:
+        source = (
+            "import _thread, time\n_thread.stack_size(32768)\n"
+            f"for _ in range({count}):\n"
+            "    _thread.start_new_thread(time.sleep, (0.5,))\n"
+            "time.sleep(1)"
+        )
+        result = run_program(source, "", replace(LIMITS, timeout_s=5.0, memory_mb=4096))
+        assert result.status == status
+        assert result.stderr_line == ("more than 256 threads" if status == "error" else "")
 
     def test_packages_are_optional(self) -> None:
         assert run("import numpy").stderr_line == "ModuleNotFoundError: No module named 'numpy'"

@@ -15,9 +15,10 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from io import FileIO
@@ -42,6 +43,10 @@ FILE_BYTES = 2**20
 """Largest file that can be written with `confined=False`."""
 CHUNK_BYTES = 65536
 """Read at a time; what is kept of stderr."""
+MAX_THREADS = 256
+"""Threads of a process, which each take a process id of the machine."""
+WATCH_S = 0.02
+"""Seconds between two counts of threads."""
 PREFIX = "rlmods_sandbox_"
 START_TIMEOUT_S = 60.0
 """Time for the server to start on a busy machine. `Limits.timeout_s` does not include it."""
@@ -297,6 +302,7 @@ def _run(
         for file in files:
             file.close()
         grace_s = 0.0
+        watch = stack.enter_context(_watched(reply["pids"]))
         try:
             data, last_words = _read(output, errors, deadline, limits.output_bytes)
             if len(data) <= limits.output_bytes:
@@ -307,9 +313,46 @@ def _run(
     text = data[: limits.output_bytes].decode("utf-8", "replace")
     if len(data) > limits.output_bytes:
         return RunResult("output", text)
+    if watch:
+        return RunResult("error", text, f"more than {MAX_THREADS} threads")
     if exit_code in (-signal.SIGXCPU, -signal.SIGKILL):
         return RunResult("timeout", text)
     return RunResult("ok" if exit_code == 0 else "error", text, _last_line(last_words))
+
+
+@contextmanager
+def _watched(pids: Sequence[int]) -> Iterator[list[int]]:
+    """Kill processes, which have just started, as soon as they have more than `MAX_THREADS` threads
+    (Linux). Yields the list of those."""
+    killed: list[int] = []
+    if not sys.platform.startswith("linux"):
+        yield killed
+        return
+    ended = threading.Event()
+    with ExitStack() as stack:
+        files = {pid: stack.enter_context(FileIO(f"/proc/{pid}/status")) for pid in pids}
+
+        def watch() -> None:
+            while not ended.wait(WATCH_S):
+                for pid, status in files.items():
+                    with suppress(ProcessLookupError):  # it has ended
+                        if _num_threads(status) > MAX_THREADS:
+                            killed.append(pid)
+                            os.kill(pid, signal.SIGKILL)
+
+        watcher = threading.Thread(target=watch, name="sandbox", daemon=True)
+        watcher.start()
+        try:
+            yield killed
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def _num_threads(status: FileIO) -> int:
+    status.seek(0)
+    _, _, rest = status.read(4096).partition(b"Threads:")
+    return int(rest.split()[0]) if rest else 0
 
 
 def _read(
