@@ -45,6 +45,7 @@ from rlmods.training.metrics import (
     log_responses,
     log_update,
 )
+from rlmods.training.returned import check_returned, field_of
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.settings import PolicyGradientSettings
 from rlmods.types import Experience, Prompt, Response, Scores, Totals
@@ -320,7 +321,10 @@ class PolicyGradient(Learner):
         """Return a mask of the rows that `sampling` selects by `scores` [N] (NaN: unscored)."""
         scored = ~scores.isnan()
         selected = torch.zeros_like(scored)
-        selected[scored] = self.sampling(scores[scored].float(), batch.group[scored])
+        chosen = self.sampling(scores[scored].float(), batch.group[scored])
+        size = (int(scored.sum()),)
+        check_returned(self.sampling, "sampling", "the selection", chosen, size, is_mask=True)
+        selected[scored] = chosen
         return selected
 
     # Optimizer steps
@@ -409,10 +413,13 @@ class PolicyGradient(Learner):
         kl = output.divergence
         if micro.ref_logprobs is not None and self.kl.where == "loss":
             kl = self.kl(output.logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
+            check_returned(self.kl, "kl", "the divergence", kl, micro.mask.shape)
         if kl is not None:
             objective = objective - self.kl.coefficient * kl
             self.meter.mean("train/kl_ref", kl, micro.mask)
-        loss = -self.aggregation(objective, micro.mask, totals)
+        total = self.aggregation(objective, micro.mask, totals)
+        check_returned(self.aggregation, "aggregation", "the loss", total, ())
+        loss = -total
         for extension in self.extensions:
             term = extension.loss_term(micro, output, totals)
             if term is not None:
@@ -440,6 +447,10 @@ class PolicyGradient(Learner):
         log_ratio = torch.where(micro.mask, output.logprobs - old_logprobs, 0.0)
         options = {"old_logprobs": old_logprobs} if self.ratio_needs.old_logprobs else {}
         surrogate = self.ratio(log_ratio, micro.advantages, micro.mask, **options)
+        for name in ("objective", "clipped"):
+            value = field_of(self.ratio, "ratio", name, surrogate)
+            shape = micro.mask.shape
+            check_returned(self.ratio, "ratio", name, value, shape, is_mask=name == "clipped")
         self.kl_stats += log_update(
             self.meter,
             micro,

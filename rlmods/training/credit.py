@@ -17,6 +17,7 @@ from rlmods.needs import AdvantageNeeds, needs_of
 from rlmods.ops import differs_by_token, rewards_to_go
 from rlmods.protocols import Advantage, BatchAdvantage
 from rlmods.training.metrics import correctness
+from rlmods.training.returned import check_finite, check_returned, field_of
 from rlmods.types import Experience, Scores
 
 
@@ -58,10 +59,16 @@ class CreditAssignment:
         credit = estimate(
             batch.rewards, batch.mask, batch.group, batch.values, **self._options(batch, scores)
         )
-        advantages = credit.advantages
+        shape = batch.mask.shape
+        advantages: Any = field_of(advantage, "advantage", "advantages", credit)
+        check_returned(advantage, "advantage", "advantages", advantages, shape)
+        check_finite(advantage, "advantage", "advantages", advantages, batch.mask)
+        returns: Any = field_of(advantage, "advantage", "returns", credit)
+        if returns is not None:
+            check_returned(advantage, "advantage", "returns", returns, shape)
         if self.needs.normalizes_rewards:
             advantages = advantages - rewards_to_go(penalty, batch.mask)
-        return replace(batch, advantages=advantages, returns=credit.returns)
+        return replace(batch, advantages=advantages, returns=returns)
 
     def normalize(self, batch: Experience) -> Experience:
         """Normalise the advantages over the rows that an iteration trains on, on all ranks, if the
