@@ -196,7 +196,7 @@ class Comparison:
         remaining = list(answers)
         for gold in golds:
             for index, answer in enumerate(remaining):
-                if self.same_item(gold, answer):
+                if _is_set(gold) == _is_set(answer) and self.same_item(gold, answer):
                     del remaining[index]
                     break
             else:
@@ -270,6 +270,9 @@ def _is_label(node: Node) -> bool:
         return node.args[0].text.isupper()
     if node.op in ("abs", "ratio", "group", "*"):
         return bool(node.args) and all(map(_is_label, node.args))
+    if node.op == "^":  # f^{-1}
+        base, power = node.args
+        return base.op == "name" and base.text in ("f", "g", "h") and power.op == "neg"
     return node.op == "apply"
 
 
@@ -360,6 +363,10 @@ def _is_time(node: Node) -> bool:
     if len(node.args) != 2 or not (hours.isdecimal() and minutes.isdecimal()):
         return False
     return len(minutes) == 2 and int(hours) <= 24 and int(minutes) < 60
+
+
+def _is_set(node: Node) -> bool:
+    return node.op == "group" and node.text == r"\{\}"
 
 
 def _is_tuple(node: Node) -> bool:
