@@ -34,6 +34,7 @@ DIFFERENT = [
     (rf"{A}^2", r"\begin{pmatrix}4&1\\1&1\end{pmatrix}"),
     (r"\frac{n(n+1)}{2}", r"\sum_{k=1}^{n} k"),  # leaves the work to the reader
     (B, rf"{A}^{{-1}}"),
+    ("3", r"\sin^2(10^7)+\cos^2(10^7)+2"),
 ]
 HEAVY = [
     r"\sum_{k=1}^{n} \sin(k^2) \ln(k) e^{k}",

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from rlmods.grading.grader.compare import equation_value, same_answer
 from rlmods.grading.grader.evaluate import evaluate, reset_budget
 from rlmods.grading.grader.parse import parse
-from rlmods.grading.grader.rules import STRICT, Rules
+from rlmods.grading.grader.rules import STRICT, Rules, is_number
 from rlmods.grading.grader.style import clean_pair
 from rlmods.grading.grader.syntax import Node, ParseError, word_set
 
@@ -70,7 +70,7 @@ def _is_open(answer: Node, gold: Node) -> bool:
     for op in _LIMITS:
         if answer.contains(op) and not gold.contains(op):
             return False
-    if gold.op == "matrix" and answer.op != "matrix":
+    if is_number(gold, reduced=False) or (gold.op == "matrix" and answer.op != "matrix"):
         return False
     return not (_has_value(answer) and _has_value(gold))
 
