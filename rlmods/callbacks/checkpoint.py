@@ -105,8 +105,7 @@ class IterationCheckpoint(Checkpoint):
         self._last_attempt = -1
         self._attempt_time = time.monotonic()
         self._error: str | None = None
-        self._unusable: set[int] = set()
-        """Checkpoints later than the one that this run resumes, which it has not rewritten."""
+        self._unusable: set[int] = set()  # later than the resumed one, and not rewritten
         self._best: tuple[int, float] | None = None
         """Iteration and metric of the best checkpoint, the same on all ranks."""
         self._better: tuple[int, float] | None = None
