@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.ops import (
+    center_by_group,
     differs_by_token,
     group_reduce,
     importance_ratio,
@@ -42,11 +43,20 @@ def test_group_reduce_goes_by_id_and_not_by_position() -> None:
     assert group_reduce(-x, group, "amin").tolist() == [-8, -2, -8, -8]
 
 
+def test_rows_without_a_true_slot_are_left_out_of_the_mean_of_their_group() -> None:
+    rewards = torch.tensor([[1.0, 5.0], [2.0, 2.0], [7.0, 7.0], [3.0, 0.0]])
+    mask = torch.tensor([[True, False], [True, True], [False, False], [True, True]])
+    centred, count = center_by_group(rewards, mask, torch.tensor([0, 0, 0, 1]))
+    assert centred.tolist() == [-1.5, 1.5, 0, 0]
+    assert count.tolist() == [2, 2, 2, 1]
+
+
 def test_importance_is_finite_where_float32_would_overflow() -> None:
     d = torch.tensor([[-200.0, 0.0, 200.0]], requires_grad=True)
     r = importance_ratio(d, torch.ones(1, 3, dtype=torch.bool))
     assert r.isfinite().all()
     assert r[0, 1] == 1
+    assert (importance_ratio(d, torch.zeros(1, 3, dtype=torch.bool)) == 1).all()
     assert torch.autograd.grad(r.sum(), d)[0].isfinite().all()
 
 
@@ -95,6 +105,8 @@ def test_pack_by_hand() -> None:
 def test_rewards_to_go_are_a_loop_over_true_slots(b: Batch, gamma: float) -> None:
     got = rewards_to_go(b.poisoned().rewards, b.mask, gamma)
     torch.testing.assert_close(got, dense(to_go(b.rewards, b.mask, gamma), b.mask.shape))
+    plain = rewards_to_go(b.rewards, b.mask)
+    torch.testing.assert_close(plain, dense(to_go(b.rewards, b.mask, 1.0), b.mask.shape))
 
 
 def test_whiten_gives_mean_0_and_variance_1_over_true_slots_only() -> None:

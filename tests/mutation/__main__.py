@@ -65,8 +65,18 @@ PACKAGES = (
     "reward/weighted_sum.py",
 )
 """Folders and files of `rlmods` that hold mathematics. A missing one is left out."""
-COMMON_TESTS = ("tests/test_loss_invariances.py", "tests/test_golden.py")
+COMMON_TESTS = (
+    "tests/test_part_fields.py",
+    "tests/test_loss_invariances.py",
+    "tests/test_golden.py",
+)
 """Tests that see bugs of any package, beside those of the package itself."""
+MORE_TESTS = {
+    "rlmods/ops.py": ("tests/kl/test_full.py", "tests/advantage/test_group_norm.py"),
+    "rlmods/training/turns.py": ("tests/training/test_collate.py",),
+    "rlmods/training/scorer.py": ("tests/training/test_segments.py",),
+}
+"""Tests of a file in the folders of its callers."""
 NOT_COPIED = (".*", "runs", "multirun", "outputs", "__pycache__", "*.egg-info", "site")
 LIBRARIES = ("pytest", "hypothesis.strategies", "jaxtyping", "beartype", "lightning", "hydra")
 OPTIONS = ("-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-m", "not slow", "-W")
@@ -189,6 +199,7 @@ def select_tests(root: Path, file: str) -> list[str]:
     folder = Path("tests", *parts[:-1])
     own = folder / f"test_{parts[-1]}.py"
     chosen = [str(own)] if (root / own).is_file() else []
+    chosen += MORE_TESTS.get(file, ())
     if parts[0] not in ("training", "policy", "reward") and len(parts) > 1:
         chosen.append(str(folder))
     if parts[0] == "training":

@@ -143,6 +143,31 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return int(request.param)
 
 
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_logits_are_transformed_by_the_formula(transform: LogitTransform) -> None:
+    x = torch.linspace(-9, 9, 7, dtype=torch.float64)
+    expected = transform.scale * x
+    if transform.cap:
+        expected = transform.cap * torch.tanh(expected / transform.cap)
+    expected = expected / transform.temperature
+    torch.testing.assert_close(transform.apply(x), expected)
+    torch.testing.assert_close(transform.apply_(x.clone()), expected)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_gathered_head_is_the_layer(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DTensor", nn.Parameter)
+    monkeypatch.setattr(module, "full_tensor", lambda x: x)
+    policy = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
+    layer = nn.Linear(32, 9, bias=bias)
+    policy.model.set_output_embeddings(layer)
+    hidden = torch.randn(3, 32)
+    head = module.gathered_head(policy.model)
+    assert head is not None
+    torch.testing.assert_close(head(hidden), layer(hidden))
+    torch.testing.assert_close(head(hidden[:1]), layer(hidden[:1]))
+
+
 class TestEqualsAutograd:
     @pytest.mark.parametrize("with_bias", [True, False])
     @pytest.mark.parametrize("transform", TRANSFORMS)

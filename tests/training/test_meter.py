@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlmods.training import meter as meters
-from rlmods.training.meter import Meter
+from rlmods.training.meter import Meter, PhaseTimer
 
 
 class TestMean:
@@ -123,6 +123,13 @@ def test_what_nobody_added_to_is_left_out() -> None:
     meter.sum("total", 0)
     meter.mean("there", 1.0)
     assert meter.compute() == {"total": 0.0, "there": 1.0}
+
+
+def test_a_microbatch_is_progress() -> None:
+    timer = PhaseTimer(lambda hook: None, lambda phase, error: None)
+    timer.advance()
+    timer.advance()
+    assert timer.progress == 2
 
 
 def test_masks_may_lie_elsewhere():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Barrier
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import lightning as L
@@ -13,12 +16,19 @@ import torch
 
 from rlmods.advantage import NoAdvantage, ReinforcePP
 from rlmods.algo import Batch, Distill
+from rlmods.distributed.collectives import Ranks
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.teacher import SelfTeacher
 from rlmods.training.meter import Meter
-from rlmods.training.metrics import SampleLog, log_responses, log_update
-from rlmods.types import Experience, Prompt, Response, Scores
+from rlmods.training.metrics import (
+    SampleLog,
+    log_correction,
+    log_critic,
+    log_responses,
+    log_update,
+)
+from rlmods.types import Experience, ImportanceWeights, Prompt, Response, Scores
 from tests.support.tiny_setup import fit, half_flat, learner
 
 PROMPT = Prompt(id="p", text="?")
@@ -178,6 +188,85 @@ class TestLogUpdate:
         assert meter.compute()["train/sampler_logprob_gap"] == pytest.approx(
             1.0 / int(rows.mask.sum())
         )
+
+
+def test_distances_from_the_sampler_have_a_name_of_their_own_for_rows_sampled_ahead() -> None:
+    rows, found = experience(0)
+    sampler_version = rows.policy_version.clone()
+    sampler_version[[0, 2]] -= 1
+    meter = Meter()
+    log_update(meter, replace(rows, sampler_version=sampler_version), **found, iteration=7)
+    metrics = meter.compute()
+    gap = (found["old_logprobs"] - rows.behavior_logprobs).abs()
+    ahead = torch.tensor([True, False, True, False, False, False])[:, None]
+    for name, counts in (("ahead", rows.mask & ahead), ("sampler", rows.mask & ~ahead)):
+        assert metrics[f"train/{name}_logprob_gap"] == pytest.approx(float(gap[counts].mean()))
+
+
+def test_correction_by_hand() -> None:
+    weights = torch.tensor([[0.0, 0.5, 2.0], [1.0, 9.0, 9.0]])
+    outside = torch.tensor([[True, False, True], [False, True, True]])
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    meter = Meter()
+    log_correction(meter, ImportanceWeights(weights, outside), mask)
+    assert meter.compute() == pytest.approx(
+        {
+            "train/correction_mean": 3.5 / 4,
+            "train/correction_truncated": 1 / 4,
+            "train/correction_masked": 1 / 4,
+            "train/correction_ess": 3.5**2 / (0.25 + 4 + 1) / 4,
+        }
+    )
+
+
+def test_explained_variance_is_over_the_true_slots() -> None:
+    generator = torch.Generator().manual_seed(0)
+    returns = torch.rand(3, 5, generator=generator) + 2
+    values = returns + 0.3 * torch.rand(3, 5, generator=generator)
+    mask = torch.rand(3, 5, generator=generator) < 0.6
+    kept_returns, kept_values = returns[mask].double(), values[mask].double()
+    unexplained = (kept_returns - kept_values).var(unbiased=False) / kept_returns.var(
+        unbiased=False
+    )
+    garbage = torch.where(mask, values, torch.nan)
+    meter = Meter()
+    log_critic(meter, returns, garbage, mask, Ranks(L.LightningModule()))
+    assert meter.compute() == pytest.approx(
+        {
+            "train/explained_variance": 1 - float(unexplained),
+            "train/value": float(kept_values.mean()),
+            "train/return": float(kept_returns.mean()),
+        },
+        rel=1e-5,
+    )
+
+
+def test_explained_variance_is_that_of_the_tokens_of_all_ranks() -> None:
+    """Of ranks with batches of different sizes, as threads."""
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.rand(2, *shape, generator=generator) for shape in ((1, 2), (3, 7))]
+    barrier = Barrier(2, timeout=30)
+    sums = [torch.zeros(()), torch.zeros(())]
+
+    def explained(rank: int) -> float:
+        def reduce(x: torch.Tensor) -> torch.Tensor:
+            sums[rank] = x
+            barrier.wait()
+            total = sums[0] + sums[1]
+            barrier.wait()
+            return total
+
+        meter = Meter()
+        returns, values = batches[rank]
+        ranks: Any = SimpleNamespace(reduce=reduce)
+        log_critic(meter, returns, values, torch.ones_like(returns, dtype=torch.bool), ranks)
+        return meter.compute()["train/explained_variance"]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(explained, range(2)))
+    returns, values = torch.cat([x.flatten(1) for x in batches], 1)
+    expected = 1 - float((returns - values).var() / returns.var())
+    assert found == pytest.approx([expected, expected], rel=1e-5)
 
 
 def test_sample_rows_hold_what_was_said_and_scored() -> None:

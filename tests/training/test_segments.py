@@ -18,6 +18,7 @@ from rlmods.algo import PPO, Batch
 from rlmods.branching import Entropy
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Penalty
+from rlmods.policy.base import PolicyOutput
 from rlmods.ratio import Clipped, Unclipped
 from rlmods.reward import EnvironmentReward
 from rlmods.rollout import Local, MultiTurn
@@ -135,6 +136,23 @@ class TestSegments:
         ]
         assert rows.forward_tokens.tolist() == expected
         assert max(map(len, (r.cuts for r in responses))) > 1
+
+    def test_outputs_of_the_router_are_in_the_order_of_the_rows(self) -> None:
+        rows = collate([CUT, CUT], Scores([1.0] * 2), torch.arange(2), policy_version=0, pad_id=0)
+
+        def routed(tokens: Tensor, mask: Tensor, routed_experts: Tensor | None) -> PolicyOutput:
+            x = tokens.float()
+            logits = torch.stack([x, -x], -1).flatten(0, 1)
+            experts = tokens[:, :, None, None]
+            return PolicyOutput(x, x, routed_experts=experts, router_logits=(logits, 2 * logits))
+
+        output = forward(routed, rows)
+        assert output.router_logits is not None
+        expected = torch.stack([rows.tokens, -rows.tokens], -1).flatten(0, 1).float()
+        assert torch.equal(output.router_logits[0], expected)
+        assert torch.equal(output.router_logits[1], 2 * expected)
+        assert output.routed_experts is not None
+        assert torch.equal(output.routed_experts[..., 0, 0], rows.tokens)
 
 
 class TestRollout:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -144,6 +145,27 @@ class TestGradient:
         assert [bool(x) for x in forwards] == [True, False, False, False]
 
 
+def test_only_the_last_microbatch_reduces_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, rows = off_policy(batch=Batch(prompts=4, samples=4, token_budget=40))
+    synced: list[bool] = []
+
+    def gradient_sync(is_last: bool) -> Any:
+        synced.append(is_last)
+        return nullcontext()
+
+    monkeypatch.setattr(made.step, "gradient_sync", gradient_sync)
+    gradients(made, rows)
+    assert len(synced) > 1
+    assert synced == [False] * (len(synced) - 1) + [True]
+
+
+def test_rows_without_loss_divide_by_one() -> None:
+    made, rows = off_policy()
+    [source] = made.step.sources((rows.without_loss(), made.loss))
+    assert (float(source.totals.tokens), float(source.totals.sequences)) == (1, 1)
+    assert not source.has_loss
+
+
 def test_gradients_are_freed_after_a_step() -> None:
     made, _ = off_policy()
     before = [p.detach().clone() for p in made.policy.parameters()]
@@ -239,12 +261,14 @@ def test_too_many_end_the_run() -> None:
 
 
 def test_a_critic_counts_too() -> None:
-    made = learner(PPO, advantage=GAE(), critic=Separate(), batch=BATCH)
+    batch = replace(BATCH, max_nonfinite=4)  # all steps of an iteration
+    made = learner(PPO, advantage=GAE(), critic=Separate(), batch=batch)
     for p in made.critic.parameters():
         p.register_hook(lambda gradient: gradient * math.nan)
         break
-    with pytest.raises(UserError, match="3 optimizer steps in a row"):
+    with pytest.raises(UserError, match="4 optimizer steps in a row"):
         fit(made, 9)
+    assert made.iteration == 0
 
 
 def test_a_coefficient_is_not_steered_by_nan() -> None:
