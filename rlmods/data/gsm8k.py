@@ -50,7 +50,7 @@ class GSM8K:
             val,
             self.num_val,
             prompt="question",
-            answer="gold",
+            answer="answer",
             response="response",
             id="id",
             template=f"{{prompt}}\n\n{instruction}" if instruction else "{prompt}",
@@ -74,7 +74,7 @@ class GSM8K:
 
 
 def _with_gold(rows: Iterator[NumberedRow], source: str, split: str) -> Iterator[NumberedRow]:
-    """Yield rows whose column `answer` is divided into `gold`, `solution` and `response`."""
+    """Yield rows whose column `answer` is divided into the gold answer, `solution` and `response`."""
     name = "test" if split == "val" else split
     for row in rows:
         for column in ("question", "answer"):
@@ -91,7 +91,7 @@ def _with_gold(rows: Iterator[NumberedRow], source: str, split: str) -> Iterator
             raise UserError(f'{row.location}: column "answer" has no "#### NUMBER"; {OTHER_FORMAT}')
         values |= {
             "id": f"gsm8k-{name}-{row.number}",
-            "gold": gold,
+            "answer": gold,
             "solution": solution,
             "response": f"{re.sub('<<.*?>>', '', steps).strip()}\n<answer>{gold}</answer>",
         }

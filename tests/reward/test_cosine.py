@@ -56,7 +56,7 @@ def test_uses_accuracy_by_default() -> None:
     ]
     assert result.correct == [True, False, None, False, False]
     assert result.columns == {"extracted": ["5", "6", "5", None, None]}
-    assert result.counts == {"timeouts": 0, "errors": 0}
+    assert set(result.counts.values()) == {0}
 
 
 def test_keeps_counts_columns_and_terms_of_the_other_reward() -> None:
