@@ -74,7 +74,7 @@ class GSM8K:
 
 
 def _with_gold(rows: Iterator[NumberedRow], source: str, split: str) -> Iterator[NumberedRow]:
-    """Yield rows whose column `answer` is divided into the gold answer, `solution` and `response`."""
+    """Yield rows with the column `answer` divided into gold answer, `solution`, `response`."""
     name = "test" if split == "val" else split
     for row in rows:
         for column in ("question", "answer"):
