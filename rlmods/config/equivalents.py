@@ -94,7 +94,8 @@ def reject_flags(arguments: Sequence[str], known: Collection[str]) -> None:
         if not flag.startswith("--") or flag in known:
             continue
         following = arguments[position + 1 : position + 2]
-        if not value and following and "=" not in following[0]:
+        is_value = following and "=" not in following[0] and not following[0].startswith("--")
+        if not value and is_value:
             value = following[0]
         name = flag[2:].replace("-", "_")
         hint = advice(name, value) or f"type {name}={value or 'VALUE'}"

@@ -143,6 +143,7 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -162,14 +163,18 @@ def _call_one_by_one(function: Callable[..., Any], responses: Sequence[Response]
     """Call a function with verl's signature."""
     values = []
     columns: dict[str, list[Any]] = {}
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for row, response in enumerate(responses):
         prompt = response.prompt
-        result = function(
-            solution_str=response.text,
-            ground_truth=prompt.answer,
-            data_source=prompt.source or prompt.meta.get("data_source"),
-            extra_info=prompt.meta.get("extra_info", prompt.meta),
-        )
+        arguments = {
+            "solution_str": response.text,
+            "ground_truth": prompt.answer,
+            "data_source": prompt.source or prompt.meta.get("data_source"),
+            "extra_info": prompt.meta.get("extra_info", prompt.meta),
+        }
+        taken = {name: x for name, x in arguments.items() if takes_all or name in parameters}
+        result = function(**taken)
         extra = dict(result) if isinstance(result, Mapping) else {"score": result}
         values.append(extra.pop("score", None))
         for column, cell in extra.items():

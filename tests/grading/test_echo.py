@@ -343,3 +343,18 @@ def test_an_echo_with_an_edit_is_refused(question: str, gold: str, answers: list
 @pytest.mark.parametrize(("question", "gold", "answers"), ANSWERS)
 def test_an_answer_is_paid(question: str, gold: str, answers: list[str]) -> None:
     assert paid(question, gold, answers) == answers
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "answer"),
+    [
+        ("What is $1/0$?", "x+2", "x+2"),
+        (r"$\frac{0}{0}$ and $0^{-1}$", "x+2", "x+2"),
+        (r"$\sqrt[0]{2}$", "x+2", "x+2"),
+        (r"A recipe needs $1\frac{1}{2}$ cups.", "1.5", r"1\frac{1}{2}"),
+    ],
+)
+def test_undefined_formulas_and_mixed_numbers_of_a_question(
+    question: str, gold: str, answer: str
+) -> None:
+    assert verify(f"\\boxed{{{answer}}}", gold, question=question)

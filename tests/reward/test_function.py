@@ -142,3 +142,18 @@ class TestMistakes:
     def test_a_result_of_another_length(self, module: str) -> None:
         with pytest.raises(UserError, match="1 values for 2 responses"):
             Function(f"{module}:wrong_length")(rows())
+
+
+def test_a_file_with_a_dataclass_and_a_short_signature_of_verl(tmp_path: Path) -> None:
+    lines = [
+        "from __future__ import annotations",
+        "from dataclasses import dataclass",
+        "@dataclass",
+        "class Settings:",
+        "    scale: float = 2.0",
+        "def f(solution_str, ground_truth):",
+        "    return Settings().scale * (solution_str == ground_truth)",
+    ]
+    path = tmp_path / "rewards_with_settings.py"
+    path.write_text("\n".join(lines))
+    assert Function(f"{path}:f")(rows()).values == [2.0, 0.0]

@@ -48,6 +48,9 @@ def verify(text: str, gold: str, rules: Rules = CLOSED_FORMS, question: str = ""
 def is_refused(answer: str, gold: str, rules: Rules, question: str) -> bool:
     """Return True if an answer of the right value repeats the question, or leaves the work that it
     asks for."""
-    if repeats(answer, gold, question):
-        return True
-    return rules.form != "any" and is_unevaluated(answer, gold, question)
+    try:
+        if repeats(answer, gold, question):
+            return True
+        return rules.form != "any" and is_unevaluated(answer, gold, question)
+    except ArithmeticError:  # a zeroth root or the like has no normal form
+        return False

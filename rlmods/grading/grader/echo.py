@@ -47,6 +47,8 @@ _EXPAND = re.compile(r"\b(?:expand|multipl|product|simplif|distribut)", re.IGNOR
 _TRIGONOMETRIC = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|a(?:sin|cos|tan)")
 _LOGARITHMS = frozenset(("ln", "log", "lg"))
 _COLLECTIONS = frozenset(("list", "group", "matrix", "row"))
+_MIXED = re.compile(r"\d+ *\\frac\{?\d+\}?\{?\d+\}?")
+"""A mixed number, which is a number that a question may hold."""
 
 
 def repeats(answer: str, gold: str, question: str) -> bool:
@@ -55,7 +57,7 @@ def repeats(answer: str, gold: str, question: str) -> bool:
 
     An edit that computes nothing makes no difference (`normal`). Numbers, words, and answers to
     golds that are words are not expressions."""
-    if not _is_expression(answer) or not _FORMULA.search(gold):
+    if not _is_expression(answer) or not _FORMULA.search(gold) or _MIXED.fullmatch(clean(answer)):
         return False
     compact = _compact(clean(answer))
     if compact in _compact(question) and _OPERATION.search(compact) and not same_form(answer, gold):

@@ -300,6 +300,8 @@ def _same_word(word: str, expected: str) -> bool:
     if "." not in expected:
         return False
     try:
-        return math.isclose(float(word), float(expected), rel_tol=1e-6, abs_tol=1e-9)
+        decimals = len(expected.partition(".")[2]) if expected[-1:].isdigit() else 9
+        half_a_unit = min(1e-6, 0.51 * 10.0**-decimals) if "e" not in expected.lower() else 1e-9
+        return math.isclose(float(word), float(expected), rel_tol=1e-6, abs_tol=half_a_unit)
     except ValueError:
         return False
