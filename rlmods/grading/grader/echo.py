@@ -43,7 +43,7 @@ _RUN = re.compile(
 """A formula in plain text."""
 _SIDE = re.compile(r"\s*(?:,\s|;|=(?!=)|\\text\{[^{}]*\}|\\(?:q?quad|ldots|dots)(?![A-Za-z]))\s*")
 _KNOWN = re.compile(r"[A-Za-z0-9]")
-_EXPAND = re.compile(r"\b(?:expand|multipl|product|simplif|distribut)", re.IGNORECASE)
+_EXPAND = re.compile(r"\b(?:expand|multiply out|product of|distribut)", re.IGNORECASE)
 _TRIGONOMETRIC = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|a(?:sin|cos|tan)")
 _LOGARITHMS = frozenset(("ln", "log", "lg"))
 _COLLECTIONS = frozenset(("list", "group", "matrix", "row"))

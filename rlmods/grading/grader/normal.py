@@ -134,7 +134,7 @@ class _Normal:
         for key in list(items):
             base, symbolic = key
             is_number = base[0] == "number" and not symbolic and items[key].denominator == 1
-            is_number = is_number and base[1] != 0  # 1/0 stays as it is written
+            is_number = is_number and base[1] != 0  # 1/0 stays as it is
             if self.folded and is_number and bits(base[1]) * abs(items[key]) <= MAX_BITS:
                 number *= base[1] ** int(items.pop(key))
         return Product(number, tuple(sorted(items.items(), key=repr)))
