@@ -48,7 +48,7 @@ class RewardScale:
     Running moments are merged in parallel (Chan et al. 1979), without the cancellation of E[R^2] -
     mean^2."""
 
-    normalize: bool = False
+    normalize: bool
     """Subtract the mean and divide by the standard deviation; if all rewards were equal, only
     subtract."""
     clip: float | None = None

@@ -69,6 +69,7 @@ COMMON_TESTS = (
     "tests/test_part_fields.py",
     "tests/test_loss_invariances.py",
     "tests/test_golden.py",
+    "tests/config/test_defaults.py",
 )
 """Tests that see bugs of any package, beside those of the package itself."""
 MORE_TESTS = {

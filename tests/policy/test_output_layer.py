@@ -298,3 +298,17 @@ class TestPrecision:
         assert found.dtype == torch.float32
         found.sum().backward()
         assert {x.grad.dtype for x in (hidden, weight, bias)} == {torch.bfloat16}
+
+
+def test_the_policy_calls_a_hook_of_its_output_layer() -> None:
+    policy = Tiny(pretrained=False)()
+    tokens = torch.tensor([[3, 4, 5, 6]])
+    mask = torch.tensor([[False, True, True, True]])
+    with torch.no_grad():
+        logits = policy.model(tokens).logits[:, :-1]
+        plain = policy(tokens, mask).logprobs
+        policy.model.lm_head.register_forward_hook(lambda module, args, output: 2 * output)
+        doubled = policy(tokens, mask).logprobs
+    for factor, found in ((1, plain), (2, doubled)):
+        expected = (factor * logits).log_softmax(-1).gather(-1, tokens[:, 1:, None])
+        torch.testing.assert_close(found[:, 1:], expected.squeeze(-1), rtol=1e-4, atol=1e-5)

@@ -30,6 +30,10 @@ class TestSchedule:
         assert actual[2:] == sorted(actual[2:], reverse=True)
         assert len(set(actual[2:])) == 10
 
+    @pytest.mark.parametrize("final", [0.0, 1.0])
+    def test_bounds_of_final_are_allowed(self, final: float) -> None:
+        assert Schedule(decay="linear", final=final)(9, 10) == final
+
     @pytest.mark.parametrize("decay", ["linear", "cosine"])
     def test_stays_at_final_after_the_last_iteration(self, decay: str) -> None:
         assert Schedule(decay=decay, final=0.25)(99, 10) == pytest.approx(0.25)

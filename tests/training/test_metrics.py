@@ -23,6 +23,7 @@ from rlmods.teacher import SelfTeacher
 from rlmods.training.meter import Meter
 from rlmods.training.metrics import (
     SampleLog,
+    lacks_correctness,
     log_correction,
     log_critic,
     log_responses,
@@ -533,3 +534,22 @@ class TestAdvantages:
                 == sum(row["reward"] is not None and row["finish"] == "stop" for row in rows)
                 < 12
             )
+
+
+@pytest.mark.parametrize(
+    ("value", "correct", "expected"),
+    [(1.0, True, False), (1.0, None, True), (None, None, False), (0.0, False, False)],
+)
+def test_a_scored_response_may_lack_a_correctness(
+    value: float | None, correct: bool | None, expected: bool
+) -> None:
+    assert lacks_correctness(Scores([value, 1.0], correct=[correct, True])) is expected
+
+
+def test_counts_of_a_reward_are_added_over_the_draws_of_an_iteration() -> None:
+    meter = Meter()
+    group = torch.tensor([0, 0])
+    scores = Scores([1.0, 0.0], counts={"accuracy/sympy_decided": 2})
+    for _ in range(2):
+        log_responses(meter, [answer("a")] * 2, scores, group, torch.ones(2, dtype=torch.bool))
+    assert meter.compute()["reward/accuracy/sympy_decided"] == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,3 +46,21 @@ def test_a_rank_that_needs_no_row_joins_the_forward(monkeypatch: pytest.MonkeyPa
     found = made.scorer.add_old_logprobs(rows, torch.zeros(1, dtype=torch.bool))
     assert forwards == [1]
     assert torch.equal(found.old_logprobs, rows.old_logprobs)
+
+
+def test_old_logprobs_are_computed_for_the_rows_that_need_them() -> None:
+    made = learner()
+    rows = collected(made)
+    computed = made.scorer.score(rows, made.policy).logprobs
+    rows = replace(
+        rows,
+        old_logprobs=torch.full_like(rows.old_logprobs, -9.0),
+        on_policy=torch.ones_like(rows.on_policy),
+    )
+    needed = torch.arange(len(rows)) % 2 == 0
+    found = made.scorer.add_old_logprobs(rows, needed)
+    added = needed & rows.mask.any(1)
+    assert added.any()
+    torch.testing.assert_close(found.old_logprobs[added], computed[added])
+    assert bool((found.old_logprobs[~added] == -9.0).all())
+    assert torch.equal(found.on_policy, ~added)
