@@ -16,8 +16,10 @@ class RFT(PolicyGradient):
     in rounds as ReST, arXiv:2308.08998).
 
     `1/sum|y| sum_i sum_t log pi(y_t)` over the accepted responses: supervised fine-tuning on the
-    policy's own best responses. It needs neither a ratio nor a baseline, and does not learn from
-    incorrect responses. Fine-tuning is the same on samples of any distribution, so there is no
+    policy's own best responses. `sampling=best_of` leaves rejected responses out; with
+    `sampling=fixed` their tokens count in the denominator. It needs neither a ratio nor a baseline,
+    and does not learn from incorrect responses. Fine-tuning is the same on samples of any
+    distribution, so there is no
     `correction`."""
 
     groups: ClassVar[tuple[str, ...]] = tuple(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlmods.grading.grader.extract import boxes
-from rlmods.grading.turns import first_turn
+from rlmods.grading.turns import after_thoughts, first_turn
 from rlmods.types import Response, Scores
 
 Style = Literal["think_answer", "answer", "boxed"]
@@ -25,8 +25,8 @@ class Format:
 
     - think_answer: one `<think>...</think>` at the start, then one `<answer>...</answer>`, and
       nothing else (arXiv:2501.12948)
-    - answer: exactly one `<answer>...</answer>`
-    - boxed: exactly one `\boxed{...}`
+    - answer: exactly one `<answer>...</answer>` after the thoughts
+    - boxed: exactly one `\boxed{...}` after the thoughts
     """
 
     style: Style = "answer"
@@ -35,12 +35,13 @@ class Format:
     def __call__(self, responses: Sequence[Response]) -> Scores:
         scores: list[float | None] = []
         for response in responses:
-            parts = self._parts(first_turn(response.text))
+            parts = self._parts(response.text)
             scores.append(float(bool(parts) and all(part.strip() for part in parts)))
         return Scores(scores)
 
-    def _parts(self, text: str) -> Sequence[str]:
-        """Return the parts of a text, none if it has another format."""
+    def _parts(self, response: str) -> Sequence[str]:
+        """Return the parts of a response, none if it has another format."""
+        text = first_turn(response) if self.style == "think_answer" else after_thoughts(response)
         if self.style == "boxed":
             found = boxes(text)
             return [found[0][2] or ""] if len(found) == 1 else []

@@ -17,7 +17,8 @@ Key = tuple[str, str, str]
 @dataclass(frozen=True)
 class Preference:
     """Win rate of a response against the other responses to its prompt, a tie counting half:
-    (wins + ties / 2) / verdicts, from 0 to 1, with mean 1/2 over a prompt's responses.
+    (wins + ties / 2) / verdicts, from 0 to 1, with mean 1/2 over a prompt's responses. A prompt
+    that occurs in two passes over the data has two groups.
 
     The reward compares responses within a group, so it needs no scale that is comparable across
     prompts, as in reinforcement learning from AI feedback (arXiv 2309.00267). Each pair of
@@ -44,9 +45,10 @@ class Preference:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         counts_before = counts_of(self.judge)
-        groups: dict[str, list[int]] = {}
+        groups: dict[tuple[str, int], list[int]] = {}
         for row, response in enumerate(responses):
-            groups.setdefault(response.prompt.id, []).append(row)
+            occurrence = (response.prompt.id, response.prompt.time)
+            groups.setdefault(occurrence, []).append(row)
         keys = [(response.prompt.id, response.text, response.finish) for response in responses]
         pairs: dict[tuple[Key, Key], tuple[Prompt, Response, Response]] = {}
         for rows in groups.values():

@@ -58,6 +58,12 @@ HARM = {
     "multiprocessing": "import multiprocessing; multiprocessing.Process(target=print).start()",
     "kill the parent": "import os; os.kill(os.getppid(), 9)",
     "kill everyone": "import os; os.kill(-1, 9)",
+    "kill the group": "import os; os.kill(0, 0)",
+    "kill its own group": "import os; os.killpg(os.getpid(), 0)",
+    "signal to a thread of the parent": (
+        "import ctypes, os; pid = os.getppid()\n"
+        "assert ctypes.CDLL(None).syscall(234, pid, pid, 0) == 0"
+    ),
     "signal by a pipe": "import fcntl, os; fcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())",
     "limits of the parent": "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
     "own limits": "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",

@@ -36,6 +36,13 @@ STYLES = {
     "imported helper in the tests": Style(
         "def root(x): return x ** 0.5", ["from math import isclose\nassert isclose(root(4), 2)"]
     ),
+    "signals to itself": Style(
+        "import os, signal\ndef f(x):\n    found = []\n"
+        "    signal.signal(signal.SIGUSR1, lambda number, _: found.append(number))\n"
+        "    os.kill(os.getpid(), signal.SIGUSR1)\n    signal.raise_signal(signal.SIGUSR1)\n"
+        "    os.kill(os.getpid(), 0)\n    return len(found)",
+        ["assert f(1) == 2"],
+    ),
     "exit at the end": Style(
         "def f(x): return x + 1\nif f(1) == 2:\n    exit()", ["assert f(1) == 2"]
     ),

@@ -29,6 +29,10 @@ from tests.reward.samples import response
         ("boxed", r"\boxed{ }", 0.0),
         ("boxed", r"\boxed{1", 0.0),
         ("boxed", "5", 0.0),
+        ("answer", "<think>so <answer>5</answer>", 0.0),
+        ("answer", "<think>is it <answer>4</answer>?</think> no: <answer>5</answer>", 1.0),
+        ("boxed", r"[THINK] so \boxed{5}", 0.0),
+        ("boxed", r"<think>\boxed{4}?</think> no: \boxed{5}", 1.0),
     ],
 )
 def test_requires_each_part_once_and_not_empty(style: str, text: str, score: float) -> None:

@@ -1,6 +1,7 @@
 """Tests of the win rate within a group."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -33,6 +34,11 @@ class TestPreference:
         rows = [respond("x", "a"), respond("y" * 9, "b"), respond("xx", "a"), respond("y", "b")]
         assert Preference(longer)(rows).values == [0.0, 1.0, 1.0, 0.0]
         assert Preference(longer)(rows[::-1]).values == [0.0, 1.0, 1.0, 0.0][::-1]
+
+    def test_two_occurrences_of_a_prompt_are_two_groups(self) -> None:
+        rows = [respond(text) for text in ("x", "xx", "xxx", "xxxx")]
+        later = [replace(row, prompt=replace(row.prompt, time=1)) for row in rows[2:]]
+        assert Preference(longer)([*rows[:2], *later]).values == [0.0, 1.0, 0.0, 1.0]
 
     def test_equal_texts_are_a_tie_without_a_comparison(self) -> None:
         compared: list[Any] = []

@@ -23,7 +23,6 @@ import os
 import resource
 import struct
 import sys
-from functools import cache
 
 from . import seccomp
 
@@ -82,19 +81,12 @@ def confine_server(readable: list[str], abi: int | None = None) -> None:
     _checked(_LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)), "capabilities")
     steps = seccomp.server_filter(os.uname().machine, refuse_writes=abi < _TRUNCATE_ABI)
     _add_filter(seccomp.Program(steps))
-    _fork_program()
 
 
 def confine() -> None:
-    """Confine this process, forked by a confined server, for good: no new processes and no signals.
-    Raises UnsupportedError if refused."""
-    _add_filter(_fork_program())
-
-
-@cache
-def _fork_program() -> seccomp.Program:
-    """Return the filter that a forked process adds, made once by the server."""
-    return seccomp.Program(seccomp.fork_filter(os.uname().machine))
+    """Confine this process, forked by a confined server, for good: no new processes, and no
+    signals to others. Raises UnsupportedError if refused."""
+    _add_filter(seccomp.Program(seccomp.fork_filter(os.uname().machine, os.getpid())))
 
 
 def _add_filter(program: seccomp.Program) -> None:

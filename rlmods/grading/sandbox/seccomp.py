@@ -32,7 +32,6 @@ ptrace 101 117
 process_vm_readv 310 270
 process_vm_writev 311 271
 tkill 200 130
-tgkill 234 131
 rt_sigqueueinfo 129 138
 rt_tgsigqueueinfo 297 240
 pidfd_open 434 434
@@ -134,6 +133,7 @@ modify_ldt 154 -
 """
 _RESTRICTED = """
 kill 62 129
+tgkill 234 131
 fork 57 -
 vfork 58 -
 clone 56 220
@@ -230,13 +230,16 @@ def server_filter(machine: str, refuse_writes: bool) -> list[Step]:
     return [*steps, ALLOW]
 
 
-def fork_filter(machine: str) -> list[Step]:
-    """Return the filter that a forked process adds: threads, but no processes and no signals."""
+def fork_filter(machine: str, pid: int) -> list[Step]:
+    """Return the filter that the forked process `pid` adds: threads, but no processes, and no
+    signals to others."""
     numbers = calls(_RESTRICTED, machine)
     steps = start(machine)
-    for name in ("kill", "fork", "vfork"):
+    for name in ("fork", "vfork"):
         if name in numbers:
             steps += when(numbers[name], REFUSE)
+    for name in ("kill", "tgkill"):
+        steps += when(numbers[name], FIRST, *when(pid, ALLOW), REFUSE)
     steps += when(numbers["prctl"], FIRST, *each(REFUSED_PRCTL, REFUSE), ALLOW)
     steps += when(numbers["clone"], FIRST, (ANY_BIT, 1, 0, CLONE_THREAD), REFUSE, ALLOW)
     return [*steps, ALLOW]
