@@ -39,13 +39,6 @@ Scalar = Float[Tensor, ""]
 
 Finish = Literal["stop", "length"]
 
-
-def objective(default: Any) -> Any:
-    """Return a dataclass field of settings that change what is optimised: if it differs from the
-    recipe, the label of the run shows it."""
-    return field(default=default, metadata={"objective": True})
-
-
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of chat turns."""
 OTHER_ROLES = {
@@ -143,6 +136,8 @@ class Turn:
     """Reward of the environment for this turn; None if it gave none."""
     calls: Sequence[ToolCall] = ()
     """Calls of tools, in their order."""
+    observed: Sequence[Mapping[str, str]] = ()
+    """Chat messages of the environment that the policy observed after the turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -391,6 +391,22 @@ class TestImports:
         code = "".join(f"import {name}\n" for name in modules if "__main__" not in name)
         assert not _heavy_imports(code)
 
+    def test_hydra_composes_and_explains_mistakes_without_torch(self) -> None:
+        """A typo, `--cfg job` and a flag are answered before the imports that take seconds."""
+        code = """
+from hydra import compose, initialize_config_dir
+from rlmods.cli import console, sweep, task
+from rlmods.config.options import CONF
+
+with initialize_config_dir(str(CONF), version_base="1.3"):
+    assert compose("train", ["algo=dpo", "algo.dropout=0.5"]).algo.dropout == 0.5
+    try:
+        compose("train", ["batch.sampels=3"])
+    except Exception as error:
+        assert "batch.samples?" in str(console.as_user_error(error))
+"""
+        assert _heavy_imports(code) == ["hydra"]
+
     def test_a_circle_would_be_found(self) -> None:
         assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
 

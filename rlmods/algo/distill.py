@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,23 +11,9 @@ from torch import Tensor
 
 from rlmods import protocols
 from rlmods.algo.policy_gradient import PolicyGradient
-from rlmods.errors import check_bounds
 from rlmods.training.frozen import Reference, Teacher
-from rlmods.training.settings import PolicyGradientSettings
-from rlmods.types import Experience, Prompt, Response, Scores, objective
-
-
-@dataclass(frozen=True)
-class DistillSettings(PolicyGradientSettings):
-    """Settings of on-policy distillation, `algo.*` in the configuration."""
-
-    teacher_coefficient: float = objective(1.0)
-    """Weight of the teacher's advantages beside those of `advantage`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        rules = {"teacher_coefficient": (self.teacher_coefficient > 0, "above 0")}
-        check_bounds(self, "algo", rules)
+from rlmods.training.settings import DistillSettings
+from rlmods.types import Experience, Prompt, Response, Scores
 
 
 class Distill(PolicyGradient):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.needs import PreferenceNeeds, needs_of
 from rlmods.policy.base import Policy
 from rlmods.policy.modes import eval_mode, set_dropout
@@ -21,28 +21,9 @@ from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differenc
 from rlmods.training.frozen import Reference
 from rlmods.training.meter import Meter
 from rlmods.training.preferences import PreferenceBatch, collate_preferences, shift_responses
+from rlmods.training.settings import DPOSettings
 from rlmods.training.train_step import Loss
-from rlmods.types import Prompt, Totals, objective
-
-
-@dataclass(frozen=True)
-class DPOSettings:
-    """Settings of DPO, `algo.*` in the configuration."""
-
-    reference: Literal["live", "precomputed"] = "live"
-    """live: score the rows of each iteration with the reference. precomputed: score the whole data
-    once, then free its memory."""
-    sft_coefficient: float = objective(0.0)
-    """Weight of the supervised loss on the best response (RPO, arXiv:2404.19733)."""
-    dropout: float = objective(0.0)
-    """Probability of the model's dropout in training; the reference and validation have none."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "sft_coefficient": (self.sft_coefficient >= 0, "0 or more"),
-            "dropout": (0 <= self.dropout < 1, "0 or more and below 1"),
-        }
-        check_bounds(self, "algo", rules)
+from rlmods.types import Prompt, Totals
 
 
 class DPO(Learner):

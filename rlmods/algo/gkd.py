@@ -15,33 +15,13 @@ from torch import Tensor
 from rlmods import protocols
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
-from rlmods.errors import check_bounds
 from rlmods.ops import keyed_uniforms, kl_divergence
 from rlmods.training.collate import collate_unscored, generate
 from rlmods.training.frozen import Reference, Teacher
 from rlmods.training.scorer import LogprobScorer
-from rlmods.training.settings import Batch
+from rlmods.training.settings import Batch, GKDSettings
 from rlmods.training.sft_batch import data_response
-from rlmods.types import Experience, Prompt, Response, RowInts, Scores, Totals, objective
-
-
-@dataclass(frozen=True)
-class GKDSettings:
-    """Settings of GKD, `algo.*` in the configuration."""
-
-    beta: float = objective(0.5)
-    """Divergence: 0 the forward KL(teacher || policy), 1 the reverse KL(policy || teacher), between
-    them the generalised Jensen-Shannon divergence."""
-    on_policy_fraction: float = objective(0.5)
-    """Probability that the policy samples the response to a prompt (the paper's lambda). The others
-    take the response of the data."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "beta": (0 <= self.beta <= 1, "from 0 to 1"),
-            "on_policy_fraction": (0 <= self.on_policy_fraction <= 1, "from 0 to 1"),
-        }
-        check_bounds(self, "algo", rules)
+from rlmods.types import Experience, Prompt, Response, RowInts, Scores, Totals
 
 
 @dataclass(frozen=True, slots=True)

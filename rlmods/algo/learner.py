@@ -405,7 +405,7 @@ class Learner(L.LightningModule):
         if self.rollout is not None:
             with self.timer.within("sync"):
                 self.rollout.sync(self.policy, iteration=self.iteration)
-        if self.batch.runs_preflight(self.device):
+        if self.batch.runs_preflight(self.device.type):
             self.notify("on_preflight", self.preflight())
         if self.iteration == 0:
             self.validate()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from rlmods.algo.dpo import DPO, DPOSettings
-from rlmods.errors import check_bounds
+from rlmods.algo.dpo import DPO
 from rlmods.protocols import Judge
 from rlmods.training.collate import generate
 from rlmods.training.extensions import MovingReference
@@ -22,22 +20,8 @@ from rlmods.training.preferences import (
     pad_preferences,
     rank_responses,
 )
-from rlmods.training.settings import Batch
-from rlmods.types import Prompt, Response, Scores, objective
-
-
-@dataclass(frozen=True)
-class OnlineDPOSettings(DPOSettings):
-    """Settings of online DPO, `algo.*` in the configuration."""
-
-    reference_every: int | None = objective(None)
-    """Iterations after which the reference is set to the policy (iterative DPO, arXiv:2312.16682);
-    null: never."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        is_valid = self.reference_every is None or self.reference_every >= 1
-        check_bounds(self, "algo", {"reference_every": (is_valid, "at least 1")})
+from rlmods.training.settings import Batch, OnlineDPOSettings
+from rlmods.types import Prompt, Response, Scores
 
 
 class OnlineDPO(DPO):

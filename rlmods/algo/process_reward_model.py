@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,25 +14,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.policy.modes import set_dropout
 from rlmods.policy.scalar import ScalarModel
 from rlmods.reward.process import tokens_at
 from rlmods.training.collate import collate_unscored
 from rlmods.training.meter import Meter
 from rlmods.training.ranking_metrics import auc, concat_ranks
-from rlmods.types import Experience, Prompt, Response, Totals, objective
-
-
-@dataclass(frozen=True)
-class ProcessRewardModelSettings:
-    """Settings of process reward models, `algo.*` in the configuration."""
-
-    dropout: float = objective(0.0)
-    """Probability of the model's dropout in training; validation has none."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "algo", {"dropout": (0 <= self.dropout < 1, "0 or more and below 1")})
+from rlmods.training.settings import ProcessRewardModelSettings
+from rlmods.types import Experience, Prompt, Response, Totals
 
 
 class ProcessRewardModel(Learner):

@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from rlmods.algo.learner import Learner
-from rlmods.errors import check_bounds
 from rlmods.policy.modes import set_dropout
 from rlmods.policy.scalar import ScalarModel
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.meter import Meter
 from rlmods.training.preferences import PreferenceBatch, candidate_scores, collate_preferences
 from rlmods.training.ranking_metrics import auc, calibration_error, concat_ranks, correlation
-from rlmods.types import Prompt, Totals, objective
-
-
-@dataclass(frozen=True)
-class RewardModelSettings:
-    """Settings of reward models, `algo.*` in the configuration."""
-
-    pooling: Literal["last", "mean", "sum", "weighted_sum", "max", "min"] = "last"
-    """Reduction of the scores at the tokens of a response to one score. last: the score at its
-    end-of-text token. weighted_sum: a mean with weights that grow linearly with the position
-    (arXiv:2202.08904)."""
-    centre: float = objective(0.0)
-    """Weight of the squared sum of a prompt's scores, which keeps them near 0
-    (arXiv:2312.09244)."""
-    zero_mean: bool = True
-    """The exported model subtracts the mean score of the held-out responses (InstructGPT,
-    arXiv:2203.02155, section 3.5)."""
-    dropout: float = objective(0.0)
-    """Probability of the model's dropout in training; validation has none."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "centre": (self.centre >= 0, "0 or more"),
-            "dropout": (0 <= self.dropout < 1, "0 or more and below 1"),
-        }
-        check_bounds(self, "algo", rules)
+from rlmods.training.settings import RewardModelSettings
+from rlmods.types import Prompt, Totals
 
 
 class RewardModel(Learner):

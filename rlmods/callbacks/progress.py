@@ -1,4 +1,4 @@
-"""Progress display: bars on a terminal, one line per iteration elsewhere."""
+"""Progress display: a line for each iteration and validation and, on a terminal, bars below."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from rich import progress as bars
 from rich.console import Console
+from rich.progress import Task
 from rich.table import Column
+from rich.text import Text
 
 from rlmods.callbacks.hooks import Metrics, Rows, as_learner
 from rlmods.protocols import ReportsTokens
@@ -55,11 +57,14 @@ AFTER = ("validation", "checkpoint")
 """Phases after the iteration that has ended, and not of the next one."""
 MIN_SHOWN_S = 2.0
 """Seconds after which a phase is shown on a terminal."""
+TERMINAL_LINES = 200
+"""Iterations of a run that have a line on a terminal, evenly spaced: all of a shorter run."""
 
 
 class Progress(Callback):
-    """Show a bar for iterations, one for responses during sampling, and the time in any other phase
-    that takes long: grading, updates, validation. Without a terminal, print lines."""
+    """Print a line for each iteration and each validation. On a terminal, show bars below the
+    lines: one for iterations, one for responses during sampling, and the time in any other phase
+    that takes long. Elsewhere, print a line if a phase takes long."""
 
     def __init__(self, patience_s: float = 30.0) -> None:
         """
@@ -69,6 +74,8 @@ class Progress(Callback):
         """
         self.patience_s = patience_s
         self._bars: Bars | None = None
+        self._every = 1
+        """Iterations between two lines."""
         self._validation = ""
         now = time.monotonic()
         self._last_output = now
@@ -89,6 +96,7 @@ class Progress(Callback):
         console = rich.get_console()
         if console.is_terminal:
             self._bars = Bars(console, learner.iteration, learner.max_iterations)
+            self._every = -(-learner.max_iterations // TERMINAL_LINES)
         self._stop.clear()
         self._thread = threading.Thread(
             target=self._watch, args=(learner,), name="progress", daemon=True
@@ -108,24 +116,28 @@ class Progress(Callback):
 
     @rank_zero_only
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
-        details = format_iteration(metrics) + self._validation
+        details = format_iteration(metrics)
         if self._bars is not None:
             self._bars.iteration_ended(learner.iteration, details)
-        else:
-            self._print(f"iteration {learner.iteration}/{learner.max_iterations}  {details}")
-            self._validation = ""
+        is_last = learner.iteration == learner.max_iterations
+        if learner.iteration % self._every == 0 or is_last:
+            self._print(f"{_position(learner)}  {details}")
+        self._print_validation(learner)
 
     @rank_zero_only
     def on_validation_metrics(
         self, trainer: Trainer, learner: Learner, metrics: Metrics, rows: Rows
     ) -> None:
-        """Show the validation together with the iteration that it follows."""
-        shown = format_validation(metrics)
-        self._validation = f"  {shown}" if shown else ""
+        """Print the validation below the iteration that it follows."""
+        self._validation = format_validation(metrics)
         self._last_output = time.monotonic()
-        if self._bars is None and learner.iteration == 0 and shown:
-            self._print(f"iteration 0/{learner.max_iterations}  {shown}")
-            self._validation = ""
+        if learner.iteration == 0:
+            self._print_validation(learner)
+
+    def _print_validation(self, learner: Learner) -> None:
+        if self._validation:
+            self._print(f"{_position(learner)}  {self._validation}")
+        self._validation = ""
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._close()
@@ -171,23 +183,41 @@ class Progress(Callback):
             self._bars = None
 
     def _print(self, line: str) -> None:
-        print(line, flush=True)
+        """Print a line, on a terminal above the bars and not wider than it."""
+        if self._bars is not None:
+            rich.get_console().print(Text(line), no_wrap=True, overflow="ellipsis")
+        else:
+            print(line, flush=True)
         self._last_output = time.monotonic()
 
 
+def _position(learner: Learner) -> str:
+    """Return the beginning of a line, of equal width for all iterations."""
+    width = len(str(learner.max_iterations))
+    return f"iteration {learner.iteration:>{width}}/{learner.max_iterations}"
+
+
+class Details(bars.ProgressColumn):
+    """Details of a bar, cut at the width that the other columns leave."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["details"], no_wrap=True, overflow="ellipsis")
+
+
 class Bars:
-    """Bars on a terminal: iterations, responses while they are sampled, and another phase."""
+    """Bars on a terminal: iterations, responses while they are sampled, and another phase. They
+    disappear when training ends."""
 
     def __init__(self, console: Console, iteration: int, num_iterations: int) -> None:
         fixed = Column(no_wrap=True)
-        flexible = Column(no_wrap=False, overflow="ellipsis", max_width=200)  # narrow terminals
         self.progress = bars.Progress(
             bars.TextColumn("{task.description}", table_column=fixed),
             bars.BarColumn(bar_width=10, table_column=Column(no_wrap=True)),
             bars.MofNCompleteColumn(table_column=Column(no_wrap=True)),
             bars.TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
-            bars.TextColumn("{task.fields[details]}", table_column=flexible),
+            Details(table_column=Column(max_width=200)),
             console=console,
+            transient=True,
         )
         add = self.progress.add_task
         self._iterations = add("iterations", total=num_iterations, completed=iteration, details="")

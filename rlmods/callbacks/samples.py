@@ -11,11 +11,10 @@ import rich
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
-from rich.panel import Panel
 from rich.text import Text
 
 from rlmods.callbacks.hooks import Metrics, Row, Rows, as_learner
-from rlmods.run.files import atomic_write, dumps, printable
+from rlmods.run.files import atomic_write, dumps, message_text, printable
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner
@@ -24,6 +23,8 @@ TEXT_COLUMNS = ("prompt", "response", "answer")
 """Columns printed as separate paragraphs; other short columns go on one line below."""
 FIRST = ("prompt", "response", "answer", "reward", "advantage")
 """Columns of a table that come first, if the rows have them."""
+HANGING = "\n" + 11 * " "
+"""Newline in a text that begins behind the name of its column."""
 MAX_CHARS = 10_000
 """Longer texts are cut."""
 
@@ -93,7 +94,8 @@ class Samples(Callback):
         if is_printed:
             step = max(1, len(rows) // self.shown)
             for row in rows[::step][: self.shown]:
-                rich.get_console().print(panel(row, f"iteration {iteration}"))
+                text = sample_text(row, f"a response of iteration {iteration}")
+                rich.get_console().print(text, soft_wrap=True)
 
     def on_validation_metrics(
         self, trainer: Trainer, learner: Learner, metrics: Metrics, rows: Rows
@@ -126,27 +128,21 @@ class Samples(Callback):
                     logger.log_table(f"samples/{kind}", columns, cells, step=iteration)
 
 
-def panel(row: Row, title: str) -> Panel:
-    """Format a row for the terminal. Model output is never parsed as rich markup, and its control
-    characters are shown as escapes."""
-    lines = []
+def sample_text(row: Row, title: str) -> Text:
+    """Format a row for the terminal and for log files. Model output is never parsed as rich markup,
+    and its control characters are shown as escapes."""
+    lines = [Text(title, "bold")]
+    for name in TEXT_COLUMNS:
+        if row.get(name) is not None:
+            text = printable(message_text(row[name]).strip())
+            lines.append(Text.assemble((f"  {name:9}", "dim"), text.replace("\n", HANGING)))
     fields = []
     for name, value in row.items():
         if name not in TEXT_COLUMNS and isinstance(value, int | float | str):
             shown = f"{value:.3g}" if isinstance(value, float) else str(value)[:40]
             fields.append(f"{name} {shown}")
-    for name in TEXT_COLUMNS:
-        if row.get(name) is not None:
-            text = printable(str(row[name]).strip())
-            style = "bold" if name == "response" else ""
-            lines.append(Text.assemble((f"{name:9}", "dim"), (text, style)))
-    return Panel(
-        Text("\n").join(lines),
-        title=title,
-        subtitle=Text(printable("  ".join(fields)), style="dim"),
-        title_align="left",
-        subtitle_align="left",
-    )
+    lines.append(Text(f"  {printable('  '.join(fields))}", "dim"))
+    return Text("\n").join(lines)
 
 
 def _is_due(iteration: int, every: int) -> bool:
@@ -189,6 +185,6 @@ def _is_shown(name: str, value: object) -> bool:
 def _cell(name: str, value: Any) -> Cell:
     if not _is_shown(name, value):
         return None
-    if isinstance(value, list):  # messages
-        value = "\n".join(f"{message['role']}: {message['content']}" for message in value)
+    if isinstance(value, list):
+        value = message_text(value)
     return printable(value[:MAX_CHARS]) if isinstance(value, str) else value

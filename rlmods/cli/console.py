@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-import transformers
-
 from rlmods.config.overrides import explain_override
 from rlmods.config.plugins import explain_plugin_error
 from rlmods.errors import UserError
@@ -85,4 +83,6 @@ def silence_libraries() -> None:
         "httpx2",  # a line for every request
     ):
         logging.getLogger(logger).setLevel(logging.WARNING)
-    transformers.utils.logging.disable_progress_bar()
+    from transformers.utils.logging import disable_progress_bar  # after Hydra has composed
+
+    disable_progress_bar()

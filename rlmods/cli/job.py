@@ -17,23 +17,18 @@ from rlmods.algo import Learner
 from rlmods.callbacks import Summary
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
 from rlmods.cli.console import plain_errors, silence_libraries
-from rlmods.cli.sweep import run_member
+from rlmods.cli.sweep import prints_table, run_member
 from rlmods.cli.table import show_run
 from rlmods.config import build, compose
 from rlmods.distributed.collectives import is_first_rank, is_lost_connection
 from rlmods.distributed.strategy import check_resume
 from rlmods.errors import UserError
 from rlmods.logger import JsonlLogger, trackers
-from rlmods.run import name
 from rlmods.run.checkpoints import list_checkpoints
 from rlmods.run.directory import RunDir, is_locked
 from rlmods.run.secrets import clean_urls, saved_form
 from rlmods.training.allocator import keep_freed_memory
 from rlmods.training.out_of_memory import explain, is_out_of_memory, out_of_memory
-
-# on import, because the worker processes of a launcher resolve a member's directory before they
-# call anything
-name.register()
 
 
 def run_job(config: DictConfig) -> float | None:
@@ -49,7 +44,9 @@ def run_job(config: DictConfig) -> float | None:
         return run_member(
             config,
             checked=lambda: compose.run_spec(config, choices, overrides).config,
-            train=lambda: _signal_status(train(config, choices, overrides)),
+            train=lambda: _signal_status(
+                train(config, choices, overrides, brief=not prints_table())
+            ),
         )
     with plain_errors(lambda: _resume_hint(config, overrides)):
         learner = train(config, choices, overrides)
@@ -103,12 +100,15 @@ def _exit_interrupted(learner: Learner, run_dir: Path, resume_command: str) -> N
     sys.exit(stop.exit_status)
 
 
-def train(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Learner:
+def train(
+    config: DictConfig, choices: dict[str, Any], overrides: list[str], *, brief: bool = False
+) -> Learner:
     """Compose the parts, check them and train. All checks of the user's settings come before the
     run directory is touched.
 
     Args:
         choices: option by group, as Hydra reports it.
+        brief: print the name of the run in place of the table of its settings.
 
     Raises:
         UserError: a user's mistake.
@@ -143,7 +143,7 @@ def train(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> 
         [JsonlLogger(run_dir.metrics, run_dir.iteration)],
     )
     check_resume(trainer.strategy, run_dir.checkpoint)
-    show_run(loaded, run_dir, num_ranks)
+    show_run(loaded, run_dir, num_ranks, brief=brief)
     settings = {"label": label, **saved_form(loaded.config)}
     trackers.start(trainer.loggers, run_dir.path, settings)
     try:

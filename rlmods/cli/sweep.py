@@ -1,31 +1,33 @@
 """Sweeps (`train.py -m`): all members are checked before the first starts, and the same command
 again runs those that are not finished.
 
-The directory of a member is named by its overrides, so a larger grid keeps the members of a smaller
-one."""
+The directory of a member is named by the overrides in which members differ, and by default the
+directory of the sweep by the overrides that they share."""
 
 from __future__ import annotations
 
 import copy
+import io
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlmods.cli.console import as_user_error, plain_errors, silence_libraries
-from rlmods.config import compose
 from rlmods.errors import UserError
-from rlmods.run.directory import RunDir
+from rlmods.run.name import SWEPT
 from rlmods.run.saved import SavedRun
 
 AGAIN = "type the same command again to run the members that are not finished"
@@ -44,6 +46,8 @@ class Sweep:
     members: list[Path] = field(default_factory=list)
     """Directory of each member, in the order in which they run. Empty if the sweeper chooses them
     while it runs (Optuna)."""
+    has_table: bool = False
+    """Whether a member has printed the table of its settings."""
 
 
 _sweep = Sweep()
@@ -58,26 +62,36 @@ class CheckMembers(Callback):
             SystemExit: a member is refused; the message names it.
         """
         with plain_errors():
-            silence_libraries()
-            _sweep.folder = Path(config.hydra.sweep.dir)
             _check_run_dir(config.hydra.overrides.task)
+            grid = read_grid(config)
+            keys = [part.get_key_element() for part in grid if part.is_sweep_override()]
+            os.environ[SWEPT] = " ".join(keys)
+            _sweep.folder = Path(config.hydra.sweep.dir)
             if config.hydra.sweeper._target_.rpartition(".")[2] == BasicSweeper.__name__:
-                _sweep.members = check_members(config)
+                _sweep.members = check_members(config, grid)
 
 
-def check_members(config: DictConfig) -> list[Path]:
+def read_grid(config: DictConfig) -> list[Override]:
+    """Return the overrides of a sweep, with those of its sweeper."""
+    loader = GlobalHydra.instance().config_loader()
+    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    typed = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    assert isinstance(typed, list)
+    return OverridesParser.create(config_loader=loader).parse_overrides([*params, *typed])
+
+
+def check_members(config: DictConfig, grid: list[Override]) -> list[Path]:
     """Compose and check the members of a grid, and return their directories.
 
     Raises:
         UserError: a member is refused.
     """
     loader = GlobalHydra.instance().config_loader()
-    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
-    typed = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-    assert isinstance(typed, list)
-    grid = OverridesParser.create(config_loader=loader).parse_overrides([*params, *typed])
     [members] = BasicSweeper.split_arguments(grid, max_batch_size=None)
     print(f"checking {len(members)} members of the sweep", flush=True)
+    from rlmods.config import compose  # seconds
+
+    silence_libraries()
     folders: list[Path] = []
     started = HydraConfig.instance().cfg
     try:
@@ -129,6 +143,18 @@ def run_member(
         SystemExit: a signal ended it, and with it the sweep, if members run one after the other.
     """
     folder = Path(config.run_dir)
+    with nullcontext() if runs_in_turn() else prefixed(f"{folder.name}  "):
+        return _run_member(config, folder, checked, train)
+
+
+def _run_member(
+    config: DictConfig,
+    folder: Path,
+    checked: Callable[[], DictConfig],
+    train: Callable[[], int],
+) -> float:
+    from rlmods.run.directory import RunDir  # torch
+
     try:
         if is_finished(folder):
             RunDir.check_settings(checked())
@@ -145,11 +171,64 @@ def run_member(
         print(f"error: {folder}: {reason}", file=sys.stderr, flush=True)
         raise MemberError(f"{folder} failed: {reason}; {AGAIN}") from error
     if status:
-        if HydraConfig.get().launcher._target_.rpartition(".")[2] == BasicLauncher.__name__:
+        if runs_in_turn():
             print(f"the sweep is interrupted: {AGAIN}", file=sys.stderr, flush=True)
             sys.exit(status)
         raise MemberError(f"{folder} was interrupted: {AGAIN}")
     return best_accuracy(folder)
+
+
+def runs_in_turn() -> bool:
+    """Return whether members run one after the other in this process."""
+    launcher: str = HydraConfig.get().launcher._target_
+    return launcher.rpartition(".")[2] == BasicLauncher.__name__
+
+
+def prints_table() -> bool:
+    """Return whether a member prints the whole table of its settings: one of them does."""
+    if not runs_in_turn():
+        return int(HydraConfig.get().job.num) == 0
+    is_first = not _sweep.has_table
+    _sweep.has_table = True
+    return is_first
+
+
+@contextmanager
+def prefixed(prefix: str) -> Iterator[None]:
+    """Begin each line that the block prints with a prefix."""
+    out = PrefixedLines(sys.stdout, prefix)
+    error = PrefixedLines(sys.stderr, prefix)
+    with redirect_stdout(out), redirect_stderr(error):
+        try:
+            yield
+        finally:
+            out.close()
+            error.close()
+
+
+class PrefixedLines(io.TextIOBase):
+    """Writes whole lines, each with a prefix, to a stream that several processes share."""
+
+    def __init__(self, stream: TextIO, prefix: str) -> None:
+        self._stream = stream
+        self._prefix = prefix
+        self._begun = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        if lines:
+            self._stream.write("".join(f"{self._prefix}{line}\n" for line in lines))
+            self._stream.flush()
+        return len(text)
+
+    def close(self) -> None:
+        """Write a line that has no end yet. The shared stream stays open."""
+        if self._begun:
+            self.write("\n")
+        super().close()
 
 
 def is_finished(folder: Path) -> bool:

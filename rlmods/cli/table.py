@@ -20,11 +20,22 @@ if TYPE_CHECKING:
 
 @rank_zero_only
 def show_run(
-    run: LoadedRun, directory: RunDir, num_ranks: int = 1, console: Console | None = None
+    run: LoadedRun,
+    directory: RunDir,
+    num_ranks: int = 1,
+    console: Console | None = None,
+    *,
+    brief: bool = False,
 ) -> None:
     """Print the parts, the sizes of an iteration and its batches, the models and the precision of a
-    run."""
+    run. `brief`: only its label and directory."""
     spec = run.spec
+    console = console or Console()
+    console.out(spec.label, style="bold", highlight=False)
+    path = str(directory.path) + _origin(run, directory)
+    if brief:
+        console.out(f"run_dir  {path}", highlight=False)
+        return
     shown = (*spec.parts, "data", "policy", "adapter")
     parts = [f"{group}={choice}" for group, choice in spec.choices.items() if group in shown]
     lines = {
@@ -36,11 +47,9 @@ def show_run(
         **_forward(run.learner),
         "precision": _precision(run),
         "length": _length(run),
-        "run_dir": str(directory.path) + _origin(run, directory),
+        "run_dir": path,
     }
     width = max(map(len, lines))
-    console = console or Console()
-    console.out(spec.label, style="bold", highlight=False)
     for name, value in lines.items():
         console.out(f"{name:<{width}}  {value}", highlight=False)
 

@@ -10,7 +10,7 @@ from rlmods.errors import one_line_errors
 
 def main() -> None:
     """Print the groups for `--help`; else let Hydra compose the configuration, of one job or of
-    several (`-m`), and run each (`rlmods.cli.job`)."""
+    several (`-m`), and run each (`rlmods.cli.task`)."""
     with one_line_errors():
         if {"-h", "--help"} & set(sys.argv[1:]):
             plugins.make_importable()
@@ -20,7 +20,8 @@ def main() -> None:
 
 
 def compose_and_run() -> None:
-    """Run every job that Hydra composes. Imports are local because they take seconds."""
+    """Run every job that Hydra composes. What Hydra refuses is answered before torch is imported,
+    which takes seconds."""
     # read on import; hides torch's warnings about a lost rank
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # Hydra then raises its errors, which plain_errors() shortens to one line
@@ -28,16 +29,16 @@ def compose_and_run() -> None:
     import hydra
     from hydra._internal.utils import get_args_parser
 
-    from rlmods.cli import sweep
-    from rlmods.cli.console import plain_errors
-    from rlmods.cli.job import run_job
-
     flags = get_args_parser()._option_string_actions
     equivalents.reject_flags(sys.argv[1:], flags)
+    from rlmods.cli import sweep
+    from rlmods.cli.console import plain_errors
+    from rlmods.cli.task import run_task
+
     start = hydra.main(version_base="1.3", config_path=str(options.CONF), config_name="train")
     with plain_errors(), sweep.summary():
         plugins.register()
-        start(run_job)()
+        start(run_task)()
 
 
 if __name__ == "__main__":

@@ -9,28 +9,26 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
-from rlmods import algo
-from rlmods.training.evaluation import Validation
-from rlmods.training.settings import Batch
+from rlmods.training import settings
 
 SETTINGS: dict[str, type[Any]] = {
-    "batch_settings": Batch,
-    "validation_settings": Validation,
-    "policy_gradient_settings": algo.PolicyGradient.settings_type,
-    "iterative_grpo_settings": algo.IterativeGRPO.settings_type,
-    "distill_settings": algo.Distill.settings_type,
-    "gkd_settings": algo.GKD.settings_type,
-    "dpo_settings": algo.DPO.settings_type,
-    "online_dpo_settings": algo.OnlineDPO.settings_type,
-    "reward_model_settings": algo.RewardModel.settings_type,
-    "process_reward_model_settings": algo.ProcessRewardModel.settings_type,
+    "batch_settings": settings.Batch,
+    "validation_settings": settings.ValidationSettings,
+    "policy_gradient_settings": settings.PolicyGradientSettings,
+    "iterative_grpo_settings": settings.IterativeGRPOSettings,
+    "distill_settings": settings.DistillSettings,
+    "gkd_settings": settings.GKDSettings,
+    "dpo_settings": settings.DPOSettings,
+    "online_dpo_settings": settings.OnlineDPOSettings,
+    "reward_model_settings": settings.RewardModelSettings,
+    "process_reward_model_settings": settings.ProcessRewardModelSettings,
 }
 """Dataclass of each entry of the config store."""
 
 
-def defaults(settings: type[Any]) -> dict[str, Any]:
+def defaults(kind: type[Any]) -> dict[str, Any]:
     """Return the default value of each field."""
-    return {field.name: field.default for field in fields(settings)}
+    return {field.name: field.default for field in fields(kind)}
 
 
 for _name, _settings in SETTINGS.items():

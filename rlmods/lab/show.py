@@ -1,194 +1,187 @@
-"""Print the responses to a prompt as a tree: `python -m rlmods.show RUN ITERATION [PROMPT]`.
+"""Print prompts and responses of a run: `python -m rlmods.show RUN ITERATION [PROMPT]`.
 
-RUN is a run directory; its file `samples/iteration_ITERATION.jsonl` is read. PROMPT is the id of a
-prompt; without one, the prompts of the iteration are listed. Every line is a segment: a range of
-tokens that the same responses share, the mean reward of these responses, and the advantage of the
-tokens. Below a segment are those that follow it; where responses branch off, also the entropy and
-the probability by which the rollout decided (`rlmods.branching`). Responses without branches are
-segments from the prompt on."""
+RUN is a run directory, ITERATION a number, or the name of a file in RUN/samples, such as
+validation_000010.jsonl. Without PROMPT, an id, each prompt is listed with the first line of each
+response. With it, the whole prompt and each whole response are printed: every turn and what the
+environment replied, rewards by part, length, and why it ended. Of responses that branch off from
+others, the tree comes first (`rlmods.lab.tree`)."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from rlmods.errors import UserError, one_line_errors, suggest
-from rlmods.run.files import one_line, read_rows
+from rlmods.lab.tree import Row, groups, shorten, summary, tree_lines
+from rlmods.run.files import message_text, printable, read_rows
 
-Row: TypeAlias = Mapping[str, Any]
-Start = tuple[int | None, int]
-"""Parent of a response (None: the prompt), and number of tokens shared with it."""
-LAST = "└── "
-INNER = "├── "
-BLANK = "    "
-BAR = "│   "
-TEXT_LENGTH = 100
-"""Characters of a prompt or response that are printed."""
+PREVIEW = 100
+"""Columns of a line of the list if the output is not a terminal."""
+INDENT = "  "
 
 
-def show(run: Path, iteration: str, prompt: str | None = None) -> str:
-    """Return the tree of the responses to a prompt, or a list of the prompts.
+def show(
+    run: Path,
+    iteration: str,
+    prompt: str | None = None,
+    *,
+    width: int | None = None,
+    full: bool = False,
+) -> str:
+    """Return the prompts of an iteration with the first line of each response, or one prompt with
+    whole responses.
+
+    Args:
+        width: columns of the terminal, at which text wraps; None: text does not wrap.
+        full: all prompts with whole responses.
 
     Raises:
-        UserError: there is no such file or prompt.
+        UserError: there is no such run, file or prompt.
     """
-    rows = read_rows(_sample_file(run / "samples", iteration))
     by_prompt: dict[str, list[Row]] = {}
-    for row in rows:
+    for row in read_rows(_sample_file(run, iteration)):
         by_prompt.setdefault(row["id"], []).append(row)
-    if prompt is None:
-        return "\n".join(f"{name}  {_summary(own)}" for name, own in by_prompt.items())
-    if prompt not in by_prompt:
+    if prompt is not None and prompt not in by_prompt:
         known = suggest(prompt, by_prompt)
         raise UserError(f"iteration {iteration} has no responses to prompt {prompt}: {known}")
-    return "\n\n".join("\n".join(tree_lines(tree)) for tree in groups(by_prompt[prompt]))
+    shown = by_prompt if prompt is None else {prompt: by_prompt[prompt]}
+    blocks = []
+    for rows in shown.values():
+        for occurrence in groups(rows):
+            if prompt is None and not full:
+                lines = list(_list_lines(occurrence, width or PREVIEW))
+            else:
+                lines = list(_wrapped(_whole_lines(occurrence), width))
+            blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
-def _sample_file(folder: Path, iteration: str) -> Path:
+def _sample_file(run: Path, iteration: str) -> Path:
     """Return the sample log of an iteration, or of a file name such as `validation_000010.jsonl`.
 
     Raises:
         UserError: there is none.
     """
+    folder = run / "samples"
     name = f"iteration_{int(iteration):06d}.jsonl" if iteration.isdecimal() else iteration
     path = folder / name
     if path.is_file():
         return path
+    if not (run / "config.yaml").is_file():
+        raise UserError(f"{run} is not a run directory, it has no config.yaml")
     problem = f"{folder} has no responses of iteration {iteration}"
-    files = sorted(folder.glob("iteration_*.jsonl"))
+    files = sorted(folder.glob("*.jsonl"))
     if not files:
-        raise UserError(f"{problem}: callbacks.samples.every=1 saves them")
-    saved = [int(file.stem.removeprefix("iteration_")) for file in files]
+        raise UserError(f"{problem}: the run saved none; callbacks.samples.every=1 saves them")
+    saved = [re.sub(r"iteration_0*(\d+)\.jsonl", r"\1", file.name) for file in files]
     raise UserError(f"{problem}: {suggest(iteration, saved)}")
 
 
-def groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Split the rows of a prompt that occurs several times in an iteration: the first response of a
-    tree begins a group."""
-    found: list[list[Row]] = []
-    for row in rows:
-        branch = row.get("branch")
-        if not found or (branch and branch["sample"] == 0):
-            found.append([])
-        found[-1].append(row)
-    return found
+def _heading(rows: Sequence[Row]) -> str:
+    answer = rows[0].get("answer")
+    heading = f"{rows[0]['id']}  {summary(rows)}"
+    return heading if answer is None else f"{heading}, answer {shorten(str(answer))}"
 
 
-@dataclass(frozen=True)
-class Segment:
-    """A range of tokens that the same responses share."""
-
-    response: int
-    """Index of the first response that has it."""
-    begin: int
-    end: int
-    members: Sequence[int]
-    """Indices of the responses that have it."""
-    advantages: Sequence[float]
-    """Different advantages of its sampled tokens, in their order."""
-    decisions: Sequence[Mapping[str, Any]]
-    """Decisions of `rlmods.branching` at its end, where responses branch off."""
-    children: Sequence[Segment]
-    """Segments that follow it; none at the end of a response."""
+def _list_lines(rows: Sequence[Row], width: int) -> Iterator[str]:
+    """Yield a heading, the prompt and each response, one line each."""
+    yield shorten(_heading(rows), width)
+    prompt = message_text(rows[0].get("prompt"))
+    yield INDENT + shorten(prompt, width - len(INDENT))
+    for i, row in enumerate(rows):
+        facts = f"{INDENT}{i:>2}  reward {_number(row['reward'])}  {_ending(row)}"
+        yield shorten_behind(facts, str(row["response"]), width)
 
 
-def segments(rows: Sequence[Row]) -> list[Segment]:
-    """Return the tree of responses to one prompt, given in the order of their indices: the segments
-    at the prompt."""
-    starts = [_start(rows, i) for i in range(len(rows))]
-    return [_segment(rows, starts, i, 0) for i, (parent, _) in enumerate(starts) if parent is None]
+def shorten_behind(facts: str, text: str, width: int) -> str:
+    """Return facts, and behind them the beginning of a text in one line."""
+    return f"{facts}  {shorten(text, max(20, width - len(facts) - 2))}"
 
 
-def tree_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of the tree of responses to one prompt, given in the order of their
-    indices."""
+def _ending(row: Row) -> str:
+    """Return the length of a response and why it ended."""
+    turns = row.get("turns") or ()
+    length = f"{len(row['tokens'])} tokens"
+    if turns:
+        length = f"{len(turns)} turns, {length}"
+    return f"{length}, {'truncated' if row['finish'] == 'length' else 'ended'}"
+
+
+def _whole_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield everything about the responses to a prompt, without wrapping."""
+    yield _heading(rows)
+    if any(row.get("branch") for row in rows):
+        yield from tree_lines(rows)
+    yield ""
     prompt = rows[0].get("prompt")
-    if isinstance(prompt, list) and prompt:
-        prompt = prompt[-1]["content"]
-    yield f"{rows[0]['id']}  {_summary(rows)}  {_shorten(str(prompt))}"
-    yield from _segment_lines(rows, segments(rows), "")
+    for message in prompt if isinstance(prompt, list) else [{"content": prompt}]:
+        yield from _said(str(message.get("role", "prompt")), str(message.get("content")))
+    for i, row in enumerate(rows):
+        yield ""
+        yield f"response {i}: {', '.join(_facts(row))}"
+        yield from _turn_lines(row)
 
 
-def _start(rows: Sequence[Row], i: int) -> Start:
-    """Return the response from which response i takes its last shared token, and the number of
-    shared tokens. A branch that begins before its parent does is one of the parent's parent."""
-    branch = rows[i].get("branch")
-    if not branch or not branch["shared"]:
-        return None, 0
-    parent = branch["parent"]
-    shared = branch["shared"]
-    while parent is not None:
-        above = rows[parent]["branch"]
-        if above["parent"] is None or shared > above["shared"]:
-            break
-        parent = above["parent"]
-    return parent, shared
+def _facts(row: Row) -> Iterator[str]:
+    """Yield the reward of a response with its parts, its advantage, correctness, and ending."""
+    parts = []
+    for key, value in row.items():
+        group, slash, name = key.partition("/")
+        if slash and group == "reward":
+            parts.append(f"{name} {_number(value)}")
+    yield f"reward {_number(row['reward'])}" + (f" ({', '.join(parts)})" if parts else "")
+    if row.get("advantage") is not None:
+        yield f"advantage {row['advantage']:+.3f}"
+    if row.get("correct") is not None:
+        yield "correct" if row["correct"] else "wrong"
+    if row.get("kept") is False:
+        yield "filtered out"
+    yield _ending(row)
 
 
-def _segment(rows: Sequence[Row], starts: Sequence[Start], i: int, begin: int) -> Segment:
-    """Return the segment of response i that begins with token `begin`, and those that follow it."""
-    row = rows[i]
-    ends = [shared for parent, shared in starts if parent == i and shared > begin]
-    end = min(ends, default=len(row["tokens"]))
-    branches = [j for j, start in enumerate(starts) if start == (i, end) and end > begin]
-    if not branches:
-        return Segment(i, begin, end, [i], _advantages(row, begin, end), [], [])
-    decisions = [d for d in row["branch"]["decisions"] if d["position"] == end]
-    children = [_segment(rows, starts, j, end) for j in [i, *branches]]
-    members: list[int] = []
-    for child in children:
-        members += child.members
-    advantages = _advantages(row, begin, end)
-    return Segment(i, begin, end, sorted(members), advantages, decisions, children)
+def _turn_lines(row: Row) -> Iterator[str]:
+    """Yield the text of a response, or each of its turns and what followed."""
+    turns = row.get("turns") or ()
+    if not turns:
+        yield from _said("response", row["response"])
+    for i, turn in enumerate(turns, 1):
+        reward = "" if turn.get("reward") is None else f", reward {_number(turn['reward'])}"
+        tokens = f"{turn['stop'] - turn['start']} tokens"
+        yield from _said(f"assistant, turn {i}, {tokens}{reward}", turn.get("raw") or turn["text"])
+        observed = turn.get("observed") or ()
+        for message in observed:
+            yield from _said(str(message.get("role")), str(message.get("content")))
+        if not observed:  # the last turn, or a call whose result no turn followed
+            for call in turn.get("calls") or ():
+                yield from _said(f"result of {call['name'] or 'a malformed call'}", call["result"])
 
 
-def _segment_lines(rows: Sequence[Row], found: Sequence[Segment], indent: str) -> Iterator[str]:
-    for segment in found:
-        is_last = segment is found[-1]
-        yield f"{indent}{LAST if is_last else INNER}{_segment_line(rows, segment)}"
-        yield from _segment_lines(rows, segment.children, indent + (BLANK if is_last else BAR))
+def _said(role: str, text: str) -> Iterator[str]:
+    """Yield a role, and below it its text."""
+    yield f"[{role}]"
+    for line in printable(text).split("\n"):
+        yield INDENT + line
 
 
-def _segment_line(rows: Sequence[Row], segment: Segment) -> str:
-    row = rows[segment.response]
-    cuts = [str(cut) for cut in row.get("cuts") or () if segment.begin <= cut < segment.end]
-    line = f"tokens {segment.begin}-{segment.end}"
-    if cuts:  # the context of the response begins anew there (`Response.cuts`)
-        line += f" (cut at {', '.join(cuts)})"
-    line += f"  {_summary([rows[j] for j in segment.members])}"
-    if segment.advantages:
-        line += ", advantage " + " ".join(f"{value:+.3f}" for value in segment.advantages)
-    if not segment.children:
-        response = _shorten(row["response"])
-        line = f"response {segment.response}  {line}  {row['finish']}  {response}"
-    for d in segment.decisions:
-        line += (
-            f"  entropy {d['initial_entropy']:.3f} -> {d['entropy']:.3f}, P {d['probability']:.3f}"
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
+def _wrapped(lines: Iterator[str], width: int | None) -> Iterator[str]:
+    """Yield lines that are at most as wide as the terminal, and continue with their indent."""
+    for line in lines:
+        if width is None or len(line) <= width:
+            yield line
+            continue
+        indent = INDENT if line.startswith(INDENT) else ""
+        yield from textwrap.wrap(
+            line, width, subsequent_indent=indent, drop_whitespace=False, replace_whitespace=False
         )
-    return line
-
-
-def _summary(rows: Sequence[Row]) -> str:
-    rewards = [row["reward"] for row in rows if row["reward"] is not None]
-    count = f"{len(rows)} responses, mean reward" if len(rows) > 1 else "reward"
-    return f"{count} {sum(rewards) / len(rewards):.3g}" if rewards else f"{count} none"
-
-
-def _advantages(row: Row, begin: int, end: int) -> list[float]:
-    """Return the advantages of the sampled tokens of a segment, which have one unless the estimator
-    gives each token its own."""
-    runs = (row.get("branch") or {}).get("segments")
-    if runs is None:
-        return [] if row.get("advantage") is None else [row["advantage"]]
-    return list(dict.fromkeys(value for first, last, value in runs if first < end and last > begin))
-
-
-def _shorten(text: str) -> str:
-    line = one_line(text.strip())
-    return line if len(line) <= TEXT_LENGTH else f"{line[:TEXT_LENGTH]}..."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -201,9 +194,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("iteration", metavar="ITERATION", help="a number, or the name of a file")
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="id of a prompt")
+    parser.add_argument("--full", action="store_true", help="print all prompts and responses whole")
     parsed = parser.parse_args(arguments)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     with one_line_errors():
-        print(show(parsed.run.expanduser(), parsed.iteration, parsed.prompt))
+        run = parsed.run.expanduser()
+        print(show(run, parsed.iteration, parsed.prompt, width=width, full=parsed.full))
 
 
 if __name__ == "__main__":

@@ -171,6 +171,7 @@ class Row:
         if context is not None:
             trajectory.cuts.append(len(trajectory.tokens))
             trajectory.num_repeated += len(context) - len(new)
+        trajectory.turns[-1] = replace(turn, observed=tuple(reply.messages))
         observed = new if context is None else context
         trajectory.append(observed, [0.0] * len(observed), sampled=False)
 

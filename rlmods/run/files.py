@@ -76,6 +76,13 @@ def printable(text: str) -> str:
     )
 
 
+def message_text(prompt: object) -> str:
+    """Return a prompt of the sample log as text: chat messages by role."""
+    if not isinstance(prompt, list):
+        return str(prompt)
+    return "\n".join(f"{message['role']}: {message.get('content')}" for message in prompt)
+
+
 def one_line(text: str) -> str:
     """Return `printable` text with newlines and tabs as escapes too."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")

@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from rlmods.errors import check_bounds
 from rlmods.grading.grader.style import MAX_CHARS
 from rlmods.grading.grader.values import plain_number
 from rlmods.policy.base import Policy
@@ -21,6 +20,7 @@ from rlmods.rollout.turns import MultiTurn
 from rlmods.training.collate import generate
 from rlmods.training.meter import Meter
 from rlmods.training.metrics import Row, log_by_source, log_lengths, sample_row, values_and_mask
+from rlmods.training.settings import ValidationSettings
 from rlmods.types import Prompt, Response, Scores
 
 X = TypeVar("X")
@@ -149,7 +149,7 @@ def _sampled_values(
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(ValidationSettings):
     """Greedy accuracy on held-out prompts and, with `samples`, mean@k, pass@k and, if the reward
     extracts answers, maj@k. Every prompt with a graded response has the same weight.
 
@@ -157,49 +157,8 @@ class Validation:
     Metrics of the held-out prompts of `data` are `val/accuracy`, ..., and those of a named set
     `val/NAME/accuracy`, ..."""
 
-    every: int | None = 10
-    """Iterations between two validations. There is always one before the first iteration and one at
-    the end; null: only those."""
-    samples: int = 0
-    """k: responses sampled to each prompt for `val/mean@k`, `val/pass@k` and `val/maj@k`; 0:
-    none."""
-    temperature: float = 1.0
-    """Temperature of these samples."""
-    top_p: float = 1.0
-    """Probability mass of the tokens that these samples are drawn from."""
-    top_k: int = 0
-    """Number of the most probable tokens that these samples are drawn from; 0: all."""
-    max_tokens: int | None = None
-    """Longest response of validation, in tokens; of a turn, with an environment. null: that of the
-    rollout."""
-    pass_at: Sequence[int] = ()
-    """Further k of `val/pass@k`, at most `samples`: the unbiased estimate from all graded
-    samples."""
-    max_prompts: int | None = None
-    """Number of held-out prompts to use, the first ones; null: all."""
-    seed: int = 1234
-    """Seed of these samples."""
     reward: Reward | None = None
     """Reward of validation, `reward@validation.reward=OPTION`; null: that of training."""
-    data: Mapping[str, Any] | None = None
-    """Named sets of held-out prompts beside those of `data`, `+data@validation.data.NAME=OPTION`;
-    null: none."""
-
-    def __post_init__(self) -> None:
-        at_least_one = "null or at least 1"
-        pass_at = all(isinstance(k, int) and 1 <= k <= self.samples for k in self.pass_at)
-        above = "above 0; the greedy answers are in val/accuracy"
-        rules = {
-            "every": (self.every is None or self.every >= 1, at_least_one),
-            "samples": (self.samples >= 0, "0 or more"),
-            "temperature": (self.temperature > 0, above),
-            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
-            "top_k": (self.top_k >= 0, "0 or more"),
-            "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, at_least_one),
-            "pass_at": (pass_at, "from 1 to validation.samples"),
-            "max_prompts": (self.max_prompts is None or self.max_prompts >= 1, at_least_one),
-        }
-        check_bounds(self, "validation", rules)
 
     def due(self, iteration: int) -> bool:
         """Return True if validation runs after `iteration` completed iterations."""

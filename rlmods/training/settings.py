@@ -1,14 +1,19 @@
-"""Settings of the algorithms: sizes of an iteration, and the RL loop."""
+"""Settings: sizes of an iteration, validation, the RL loop, and each algorithm with its own. Hydra
+composes with them before torch is imported, so this module does not import it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-import torch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from rlmods.errors import UserError, check_bounds
-from rlmods.types import objective
+
+
+def objective(default: Any) -> Any:
+    """Return a dataclass field of settings that change what is optimised: if it differs from the
+    recipe, the label of the run shows it."""
+    return field(default=default, metadata={"objective": True})
 
 
 @dataclass(frozen=True)
@@ -41,9 +46,9 @@ class Batch:
         off = "positive; batch.max_norm=inf switches clipping off"
         check_bounds(self, "batch", {**rules, "max_norm": (self.max_norm > 0, off)})
 
-    def runs_preflight(self, device: torch.device) -> bool:
-        """Return True if a run on this device begins with the largest microbatches."""
-        return device.type == "cuda" if self.preflight == "auto" else self.preflight
+    def runs_preflight(self, device_type: str) -> bool:
+        """Return True if a run on a device such as "cuda" begins with the largest microbatches."""
+        return device_type == "cuda" if self.preflight == "auto" else self.preflight
 
     def check_ranks(self, num_ranks: int, rows_per_prompt: int) -> None:
         """Check that ranks divide the prompts, and minibatches the rows of a rank, evenly.
@@ -65,6 +70,55 @@ class Batch:
                 f"batch.minibatches={self.minibatches} does not divide {rows_of_rank}: type "
                 f"one of {fits}"
             )
+
+
+@dataclass(frozen=True)
+class ValidationSettings:
+    """Settings of validation, `validation.*` in the configuration."""
+
+    every: int | None = 10
+    """Iterations between two validations. There is always one before the first iteration and one at
+    the end; null: only those."""
+    samples: int = 0
+    """k: responses sampled to each prompt for `val/mean@k`, `val/pass@k` and `val/maj@k`; 0:
+    none."""
+    temperature: float = 1.0
+    """Temperature of these samples."""
+    top_p: float = 1.0
+    """Probability mass of the tokens that these samples are drawn from."""
+    top_k: int = 0
+    """Number of the most probable tokens that these samples are drawn from; 0: all."""
+    max_tokens: int | None = None
+    """Longest response of validation, in tokens; of a turn, with an environment. null: that of the
+    rollout."""
+    pass_at: Sequence[int] = ()
+    """Further k of `val/pass@k`, at most `samples`: the unbiased estimate from all graded
+    samples."""
+    max_prompts: int | None = None
+    """Number of held-out prompts to use, the first ones; null: all."""
+    seed: int = 1234
+    """Seed of these samples."""
+    reward: object = None
+    """Reward of validation, `reward@validation.reward=OPTION`; null: that of training."""
+    data: Mapping[str, Any] | None = None
+    """Named sets of held-out prompts beside those of `data`, `+data@validation.data.NAME=OPTION`;
+    null: none."""
+
+    def __post_init__(self) -> None:
+        at_least_one = "null or at least 1"
+        pass_at = all(isinstance(k, int) and 1 <= k <= self.samples for k in self.pass_at)
+        above = "above 0; the greedy answers are in val/accuracy"
+        rules = {
+            "every": (self.every is None or self.every >= 1, at_least_one),
+            "samples": (self.samples >= 0, "0 or more"),
+            "temperature": (self.temperature > 0, above),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
+            "top_k": (self.top_k >= 0, "0 or more"),
+            "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, at_least_one),
+            "pass_at": (pass_at, "from 1 to validation.samples"),
+            "max_prompts": (self.max_prompts is None or self.max_prompts >= 1, at_least_one),
+        }
+        check_bounds(self, "validation", rules)
 
 
 @dataclass(frozen=True)
@@ -156,6 +210,108 @@ class IterativeGRPOSettings(PolicyGradientSettings):
         rules["refresh_lr"] = (self.refresh_lr > 0, "above 0")
         rules["refresh_replay"] = (0 <= self.refresh_replay < 1, "0 or more and below 1")
         check_bounds(self, "algo", rules)
+
+
+@dataclass(frozen=True)
+class DistillSettings(PolicyGradientSettings):
+    """Settings of on-policy distillation, `algo.*` in the configuration."""
+
+    teacher_coefficient: float = objective(1.0)
+    """Weight of the teacher's advantages beside those of `advantage`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules = {"teacher_coefficient": (self.teacher_coefficient > 0, "above 0")}
+        check_bounds(self, "algo", rules)
+
+
+@dataclass(frozen=True)
+class GKDSettings:
+    """Settings of GKD, `algo.*` in the configuration."""
+
+    beta: float = objective(0.5)
+    """Divergence: 0 the forward KL(teacher || policy), 1 the reverse KL(policy || teacher), between
+    them the generalised Jensen-Shannon divergence."""
+    on_policy_fraction: float = objective(0.5)
+    """Probability that the policy samples the response to a prompt (the paper's lambda). The others
+    take the response of the data."""
+
+    def __post_init__(self) -> None:
+        rules = {
+            "beta": (0 <= self.beta <= 1, "from 0 to 1"),
+            "on_policy_fraction": (0 <= self.on_policy_fraction <= 1, "from 0 to 1"),
+        }
+        check_bounds(self, "algo", rules)
+
+
+@dataclass(frozen=True)
+class DPOSettings:
+    """Settings of DPO, `algo.*` in the configuration."""
+
+    reference: Literal["live", "precomputed"] = "live"
+    """live: score the rows of each iteration with the reference. precomputed: score the whole data
+    once, then free its memory."""
+    sft_coefficient: float = objective(0.0)
+    """Weight of the supervised loss on the best response (RPO, arXiv:2404.19733)."""
+    dropout: float = objective(0.0)
+    """Probability of the model's dropout in training; the reference and validation have none."""
+
+    def __post_init__(self) -> None:
+        rules = {
+            "sft_coefficient": (self.sft_coefficient >= 0, "0 or more"),
+            "dropout": (0 <= self.dropout < 1, "0 or more and below 1"),
+        }
+        check_bounds(self, "algo", rules)
+
+
+@dataclass(frozen=True)
+class OnlineDPOSettings(DPOSettings):
+    """Settings of online DPO, `algo.*` in the configuration."""
+
+    reference_every: int | None = objective(None)
+    """Iterations after which the reference is set to the policy (iterative DPO, arXiv:2312.16682);
+    null: never."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_valid = self.reference_every is None or self.reference_every >= 1
+        check_bounds(self, "algo", {"reference_every": (is_valid, "at least 1")})
+
+
+@dataclass(frozen=True)
+class RewardModelSettings:
+    """Settings of reward models, `algo.*` in the configuration."""
+
+    pooling: Literal["last", "mean", "sum", "weighted_sum", "max", "min"] = "last"
+    """Reduction of the scores at the tokens of a response to one score. last: the score at its
+    end-of-text token. weighted_sum: a mean with weights that grow linearly with the position
+    (arXiv:2202.08904)."""
+    centre: float = objective(0.0)
+    """Weight of the squared sum of a prompt's scores, which keeps them near 0
+    (arXiv:2312.09244)."""
+    zero_mean: bool = True
+    """The exported model subtracts the mean score of the held-out responses (InstructGPT,
+    arXiv:2203.02155, section 3.5)."""
+    dropout: float = objective(0.0)
+    """Probability of the model's dropout in training; validation has none."""
+
+    def __post_init__(self) -> None:
+        rules = {
+            "centre": (self.centre >= 0, "0 or more"),
+            "dropout": (0 <= self.dropout < 1, "0 or more and below 1"),
+        }
+        check_bounds(self, "algo", rules)
+
+
+@dataclass(frozen=True)
+class ProcessRewardModelSettings:
+    """Settings of process reward models, `algo.*` in the configuration."""
+
+    dropout: float = objective(0.0)
+    """Probability of the model's dropout in training; validation has none."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "algo", {"dropout": (0 <= self.dropout < 1, "0 or more and below 1")})
 
 
 NON_NEGATIVE = ("entropy_coefficient", "replay_fraction", "ptx_coefficient")

@@ -1,4 +1,5 @@
 import io
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,7 +50,7 @@ def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_validation_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_validations_have_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     stub = trainer()
     stub.callbacks = [Progress()]
     learner = SimpleNamespace(iteration=0, max_iterations=100)
@@ -60,7 +61,7 @@ def test_validation_line(capsys: pytest.CaptureFixture[str]) -> None:
         {"val/accuracy": 0.5, "val/pass@4": 0.75, "val/response_tokens": 3},
         [],
     )
-    assert capsys.readouterr().out == "iteration 0/100  val/accuracy 0.500  val/pass@4 0.750\n"
+    assert capsys.readouterr().out == "iteration   0/100  val/accuracy 0.500  val/pass@4 0.750\n"
 
 
 def test_long_sampling_prints_progress(
@@ -124,6 +125,10 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return out
 
 
+def shows_cursor(shown: str) -> bool:
+    return shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l") >= 0
+
+
 def test_bars_on_a_terminal(screen: io.StringIO, tmp_path: Path) -> None:
     progress = Progress()
 
@@ -132,15 +137,65 @@ def test_bars_on_a_terminal(screen: io.StringIO, tmp_path: Path) -> None:
             for done in (0, 8, 16):
                 self.rollout.on_tokens(done, 16, 3 * done)
                 progress._bars.progress.refresh()  # type: ignore[union-attr]
-            notify(self.trainer, "on_validation_metrics", self, {"val/accuracy": 0.625}, [])
             super().training_step(batch, batch_idx)  # type: ignore[arg-type]
 
     fit(Sampling(), 3, [progress, Samples(tmp_path, print_every=1)])
     shown = screen.getvalue()
-    for part in ("sampling", "8/16", "24 tokens", "3/3", "reward", "val/accuracy 0.625", "[bold]0"):
+    for part in ("sampling", "8/16", "24 tokens", "3/3", "reward", "[bold]0"):
         assert part in shown, part
-    assert shown.endswith("\x1b[?25h")  # shows the cursor again
+    assert shows_cursor(shown)
     assert progress._bars is None
+
+
+class Validating(Tiny):
+    """A learner that validates in each iteration."""
+
+    def training_step(self, batch: object, batch_idx: int) -> None:
+        ended = SimpleNamespace(iteration=self.iteration + 1, max_iterations=3)
+        metrics = {"val/accuracy": 0.625} | {f"val/pass@{k}": 0.625 for k in range(10)}
+        notify(self.trainer, "on_validation_metrics", ended, metrics, [])
+        super().training_step(batch, batch_idx)  # type: ignore[arg-type]
+
+
+def remaining(shown: str, width: int) -> list[str]:
+    """Lines that a terminal shows in the end."""
+    lines = [""]
+    row = 0
+    for part in re.split(r"(\x1b\[\?25[lh]|\x1b\[[0-9;]*m|\x1b\[1A|\x1b\[2K|\r|\n)", shown):
+        if part == "\x1b[1A":
+            row -= 1
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part and part != "\r" and not part.startswith("\x1b"):
+            lines[row] += part
+            assert len(lines[row]) <= width, lines[row]
+    return [line.rstrip() for line in lines]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_past_iterations_and_validations_stay_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=width, _environ={"TERM": "xterm"})
+    monkeypatch.setattr(rich, "get_console", lambda: console)
+    fit(Validating(), 3, [Progress()])
+    lines = [line for line in remaining(out.getvalue(), width) if line]
+    assert [line.split("  ")[0] for line in lines] == [
+        f"iteration {i}/3" for i in (1, 1, 2, 2, 3, 3)
+    ]  # and no bar
+    assert all("reward" in line for line in lines[::2])
+    assert all("/3  val/accuracy 0.625" in line for line in lines[1::2])
+    assert all(line.endswith("…") for line in lines[1::2])
+
+
+def test_a_long_run_has_200_lines_on_a_terminal(screen: io.StringIO) -> None:
+    fit(Tiny(), 999, [Progress()])
+    numbers = [int(n) for n in re.findall(r"iteration +(\d+)/999  ", screen.getvalue())]
+    assert numbers == [*range(5, 999, 5), 999]
 
 
 def test_failing_run_restores_the_terminal(screen: io.StringIO) -> None:
@@ -150,4 +205,4 @@ def test_failing_run_restores_the_terminal(screen: io.StringIO) -> None:
 
     with pytest.raises(RuntimeError, match="no"):
         fit(Failing(), 3, [Progress()])
-    assert screen.getvalue().endswith("\x1b[?25h")
+    assert shows_cursor(screen.getvalue())

@@ -7,7 +7,7 @@ import rich
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 
 from rlmods.callbacks import Samples
-from rlmods.callbacks.samples import MAX_CHARS, TableLogger, panel, table
+from rlmods.callbacks.samples import MAX_CHARS, TableLogger, sample_text, table
 from rlmods.run.files import printable
 from tests.callbacks.stubs import Tiny, fit, trainer
 from tests.support.tiny_setup import Log
@@ -73,7 +73,7 @@ class TestPrint:
         self, hostile: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         for name in ("response", "prompt", "answer", "id", hostile):
-            rich.get_console().print(panel({name: f"x{hostile}y"}, "title"))
+            rich.get_console().print(sample_text({name: f"x{hostile}y"}, "title"))
             out = capsys.readouterr().out
             assert not set(out) & set("\x1b\x07\x9b\u202e\r\u2028\ud800")
             assert hostile.encode("unicode_escape").decode() in out
@@ -90,7 +90,7 @@ class TestPrint:
             "tokens": [1, 2],
             "reward": None,
         }
-        rich.get_console().print(panel(row, "title"))
+        rich.get_console().print(sample_text(row, "title"))
 
 
 class Tables(Log):

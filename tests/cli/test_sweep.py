@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,9 +18,18 @@ import pytest
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from rlmods.cli.sweep import MemberError, is_finished, member_lines, run_member
+from rlmods.cli import sweep
+from rlmods.cli.sweep import (
+    MemberError,
+    Sweep,
+    is_finished,
+    member_lines,
+    prefixed,
+    prints_table,
+    run_member,
+)
 from rlmods.errors import UserError
-from rlmods.run.name import MAX_NAME_LENGTH, member_name
+from rlmods.run.name import MAX_NAME_LENGTH, SWEPT, member_name, sweep_dir
 from tests.cli.test_main import RANDOM, ROOT, SMALL, start, train
 
 
@@ -27,6 +37,7 @@ def check() -> None:
     """Stand for the composition of a member."""
 
 
+JOBLIB = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
 PLUGIN = """
 class Flaky:
     def __init__(self, file):
@@ -73,6 +84,15 @@ class TestNames:
         typed = ["a=/x", "a=-x", "a= x", "a=" + "y" * 300, "a=" + "y" * 301]
         assert len({member_name([text]) for text in typed}) == len(typed)
 
+    def test_hold_only_what_differs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What all members share names the directory of the sweep."""
+        typed = ["ratio=symmetric", "algo=dapo", "seed=1", "+a.b=2"]
+        assert sweep_dir(typed) == "runs/sweep"
+        monkeypatch.setenv(SWEPT, "seed +a.b ratio")
+        assert member_name(typed) == "+a.b=2,ratio=symmetric,seed=1"
+        assert sweep_dir(typed) == "runs/sweep/algo=dapo"
+        assert sweep_dir(typed[:1]) == "runs/sweep"
+
 
 def write(folder: Path, **summary: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,9 +134,11 @@ class TestMember:
     @pytest.fixture(autouse=True)
     def launcher(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         launcher = SimpleNamespace(
-            _target_="hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+            _target_="hydra._internal.core_plugins.basic_launcher.BasicLauncher", num=0
         )
-        monkeypatch.setattr(HydraConfig, "get", lambda: SimpleNamespace(launcher=launcher))
+        hydra = SimpleNamespace(launcher=launcher, job=launcher)
+        monkeypatch.setattr(HydraConfig, "get", lambda: hydra)
+        monkeypatch.setattr(sweep, "_sweep", Sweep())
         return launcher
 
     @staticmethod
@@ -179,9 +201,43 @@ class TestMember:
     def test_a_signal_ends_one_of_many_processes(
         self, launcher: SimpleNamespace, tmp_path: Path
     ) -> None:
-        launcher._target_ = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
+        launcher._target_ = JOBLIB
         with pytest.raises(MemberError, match="was interrupted"):
             run_member(self.config(tmp_path / "a"), check, lambda: 75)
+
+    def test_one_member_prints_the_table(self, launcher: SimpleNamespace) -> None:
+        assert [prints_table() for _ in range(3)] == [True, False, False]
+        launcher._target_ = JOBLIB
+        shown = []
+        for launcher.num in (2, 0, 1):
+            shown.append(prints_table())
+        assert shown == [False, True, False]
+
+    def test_lines_of_several_processes_have_the_name_of_the_member(
+        self,
+        launcher: SimpleNamespace,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        def train() -> int:
+            print("iteration 1/2\niteration ", end="")
+            print("warning: x", file=sys.stderr)
+            print("2/2")
+            return 0
+
+        run_member(self.config(tmp_path / "seed=1"), check, train)
+        assert capsys.readouterr().out == "iteration 1/2\niteration 2/2\n"
+        launcher._target_ = JOBLIB
+        run_member(self.config(tmp_path / "seed=1"), check, train)
+        assert capsys.readouterr() == (
+            "seed=1  iteration 1/2\nseed=1  iteration 2/2\n",
+            "seed=1  warning: x\n",
+        )
+
+    def test_a_line_without_an_end_is_printed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with prefixed("a: "):
+            print("half", end="")
+        assert capsys.readouterr().out == "a: half\n"
 
 
 @pytest.mark.slow
@@ -200,7 +256,7 @@ class TestCommand:
         assert result.err.count("\n") == 1
         assert "advantage=gae" in result.err
         assert "error: member " in result.err
-        assert not list(tmp_path.glob("runs/sweep/*/config.yaml"))
+        assert not list(tmp_path.glob("runs/sweep/*/*/config.yaml"))
 
     def test_a_failure_stops_no_other_and_the_same_command_runs_the_rest(
         self, plugins: Path, tmp_path: Path
@@ -250,7 +306,7 @@ class TestCommand:
         deadline = time.monotonic() + 120
         while not any(
             '"iteration": 1,' in path.read_text()
-            for path in tmp_path.glob("runs/sweep/*/metrics.jsonl")
+            for path in tmp_path.glob("runs/sweep/*/*/metrics.jsonl")
         ):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
@@ -260,13 +316,13 @@ class TestCommand:
         assert process.returncode == 130
         assert "the sweep is interrupted: type the same command again" in err
         assert "Traceback" not in err
-        [member] = tmp_path.glob("runs/sweep/*/summary.json")
+        [member] = tmp_path.glob("runs/sweep/*/*/summary.json")
         assert json.loads(member.read_text())["exit"] == "interrupted"
         result = train(tmp_path, *command)
         assert result.code == 0, result.err
         assert "resumed from iteration" in result.out
         summaries = [
-            json.loads(path.read_text()) for path in tmp_path.glob("runs/sweep/*/summary.json")
+            json.loads(path.read_text()) for path in tmp_path.glob("runs/sweep/*/*/summary.json")
         ]
         assert [(x["exit"], x["iterations"]) for x in summaries] == [("finished", 40)] * 2
 
@@ -288,4 +344,7 @@ class TestCommand:
         )
         assert result.returncode == 0, result.stderr
         assert result.stdout.count("finished, 1 iterations") == 2
+        assert result.stdout.count("\nseed=1  iteration 1/1  reward") == 1
+        assert result.stdout.count("\nseed=2  iteration 1/1  reward") == 1
+        assert len(re.findall("^seed=.  parts ", result.stdout, re.MULTILINE)) == 1
         assert train(tmp_path, *RANDOM, *grid).out.count("finished already") == 2

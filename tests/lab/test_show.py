@@ -1,174 +1,165 @@
-"""`python -m rlmods.show`: responses of a saved iteration as a tree."""
+"""`python -m rlmods.show`: prompts and whole responses of a saved iteration."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from rlmods.advantage import BranchNorm, Tree
 from rlmods.errors import UserError
-from rlmods.lab import show
-from rlmods.lab.show import groups, tree_lines
-from rlmods.training.collate import collate
-from rlmods.training.credit import CreditAssignment
-from rlmods.training.metrics import SampleLog
-from rlmods.types import Branch, Prompt, Response, Scores
+from rlmods.lab import show as command
+from rlmods.lab.show import show
+from tests.lab import test_tree
 
-PROMPT = Prompt(id="p1", text="17 * 23 = ?")
-DECISION = {
-    "position": 4,
-    "entropy": 0.31,
-    "initial_entropy": 0.22,
-    "probability": 0.518,
-    "num_branches": 2,
-}
+LONG = "one two three " * 40
 
 
-def response(text: str, tokens: str, branch: Branch | None = None, **meta: Any) -> Response:
-    """A response of one token per character."""
-    return Response(
-        PROMPT, [9], [ord(c) for c in tokens], [-1.0] * len(tokens), text, branch=branch, meta=meta
-    )
+def row(name: str, response: str, reward: float | None, **columns: Any) -> dict[str, Any]:
+    shown = {"id": name, "prompt": f"question {name}", "answer": "391", "response": response}
+    tokens = list(range(len(response)))
+    return shown | {"tokens": tokens, "finish": "stop", "reward": reward} | columns
 
 
-RESPONSES = [
-    response("391", "abcdEF", decisions=[DECISION]),
-    response("400", "abcdGHIJ", Branch(0, 4)),
-    response("390", "abcdGHKL", Branch(1, 6)),
-    response("40\x1b[2J0", "xyz"),
-    response("392", "abMN", Branch(2, 2)),
-]
-REWARDS = [1.0, 0.0, 0.5, 0.0, 0.0]
+GAME = row(
+    "game",
+    "I stop.",
+    0.5,
+    prompt=[{"role": "system", "content": "Play."}, {"role": "user", "content": "Begin"}],
+    finish="length",
+    correct=False,
+    advantage=-0.25,
+    turns=[
+        {
+            "start": 0,
+            "stop": 3,
+            "text": "first move",
+            "raw": "<call>first move</call>",
+            "reward": 0.125,
+            "calls": [],
+            "observed": [{"role": "user", "content": "The other moves.\nYour turn."}],
+        },
+        {
+            "start": 8,
+            "stop": 12,
+            "text": "second move",
+            "raw": "",
+            "reward": None,
+            "calls": [{"name": "board", "arguments": {}, "result": "You lost.", "error": None}],
+            "observed": [],
+        },
+    ],
+    **{"reward/accuracy": 0.0, "reward/format": 1.0},
+)
+WHOLE_GAME = """\
+game  reward 0.5, answer 391
+
+[system]
+  Play.
+[user]
+  Begin
+
+response 0: reward 0.5 (accuracy 0, format 1), advantage -0.250, wrong, 2 turns, 7 tokens, truncated
+[assistant, turn 1, 3 tokens, reward 0.125]
+  <call>first move</call>
+[user]
+  The other moves.
+  Your turn.
+[assistant, turn 2, 4 tokens]
+  second move
+[result of board]
+  You lost.
+"""
 
 
-def rows(part: Any = None) -> list[dict[str, Any]]:
-    """Rows of the sample log, as the training loop writes them, with advantages of `part`
-    (`tree`)."""
-    group, scores = torch.tensor([3] * 5), Scores(REWARDS)
-    batch = collate(RESPONSES, scores, group, policy_version=0, pad_id=0)
-    batch.mask[:3, 4] = False  # token 3 is observed
-    log = SampleLog()
-    log.add_groups(RESPONSES, scores, 7, group, torch.ones(5, dtype=torch.bool))
-    credit = CreditAssignment(part or Tree())
-    log.set_advantages(credit.estimate(batch, scores, torch.zeros_like(batch.rewards)))
-    return log.rows
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    rows = [row("p1", "391\nsure", 1.0), row("p1", f"4\x1b[2J {LONG}", None), GAME]
+    path = tmp_path / "samples/iteration_000007.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps(x) + "\n" for x in rows))
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    return tmp_path
 
 
-TREE = """\
-p1  5 responses, mean reward 0.3  17 * 23 = ?
-├── tokens 0-2  4 responses, mean reward 0.375, advantage +0.075
-│   ├── tokens 2-4  3 responses, mean reward 0.5, advantage +0.125  entropy 0.220 -> 0.310, P 0.518
-│   │   ├── response 0  tokens 4-6  reward 1, advantage +0.500  stop  391
-│   │   └── tokens 4-6  2 responses, mean reward 0.25, advantage -0.250
-│   │       ├── response 1  tokens 6-8  reward 0, advantage -0.250  stop  400
-│   │       └── response 2  tokens 6-8  reward 0.5, advantage +0.250  stop  390
-│   └── response 4  tokens 2-4  reward 0, advantage -0.375  stop  392
-└── response 3  tokens 0-3  reward 0, advantage -0.300  stop  40\\x1b[2J0"""
-
-
-class TestRows:
-    def test_hold_the_branches(self) -> None:
-        found = [row["branch"] for row in rows()]
-        assert [(x["sample"], x["parent"], x["shared"]) for x in found] == [
-            (0, None, 0),
-            (1, 0, 4),
-            (2, 1, 6),
-            (3, None, 0),
-            (4, 2, 2),
+class TestList:
+    def test_has_each_prompt_with_the_first_line_of_each_response(self, run: Path) -> None:
+        first, game = show(run, "7", width=60).split("\n\n")
+        assert first.splitlines() == [
+            "p1  2 responses, mean reward 1, answer 391",
+            "  question p1",
+            "   0  reward 1  8 tokens, ended  391\\nsure",
+            "   1  reward none  566 tokens, ended  4\\x1b[2J one two th...",
         ]
-        assert found[0]["decisions"] == [DECISION]
-        assert all(not x["decisions"] for x in found[1:])
-
-    def test_hold_the_advantages_of_runs_of_sampled_tokens(self) -> None:
-        """Token 3 is observed, apart from the last branch. Tokens 4 to 7 of the second response are
-        two segments of equal advantage."""
-        first, second, *_, last = (row["branch"]["segments"] for row in rows())
-        assert [run[:2] for run in first] == [[0, 2], [2, 3], [4, 6]]
-        assert [run[:2] for run in second] == [[0, 2], [2, 3], [4, 8]]
-        assert [run[:2] for run in last] == [[0, 2], [2, 4]]
-        assert [run[2] for run in last] == pytest.approx([0.075, -0.375])
-
-    def test_have_runs_that_end_before_observed_tokens(self) -> None:
-        """Also where all sampled tokens have the same advantage."""
-        found = [row["branch"]["segments"] for row in rows(BranchNorm(attribution="soft"))]
-        assert [[run[:2] for run in runs] for runs in found[:2]] == [
-            [[0, 3], [4, 6]],
-            [[0, 3], [4, 8]],
-        ]
-
-    def test_without_branches_have_no_column_for_them(self) -> None:
-        roots = [replace(RESPONSES[0], meta={}), RESPONSES[3]]
-        log = SampleLog()
-        group, selected = torch.tensor([3, 3]), torch.tensor([True] * 2)
-        log.add_groups(roots, Scores([0.0, 1.0]), 7, group, selected)
-        assert all("branch" not in row for row in log.rows)
-
-
-class TestTree:
-    def test_shows_every_segment_once(self) -> None:
-        assert "\n".join(tree_lines(rows())) == TREE
-
-    def test_of_responses_without_branches(self) -> None:
-        roots = [{k: v for k, v in row.items() if k != "branch"} for row in rows()[:2]]
-        assert list(tree_lines(roots)) == [
-            "p1  2 responses, mean reward 0.5  17 * 23 = ?",
-            f"├── response 0  tokens 0-6  reward 1, advantage {roots[0]['advantage']:+.3f}  "
-            "stop  391",
-            f"└── response 1  tokens 0-8  reward 0, advantage {roots[1]['advantage']:+.3f}  "
-            "stop  400",
+        assert game.splitlines()[1:] == [
+            "  system: Play.\\nuser: Begin",
+            "   0  reward 0.5  2 turns, 7 tokens, truncated  I stop.",
         ]
 
-    def test_cuts_are_those_of_a_segment(self) -> None:
-        cut = [{**row, "cuts": [5, 99]} for row in rows()]
-        lines = list(tree_lines(cut))
-        assert [line.split("tokens ")[1][:14] for line in lines if "cut at" in line] == [
-            "4-6 (cut at 5)",
-            "4-6 (cut at 5)",
-        ]
+    @pytest.mark.parametrize("width", [80, 120])
+    def test_is_never_wider_than_the_terminal(self, run: Path, width: int) -> None:
+        assert all(len(line) <= width for line in show(run, "7", width=width).splitlines())
 
-    def test_a_prompt_that_occurs_twice_has_two_trees(self) -> None:
-        assert [len(group) for group in groups([*rows(), *rows()])] == [5, 5]
+
+class TestWhole:
+    def test_has_every_turn_and_what_the_environment_said(self, run: Path) -> None:
+        assert show(run, "7", "game") + "\n" == WHOLE_GAME
+
+    def test_cuts_nothing(self, run: Path) -> None:
+        assert LONG in show(run, "7", "p1")
+
+    @pytest.mark.parametrize("width", [40, 80])
+    def test_wraps_at_the_width_of_the_terminal_and_cuts_nothing(
+        self, run: Path, width: int
+    ) -> None:
+        text = show(run, "7", "p1", width=width)
+        assert all(len(line) <= width for line in text.splitlines())
+        assert " ".join(text.split()).count(LONG.strip()) == 1
+
+    def test_full_has_all_prompts(self, run: Path) -> None:
+        whole = show(run, "7", full=True)
+        assert whole == show(run, "7", "p1") + "\n\n" + show(run, "7", "game")
+
+    def test_begins_with_the_tree_of_branches(self, tmp_path: Path) -> None:
+        path = tmp_path / "samples/iteration_000001.jsonl"
+        path.parent.mkdir()
+        path.write_text("".join(json.dumps(x) + "\n" for x in test_tree.rows()))
+        assert test_tree.TREE in show(tmp_path, "1", "p1")
 
 
 class TestCommand:
-    @pytest.fixture
-    def run(self, tmp_path: Path) -> Path:
-        path = tmp_path / "samples/iteration_000007.jsonl"
-        path.parent.mkdir()
-        path.write_text(
-            "".join(
-                json.dumps(row) + "\n"
-                for row in [*rows(), {**rows()[3], "id": "p2", "reward": None}]
-            )
-        )
-        return tmp_path
+    def test_prints_no_escapes(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        command.main([str(run), "7", "p1"])
+        command.main([str(run), "7", "--full"])
+        assert "\x1b" not in capsys.readouterr().out
 
-    def test_prints_the_tree_of_a_prompt(
-        self, run: Path, capsys: pytest.CaptureFixture[str]
+    def test_wraps_on_a_terminal(
+        self, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        show.main([str(run), "7", "p1"])
-        assert capsys.readouterr().out == TREE + "\n"
-
-    def test_lists_the_prompts(self, run: Path) -> None:
-        assert show.show(run, "7") == "p1  5 responses, mean reward 0.3\np2  reward none"
+        monkeypatch.setenv("COLUMNS", "50")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        command.main([str(run), "7", "p1"])
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 50
 
     @pytest.mark.parametrize(
         ("arguments", "problem"),
         [
             (("8",), "no responses of iteration 8: choose from 7"),
             (("x",), "no responses of iteration x"),
-            (("7", "p3"), "choose from p1, p2"),
+            (("7", "p3"), "choose from p1, game|did you mean p1"),
         ],
     )
     def test_names_what_there_is(self, run: Path, arguments: tuple[str, ...], problem: str) -> None:
         with pytest.raises(UserError, match=problem):
-            show.show(run, *arguments)
+            show(run, *arguments)
 
     def test_says_how_to_save_responses(self, tmp_path: Path) -> None:
+        (tmp_path / "config.yaml").write_text("seed: 1\n")
         with pytest.raises(UserError, match="every=1 saves them"):
-            show.show(tmp_path, "7")
+            show(tmp_path, "7")
+
+    def test_a_folder_without_a_run_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match="is not a run directory"):
+            show(tmp_path / "nothing", "1")

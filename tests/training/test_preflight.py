@@ -224,5 +224,5 @@ def test_largest_sampled_rows(
 
 @pytest.mark.parametrize("value", ["auto", True, False])
 def test_runs_on_a_gpu_or_if_asked_to(value: Any) -> None:
-    runs = [Batch(preflight=value).runs_preflight(torch.device(x)) for x in ("cuda", "cpu")]
+    runs = [Batch(preflight=value).runs_preflight(x) for x in ("cuda", "cpu")]
     assert runs == [value in ("auto", True), value is True]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlmods.algo.gkd import GKDSettings
-from rlmods.algo.reward_model import RewardModelSettings
 from rlmods.config.run_spec import RunSpec
 from rlmods.needs import PreferenceNeeds, needs_of
 from rlmods.ranking import BradleyTerry
-from rlmods.training.settings import PolicyGradientSettings
+from rlmods.training.settings import GKDSettings, PolicyGradientSettings, RewardModelSettings
 
 COLUMNS = {
     "response": ("trains on responses", "type data.response=COLUMN"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rlmods.algo.dpo import DPOSettings
-from rlmods.algo.online_dpo import OnlineDPOSettings
 from rlmods.config.rules.estimator import advantage_needs
 from rlmods.config.rules.grading import terms
 from rlmods.config.run_spec import RunSpec
@@ -21,7 +19,12 @@ from rlmods.needs import (
 )
 from rlmods.protocols import ReturnsLogprobs
 from rlmods.reward import Neural
-from rlmods.training.settings import IterativeGRPOSettings, PolicyGradientSettings
+from rlmods.training.settings import (
+    DPOSettings,
+    IterativeGRPOSettings,
+    OnlineDPOSettings,
+    PolicyGradientSettings,
+)
 
 
 def reference(spec: RunSpec) -> Iterator[str]:

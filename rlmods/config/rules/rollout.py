@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 
-from rlmods.algo.gkd import GKDSettings
 from rlmods.branching import NoBranching
 from rlmods.config.instantiate import instantiate
 from rlmods.config.rules.estimator import advantage_needs
@@ -16,7 +15,7 @@ from rlmods.environment import SingleTurn
 from rlmods.needs import EnvironmentNeeds, RolloutNeeds, ScheduleNeeds, needs_of
 from rlmods.protocols import Truncates
 from rlmods.rollout.turns import MultiTurn, find_prompt_without_episode
-from rlmods.training.settings import PolicyGradientSettings
+from rlmods.training.settings import GKDSettings, PolicyGradientSettings
 
 MEMBERS = {
     "rollout": ("generate", "sync"),

@@ -11,8 +11,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from rlmods.lab.show import Row, groups, segments
-from rlmods.run.files import read_rows
+from rlmods.lab.tree import Row, groups, segments
+from rlmods.run.files import message_text, read_rows
 from rlmods.run.saved import SavedRun
 
 MAX_CHARACTERS = 4_000
@@ -79,7 +79,7 @@ def _entry(rows: Sequence[Row], decode: TokenTexts) -> dict[str, Any]:
     first = rows[0]
     entry = {
         "id": clip(first["id"]),
-        "prompt": clip(prompt_text(first["prompt"])),
+        "prompt": clip(message_text(first["prompt"])),
         "rows": [_response(row, decode) for row in rows],
     }
     if first.get("answer") is not None:
@@ -87,13 +87,6 @@ def _entry(rows: Sequence[Row], decode: TokenTexts) -> dict[str, Any]:
     if any(row.get("branch") for row in rows):
         entry["tree"] = [asdict(segment) for segment in segments(rows)]
     return entry
-
-
-def prompt_text(prompt: Any) -> str:
-    """Return a prompt as text: messages by role."""
-    if not isinstance(prompt, list):
-        return str(prompt)
-    return "\n".join(f"{message['role']}: {message.get('content')}" for message in prompt)
 
 
 def clip(text: str) -> str:
