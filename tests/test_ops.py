@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from rlmods.ops import (
     center_by_group,
+    constant_group,
     differs_by_token,
     group_reduce,
     importance_ratio,
@@ -12,6 +13,7 @@ from rlmods.ops import (
     masked_sum,
     pack,
     rewards_to_go,
+    scatter,
     whiten,
 )
 from tests.support import ranks
@@ -167,3 +169,16 @@ def test_differs_by_token_ignores_masked_slots_and_rounding() -> None:
         False,
         True,
     ]
+
+
+def test_scatter_puts_values_back_except_in_the_first_column() -> None:
+    mask = torch.tensor([[True, True, False], [False, False, True]])
+    found = scatter(torch.tensor([0.5, 0.25]), mask)
+    assert found.tolist() == [[0.0, 0.5, 0.0], [0.0, 0.0, 0.25]]
+
+
+def test_unscored_members_do_not_count_in_a_constant_group() -> None:
+    scores = torch.tensor([1.0, 1.0, 0.0, 9.0, 1.0, 2.0])
+    scored = torch.tensor([True, True, False, False, True, True])
+    group = torch.tensor([0, 0, 0, 0, 1, 1])
+    assert constant_group(scores, scored, group).tolist() == [True] * 4 + [False] * 2

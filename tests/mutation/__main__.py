@@ -75,7 +75,10 @@ COMMON_TESTS = (
 MORE_TESTS = {
     "rlmods/ops.py": ("tests/kl/test_full.py", "tests/advantage/test_group_norm.py"),
     "rlmods/training/turns.py": ("tests/training/test_collate.py",),
-    "rlmods/training/scorer.py": ("tests/training/test_segments.py",),
+    "rlmods/training/scorer.py": (
+        "tests/training/test_segments.py",
+        "tests/training/test_expert_routing.py",
+    ),
 }
 """Tests of a file in the folders of its callers."""
 NOT_COPIED = (".*", "runs", "multirun", "outputs", "__pycache__", "*.egg-info", "site")
