@@ -105,6 +105,8 @@ class Comparison(Extension):
         self.sampled: dict[int, list[Experience]] = {id(x["advantage"]): [] for x in usable}
         """Rows of each batch of prompts as another estimator gets them, by its identity."""
         self.estimators = {id(x["advantage"]): x["advantage"] for x in usable}
+        self.refused: dict[int, str] = {}
+        """Why an estimator, by its identity, does not fit what was sampled."""
         self.results: list[dict[str, Any]] = []
         self.grad_norm: float | None = None
         """Mean gradient norm of the iteration."""
@@ -134,7 +136,10 @@ class Comparison(Extension):
         for key, advantage in self.estimators.items():
             loop = self.with_parts({"advantage": advantage})
             rows = loop.collate(prompts, responses, scores)
-            self.sampled[key].append(loop.estimate_advantages(rows, scores))
+            try:
+                self.sampled[key].append(loop.estimate_advantages(rows, scores))
+            except UserError as error:
+                self.refused[key] = str(error)
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         if self.policy_gradient.iteration >= self.iteration:
@@ -193,6 +198,8 @@ class Comparison(Extension):
         loop = self.with_parts(parts)
         signs = rows.advantages.sign()
         if "advantage" in parts:
+            if id(parts["advantage"]) in self.refused:
+                raise UserError(self.refused[id(parts["advantage"])])
             sampled = Experience.concat(self.sampled[id(parts["advantage"])])
             estimated = loop.normalize_advantages(with_credit(self.fresh, sampled))
             rows = with_credit(rows, estimated)

@@ -1,7 +1,8 @@
 """`python -m rlmods.whatif`: an iteration of a run under other parts."""
 
 import json
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from rlmods.run.directory import RUN_DIR_VARIABLE, release
 from rlmods.training import train_step
 from rlmods.training.extensions import greedy_baseline
 from rlmods.training.metrics import values_and_mask
+from rlmods.training.train_step import TrainStep
 from tests.run.test_directory import files
 
 SAMPLES = 4
@@ -304,3 +306,119 @@ def test_mistakes(arguments: list[str], message: str, run: Path) -> None:
 def test_a_directory_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a run directory"):
         whatif(tmp_path, 1, [])
+
+
+FORKED_RUNS = {
+    "grpo": ["algo=grpo", "algo.entropy_coefficient=0.01"],
+    "dapo": ["algo=dapo", "sampling=dynamic", "batch.epochs=2", "algo.fallback=train"],
+    "ppo shared": ["algo=ppo", "critic=shared", "batch.minibatches=2"],
+    "ppo separate": ["algo=ppo", "batch.epochs=2", "algo.normalize_reward=true"],
+    "remax": ["algo=remax", "batch.minibatches=2"],
+    "distill": [
+        *("algo=distill", "+policy@teacher.policy=tiny", "policy.pretrained=false"),
+        *("policy.hidden_size=64", "policy.num_layers=2"),
+    ],
+    "replay": ["algo=dapo", "sampling=fixed", "algo.replay_fraction=1.0", "kl=loss"],
+    "reinforce_pp": ["algo=reinforce_pp", "batch.epochs=2", "algo.overlong_filter=true"],
+}
+"""Algorithms with what the loop may add: a teacher, replayed rows, a greedy baseline, a clipped
+value loss, several epochs and minibatches."""
+ESTIMATORS = (
+    *("group_norm", "group_mean", "rloo", "reinforce_pp", "reinforce_pp_baseline"),
+    *("max_rl", "length_weighted", "gae", "gae_whitened", "n_step", "none"),
+)
+RATIOS = ("symmetric", "clip_higher", "sequence", "sequence_token", "soft", "cispo", "none", "dual")
+AGGREGATIONS = ("token_mean", "sequence_mean", "fixed_length")
+CORRECTIONS = ("truncated", "masked", "none")
+FAST = ("grpo", "replay")
+"""Runs of which two combinations are compared outside of the nightly tests."""
+
+
+def drawn(run: str, number: int) -> list[str]:
+    """Return parts to compare on a run: one of an estimator, with other parts, or without."""
+    generator = random.Random(f"{run} {number}")
+    choices = {
+        "advantage": ESTIMATORS,
+        "ratio": RATIOS,
+        "aggregation": AGGREGATIONS,
+        "correction": CORRECTIONS,
+    }
+    if run == "replay":  # replayed rows keep the advantages that they have
+        del choices["advantage"]
+    groups = generator.sample(sorted(choices), generator.choice([1, 2, 3]))
+    return [f"{group}={generator.choice(choices[group])}" for group in sorted(groups)]
+
+
+class TestForkedRuns:
+    """The loss and the gradient are those of a run that is forked from the same checkpoint with
+    these parts. A combination that is refused is also refused by the run."""
+
+    @pytest.fixture
+    def losses(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        """The loss of each optimizer step."""
+        found: list[float] = []
+        accumulate = TrainStep.accumulate
+
+        def recorded(self: TrainStep, *sources: Any, **options: Any) -> Any:
+            parts = accumulate(self, *sources, **options)
+            found.append(sum(float(part.value) for part in parts))
+            return parts
+
+        monkeypatch.setattr(TrainStep, "accumulate", recorded)
+        return found
+
+    def check(
+        self,
+        name: str,
+        numbers: Sequence[int],
+        recorder: Recorder,
+        losses: list[float],
+        folder: Path,
+    ) -> None:
+        overrides = [*OVERRIDES[2:], *FORKED_RUNS[name], "validation.every=null"]
+        overrides = [text for text in overrides if not text.startswith("ratio.")]
+        start = folder / "start"
+        fork_run(overrides, start, [])
+        num_equal = 0
+        for number in numbers:
+            typed = drawn(name, number)
+            [_, predicted] = whatif(start, 2, typed, step=1)["rows"]
+            recorder.gradients.clear()
+            losses.clear()
+            fork = folder / str(number)
+            fork_overrides = [*overrides, f"fork={start}@1"]
+            if predicted["reason"] is not None:
+                with pytest.raises(UserError):
+                    fork_run(fork_overrides, fork, typed)
+                continue
+            fork_run(fork_overrides, fork, typed)
+            norm = float(recorder.gradients[0].norm())
+            assert norm > 0, typed
+            assert predicted["grad_norm"] == pytest.approx(norm, rel=1e-6), typed
+            assert predicted["loss"] == pytest.approx(losses[0], rel=1e-6, abs=1e-9), typed
+            num_equal += 1
+        assert num_equal
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", FAST)
+    def test_two_combinations(
+        self, name: str, recorder: Recorder, losses: list[float], tmp_path: Path
+    ) -> None:
+        self.check(name, range(2), recorder, losses, tmp_path)
+
+    @pytest.mark.nightly
+    @pytest.mark.parametrize("name", FORKED_RUNS)
+    def test_six_combinations(
+        self, name: str, recorder: Recorder, losses: list[float], tmp_path: Path
+    ) -> None:
+        self.check(name, range(6), recorder, losses, tmp_path)
+
+
+def fork_run(overrides: list[str], path: Path, typed: list[str]) -> None:
+    """Train to iteration 2 with these parts."""
+    overrides = [*overrides, *typed, f"run_dir={path}"]
+    choices = dict(text.split("=", 1) for text in overrides if "." not in text.split("=")[0])
+    try:
+        job.train(configuration(overrides), choices, overrides)
+    finally:
+        release(path)
