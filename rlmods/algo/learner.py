@@ -240,7 +240,7 @@ class Learner(L.LightningModule):
         self.ended = self.iteration_metrics()
         self.log_row(self.ended)
         self.meter.reset()
-        self.timer.seconds.clear()
+        self.timer.reset()
         is_last = self.iteration >= self.max_iterations
         if is_last or self.validation.due(self.iteration):
             self.validate()
@@ -280,7 +280,9 @@ class Learner(L.LightningModule):
         metrics["train/lr"] = optimizer.param_groups[0]["lr"]
         metrics |= {f"time/{phase}_s": seconds for phase, seconds in self.timer.seconds.items()}
         metrics["perf/peak_memory_mb"] = peak_memory_mb(self.device)
-        metrics["time/iteration_s"] = time.perf_counter() - self.iteration_start
+        seconds = time.perf_counter() - self.iteration_start
+        metrics["time/iteration_s"] = seconds
+        metrics["time/other_s"] = seconds - self.timer.claimed_s
         return metrics
 
     def validate(self) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import heapq
 import json
 import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -44,7 +45,7 @@ class PromptStream:
         self.min_prompts = min_prompts
         self._pass_number = -1
         self._start = 0  # position at which the current pass begins
-        self._order: list[Prompt] = []  # prompts of the current pass
+        self._order: Sequence[int] = ()  # indices of the prompts of the current pass
         self._retired: list[str] = []  # sorted, as states hold them in every iteration
 
     def __getitem__(self, position: int) -> Prompt:
@@ -55,20 +56,27 @@ class PromptStream:
         while position >= self._start + len(self._order):
             assert self.pools is not None
             number = self._pass_number + 1
-            ids = [prompt.id for prompt in self.prompts]
-            retired = self.pools.begin_pass(ids, f"{self.seed}-{number}", self.min_prompts)
+            seed = f"{self.seed}-{number}"
+            retired = self.pools.begin_pass(self._indices.keys(), seed, self.min_prompts)
             self._retired = sorted(retired)
             self._shuffle(number, self._start + len(self._order))
-        prompt = self._order[position - self._start]
+        prompt = self.prompts[self._order[position - self._start]]
         return replace(prompt, time=self._pass_number) if self._pass_number else prompt
 
     def _shuffle(self, number: int, start: int) -> None:
-        order = list(self.prompts)
+        order = array("q", range(len(self.prompts)))
         Random(f"{self.seed}-{number}").shuffle(order)
-        retired = set(self._retired)
-        self._order = [prompt for prompt in order if prompt.id not in retired]
+        if self._retired:
+            retired = {self._indices[prompt_id] for prompt_id in self._retired}
+            order = array("q", (index for index in order if index not in retired))
+        self._order = order
         self._pass_number = number
         self._start = start
+
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        """Index of each prompt by id; only retirement needs it."""
+        return {prompt.id: index for index, prompt in enumerate(self.prompts)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the current pass, which with `pools` depends on what was retired when it and the

@@ -1,7 +1,7 @@
 """Pools of prompts by difficulty: those that are always or never solved are retired for a while."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from random import Random
 from typing import Any
 
@@ -55,17 +55,16 @@ class DifficultyPools:
         else:
             self.retired.pop(prompt_id, None)
 
-    def begin_pass(self, ids: Sequence[str], seed: str, min_prompts: int) -> frozenset[str]:
+    def begin_pass(self, ids: Set[str], seed: str, min_prompts: int) -> frozenset[str]:
         """Bring back a fraction of the retired prompts among `ids`, drawn by `seed`, and the
         earliest ones if otherwise fewer than `min_prompts` would remain. Return the others, which
         the pass leaves out."""
-        own = set(ids)
-        retired = [x for x in self.retired if x in own]
+        retired = [x for x in self.retired if x in ids]
         num_back = min(len(retired), math.ceil(self.bring_back * len(retired)))
         back = Random(f"back-{seed}").sample(retired, num_back)
         drawn = set(back)
         rest = [x for x in retired if x not in drawn]
-        back += rest[: max(0, min_prompts - (len(own) - len(rest)))]
+        back += rest[: max(0, min_prompts - (len(ids) - len(rest)))]
         for prompt_id in back:
             del self.retired[prompt_id]
         self.num_brought_back += len(back)

@@ -202,15 +202,30 @@ class PhaseTimer:
         self.progress = 0
         """Number of phases and microbatches begun or ended; ranks advance it identically."""
         self.seconds: Counter[str] = Counter()
+        """Wall time of the iteration by phase."""
+        self.claimed_s = 0.0
+        """Wall time of the iteration within any phase; a phase within another counts once."""
+        self._is_claimed = False
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Add the wall time of the block to `seconds[phase]`."""
         self.on_safe_point()
+        is_outermost = not self._is_claimed
+        self._is_claimed = True
         start = time.perf_counter()
         with self.within(phase):
             yield
-        self.seconds[phase] += time.perf_counter() - start  # type: ignore[assignment]
+        seconds = time.perf_counter() - start
+        self.seconds[phase] += seconds  # type: ignore[assignment]
+        if is_outermost:
+            self.claimed_s += seconds
+            self._is_claimed = False
+
+    def reset(self) -> None:
+        """Begin an iteration."""
+        self.seconds.clear()
+        self.claimed_s = 0.0
 
     @contextmanager
     def within(self, phase: str) -> Iterator[None]:

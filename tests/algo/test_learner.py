@@ -168,4 +168,8 @@ def test_response_tokens_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(made, "optimizers", lambda: optimizer)
     made.iteration_start, made.timer.seconds["rollout"] = 0.0, 0.5
     made.timer.seconds["rollout_ahead"] = 1.5
-    assert made.iteration_metrics()["perf/response_tokens_per_s"] == num_tokens
+    metrics = made.iteration_metrics()
+    assert metrics["perf/response_tokens_per_s"] == num_tokens
+    claimed = made.timer.claimed_s
+    assert claimed > 0
+    assert metrics["time/other_s"] == pytest.approx(metrics["time/iteration_s"] - claimed)

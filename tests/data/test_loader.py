@@ -1,5 +1,6 @@
 from collections import Counter
 from itertools import chain, islice, repeat
+from random import Random
 
 import lightning as L
 import pytest
@@ -120,17 +121,30 @@ class CountingRows(list):
             self.num_read += 1
             yield row
 
+    def __getitem__(self, index):
+        self.num_read += 1
+        return super().__getitem__(index)
 
-def test_the_state_of_every_iteration_reads_the_rows_once_a_run():
+
+def test_a_batch_reads_its_rows_only_and_the_states_read_all_rows_once_a_run():
     rows = CountingRows(prompts(50))
     loader = PromptLoader(rows, 1)
     batches = iter(loader)
     next(batches)
-    rows_of_a_pass = rows.num_read  # its permutation
+    assert rows.num_read == 1
     states = [(next(batches), loader.state_dict()) for _ in range(20)]
-    assert rows.num_read == rows_of_a_pass + len(rows)
+    assert rows.num_read == 21 + len(rows)
     assert [state["taken"] for _, state in states] == list(range(2, 22))
     assert states[0][1]["fingerprint"] == PromptLoader(prompts(50), 1).state_dict()["fingerprint"]
+
+
+@pytest.mark.parametrize("n", [1, 2, 50, 1000])
+def test_a_pass_is_the_shuffle_of_the_list_of_prompts(n):
+    batches = stream(PromptLoader(prompts(n), 1, seed=3), 2 * n)
+    for number in range(2):
+        expected = [prompt.id for prompt in prompts(n)]
+        Random(f"3-{number}").shuffle(expected)
+        assert list(chain.from_iterable(batches))[number * n : (number + 1) * n] == expected
 
 
 def test_errors():

@@ -101,7 +101,7 @@ class TestPass:
     @pytest.mark.parametrize(("bring_back", "back"), [(0.0, 0), (0.25, 3), (0.01, 1), (1.0, 10)])
     def test_brings_a_fraction_back(self, bring_back: float, back: int) -> None:
         pools = self.pools(10, bring_back)
-        left_out = pools.begin_pass([str(i) for i in range(20)], "0-1", 1)
+        left_out = pools.begin_pass({str(i) for i in range(20)}, "0-1", 1)
         assert len(left_out) == len(pools.retired) == 10 - back
         assert pools.num_brought_back == back
 
@@ -109,13 +109,13 @@ class TestPass:
         pools = DifficultyPools(3, None, 1.0)
         for _ in range(3):
             pools.update("a", 4, 4)
-        assert pools.begin_pass(["a", "b"], "0-1", 1) == frozenset()
+        assert pools.begin_pass({"a", "b"}, "0-1", 1) == frozenset()
         pools.update("a", 4, 4)
         assert list(pools.retired) == ["a"]
 
     def test_enough_prompts_stay(self) -> None:
         pools = self.pools(10, 0.0)
-        assert pools.begin_pass([str(i) for i in range(10)], "0-1", 4) == {
+        assert pools.begin_pass({str(i) for i in range(10)}, "0-1", 4) == {
             str(i) for i in range(4, 10)
         }, "the earliest come back"
 

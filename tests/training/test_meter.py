@@ -125,6 +125,20 @@ def test_what_nobody_added_to_is_left_out() -> None:
     assert meter.compute() == {"total": 0.0, "there": 1.0}
 
 
+def test_nested_phases_are_claimed_once(monkeypatch):
+    now = iter([0.0, 1.0, 4.0, 6.0, 10.0, 12.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    timer = PhaseTimer(lambda hook: None, lambda phase, error: None)
+    with timer("score"), timer("teacher"):
+        pass
+    with timer("update"):
+        pass
+    assert timer.seconds == {"teacher": 3.0, "score": 6.0, "update": 2.0}
+    assert timer.claimed_s == 8.0
+    timer.reset()
+    assert timer.claimed_s == 0.0
+
+
 def test_a_microbatch_is_progress() -> None:
     timer = PhaseTimer(lambda hook: None, lambda phase, error: None)
     timer.advance()
