@@ -61,6 +61,10 @@ class RatioNeeds:
 
     old_logprobs: bool = False
     """The argument `old_logprobs` [N, T]: log pi_old of each token."""
+    entropy: bool = False
+    """The argument `entropy` [N, T]: entropy of the policy's distribution at each token, nats, at
+    the temperature of the log-probabilities. It carries a gradient; `detach()` it to use it as a
+    weight."""
     temperature: float | None = None
     """Temperature of the log-probabilities; None: the rollout's."""
     level: Literal["token", "sequence", "sequence_token", "none"] = "token"

@@ -436,7 +436,7 @@ class PolicyGradient(Learner):
         return self.scorer.forward(
             micro,
             self.policy,
-            entropy=self.entropy_bonus.coefficient != 0,
+            entropy=self.entropy_bonus.coefficient != 0 or self.ratio_needs.entropy,
             other=other,
             router_logits=any(extension.needs_router_logits for extension in self.extensions),
         )
@@ -446,6 +446,8 @@ class PolicyGradient(Learner):
         `kl_stats`."""
         log_ratio = torch.where(micro.mask, output.logprobs - old_logprobs, 0.0)
         options = {"old_logprobs": old_logprobs} if self.ratio_needs.old_logprobs else {}
+        if self.ratio_needs.entropy:
+            options["entropy"] = output.entropy
         surrogate = self.ratio(log_ratio, micro.advantages, micro.mask, **options)
         for name in ("objective", "clipped"):
             value = field_of(self.ratio, "ratio", name, surrogate)

@@ -46,7 +46,7 @@ from rlmods.rollout import Local, MultiTurn
 from rlmods.sampling import Dynamic
 from rlmods.training.collate import collate_unscored
 from rlmods.training.evaluation import Validation
-from rlmods.types import Credit, Experience, Prompt, Response, Scores
+from rlmods.types import Credit, Experience, Prompt, Response, Scores, Surrogate
 from tests.support import batches
 from tests.support.environments import Script
 from tests.support.tiny_setup import (
@@ -234,6 +234,26 @@ class TestFirstMinibatch:
         gradients(made, on_policy)  # as on the first minibatch: those of the loss's own forward
         logprobs = made.policy(batch.tokens, batch.mask).logprobs[batch.mask]
         assert sorted(seen) == pytest.approx(sorted(logprobs.tolist()), abs=1e-5)
+
+    def test_entropy_reaches_a_ratio_that_reads_it_with_its_gradient(self):
+        made, batch = off_policy()
+
+        class Bonus:
+            needs = RatioNeeds(entropy=True)
+
+            def __call__(self, log_ratio, advantages, mask, entropy):
+                return Surrogate(entropy.square(), torch.zeros_like(mask))
+
+        made.set_ratio(Bonus())
+        have = gradients(made, batch)
+        made.policy.zero_grad()
+        logits = made.policy.model(input_ids=batch.tokens).logits[:, :-1].float()
+        logprobs = logits.log_softmax(-1)
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        (-entropy[batch.mask[:, 1:]].square().mean()).backward()
+        want = torch.cat([p.grad.flatten() for p in made.policy.parameters()])
+        assert want.abs().max() > 1e-4
+        close(have, want)
 
     def test_gradient_is_reinforce(self):
         made = learner()
