@@ -19,7 +19,14 @@ from rlmods.errors import UserError
 from rlmods.needs import EnvironmentNeeds, RolloutNeeds, needs_of
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
-from rlmods.protocols import BindsPolicy, ChecksPolicy, ChecksPrompt, EndsEarly, Environment
+from rlmods.protocols import (
+    BindsPolicy,
+    ChecksPolicy,
+    ChecksPrompt,
+    EndsEarly,
+    Environment,
+    Episode,
+)
 from rlmods.rollout.base import (
     Context,
     Occurrences,
@@ -29,7 +36,7 @@ from rlmods.rollout.base import (
     encode_prompt,
     next_occurrence,
 )
-from rlmods.rollout.trajectory import Group, Limits, Row, Tree, shared_contexts
+from rlmods.rollout.trajectory import Group, Limits, Row, Tree, check_members, shared_contexts
 from rlmods.types import Prompt, Response
 
 MAX_WORKERS = 32
@@ -203,7 +210,7 @@ class MultiTurn:
 
         def begin(sample: int) -> Row:
             key = (self.rollout.seed, prompt.id, occurrence, sample, iteration)
-            episode = self._environment.start(prompt, key=key)
+            episode = start(self._environment, prompt, key)
             shown = replace(episode.prompt, id=prompt.id, time=prompt.time)
             conversation = Conversation.begin(policy, shown, episode.tools)
             encoded = encode_prompt(
@@ -264,6 +271,17 @@ def bind(environment: Any, policy: Policy) -> Any:
     return environment.for_policy(policy) if isinstance(environment, BindsPolicy) else environment
 
 
+def start(environment: Environment, prompt: Prompt, key: tuple[Any, ...]) -> Episode:
+    """Begin an episode.
+
+    Raises:
+        UserError: the environment returned something else.
+    """
+    episode = environment.start(prompt, key=key)
+    check_members(environment, "start", episode, ("prompt", "tools", "reply"))
+    return episode
+
+
 def find_prompt_without_episode(rollout: Any, prompts: Iterable[Prompt]) -> str | None:
     """Return the first prompt with which the environment of a rollout cannot begin, and why; None
     if there is none."""
@@ -284,7 +302,8 @@ def num_added_tokens(policy: Policy, rollout: Any, prompts: Sequence[Prompt]) ->
     environment."""
     if not prompts or not isinstance(rollout, MultiTurn):
         return 0
-    episode = bind(rollout.environment, policy).start(prompts[0], key=(0, prompts[0].id, 0, 0, 0))
+    environment = bind(rollout.environment, policy)
+    episode = start(environment, prompts[0], (0, prompts[0].id, 0, 0, 0))
     shown = (
         policy.encode(episode.prompt, episode.tools)
         if episode.tools
