@@ -55,6 +55,8 @@ def table() -> tuple[Equivalent, ...]:
 def advice(setting: str, value: str) -> str | None:
     """Return what to type here for a setting of another library, None if it is not in the table."""
     rows = [row for row in table() if row.setting == setting]
+    if not rows and setting.startswith("actor_rollout_ref."):
+        return "docs/equivalents.md lists the settings of verl that have an equivalent"
     if not rows:
         return None
     for row in rows:

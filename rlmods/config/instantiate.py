@@ -68,6 +68,8 @@ def instantiate(
         values = OmegaConf.to_container(config, resolve=True)
         check_numbers(values, key)
         _check_types(values, key)
+        if isinstance(values, dict) and "_target_" not in values:
+            raise UserError(f"{key}: its option has no _target_: write _target_: MODULE.CLASS")
         if not partial:
             return hydra_instantiate(config, _convert_="all")
         function = hydra_instantiate(config, _partial_=True, _convert_="all")

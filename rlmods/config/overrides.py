@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -21,6 +22,8 @@ EXTRAS = {
     "hydra/launcher=submitit_local": "slurm",
 }
 """Options that packages of an extra add to Hydra."""
+FROM_HUB = {"policy": "policy=hf policy.name=", "data": "data=jsonl data.train="}
+"""What to type before a name of the hub or a path, by group."""
 
 
 def explain_override(error: Exception) -> UserError | None:
@@ -31,6 +34,9 @@ def explain_override(error: Exception) -> UserError | None:
         if str(error).endswith("NoneType"):
             advice = "null: drop it, or type GROUP=OPTION"
         return UserError(f"a group takes the name of an option, not {advice}")
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return UserError(f"{mark.name}:{mark.line + 1}: is not valid YAML: {error.problem}")
     if not isinstance(error, HydraException):
         return None
     text = " ".join(str(error).split("\nSee https://")[0].split())
@@ -67,6 +73,9 @@ def explain_override(error: Exception) -> UserError | None:
 
 def _unknown_option(file: str, known: Sequence[str] | None) -> UserError:
     """Return the error for an option whose file `GROUP/OPTION` does not exist."""
+    top, _, name = file.partition("/")
+    if top in FROM_HUB and "/" in name:
+        return UserError(f"{top}={name}: no such option; type {FROM_HUB[top]}{name}")
     group, _, option = file.rpartition("/")
     extra = EXTRAS.get(f"{group}={option}")
     if extra is not None:

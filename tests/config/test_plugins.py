@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from rlmods.config import plugins
 from rlmods.config.instantiate import instantiate as create
+from rlmods.config.overrides import explain_override
 from rlmods.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -180,3 +182,19 @@ def test_errors_outside_plugins_are_not_explained(tree: Path) -> None:
     with pytest.raises(ZeroDivisionError) as error:
         _ = 1 / 0
     assert plugins.explain_plugin_error(error.value) is None
+
+
+def test_broken_yaml_is_one_line_with_file_and_line(tree: Path) -> None:
+    write(tree / "plugins/shout/reward/loud.yaml", "_target_: shout.Shout\n\tvolume: 11")
+    with pytest.raises(yaml.YAMLError) as error:
+        compose_with_plugins(tree, "reward=loud")
+    message = str(explain_override(error.value))
+    assert "loud.yaml:2: is not valid YAML" in message
+    assert "\n" not in message
+
+
+def test_an_option_without_target_is_refused(tree: Path) -> None:
+    write(tree / "plugins/shout/reward/loud.yaml", "volume: 11")
+    config = compose_with_plugins(tree, "reward=loud")
+    with pytest.raises(UserError, match="reward: its option has no _target_"):
+        create(config.reward, "reward")
