@@ -18,7 +18,7 @@ from rlmods.config.run_spec import RunSpec
 from rlmods.data import PromptModule, Splits
 from rlmods.distributed import strategy
 from rlmods.distributed.deferred import defer_loading
-from rlmods.distributed.trainer import Precision, choose, device_type
+from rlmods.distributed.trainer import Precision, choose, device_type, select_device
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.rollout.turns import MultiTurn, num_added_tokens
@@ -62,6 +62,7 @@ def load(spec: RunSpec) -> LoadedRun:
         left out.
     """
     config = copy.deepcopy(spec.config)
+    select_device(config.trainer.get("accelerator", "auto"), config.trainer.get("devices", 1))
     with defer_loading(strategy.shards(config.trainer.get("strategy"))):
         L.seed_everything(config.seed, verbose=False)
         policy: Policy = spec.adapter(instantiate(config.policy, "policy")())

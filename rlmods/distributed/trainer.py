@@ -1,5 +1,6 @@
 """Lightning Trainer configured for iterations."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
+from omegaconf import ListConfig
 from torch import nn
 
 
@@ -118,3 +120,18 @@ def device_type(accelerator: object) -> str:
     if accelerator in ("auto", "gpu", "cuda"):
         return "cuda" if torch.cuda.is_available() else "cpu"
     return str(accelerator)
+
+
+def select_device(accelerator: object, devices: object) -> None:
+    """Make the GPU of this process the current one. Do so before a model is loaded: transformers
+    puts quantized weights on the current GPU, which Lightning selects only when training starts.
+
+    Args:
+        accelerator, devices: `trainer.accelerator` and `trainer.devices`.
+    """
+    if device_type(accelerator) != "cuda":
+        return
+    rank = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
+    indices = list(devices) if isinstance(devices, ListConfig) else range(torch.cuda.device_count())
+    if rank < len(indices):  # else the number of processes is wrong, which is reported later
+        torch.cuda.set_device(indices[rank])

@@ -55,6 +55,12 @@ def dequantized_state(model: PreTrainedModel, state: Mapping[str, Tensor]) -> Ma
     return state
 
 
+def has_int8_products(model: PreTrainedModel) -> bool:
+    """Return True if products of the model round activations to 8 bits, with scales that depend on
+    the other tokens of a batch (LLM.int8(), arXiv 2208.07339)."""
+    return any(type(x).__name__ == "Int8Params" for x in model.parameters())
+
+
 @contextmanager
 def without_quantization_config(model: PreTrainedModel) -> Iterator[None]:
     """Remove the model's quantization settings inside the block, so that it is saved as an ordinary

@@ -745,6 +745,10 @@ RULES = {
             ("algo=reward_model", "policy=hf", "policy.quantization=int8"),
             "needs frozen weights: type policy.quantization=null",
         ),
+        (
+            ("policy=hf", "policy.quantization=nf4", "adapter=lora", "trainer=fsdp"),
+            "cannot be sharded: type trainer=ddp, or policy.quantization=null",
+        ),
     ],
     "kl_schedule": [
         (

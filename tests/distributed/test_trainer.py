@@ -15,7 +15,13 @@ from rlmods.cli.table import show_run
 from rlmods.config import build
 from rlmods.config.run_spec import RunSpec
 from rlmods.distributed import trainer
-from rlmods.distributed.trainer import MIN_PARAMETERS, choose, device_type, has_fast_bfloat16
+from rlmods.distributed.trainer import (
+    MIN_PARAMETERS,
+    choose,
+    device_type,
+    has_fast_bfloat16,
+    select_device,
+)
 from rlmods.errors import UserError
 from rlmods.run.directory import RUN_DIR_VARIABLE, RunDir
 from tests.support.composed import composed
@@ -186,3 +192,46 @@ class TestRun:
         assert config.trainer.precision == "32-true"
         RunDir.open(config, automatic_precision=True)
         assert config.trainer.precision == "bf16-mixed"
+
+
+@pytest.mark.parametrize(
+    ("variables", "devices", "selected"),
+    [
+        ({}, 1, [0]),
+        ({}, [2, 3], [2]),
+        ({"LOCAL_RANK": "3"}, "auto", [3]),
+        ({"LOCAL_RANK": "1"}, [2, 3], [3]),
+        ({"SLURM_LOCALID": "2"}, 4, [2]),
+        ({"LOCAL_RANK": "1", "SLURM_LOCALID": "0"}, 4, [1]),
+        ({"LOCAL_RANK": "9"}, "auto", []),
+    ],
+)
+def test_the_gpu_of_a_rank_is_selected_before_loading(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], devices: Any, selected: list[int]
+) -> None:
+    made: list[int] = []
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.delenv("SLURM_LOCALID", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", made.append)
+    config = OmegaConf.create({"devices": devices})
+    select_device("auto", config.devices)
+    select_device("cpu", config.devices)
+    assert made == selected
+
+
+def test_the_gpu_is_selected_before_the_policy_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    real = build.instantiate
+
+    def instantiate(*args: Any, **kwargs: Any) -> Any:
+        order.append(args[1])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(build, "select_device", lambda *args: order.append("device"))
+    monkeypatch.setattr(build, "instantiate", instantiate)
+    build.load(composed(*TINY))
+    assert order[:2] == ["device", "policy"]

@@ -8,6 +8,7 @@ from typing import Any
 from rlmods.config.rules.estimator import advantage_needs
 from rlmods.config.rules.grading import terms
 from rlmods.config.run_spec import RunSpec
+from rlmods.distributed.strategy import shards
 from rlmods.distributed.trainer import PRECISIONS
 from rlmods.needs import (
     AdapterNeeds,
@@ -148,6 +149,11 @@ def quantization(spec: RunSpec) -> Iterator[str]:
         other = "adapter=lora, or " if "adapter" in spec.algorithm.groups else ""
         yield (
             f"policy.quantization={kind} needs frozen weights: type {other}policy.quantization=null"
+        )
+    if kind is not None and shards(spec.config.trainer.get("strategy")):
+        yield (
+            f"policy.quantization={kind} cannot be sharded: type trainer=ddp, or "
+            "policy.quantization=null"
         )
 
 
