@@ -43,7 +43,8 @@ class Recorder(Callback):
 
     def on_iteration_end(self, trainer: Any, learner: Any, metrics: Mapping[str, float]) -> None:
         now = time.perf_counter()
-        stages = {name: metrics.get(f"time/{name}_s", 0.0) for name in STAGES}
+        named = [name for name in STAGES if name != "other"]
+        stages = {name: metrics.get(f"time/{name}_s", 0.0) for name in named}
         stages["other"] = now - self._start - sum(stages.values())
         lengths = [len(row["tokens"]) for row in learner.samples]
         append(

@@ -40,7 +40,7 @@ class TestCommands:
             (["--help"], 0, "usage: rlmods COMMAND"),
             (["trian"], 1, "error: rlmods trian: there is no such command; did you mean train?"),
             (["xyz"], 1, "there is no such command; choose from train, evaluate"),
-            (["show", "--help"], 0, "Print the responses to a prompt as a tree"),
+            (["show", "--help"], 0, "Print prompts and responses of a run"),
             (["compare", "/nowhere"], 1, "error: /nowhere"),
         ],
     )

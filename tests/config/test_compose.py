@@ -1236,7 +1236,8 @@ class Described:
     """An environment whose prompts begin with instructions."""
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Any:
-        return SimpleNamespace(prompt=Prompt(id=prompt.id, text=f"1234{prompt.text}"), tools=())
+        instructed = Prompt(id=prompt.id, text=f"1234{prompt.text}")
+        return SimpleNamespace(prompt=instructed, tools=(), reply=None)
 
 
 class TestFit:
