@@ -253,7 +253,7 @@ def lines(comparisons: Sequence[Comparison]) -> list[str]:
 
 def _comparison_lines(x: Comparison) -> list[str]:
     verdict = {True: "better than", False: "worse than", None: "not decided against"}[x.better]
-    pairs = f"paired by {_num_seeds(len(x.seeds))}"
+    pairs = f"paired by {num_seeds(len(x.seeds))}"
     text = [
         f"{x.name}: {_mean(x.mean)}",
         f"  {verdict} the baseline: {with_bounds(x.difference, '+.4f')} ({pairs})",
@@ -294,10 +294,11 @@ def with_bounds(interval: Interval, form: str) -> str:
 
 
 def _mean(interval: Interval) -> str:
-    return f"{with_bounds(interval, '.4f')} ({_num_seeds(interval.num_values)})"
+    return f"{with_bounds(interval, '.4f')} ({num_seeds(interval.num_values)})"
 
 
-def _num_seeds(count: int) -> str:
+def num_seeds(count: int) -> str:
+    """Return "1 seed", "2 seeds"."""
     return f"{count} seed{'s' if count > 1 else ''}"
 
 

@@ -2,9 +2,10 @@
 
 Compares the files of two run directories in the order in which a run computes them: for each
 iteration the stages rollout, reward, advantage and update, then validation. Prints the first
-difference, down to row and token, and its most likely cause: a setting (`config.yaml`), a source
-file (`sources.txt`), a package, the platform or the processor (`versions.txt`). Causes are ordered
-by how close before that stage they act. Runs repeat bit for bit, so that any difference counts."""
+difference, down to row and token, and its most likely cause: an option of a group (`summary.json`),
+a setting (`config.yaml`), a source file (`sources.txt`), a package, the platform or the processor
+(`versions.txt`). Causes are ordered by how close before that stage they act, and options come
+before settings. Runs repeat bit for bit, so that any difference counts."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from typing import Any, TypeAlias
 from rlmods.errors import UserError, one_line_errors
 from rlmods.run.files import read_rows
 from rlmods.run.saved import SavedRun
-from rlmods.run.settings import leaves
+from rlmods.run.settings import leaves, readable
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -72,7 +73,7 @@ UNMEASURED = ("wall_s", "time/", "perf/")
 """Metrics that differ between equal runs."""
 MACHINE = ("platform", "processor", "threads")
 """Lines of `versions.txt` that are not packages."""
-KINDS = ("setting", "source", "package", "machine")
+KINDS = ("option", "setting", "source", "package", "machine")
 SHOWN = 8
 """Further differences that are printed."""
 VALUE_LENGTH = 60
@@ -210,8 +211,12 @@ def _metrics(iteration: int, stage: str, a: Row, b: Row) -> Iterator[FirstDiffer
 def causes(a: SavedRun, b: SavedRun, found: FirstDifference | None) -> list[Cause]:
     """Return the differences in settings, code and environment, the most likely cause of `found`
     first."""
-    settings = [dict(leaves(run.config, lists=True)) for run in (a, b)]
-    everything = [*_changes("setting", *settings), *_changes("", a.versions(), b.versions())]
+    everything = list(_changes("option", a.parts, b.parts))
+    swapped = {option.name for option in everything}
+    settings = _changes("setting", _settings(a), _settings(b))
+    # the class of an option that differs is not a further cause
+    everything += [setting for setting in settings if setting.name not in swapped]
+    everything += _changes("", a.versions(), b.versions())
     before = _sources(a)
     after = _sources(b)
     if before and after:
@@ -223,6 +228,10 @@ def causes(a: SavedRun, b: SavedRun, found: FirstDifference | None) -> list[Caus
             depth = cause.name.count(".")
             ranked.append((distance, KINDS.index(cause.kind), depth, cause.name, cause))
     return [cause for *_, cause in sorted(ranked, key=lambda x: x[:4])]
+
+
+def _settings(run: SavedRun) -> dict[str, Any]:
+    return readable(dict(leaves(run.config, lists=True)))
 
 
 def _changes(kind: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Cause]:
@@ -293,17 +302,21 @@ def text(first: Path, second: Path) -> str:
     else:
         where = f"iteration {found.iteration}, stage {found.stage}: {found.where}"
         lines.append(f"{first} and {second} first differ in {where}")
-        num_settings = sum(cause.kind == "setting" for cause in likely)
+        swapped = {cause.name for cause in likely if cause.kind == "option"}
+        num_settings = len(swapped)
+        for cause in likely:
+            is_consequence = cause.name.split(".")[0] in swapped
+            num_settings += cause.kind == "setting" and not is_consequence
         if not likely:
-            cause = "no cause is recorded: settings, sources, packages and processor are equal"
+            reason = "no cause is recorded: settings, sources, packages and processor are equal"
         elif num_settings > 1:
-            cause = (
+            reason = (
                 f"{num_settings} settings differ, and any of them may be the cause; the most "
                 f"likely one: {likely[0]}"
             )
         else:
-            cause = f"cause: {likely[0]}"
-        lines.append(cause)
+            reason = f"cause: {likely[0]}"
+        lines.append(reason)
         likely = likely[1:]
     lines += [f"also different: {cause}" for cause in likely[:SHOWN]]
     if len(likely) > SHOWN:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.run.saved import SavedRun
-from rlmods.run.settings import leaves
+from rlmods.run.settings import leaves, readable
 
 MAX_DEPTH = 4
 """Levels of folders below a given one in which runs are found."""
@@ -107,11 +107,11 @@ def find_runs(paths: Iterable[Path]) -> list[SavedRun]:
 
 
 def settings(run: SavedRun) -> dict[str, Any]:
-    """Return the settings by dotted name, without `NOT_COMPARED` and paths within the run
-    directory."""
+    """Return the settings by dotted name (`readable`), without `NOT_COMPARED` and paths within the
+    run directory."""
     run_dir = str(run.config.get("run_dir"))
     kept = {}
-    for key, value in leaves(run.config):
+    for key, value in readable(dict(leaves(run.config))).items():
         is_compared = not any(f"{key}.".startswith(f"{name}.") for name in NOT_COMPARED)
         is_own_path = isinstance(value, str) and value.startswith(run_dir)
         if is_compared and not is_own_path:

@@ -25,6 +25,17 @@ def leaves(node: object, key: str = "", *, lists: bool = False) -> Iterator[tupl
         yield from leaves(value, f"{key}.{name}" if key else str(name), lists=lists)
 
 
+def readable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted key without keys of Hydra: the class of a part has the key of the
+    part, and `_convert_` is left out."""
+    found = {}
+    for key, value in settings.items():
+        parent, _, name = key.rpartition(".")
+        if name != "_convert_":
+            found[parent if name == "_target_" else key] = value
+    return found
+
+
 @dataclass(frozen=True)
 class Override:
     """One override of the command line, `[+~]group[@package]=option` or `[+~]key=value`."""

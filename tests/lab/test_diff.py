@@ -155,6 +155,38 @@ class TestCauses:
             several,
         )
 
+    def test_options_come_before_settings_and_keys_of_hydra_are_not_named(
+        self, run: Path, tmp_path: Path
+    ) -> None:
+        """Of an option that differs, its own settings are consequences."""
+        first = write(tmp_path / "b", config="seed: 1\nreward: {_target_: x.A}\n")
+        second = write(
+            tmp_path / "c",
+            config="seed: 1\nreward: {_target_: x.B, _convert_: all, a: 2}\njudge: {b: 2}\n",
+            reward=0.5,
+        )
+        for path, option in ((first, "accuracy"), (second, "math")):
+            (path / "summary.json").write_text(json.dumps({"parts": {"reward": option}}))
+        found = causes(SavedRun(first), SavedRun(second), FirstDifference(1, "reward", ""))
+        assert [str(cause) for cause in found] == [
+            "option reward: accuracy -> math",
+            "setting judge.b: None -> 2",
+            "setting reward.a: None -> 2",
+        ]
+        (tmp_path / "d").mkdir()
+        typed = write(tmp_path / "d/x", config="seed: 1\nreward: {_target_: x.B}\n", reward=0.5)
+        found = causes(SavedRun(run), SavedRun(typed), FirstDifference(1, "reward", ""))
+        assert [str(cause) for cause in found] == ["setting reward: None -> x.B"]
+
+    def test_an_option_and_its_settings_are_one_cause(self, run: Path, tmp_path: Path) -> None:
+        other = write(
+            tmp_path / "b", config="seed: 1\nratio: {_target_: x.B, high: 2}\n", grad_norm=2.0
+        )
+        (other / "summary.json").write_text('{"parts": {"ratio": "clip_higher"}}')
+        shown = text(run, other)
+        assert "\ncause: option ratio: None -> clip_higher\n" in shown
+        assert "also different: setting ratio.high" in shown
+
     def test_without_a_recorded_difference_it_says_so(self, run: Path, tmp_path: Path) -> None:
         assert "no cause is recorded" in text(run, write(tmp_path / "b", grad_norm=2.0))
 

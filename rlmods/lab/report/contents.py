@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlmods.lab.compare import Comparison, comparable, higher_is_better
+from rlmods.lab.compare import (
+    Comparison,
+    comparable,
+    higher_is_better,
+    num_seeds,
+    with_bounds,
+)
 from rlmods.lab.groups import Group, settings
 from rlmods.lab.report.samples import samples
 from rlmods.lab.statistics import Interval, mean_interval
@@ -27,6 +33,8 @@ SAMPLE_CHARACTERS = 6_000_000
 """Size of the samples of all runs."""
 MAX_ALARMS = 20
 """Alarms of a run that are shown."""
+MAX_COSTS = 4
+"""Members whose time is named in the answer; the table has that of all."""
 ALERT_PREFIX = "alert/"
 """Beginning of the metrics that the monitor logs."""
 Column = NDArray[np.float64]
@@ -47,7 +55,8 @@ def contents(
     Raises:
         UserError: no such baseline.
     """
-    compared = {x.name: x for x in comparable(groups, metric, last, baseline)}
+    comparisons = comparable(groups, metric, last, baseline)
+    compared = {x.name: x for x in comparisons}
     num_runs = sum(len(group.runs) for group in groups)
     max_characters = SAMPLE_CHARACTERS // num_runs
     runs: list[dict[str, Any]] = []
@@ -57,7 +66,11 @@ def contents(
             shown = samples(run, num_files, num_prompts, max_characters)
             responses += [found | {"run": len(runs)} for found in shown]
             runs.append(_run(run, i))
+    parts = varying([group.runs[0].parts for group in groups])
+    differing = varying([settings(group.runs[0]) for group in groups])
+    constants, curves = _curves(groups, metric)
     return {
+        "answer": answer(groups, comparisons, metric, last),
         "metric": metric,
         "higher_is_better": higher_is_better(metric),
         "last": last,
@@ -65,10 +78,11 @@ def contents(
         "created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": shlex.join(["python", "-m", "rlmods.report", *sys.argv[1:]]),
         "groups": [_group(x, x.results(metric, last), compared.get(x.name)) for x in groups],
-        "parts": varying([group.runs[0].parts for group in groups]),
-        "settings": varying([settings(group.runs[0]) for group in groups]),
+        "parts": parts,
+        "settings": {key: values for key, values in differing.items() if key not in parts},
         "runs": runs,
-        "curves": _curves(groups),
+        "constants": constants,
+        "curves": curves,
         "samples": responses,
     }
 
@@ -84,19 +98,96 @@ def varying(columns: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     return rows
 
 
-def _curves(groups: Sequence[Group]) -> dict[str, dict[int, dict[str, Any]]]:
+def answer(
+    groups: Sequence[Group], comparisons: Sequence[Comparison], metric: str, last: int
+) -> list[str]:
+    """Return in sentences which member is best, how sure that is, and what the runs cost."""
+    means = {}
+    for group in groups:
+        results = list(group.results(metric, last).values())
+        if results:
+            means[group.name] = mean_interval(results)
+    if not means:
+        return [f"No run has a value of {metric}.", _cost(groups)]
+    choose = max if higher_is_better(metric) else min
+    best = choose(means, key=lambda name: means[name].mean)
+    found = f"{with_bounds(means[best], '.4g')} ({num_seeds(means[best].num_values)})."
+    if len(means) == 1:
+        return [f"{metric}: {found}", _cost(groups)]
+    extreme = "highest" if choose is max else "lowest"
+    sentences = [f"{best} has the {extreme} {metric}: {found}"]
+    if comparisons:
+        sentences.append(_certainty(best, comparisons))
+    return [*sentences, _cost(groups)]
+
+
+def _certainty(best: str, comparisons: Sequence[Comparison]) -> str:
+    """Return how sure it is that a member is better than the baseline, or the baseline than the
+    others."""
+    baseline = comparisons[0].baseline
+    if best == baseline:
+        worse = sum(x.better is False for x in comparisons)
+        return f"It is the baseline. {worse} of {len(comparisons)} others are decidedly worse."
+    own = [x for x in comparisons if x.name == best]
+    if not own:
+        return f"It has no seed in common with the baseline, {baseline}."
+    difference = f"{with_bounds(own[0].difference, '+.4g')}, p = {own[0].p_value:.2g}"
+    if own[0].better:
+        return f"It is better than the baseline, {baseline}: {difference}."
+    advice = "more seeds would tell, such as seed=1,2,3,4,5"
+    return f"Not decided against the baseline, {baseline}: {difference}; {advice}."
+
+
+def _cost(groups: Sequence[Group]) -> str:
+    """Return the time that all runs took, and the time of a run of each member if there are few."""
+    runs = [run for group in groups for run in group.runs]
+    total = f"{len(runs)} run{'s' * (len(runs) > 1)}: {duration(sum(map(_seconds, runs)))}"
+    if not 1 < len(groups) <= MAX_COSTS:
+        return f"{total}."
+    each = []
+    for group in groups:
+        mean = sum(map(_seconds, group.runs)) / len(group.runs)
+        each.append(f"{group.name} {duration(mean)}")
+    return f"{total}; a run of {', '.join(each)}."
+
+
+def _seconds(run: SavedRun) -> float:
+    return float(run.metrics[-1].get("wall_s") or 0) if run.metrics else 0.0
+
+
+def duration(seconds: float) -> str:
+    """Return a time in seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _curves(
+    groups: Sequence[Group], metric: str
+) -> tuple[dict[str, float], dict[str, dict[int, dict[str, Any]]]]:
+    """Return the metrics that have one value in all runs, with this value, and the curves of the
+    others, and of `metric`, by the number of the group."""
     num_columns = 1
     for group in groups:
         names = set().union(*group.runs[0].metrics)
         num_columns += (len(group.runs) + 4) * len(names)
     num_points = max(20, min(NUM_POINTS, MAX_VALUES // num_columns))
     found: dict[str, dict[int, dict[str, Any]]] = {}
+    different: dict[str, set[float]] = {}
     for i, group in enumerate(groups):
         runs = [columns(run) for run in group.runs]
+        for run in runs:
+            for name, points in run.items():
+                different.setdefault(name, set()).update(value for _, value in points)
         for name in dict.fromkeys(name for run in runs for name in run):
             series = [run.get(name, []) for run in runs]
             found.setdefault(name, {})[i] = curve(series, num_points)
-    return dict(sorted(found.items()))
+    constants = {}
+    for name, values in sorted(different.items()):
+        if len(values) == 1 and name != metric:
+            constants[name] = values.pop()
+            del found[name]
+    return constants, dict(sorted(found.items()))
 
 
 def columns(run: SavedRun) -> dict[str, Points]:

@@ -89,6 +89,8 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
             (run / "samples/iteration_000002.jsonl").write_text(
                 "".join(f"{json.dumps(row)}\n" for row in ROWS)
             )
+            with (run / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps({"iteration": 3, f"train/{HOSTILE}": 2.0}) + "\n")
             if seed == 1:
                 (run / "export").mkdir()
                 WORDS.save(str(run / "export/tokenizer.json"))
@@ -140,6 +142,9 @@ def result(html: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
       result.commands = $("#runs").textContent;
       result.differs = $("#differences-table").textContent;
       result.charts = all("figure").map((figure) => figure.dataset.metric);
+      result.constants = $("#constants").textContent;
+      result.answer = $("#answer").textContent;
+      result.sections = all("section").map((section) => section.id);
       result.images = all("img").length;
       result.scripts = all("script").length;
     """
@@ -159,6 +164,14 @@ def test_hostile_text_is_text(result: dict[str, Any]) -> None:
     assert HOSTILE in result["texts"]
     assert f"so{HOSTILE}itis" in result["texts"]
     assert f"train/{HOSTILE}" in result["charts"]
+    assert f"alert/{HOSTILE} 0.7" in result["constants"]
+
+
+def test_the_answer_comes_first_and_samples_before_diagnostics(result: dict[str, Any]) -> None:
+    assert result["answer"].startswith("ratio=symmetric has the highest val/accuracy: 0.9")
+    first = ["members", "differences", "curves", "samples"]
+    assert result["sections"][:4] == first
+    assert {"alarms", "runs"} < set(result["sections"])
 
 
 def test_many_long_responses_and_names_of_javascript(tmp_path: Path) -> None:
@@ -166,8 +179,11 @@ def test_many_long_responses_and_names_of_javascript(tmp_path: Path) -> None:
         tmp_path / "a",
         [0.1],
         parts={"__proto__": "x"},
-        metrics={"__proto__/x": 1.0, "constructor/x": 1.0},
+        metrics={"__proto__/x": 1.0, "constructor/x": 1.0, "__proto__/constant": 1.0},
     )
+    with (run / "metrics.jsonl").open("a") as file:
+        row = {"iteration": 1, "__proto__/x": 2.0, "constructor/x": 2.0}
+        file.write(json.dumps(row) + "\n")
     rows = [
         sample("r", 0.5, tokens=[1] * 2000, id="__proto__", **{"reward/__proto__": 1.0})
         for _ in range(64)
@@ -178,13 +194,14 @@ def test_many_long_responses_and_names_of_javascript(tmp_path: Path) -> None:
     (run / "export").mkdir()
     WORDS.save(str(run / "export/tokenizer.json"))
     steps = (
-        "result.cards = all('.card').length; result.charts = all('figure').map((figure) => "
+        "result.constants = $('#constants').textContent; result.cards = all('.card').length; result.charts = all('figure').map((figure) => "
         "figure.dataset.metric);"
     )
     html = page(contents(group_runs(find_runs([run])), "val/accuracy", 1, None))
     result = drive(html, steps, tmp_path / "report.html")
     assert (result["cards"], result["problems"]) == (64, [])
     assert {"__proto__/x", "constructor/x"} < set(result["charts"])
+    assert "__proto__/constant 1" in result["constants"]
 
 
 class TestMembers:
@@ -203,13 +220,15 @@ class TestMembers:
 
     def test_interval_and_difference(self, result: dict[str, Any]) -> None:
         assert "0.515 [0.451, 0.579]" in result["table"]
-        assert "+0.41not decided" in result["table"]  # equal differences: p = 1, and no interval
+        assert (
+            "+0.4not decided (p 1)" in result["table"]
+        )  # equal differences: p = 1, and no interval
 
 
 class TestSamples:
     def test_cards(self, result: dict[str, Any]) -> None:
-        # eight groups are shown at first, of three and two responses
-        assert result["allCards"] == 8 * 2.5
+        # four groups are shown at first, of three and two responses
+        assert result["allCards"] == 4 * 2.5
         assert result["cardsOfRun"] == 5
 
     @pytest.mark.parametrize(

@@ -68,13 +68,30 @@ class TestContents:
         ]
         assert found["groups"][1]["difference"]["mean"] == pytest.approx(0.25)
         assert found["parts"] == {"ratio": ["clip_higher", "symmetric"]}
-        assert found["settings"] == {"ratio._target_": ["clip_higher", "symmetric"]}
+        assert found["settings"] == {}  # the class of the option is not a further difference
         curve = found["curves"]["val/accuracy"][1]
         assert (curve["x"], curve["mean"], curve["seeds"]) == (
             [0, 1],
             [0.25, 0.765],
             [[0.25, 0.76], [0.25, 0.77]],
         )
+
+    def test_a_class_that_was_typed_is_listed_under_its_part(self, tmp_path: Path) -> None:
+        for i, name in enumerate(("mine.A", "mine.B")):
+            part = {"reward": {"mine": {"_target_": name, "_convert_": "all" * i}}}
+            write_run(tmp_path / f"{i}", [0.5], settings=part)
+        groups = group_runs(find_runs([tmp_path]))
+        found = contents(groups, "val/accuracy", 1, None)
+        assert found["settings"] == {"reward.mine": ["mine.A", "mine.B"]}
+        assert [group.name for group in groups] == ["reward.mine=mine.A", "reward.mine=mine.B"]
+
+    def test_constant_metrics_are_no_curves(self, tmp_path: Path) -> None:
+        for seed in (1, 2):
+            metrics = {"train/lr": 0.5, "train/reward": float(seed)}
+            write_run(tmp_path / f"{seed}", [0.5, 0.5], seed=seed, metrics=metrics)
+        found = contents(group_runs(find_runs([tmp_path])), "val/accuracy", 1, None)
+        assert found["constants"] == {"train/lr": 0.5}
+        assert list(found["curves"]) == ["train/reward", "val/accuracy"]
 
     @pytest.mark.parametrize("baseline", ["ratio=symmetric", "symmetric_2"])
     def test_baseline_is_a_member_or_a_run(self, baseline: str, runs: Path) -> None:
@@ -87,6 +104,53 @@ class TestContents:
     def test_unknown_baseline(self, runs: Path) -> None:
         with pytest.raises(UserError, match="did you mean ratio=symmetric"):
             contents(group_runs(find_runs([runs])), "val/accuracy", 1, "symmetric")
+
+
+class TestAnswer:
+    @staticmethod
+    def of(runs: Path, metric: str = "val/accuracy", baseline: str | None = None) -> str:
+        return "\n".join(contents(group_runs(find_runs([runs])), metric, 1, baseline)["answer"])
+
+    @staticmethod
+    def write(folder: Path, **members: list[float]) -> Path:
+        for ratio, results in members.items():
+            for seed, result in enumerate(results):
+                write_run(
+                    folder / f"{ratio}_{seed}", [0.1, result], seed=seed, parts={"ratio": ratio}
+                )
+        return folder
+
+    def test_names_the_best_how_sure_it_is_and_the_cost(self, runs: Path) -> None:
+        assert self.of(runs) == (
+            "ratio=symmetric has the highest val/accuracy: 0.765, 95 % from 0.7015 to 0.8285 "
+            "(2 seeds).\n"
+            "Not decided against the baseline, ratio=clip_higher: +0.25, p = 1; more seeds would "
+            "tell, such as seed=1,2,3,4,5.\n"
+            "4 runs: 4 s; a run of ratio=clip_higher 1 s, ratio=symmetric 1 s."
+        )
+
+    def test_a_decided_difference(self, tmp_path: Path) -> None:
+        runs = self.write(tmp_path, a=[0.1, 0.2, 0.3], b=[0.61, 0.7, 0.82])
+        assert "better than the baseline, ratio=a: +0.51" in self.of(runs)
+        decided = self.of(runs, baseline="ratio=b")
+        assert "It is the baseline. 1 of 1 others are decidedly worse." in decided
+
+    def test_of_a_metric_of_which_less_is_better(self, tmp_path: Path) -> None:
+        for ratio, loss in (("a", 2.0), ("b", 1.0)):
+            metrics = {"train/loss": loss}
+            write_run(tmp_path / ratio, [0.1], parts={"ratio": ratio}, metrics=metrics)
+        assert "ratio=b has the lowest train/loss: 1" in self.of(tmp_path, "train/loss")
+
+    def test_of_one_member_and_of_none_with_the_metric(self, tmp_path: Path) -> None:
+        runs = self.write(tmp_path, a=[0.5, 0.7])
+        assert "val/accuracy: 0.6, 95 %" in self.of(runs)
+        assert "No run has a value of val/none" in self.of(runs, "val/none")
+
+    def test_without_a_common_seed(self, tmp_path: Path) -> None:
+        write_run(tmp_path / "a", [0.1], seed=1, parts={"ratio": "a"})
+        write_run(tmp_path / "b", [0.5], seed=1, parts={"ratio": "b"})
+        write_run(tmp_path / "c", [0.9], seed=2, parts={"ratio": "c"})
+        assert "no seed in common with the baseline, ratio=a" in self.of(tmp_path)
 
 
 class TestPage:

@@ -67,13 +67,14 @@ function about() {
   const names = data.groups.length === 1 ? data.groups[0].name : count(data.groups.length, "member");
   document.title = `${names} · rlmods report`;
   document.getElementById("main").append(el("p", { className: "note", id: "about" },
-    `${count(data.runs.length, "run")} in ${count(data.groups.length, "member")} · ${data.created} · ${data.command}`));
+    `${count(data.runs.length, "run")} in ${count(data.groups.length, "member")} · ${data.created} · ${data.command}`),
+    el("div", { id: "answer" }, data.answer.map((sentence) => el("p", {}, sentence))));
 }
 
 function members() {
-  const many = data.baseline !== null;
-  const comparison = many ? ["difference", "p", "verdict", "by prompt"] : [];
-  const headers = ["", "member", "seeds", data.metric, ...comparison, "iterations", "time", "exit"];
+  const many = data.baseline !== null, allFinished = data.runs.every((run) => run.exit === "finished");
+  const comparison = many ? ["difference", "verdict", "by prompt"] : [];
+  const headers = ["", "member", "seeds", data.metric, ...comparison, "iterations", "time", ...(allFinished ? [] : ["exit"])];
   const rows = data.groups.map((group, i) => {
     const box = el("input", {
       type: "checkbox", checked: true, ariaLabel: `show ${group.name}`,
@@ -82,21 +83,22 @@ function members() {
     const own = data.runs.filter((run) => run.group === i), exit = [...new Set(own.map((run) => run.exit))].join("; ");
     const verdict = group.name === data.baseline ? "baseline" : group.better === true ? "better" : group.better === false ? "worse" : group.difference ? "not decided" : "";
     const known = group.result ? group.result.num_values : 0, seeds = known === own.length ? own.length : `${known} of ${own.length}`;
-    const iterations = largest(own.map((run) => run.iterations), 0), seconds = largest(own.map((run) => run.wall_s || 0), 0);
+    const iterations = largest(own.map((run) => run.iterations), 0), seconds = own.reduce((sum, run) => sum + (run.wall_s || 0), 0) / own.length;
+    const p = group.p_value === null || verdict === "baseline" ? "" : ` (p ${format(Number(group.p_value.toPrecision(2)))})`;
     const name = el("td", { className: "name" }, el("i", { className: "swatch", style: { background: colour(i) } }), group.name);
     const cell = (text) => el("td", { className: "number" }, text);
     const node = el("tr", { "data-member": i },
       el("td", {}, box), name, el("td", { title: own.map((run) => run.seed).join(", ") }, seeds), cell(spread(group.result)),
-      many ? [cell(spread(group.difference, true)), cell(group.p_value === null ? "" : format(Number(group.p_value.toPrecision(2)))),
-        el("td", { className: verdict === "better" || verdict === "worse" ? verdict : "" }, verdict), cell(spread(group.prompts, true))] : null,
-      cell(iterations), cell(duration(seconds)), el("td", { className: exit === "finished" ? "" : "alarm" }, exit));
+      many ? [cell(spread(group.difference, true)),
+        el("td", { className: verdict === "better" || verdict === "worse" ? verdict : "" }, verdict + p), cell(spread(group.prompts, true))] : null,
+      cell(iterations), cell(duration(seconds)), allFinished ? null : el("td", { className: exit === "finished" ? "" : "alarm" }, exit));
     const mean = (interval) => interval && interval.mean;
-    const keys = [i, group.name, own.length, mean(group.result), ...(many ? [mean(group.difference), group.p_value, verdict, mean(group.prompts)] : []),
+    const keys = [i, group.name, own.length, mean(group.result), ...(many ? [mean(group.difference), group.p_value, mean(group.prompts)] : []),
       iterations, seconds, exit];
     return { node, keys };
   });
   const filter = el("input", {
-    type: "search", id: "member-filter", placeholder: "filter members",
+    type: "search", id: "member-filter", placeholder: "filter members", hidden: rows.length <= 5,
     oninput() {
       const words = filter.value.toLowerCase().split(/\s+/);
       rows.forEach(({ node }) => {
@@ -108,11 +110,10 @@ function members() {
     },
   });
   const value = data.last === 1 ? "the last value" : `the mean of the last ${data.last} values`;
-  const difference = many ? ` Differences from ${data.baseline} are paired by seed; p-values of the paired t test are adjusted for the number of `
-    + "comparisons (Holm); better and worse: p < 0.05. By prompt: bootstrap over held-out prompts, for these seeds." : "";
-  section("members", "Members", el("p", { className: "note" },
-    `Runs that differ in their seed only are one member. ${data.metric}: ${value}, mean over seeds and 95 % interval.${difference} Click a header to sort.`),
-    filter, table(headers, rows, "members-table"));
+  const difference = many ? ` Differences from ${data.baseline} are paired by seed. p: paired t test, adjusted for the number of comparisons (Holm).`
+    + " By prompt: bootstrap over held-out prompts." : "";
+  section("members", "Members", filter, table(headers, rows, "members-table"), el("p", { className: "note" },
+    `A member is the runs that differ in their seed only. ${data.metric}: ${value}, mean over seeds and 95 % interval.${difference} Time: of a run.`));
 }
 
 function differences() {
@@ -185,25 +186,38 @@ const GROUPS = [
   ["Others", () => true],
 ];
 
-function diagnostics() {
+/** Metrics of the curves by the number of their group. */
+function grouped() {
   const found = GROUPS.map(() => []);
   Object.keys(data.curves).forEach((metric) => found[GROUPS.findIndex(([, has]) => has(metric))].push(metric));
   found[0].sort((a, b) => (b === data.metric) - (a === data.metric));
-  found.forEach((metrics, i) => {
-    if (!metrics.length) return;
-    const box = el("input", { type: "checkbox", id: "each-seed", onchange() { state.eachSeed = box.checked; redraw(); } });
-    const options = i === 0 ? el("label", {}, box, " a line for each seed") : null;
-    const note = i === 0 ? el("p", { className: "note" }, `Line: mean over seeds. Band: range over seeds. Drag to enlarge a range, double click to go back.`) : null;
-    const id = GROUPS[i][0].toLowerCase().replaceAll(" ", "-");
-    const node = section(id, GROUPS[i][0], note, options, el("div", { className: "charts" }, metrics.map(chart)));
-    if (id === "time-and-memory") node.insertBefore(stages(), node.querySelector(".charts"));
+  return found;
+}
+
+function curves() {
+  const metrics = grouped()[0];
+  if (!metrics.length) return;
+  const box = el("input", { type: "checkbox", id: "each-seed", onchange() { state.eachSeed = box.checked; redraw(); } });
+  section("curves", "Curves", el("p", { className: "note" }, "Line: mean over seeds. Band: range over seeds. Drag to enlarge a range, double click to go back. ",
+    el("label", {}, box, " a line for each seed")), el("div", { className: "charts" }, metrics.map(chart)));
+}
+
+function diagnostics() {
+  grouped().forEach((metrics, i) => {
+    const [name] = GROUPS[i];
+    if (i === 0 || !metrics.length) return;
+    const node = section(name.toLowerCase().replaceAll(" ", "-"), name, el("div", { className: "charts" }, metrics.map(chart)));
+    if (name === "Time and memory") node.insertBefore(stages(), node.querySelector(".charts"));
   });
+  const constant = Object.entries(data.constants).map(([metric, value]) => `${metric} ${format(value)}`);
+  if (constant.length) document.getElementById("main").append(el("p", { className: "note", id: "constants" }, `Constant: ${constant.join(", ")}`));
 }
 
 /** Mean seconds of an iteration by stage, a bar for each member. */
 function stages() {
-  const names = Object.keys(data.curves).filter((metric) => /^time\/.*_s$/.test(metric) && metric !== "time/iteration_s");
+  const names = [...Object.keys(data.curves), ...Object.keys(data.constants)].filter((metric) => /^time\/.*_s$/.test(metric) && metric !== "time/iteration_s");
   const mean = (metric, i) => {
+    if (!data.curves[metric]) return data.constants[metric];
     const values = (data.curves[metric][i] || { mean: [] }).mean;
     return values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0;
   };
@@ -289,7 +303,7 @@ function tree(nodes, rows) {
 
 function samples() {
   if (!data.samples.length) return;
-  const PAGE = 8;
+  const PAGE = 4;
   let shown = PAGE;
   data.samples.forEach((group) => {
     group.text = [group.id, group.prompt, group.answer || "", ...group.rows.map((row) => (row.tokens ? row.tokens.join("") : row.text))].join("\n").toLowerCase();
@@ -364,8 +378,9 @@ function runs() {
 about();
 members();
 differences();
-diagnostics();
+curves();
 samples();
+diagnostics();
 alarms();
 runs();
 let width = window.innerWidth;
