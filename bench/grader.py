@@ -2,7 +2,7 @@
 [PYTHON]`.
 
 ROWS.jsonl holds objects with `gold`, `pred_text`, `expected` (true, false, or null if human graders
-disagree) and `category`. PYTHON is an interpreter with the package math-verify (`pip install
+disagree), `category` and perhaps `question`, which math-verify does not read. PYTHON is an interpreter with the package math-verify (`pip install
 "math-verify[antlr4_13_2]"`, in a separate environment: its parser needs another version of antlr
 than Hydra does). Each grader runs in a process of its own and grades every row once, one after the
 other on one core; a row that takes longer than five seconds counts as wrong. Prints agreement,
@@ -23,16 +23,16 @@ from typing import Any
 LIMIT_S = 5
 
 
-def load_grader() -> Callable[[str, str], bool]:
+def load_grader() -> Callable[[str, str, str], bool]:
     from rlmods.grading.grader import verify
 
-    return verify
+    return lambda text, gold, question: verify(text, gold, question=question)
 
 
-def load_math_verify() -> Callable[[str, str], bool]:
+def load_math_verify() -> Callable[[str, str, str], bool]:
     from math_verify import parse, verify  # type: ignore[import-not-found]
 
-    return lambda text, gold: bool(
+    return lambda text, gold, question: bool(
         verify(parse(f"${gold}$" if "$" not in gold else gold), parse(text))
     )
 
@@ -57,12 +57,12 @@ def measure(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     signal.signal(signal.SIGALRM, on_timeout)
     ordinary_s = slowest_s = 0.0
     num_agreed = num_clear = num_false_positives = num_failed = 0
-    verify(rows[0]["pred_text"], rows[0]["gold"])
+    verify(rows[0]["pred_text"], rows[0]["gold"], "")
     for row in rows:
         start = time.perf_counter()
         signal.alarm(LIMIT_S)
         try:
-            verdict = verify(row["pred_text"], row["gold"])
+            verdict = verify(row["pred_text"], row["gold"], row.get("question", ""))
         except Exception:  # counted, of any kind
             verdict, num_failed = False, num_failed + 1
         signal.alarm(0)

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from rlmods.grading.grader import (
     Rules,
+    as_asked,
     extract,
     extract_gold,
     is_gold,
     is_refused,
     same_plain,
     verify,
-    without_counted_noun,
 )
 from rlmods.grading.pool import Outcome, failure_counts, shared_pool
 from rlmods.needs import RewardNeeds
@@ -61,7 +61,7 @@ class Accuracy:
             gold = _gold(responses[row].prompt)
             if gold is not None and answer is not None:
                 question = _question(responses[row].prompt)
-                pairs[row] = (without_counted_noun(answer, gold, question), gold)
+                pairs[row] = (as_asked(answer, gold, question), gold)
                 verdicts[row] = same_plain(*pairs[row], self.rules)
             elif gold is not None:
                 verdicts[row] = False

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlmods.grading.grader import CLOSED_FORMS, same_answer, same_plain
+from rlmods.grading.grader import evaluate as evaluation
 from rlmods.grading.grader.evaluate import evaluate
 
 SAME = [  # gold, answer
@@ -174,6 +175,15 @@ def test_equal_answers(gold: str, answer: str) -> None:
 
 @pytest.mark.parametrize(("gold", "answer"), DIFFERENT)
 def test_different_answers(gold: str, answer: str) -> None:
+    assert not same_answer(answer, gold)
+
+
+@pytest.mark.parametrize("salt", range(8))
+@pytest.mark.parametrize(("gold", "answer"), [("x", "|x|"), ("x", r"\sqrt{x^2}"), ("xy", "|xy|")])
+def test_no_process_takes_an_absolute_value_for_its_content(
+    gold: str, answer: str, salt: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "_SALT", bytes([salt] * 16))
     assert not same_answer(answer, gold)
 
 

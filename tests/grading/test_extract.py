@@ -54,7 +54,7 @@ from rlmods.grading.grader import Rules, extract, extract_gold, verify
         (r"\boxed{2}$ percent", "2%"),
         ("It is $2$ or $3$.", "2, 3"),
         ("<answer>2</answer> or <answer>3</answer>", "2, 3"),
-        ("The answer is $1$, $2$, and $3$.", "$1$, $2$, and $3$"),
+        ("The answer is $1$, $2$, and $3$.", "1, 2, 3"),
         ("So it goes. " * 40 + "Therefore, there are 12 of them. I hope it is correct.", "12"),
     ],
 )

@@ -198,14 +198,11 @@ def test_malformed_terms_are_refused(terms: dict[str, object]) -> None:
 
 
 def composed(tmp_path: Path, *overrides: str) -> object:
-    search = f"hydra: {{searchpath: ['file://{CONF}']}}"
-    (tmp_path / "train.yaml").write_text(
-        f"{search}\ndefaults: [{{reward: math}}, _self_]\nrollout: {{max_tokens: 40}}\n"
-    )
     (tmp_path / "reward").mkdir()
     (tmp_path / "reward" / "mine.yaml").write_text("_target_: rlmods.reward.Format\nstyle: boxed\n")
-    with initialize_config_dir(str(tmp_path), version_base="1.3"):
-        return instantiate(compose("train", list(overrides)).reward)
+    settings = [f"hydra.searchpath=['file://{tmp_path}']", "reward=math", "rollout.max_tokens=40"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return instantiate(compose("train", [*settings, *overrides]).reward)
 
 
 def test_the_math_option_and_its_overrides(tmp_path: Path) -> None:

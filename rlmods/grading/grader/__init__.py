@@ -6,9 +6,9 @@ Importing it loads neither torch nor any other slow package. No text is ever eva
 
 from __future__ import annotations
 
+from rlmods.grading.grader.asked import as_asked
 from rlmods.grading.grader.compare import same_answer
-from rlmods.grading.grader.counted import without_counted_noun
-from rlmods.grading.grader.echo import is_unevaluated, repeats
+from rlmods.grading.grader.echo import is_unevaluated, repeats, restates
 from rlmods.grading.grader.extract import extract, extract_gold
 from rlmods.grading.grader.rules import CLOSED_FORMS, Rules
 from rlmods.grading.grader.values import is_gold, same_plain
@@ -16,6 +16,7 @@ from rlmods.grading.grader.values import is_gold, same_plain
 __all__ = [
     "CLOSED_FORMS",
     "Rules",
+    "as_asked",
     "extract",
     "extract_gold",
     "is_gold",
@@ -23,7 +24,6 @@ __all__ = [
     "same_answer",
     "same_plain",
     "verify",
-    "without_counted_noun",
 ]
 
 
@@ -41,7 +41,7 @@ def verify(text: str, gold: str, rules: Rules = CLOSED_FORMS, question: str = ""
     if answer is None:
         return False
     gold = extract_gold(gold)
-    answer = without_counted_noun(answer, gold, question)
+    answer = as_asked(answer, gold, question)
     return same_answer(answer, gold, rules) and not is_refused(answer, gold, rules, question)
 
 
@@ -49,7 +49,7 @@ def is_refused(answer: str, gold: str, rules: Rules, question: str) -> bool:
     """Return True if an answer of the right value repeats the question, or leaves the work that it
     asks for."""
     try:
-        if repeats(answer, gold, question):
+        if repeats(answer, gold, question) or restates(answer, gold, question):
             return True
         return rules.form != "any" and is_unevaluated(answer, gold, question)
     except ArithmeticError:  # a zeroth root or the like has no normal form

@@ -39,14 +39,22 @@ from rlmods.grading.grader.numbers import (
 from rlmods.grading.grader.parse import parse
 from rlmods.grading.grader.realset import FLIPPED, real_set
 from rlmods.grading.grader.rules import STRICT, Rules, has_form, is_number
-from rlmods.grading.grader.style import clean, clean_pair
+from rlmods.grading.grader.style import clean_pair
 from rlmods.grading.grader.syntax import NEGATIONS, Node, ParseError
 from rlmods.grading.grader.units import readings
 from rlmods.grading.grader.values import letters, same_plain, same_value
 
 MAX_ITEMS = 60
 _SKIPPED = re.compile(r"\s+|(?<!\\)\\[ ,;:!]|~")
-_SINGLE = re.compile(r"\{([A-Za-z0-9])\}")
+_SINGLE = re.compile(r"\{([A-Za-z0-9]|(?<=\\triangle\{)[A-Z]{3})\}")
+_SAME_NOTATION = (
+    (re.compile(r"\\([gl])eq(?![A-Za-z])"), r"\\\1e"),
+    (re.compile(r"\\mid(?![A-Za-z])"), "|"),
+    (re.compile(r",?\s*&\s*(?:\\text\s*\{\s*(?:if|for|when)\s*\})?"), "&"),
+    (re.compile(r"\\pmod\s*\{?(\w+)\}?|\\bmod(?![A-Za-z])"), r"\\bmod \1"),
+)
+"""Ways to write the same in a text outside the grammar."""
+_NAME = re.compile(r"\A[A-Za-z](?:\([A-Za-z]\))?=")
 _SET_OPERATIONS = ("cup", "cap", "setminus")
 
 
@@ -70,7 +78,8 @@ def _same(comparison: Comparison, answer: str, gold: str) -> bool:
     try:
         gold_node = _parse_gold(gold)
     except ParseError:
-        return _bare(answer) == _bare(gold)
+        bare = _bare(answer)
+        return _bare(gold) in (bare, _NAME.sub("", bare))
     is_list = gold_node.op in ("list", "group")
     for thousands in (True, False) if is_list else (True,):
         try:
@@ -82,17 +91,11 @@ def _same(comparison: Comparison, answer: str, gold: str) -> bool:
 
 
 def _bare(text: str) -> str:
-    """Return the text of an answer outside the grammar without spaces and redundant braces."""
+    """Return the text of an answer outside the grammar without spaces and redundant braces, in one
+    notation."""
+    for notation, replacement in _SAME_NOTATION:
+        text = notation.sub(replacement, text)
     return _SINGLE.sub(r"\1", _SKIPPED.sub("", text))
-
-
-def same_form(answer: str, gold: str) -> bool:
-    """Return True if two texts are the same expression, up to notation and the order of sums and
-    products."""
-    try:
-        return _key(_parse_gold(gold)) == _key(parse(answer))
-    except ParseError:
-        return clean(answer) == clean(gold)
 
 
 _parse_gold = lru_cache(maxsize=4096)(parse)  # all answers of a group share one gold

@@ -6,18 +6,20 @@ Both have the right value. They are refused because a policy finds them without 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
+from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
+from typing import NamedTuple
 
-from rlmods.grading.grader.compare import equation_value, same_form
-from rlmods.grading.grader.evaluate import reset_budget, unknowns
+from rlmods.grading.grader.compare import equation_value
+from rlmods.grading.grader.evaluate import evaluate, reset_budget, unknowns
 from rlmods.grading.grader.normal import Key, normal_form, normal_forms
-from rlmods.grading.grader.numbers import close
+from rlmods.grading.grader.numbers import close, is_integer
 from rlmods.grading.grader.parse import parse
 from rlmods.grading.grader.realset import real_set
 from rlmods.grading.grader.rules import is_number
-from rlmods.grading.grader.style import clean, degrees, plain_characters
+from rlmods.grading.grader.style import MATH, clean, compact, flat, plain_characters
 from rlmods.grading.grader.syntax import FUNCTIONS, Node, ParseError
 from rlmods.grading.grader.values import plain_number
 
@@ -26,15 +28,6 @@ MAX_FORMULAS = 100
 """Formulas of a question that are compared with an answer."""
 _OPERATION = re.compile(r"[+*/^!°]|(?<=[\w)}])-|\\[A-Za-z]|[A-Za-z]\(", re.ASCII)
 _FORMULA = re.compile(r"[0-9\\^+*/=]|(?<![A-Za-z])[a-z](?![A-Za-z])")
-_INSIGNIFICANT = re.compile(
-    r"\\(?:left|right|displaystyle|limits)(?![A-Za-z])|\\q?quad(?![A-Za-z])"
-    r"|\\[()\[\],;:! ]|[\s${}]"
-)
-_TIMES = re.compile(r"\\(?:cdot|times|ast)(?![A-Za-z])")
-_FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
-_MATH = re.compile(
-    r"\$\$((?:[^$\\]|\\.)+)\$\$|\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL
-)
 _NAMES = "|".join(sorted((*FUNCTIONS, "pi", "binom"), key=len, reverse=True))
 _RUN = re.compile(
     rf"(?:\\[A-Za-z]+|\\[{{}}|,;:!]|\b(?:{_NAMES})\b|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|[0-9]"
@@ -43,12 +36,21 @@ _RUN = re.compile(
 """A formula in plain text."""
 _SIDE = re.compile(r"\s*(?:,\s|;|=(?!=)|\\text\{[^{}]*\}|\\(?:q?quad|ldots|dots)(?![A-Za-z]))\s*")
 _KNOWN = re.compile(r"[A-Za-z0-9]")
-_EXPAND = re.compile(r"\b(?:expand|multiply out|product of|distribut)", re.IGNORECASE)
+_EXPAND = re.compile(
+    r"\b(?:expan[ds]|multiply out|product of|distribut|as a polynomial"
+    r"|without (?:bracket|parenthes))",
+    re.IGNORECASE,
+)
+_FACTOR = re.compile(
+    r"\bfactor(?:i[sz]e|ed|ing|isation|ization)?\b|\bas a product\b", re.IGNORECASE
+)
+_REWRITE = re.compile(r"\b(?:convert|(?:re)?write|express|simplify|reduce|change)\b", re.IGNORECASE)
+_LITERAL = re.compile(r"\d{1,40}(?:,\d{3})*(?:\.\d{1,40})?|\.\d{1,40}", re.ASCII)
+_QUANTITY = re.compile(r"\d[\d,.]{0,40}[A-Za-z]")
+"""A number and the first letter of its unit."""
 _TRIGONOMETRIC = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|a(?:sin|cos|tan)")
 _LOGARITHMS = frozenset(("ln", "log", "lg"))
 _COLLECTIONS = frozenset(("list", "group", "matrix", "row"))
-_MIXED = re.compile(r"\d+ *\\frac\{?\d+\}?\{?\d+\}?")
-"""A mixed number, which is a number that a question may hold."""
 
 
 def repeats(answer: str, gold: str, question: str) -> bool:
@@ -57,12 +59,45 @@ def repeats(answer: str, gold: str, question: str) -> bool:
 
     An edit that computes nothing makes no difference (`normal`). Numbers, words, and answers to
     golds that are words are not expressions."""
-    if not _is_expression(answer) or not _FORMULA.search(gold) or _MIXED.fullmatch(clean(answer)):
+    nodes = _expressions(answer) if _is_expression(answer, gold) else []
+    if nodes == []:
         return False
-    compact = _compact(clean(answer))
-    if compact in _compact(question) and _OPERATION.search(compact) and not same_form(answer, gold):
-        return True
-    return any(_occurs(node, gold, question) for node in _expressions(answer))
+    asked = _forms_of_question(question)
+    wanted = _forms_of_gold(gold)
+    if nodes is None:
+        written = compact(clean(answer))
+        return written in compact(question) and written != compact(clean(gold))
+    return any(_occurs(node, asked, wanted) for node in nodes)
+
+
+def restates(answer: str, gold: str, question: str) -> bool:
+    """Return True for a number or ratio of the question that the gold writes in another notation,
+    where the question asks to rewrite it, and for a quantity of the question in another unit than
+    the gold."""
+    given = _literals(answer)
+    if given <= _literals(gold) or not given <= _literals(question):
+        return False
+    quantities = _QUANTITY.findall(_joined(answer))
+    if quantities:
+        return all(quantity in _joined(question) for quantity in quantities)
+    try:
+        members = list(_members(_parsed(answer)))
+    except ParseError:
+        return False
+    is_plain = all(node.op == "ratio" or is_number(node, reduced=False) for node in members)
+    return is_plain and _REWRITE.search(question) is not None
+
+
+@lru_cache(maxsize=4096)
+def _literals(text: str) -> frozenset[Fraction]:
+    """Return the values of the numbers that a text holds."""
+    literals = _LITERAL.findall(text[:MAX_QUESTION_CHARS])
+    return frozenset(Fraction(literal.replace(",", "")) for literal in literals)
+
+
+def _joined(text: str) -> str:
+    """Return a text without spaces between numbers and words."""
+    return re.sub(r"(?<=\d) (?=[A-Za-z])", "", flat(plain_characters(text[:MAX_QUESTION_CHARS])))
 
 
 def is_unevaluated(answer: str, gold: str, question: str) -> bool:
@@ -71,14 +106,17 @@ def is_unevaluated(answer: str, gold: str, question: str) -> bool:
 
     What a person may leave as it is (a logarithm, a factorial, a root of a sum) counts only if the
     question has it too. Without a question nothing is unevaluated."""
-    if not _KNOWN.search(question) or not _is_expression(answer) or not _FORMULA.search(gold):
+    if not _KNOWN.search(question) or not _is_expression(answer, gold):
         return False
     try:
         reset_budget()
-        left = _work_of_members(answer) - _work_of_members(gold)
+        members = list(_members(_parsed(answer)))
+        gold_members = list(_members(_parsed(gold)))
+        left = _work(members) - _work(gold_members)
+        has_factors = _num_factors(members) >= _num_factors(gold_members)
     except ParseError:
         return False
-    if left & _ALWAYS:
+    if left & _ALWAYS or (_FACTOR.search(question) and not has_factors):
         return True
     asked = _work_of_question(question)
     expands = _EXPAND.search(question) is not None
@@ -86,15 +124,10 @@ def is_unevaluated(answer: str, gold: str, question: str) -> bool:
     return bool(left & asked)
 
 
-def _is_expression(answer: str) -> bool:
-    plain = clean(answer)
-    return plain_number(plain) is None and _OPERATION.search(_compact(plain)) is not None
-
-
-def _compact(text: str) -> str:
-    """Return `text` with one way to write products and fractions, and without spaces and braces."""
-    text = degrees(_FRACTION.sub(r"\\frac", plain_characters(text)))
-    return _INSIGNIFICANT.sub("", _TIMES.sub("*", text))
+def _is_expression(answer: str, gold: str) -> bool:
+    if plain_number(answer) is not None or not _FORMULA.search(gold):
+        return False
+    return _OPERATION.search(compact(clean(answer))) is not None
 
 
 @lru_cache(maxsize=4096)
@@ -102,12 +135,13 @@ def _parsed(text: str) -> Node:
     return parse(text)
 
 
-def _expressions(text: str) -> list[Node]:
-    """Return the members of an answer that are expressions, of an equation the value."""
+def _expressions(text: str) -> list[Node] | None:
+    """Return the members of an answer that are expressions, of an equation the value; None for a
+    text outside the grammar."""
     try:
         node = _parsed(text)
     except ParseError:
-        return []
+        return None
     reset_budget()
     return [member for member in _members(node) if not _is_atom(member)]
 
@@ -138,33 +172,50 @@ def _is_atom(node: Node) -> bool:
     )
 
 
-def _occurs(node: Node, gold: str, question: str) -> bool:
+class _Forms(NamedTuple):
+    """Normal forms of expressions."""
+
+    plain: Set[Key]
+    sizes: Mapping[Key, int]
+    """By folded form: the size of the smallest expression of it."""
+
+
+def _occurs(node: Node, asked: _Forms, wanted: _Forms) -> bool:
+    """Return True for an expression of the question which is not the gold, and for one of equal
+    value that is no simpler, unless the gold is not simpler either."""
     plain, folded = normal_forms(node)
-    plain_forms, folded_forms = _forms_of_question(question)
-    gold_plain, gold_folded = _forms_of_gold(gold)
-    if plain in plain_forms and plain not in gold_plain:
+    if plain in asked.plain and plain not in wanted.plain:
         return True
-    return folded in folded_forms and folded not in gold_folded
+    size = _size(node)
+    return asked.sizes.get(folded, size + 1) <= size > wanted.sizes.get(folded, 0)
 
 
 @lru_cache(maxsize=4096)
-def _forms_of_gold(gold: str) -> tuple[frozenset[Key], frozenset[Key]]:
-    nodes = _expressions(gold)
-    plain = frozenset(normal_form(node, folded=False) for node in nodes)
-    return plain, frozenset(normal_form(node, folded=True) for node in nodes)
+def _forms_of_gold(gold: str) -> _Forms:
+    return _forms(_expressions(gold) or ())
 
 
 @lru_cache(maxsize=1024)
-def _forms_of_question(question: str) -> tuple[frozenset[Key], frozenset[Key]]:
-    """Return the plain and the folded forms of all expressions of a question, and of their
-    parts."""
-    plain = set()
-    folded = set()
-    for formula in _formulas(question):
-        for part in _parts(formula):
-            plain.add(normal_form(part, folded=False))
-            folded.add(normal_form(part, folded=True))
-    return frozenset(plain), frozenset(folded)
+def _forms_of_question(question: str) -> _Forms:
+    """Return the forms of all expressions of a question, and of their parts."""
+    return _forms(part for formula in _formulas(question) for part in _parts(formula))
+
+
+def _forms(nodes: Iterable[Node]) -> _Forms:
+    plain_forms = set()
+    sizes: dict[Key, int] = {}
+    for node in nodes:
+        plain, folded = normal_forms(node)
+        plain_forms.add(plain)
+        sizes[folded] = min(_size(node), sizes.get(folded, MAX_QUESTION_CHARS))
+    return _Forms(plain_forms, sizes)
+
+
+def _size(node: Node) -> int:
+    """Return the number of symbols, numbers and functions of an expression."""
+    if is_number(node, reduced=True):
+        return 1
+    return (node.op in ("name", "call")) + sum(map(_size, node.args)) or 1
 
 
 def _parts(node: Node) -> Iterator[Node]:
@@ -188,9 +239,9 @@ def _formulas(question: str) -> tuple[Node, ...]:
 
 def _texts(question: str) -> Iterator[str]:
     """Yield the formulas of a question and the parts between their commas and equals signs."""
-    for match in _MATH.finditer(question):
+    for match in MATH.finditer(question):
         yield from _sides(match[match.lastindex or 0])
-    prose = plain_characters(_MATH.sub("\n", question))
+    prose = plain_characters(MATH.sub("\n", question))
     for match in _RUN.finditer(prose):
         if _OPERATION.search(match[0]):
             yield from _sides(match[0])
@@ -208,16 +259,21 @@ _ALWAYS = frozenset(("int", "sum", "prod", "matrices", "complex", "sets", "uncol
 
 @lru_cache(maxsize=1024)
 def _work_of_question(question: str) -> frozenset[str]:
-    return frozenset().union(*map(_work, _formulas(question)))
+    return _work(_formulas(question))
 
 
-def _work_of_members(text: str) -> frozenset[str]:
-    return frozenset().union(*map(_work, _members(_parsed(text))))
+def _work(nodes: Iterable[Node]) -> frozenset[str]:
+    """Return the kinds of work that expressions leave."""
+    return frozenset(kind for node in nodes for kind in _kinds(node))
 
 
-def _work(node: Node) -> frozenset[str]:
-    """Return the kinds of work that an expression leaves."""
-    return frozenset(_kinds(node))
+def _num_factors(nodes: Iterable[Node]) -> int:
+    """Return the number of factors that are sums."""
+    return sum(_num_sums(_factors(node)) for node in nodes)
+
+
+def _num_sums(factors: Iterable[tuple[Node, int]]) -> int:
+    return sum(abs(power) for factor, power in factors if _is_sum(factor))
 
 
 def _kinds(node: Node) -> Iterator[str]:
@@ -244,10 +300,14 @@ def _kinds_of_call(node: Node) -> Iterator[str]:
     if _TRIGONOMETRIC.fullmatch(node.text):
         yield "trigonometric"
     elif node.text in _LOGARITHMS:
-        yield "logarithm"
+        yield "uncollected" if node.args[0].value == 1 else "logarithm"
     elif node.text == "sqrt":
-        if _sum_in(node.args[0]) is not None:
+        if _is_sum(node.args[0]):
             yield "root of a sum"
+        elif node.args[0].op == "number" and len(node.args) == 1 and is_integer(evaluate(node)):
+            yield "uncollected"
+    elif node.text == "exp" and node.args[0].contains("call"):
+        yield "uncollected"
     else:
         yield node.text
 
@@ -257,21 +317,28 @@ def _kinds_of_product(node: Node) -> Iterator[str]:
     matrices = sum(factor.contains("matrix") for factor, _ in factors)
     if matrices > 1 or (node.op == "^" and matrices):
         yield "matrices"
-    sums = sum(abs(power) for factor, power in factors if _sum_in(factor) is not None)
+    sums = _num_sums(factors)
     if sums > 1:
         yield "brackets"
     if sums:
         yield "bracket"
-    if any(power < 0 and _sum_in(factor) is not None for factor, power in factors):
+    if any(power < 0 and _is_sum(factor) for factor, power in factors):
         yield "quotient by a sum"
     imaginary = [(factor, power) for factor, power in factors if factor.contains("name", "i")]
     pure = sum(abs(power) for _, power in imaginary)
     if not unknowns(node) and (pure > 1 or any(power < 0 for _, power in imaginary)):
         yield "complex"
-    numbers = [factor for factor, power in factors if power == 1 and factor.op == "number"]
-    others = [factor for factor, _ in factors if factor.op != "number"]
-    if len(numbers) > 1 and others:
+    if any(arg.value == 1 for arg in node.args[node.op == "/" :]):
+        yield "uncollected"  # a factor, divisor or exponent 1
+    multiplied = [factor for factor, power in factors if power > 0]
+    if not unknowns(node) and (
+        _num_of("number", multiplied) > 1 or _num_of("call", multiplied) > 1
+    ):
         yield "uncollected"
+
+
+def _num_of(op: str, nodes: Iterable[Node]) -> int:
+    return sum(node.op == op and node.value != 1 for node in nodes)
 
 
 def _factors(node: Node, power: int = 1) -> Iterator[tuple[Node, int]]:
@@ -302,11 +369,10 @@ def _whole(node: Node) -> int | None:
     return sign * int(value)
 
 
-def _sum_in(node: Node) -> Node | None:
-    """Return the sum that a factor is, else None."""
-    while node.op == "neg":
-        node = node.args[0]
-    return node if node.op in ("+", "+-") and node.text != "mixed" else None
+def _is_sum(node: Node) -> bool:
+    if node.op in ("neg", "abs"):
+        return _is_sum(node.args[0])
+    return node.op in ("+", "+-") and node.text != "mixed"
 
 
 def _collects(node: Node) -> bool:

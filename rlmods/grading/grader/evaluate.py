@@ -133,8 +133,9 @@ class _Evaluator:
         return _OPERATIONS[op](*args)
 
     def symbol(self, node: Node, args: list[Value]) -> Value:
-        """Return e, i, or a rational in (0.2, 2.3) for another name, at the last two points the
-        negative of it for half of the names."""
+        """Return e, i, or a rational in (0.2, 2.3) for another name. At the last two points it is
+        negative for half of the names, at each for the other half: every name is negative once, and
+        names next to each other in the alphabet, such as x and y, are negative one at a time."""
         if node.text == "e" and not args:
             return mp().e + 0
         if node.text == "i" and not args:
@@ -144,7 +145,8 @@ class _Evaluator:
             name += str(list(map(str, args)))
         key = f"{name}/{self.point}".encode()
         digest = int.from_bytes(hashlib.blake2b(key, key=_SALT, digest_size=8).digest())
-        sign = -1 if self.point >= POINTS - 2 and (digest + self.point) % 2 else 1
+        is_negative = self.point >= POINTS - 2 and (sum(name.encode()) + self.point) % 2
+        sign = -1 if is_negative else 1
         size = Fraction(digest % 199_999, 100_000) + Fraction(211, 1009)
         return sign * (5 + 5 * size if self.point == _WIDE_POINT else size)
 

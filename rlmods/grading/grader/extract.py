@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rlmods.grading.grader.style import MAX_CHARS, closing_brace
+from rlmods.grading.grader.style import MATH, MAX_CHARS, TEXT, closing_brace
 from rlmods.grading.grader.units import read_quantity, read_unit
 from rlmods.grading.turns import after_thoughts
 
@@ -62,18 +62,9 @@ _STATED = re.compile(
     r"|^[#*_ \t]{0,20}(?:the[ \t]+)?(?:final[ \t]+)?answer[*_ \t]*\n\s*",
     re.IGNORECASE | re.MULTILINE,
 )
-_MATH = re.compile(
-    r"\$\$((?:[^$\\]|\\.)+)\$\$|\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL
-)
-_FORMULA = r"\$[^$\n]+\$"
-_FORMULAS = re.compile(
-    rf"{_FORMULA}(?:\s*(?:[,;]\s*(?:(?:and|or)\b\s*)?|(?:and|or)\b\s*){_FORMULA})++"
-    r"(?=\.?\s*\Z|\.\s|\n)"
-)
-"""Two or more formulas, joined by commas, "and" or "or", that are all of their sentence."""
 _PERCENT_AFTER = re.compile(r"(?:\$|\\[)\]])?\s{0,3}(?:\\?%|percent\b|pct\b)")
 _UNIT_AFTER = re.compile(
-    r"\$?(?:\s|~|\\[,; ]){0,5}\\(?:text|textrm|mathrm|mbox)\{([^{}\n]{1,40})\}(?:\^\{?[23]\}?)?"
+    rf"\$?(?:\s|~|\\[,; ]){{0,5}}{TEXT}\{{([^{{}}\n]{{1,40}})\}}(?:\^\{{?[23]\}}?)?"
 )
 _SENTENCE_END = re.compile(
     r"\.(?=\s|$)|[。｡]|\n|,?\s(?:because|since)\b"
@@ -96,7 +87,8 @@ _CLAUSE = re.compile(r",?\s*\b(?:where|which|because|since|as|so|obtained|giving
 """Beginnings of what only explains an answer."""
 _CHANGED_AFTER = re.compile(
     r"(?:[ \t$*_]|\\[)\]])*(?:(?:squared|cubed|factorial)\b"
-    r"|(?:times|minus|plus|over|divided by|multiplied by|to|through|mod|[-+*/^])\s*[-\d$\\(])",
+    r"|(?:times|minus|plus|over|divided by|multiplied by|to|through|mod|[-+*/^]"
+    r"|\\(?:times|cdot|div)(?![A-Za-z]))\s*[-\d$\\(])",
     re.IGNORECASE,
 )
 """What makes an answer a part of an expression."""
@@ -280,10 +272,7 @@ def _after_words(text: str) -> str | None:
         return ""
     rest = text[statements[-1].end() :].strip().strip("*_").strip()
     rest = _FILLER.sub("", rest)
-    formulas = _FORMULAS.match(rest)
-    if formulas is not None:
-        return formulas[0]
-    formula = _MATH.match(rest)
+    formula = MATH.match(rest)
     if formula is not None:
         answer, end = _to_sentence_end(rest, formula)
         return _with_alternatives(rest, None, answer, end)
@@ -305,8 +294,8 @@ def _to_sentence_end(rest: str, formula: re.Match[str]) -> tuple[str, int]:
     """Return the answer that a formula begins, and where it ends: with its unit, and with the
     formulas of its list or product, up to the end of the sentence.
 
-    An operation, condition or scale in words stays beside the formula, which is then not the
-    answer by itself."""
+    Another number and a condition stay beside the formula, which is then not the answer by
+    itself."""
     answer = formula[formula.lastindex or 0]
     position = formula.end()
     answer += _suffix(rest, position)
@@ -315,7 +304,7 @@ def _to_sentence_end(rest: str, formula: re.Match[str]) -> tuple[str, int]:
         start = position if joiner is None else joiner.end()
         gap = rest[start : start + MAX_GAP_CHARS]
         start += len(gap) - len(gap.lstrip(" \t"))
-        following = _MATH.match(rest, start)
+        following = MATH.match(rest, start)
         if following is None:
             break
         joined = "," if joiner is not None else ""
@@ -324,25 +313,21 @@ def _to_sentence_end(rest: str, formula: re.Match[str]) -> tuple[str, int]:
         position = following.end()
     tail = _SENTENCE_END.split(rest[position:], maxsplit=1)[0]
     words = _CLAUSE.split(tail, maxsplit=1)[0].strip()
-    if _CONDITION.match(words) and words not in answer:
+    if _FURTHER.search(words):
         answer = f"{answer} {words}"
     return answer, position
 
 
 MAX_FORMULAS = 10
 """Formulas that one answer may join."""
-_CONDITION = re.compile(
-    r"(?:if|unless|when|for (?:even|odd|all)|or|[-+*/^]|hundred|thousand|million|billion|trillion"
-    r"|dozen|times|minus|plus|over|divided|multiplied|to|through|squared|cubed|factorial|hours? and"
-    r"|feet and|minutes? and)(?![A-Za-z])",
-    re.IGNORECASE,
-)
+_FURTHER = re.compile(r"[\d$]|\A(?:if|unless|or)\b", re.IGNORECASE)
+"""Another number or formula, or a condition, beside an answer, which is then not all of it."""
 
 
 def _last_formula(text: str) -> str | None:
     """Return the last formula of a short text, or the formulas joined to it, with an alternative
     before it."""
-    marks = [Mark(x.start(), x.end(), x[x.lastindex or 0]) for x in _MATH.finditer(text)]
+    marks = [Mark(x.start(), x.end(), x[x.lastindex or 0]) for x in MATH.finditer(text)]
     if not marks:
         return None
     start, contents = _joined(text, marks, _joins)
@@ -412,31 +397,38 @@ inference."""
 
 _MARKUP = r"(?:[ \t$*_{(\[\"']|\n(?!\s*\n)|\\[(\[]|\\(?:text|textbf|mathbf)\{)"
 _BEFORE_ANSWER = (
-    r"(?:think|believe|say|claim|conclude|that|it|this|the|an?|my|our|answer|final|value|result"
+    r"(?:think|believe|say|write|gives?|claim|conclude|that|it|this|the|an?|my|our|answer|final|value|result"
     r"|total|sum|number|be|is|are|was|equals?|to|correct|exactly|really|simply|necessarily"
     r"|[a-z]\s*=)"
 )
 _DENIED_BEFORE = re.compile(
     r"(?:\b(?:(?<!or )not|never|cannot|nor|neither|rather than|instead of|other than|anything but"
-    r"|unlike|except)\b|n['’]t\b"
+    r"|unlike|except|rules? out|ruled out|mistake (?:is|would be)|mistake to (?:think|believe|say)"
+    r"|nobody should|almost|refuse to)\b|n['’]t\b"
+    r"|❌|✗|\\neq?(?![A-Za-z])|≠"
     r"|\b(?:unlikely|impossible|false|untrue|wrong|incorrect)"
-    r"\s+(?:(?:that|answer|value|result|total|sum)\b|\Z)"
+    r"\s+(?:(?:that|answer|solution|value|result|total|sum)(?: would)?\b|\Z)"
     r"|(?<!no )(?<!without )(?<!without a )\bdoubt(?:s|ed|ful)?\b)"
     rf"(?:\s+{_BEFORE_ANSWER}){{0,8}}{_MARKUP}*\Z",
     re.IGNORECASE,
 )
 _WRONG = r"(?:wrong|incorrect|false|untrue|mistaken|invalid|a mistake|an error)\b"
 _DENIED_AFTER = re.compile(
-    r"(?:[\s$.,;:!?*_)}\]\"']|\\[)\]]|</[a-z]{1,6}>)*\(?(?:"
+    r"(?:[-\s$.,;:!?*_)}\]\"']|\\[)\]]|</[a-z]{1,6}>)*\(?(?:"
     r"(?:(?:but|and|although|which|that|this|it|the answer)[,\s]+){0,3}"
     rf"(?:is|was|are|were|seems|looks)\s+(?:\w+\s+)?{_WRONG}"
     r"|(?:(?:but|which|that|this|it)[,\s]+){0,2}(?:is|was|are|were)(?:\s+not|n['’]t)\s+"
     r"(?:it|right|correct|true|(?:the|an?) (?:answer|solution))\b"
+    rf"|(?:would|must|will|should|could|can(?:not|['’]t))\s+be\s+{_WRONG}"
+    r"|can(?:not|['’]t)\s+be\s+(?:right|correct|true)\b"
+    r"|(?:is|are|has|have|must)\s+(?:to\s+)?(?:be\s+)?rejected\b|❌|✗"
     r"|(?:is|are)\s+(?:not possible|impossible)\b"
     r"|(?:does|do|did|can)(?:\s*not|n['’]t)\s+(?:work|fit|hold|be)\b"
-    r"|no\b(?=\s*[,.!:;]|\s+(?:it|wait|that)\b)"
-    r"|(?:actually|wait|sorry|oops|correction|scratch that|i mean|on second thoughts?|i was wrong)"
-    rf"\b|{_WRONG})",
+    rf"|(?:but\s+)?(?:that|this|it)['’]s\s+{_WRONG}|i disagree\b"
+    rf"|[^.,\n]{{0,60}},\s*but\s+(?:it|that|this)\s+(?:is|was)\s+{_WRONG}"
+    r"|(?:hmm,?\s+)?no\b(?=\s*[,.!:;]|\s+(?:it|wait|that)\b)"
+    r"|(?:actually|wait|sorry|oops|correction|scratch that|i mean|on second thoughts?"
+    rf"|i was wrong|just kidding)\b|{_WRONG})",
     re.IGNORECASE,
 )
 CONTEXT_CHARS = 100

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 
+from rlmods.grading.grader.style import flat
+
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_WRAPPER = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox)\s*\{([^{}]*)\}")
-_SPACE = re.compile(r"\\[ ,;:!]|[\s~\f]+")
 _NUMBER = r"\d+(?:\.\d+)?"
 _LITERAL = re.compile(
     rf"\d+(?: ?- ?\d+){{1,4}}|\d+ ?/ ?\d+ ?/ ?\d+|\d+(?:\.\d+){{2,}}|v\d+(?:\.\d+)+"
@@ -27,8 +27,8 @@ _WORDED = re.compile(rf"({_NUMBER}) to ({_NUMBER})")
 
 def same_literal(answer: str, gold: str) -> bool | None:
     """Return the verdict for a cleaned gold that is read as it is written, else None."""
-    gold = _plain(gold)
-    answer = _plain(answer)
+    gold = flat(gold)
+    answer = flat(answer)
     if _DATE.fullmatch(gold):
         return _DATE.fullmatch(answer) is not None and _date(answer) == _date(gold)
     match = _LITERAL.fullmatch(gold)
@@ -41,11 +41,7 @@ def same_literal(answer: str, gold: str) -> bool | None:
 
 def without_words(answer: str, gold: str) -> str:
     """Return an answer such as `2 to 3` as `2:3` beside a gold that is a ratio."""
-    return _WORDED.sub(r"\1:\2", _plain(answer)) if ":" in gold and " to " in answer else answer
-
-
-def _plain(text: str) -> str:
-    return _SPACE.sub(" ", _WRAPPER.sub(r" \1 ", text)).strip()
+    return _WORDED.sub(r"\1:\2", flat(answer)) if ":" in gold and " to " in answer else answer
 
 
 def _date(text: str) -> list[str]:

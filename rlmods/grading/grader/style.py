@@ -13,6 +13,17 @@ from functools import lru_cache
 MAX_CHARS = 1000
 """Longer texts are not answers; this bounds the input of every pattern and of the parser."""
 
+TEXT = (
+    r"\\(?:text(?:bf|it|rm|sf|tt|up|md|normal)?|math(?:rm|bf|it|sf)|[mh]box|operatorname|bold|rm)"
+    r"(?![A-Za-z])\*?\s*"
+)
+"""A command whose argument, in braces, is prose or a unit."""
+TEXT_COMMAND = re.compile(TEXT + r"\{([^{}]*)\}")
+MATH = re.compile(
+    r"\$\$((?:[^$\\]|\\.)+)\$\$|\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL
+)
+"""A formula between its delimiters."""
+_SPACES = re.compile(r"(?:\\[ ,;:!]|[\s~\f])+")
 _SWITCH = re.compile(
     r"\\(?:(?:display|text|script|scriptscript)style|footnotesize|scriptsize|normalsize|normalfont"
     r"|tiny|small|[lL]arge|LARGE|[hH]uge|bf(?:series)?|it(?:shape)?|rm(?:family)?|sf|tt|em"
@@ -31,7 +42,7 @@ _COLOUR = re.compile(
     r"|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}"
 )
 _WRAPPER = re.compile(
-    r"\\(?:boxed|fbox|framebox|makebox|underline|uline|emph|ensuremath|bm|pmb|boldsymbol|mathnormal"
+    r"\\(?:boxed|fbox|framebox|makebox|underline|uline|emph|ensuremath|bm|pmb|boldsymbol|mathnormal|mathcal"
     r"|mathop|mathord|vec|overrightarrow|smash)\*?(?![A-Za-z])\s*"
 )
 """Commands whose argument, in braces, is what counts."""
@@ -49,11 +60,20 @@ _NUMBER_SET = {
 _DEGREES = re.compile(
     r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\}|°)|\\degree\b|(?<=[\d)}])\s*\\circ(?![A-Za-z])"
 )
+_INSIGNIFICANT = re.compile(
+    r"\\(?:left|right|displaystyle|limits)(?![A-Za-z])|\\q?quad(?![A-Za-z])"
+    r"|\\[()\[\],;:! ]|[\s${}]"
+)
+_TIMES = re.compile(r"\\(?:cdot|times|ast)(?![A-Za-z])")
+_FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _ROW_SPACE = re.compile(r"\\\\\[\s*-?[\d.]{1,6}\s*(?:pt|em|ex|mm|cm|in)\s*\]")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
 _CURRENCIES = {r"\$": "dollars", "€": "euros", "£": "GBP", "¥": "yen", "₹": "rupees"}
 _CURRENCY_SIGN = re.compile(r"\\\$|[€£¥₹]")
 _CURRENCY = re.compile(r"(\\\$|[€£¥₹])\s*([0-9][0-9,.]*)")
+_CURRENCY_AFTER = re.compile(r"([0-9][0-9,.]*)\s*([€£¥₹])")
+_LONE_DOLLAR = re.compile(r"\A([^$]*?)(?<!\\)\$(?=\s?[\d.][^$]*\Z)")
+"""A dollar sign that does not begin a formula."""
 _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _SIGN_IN_TEXT = re.compile(
     r"\\(?:text|mathrm|textrm|mathbin|mathrel|mathord)\s*\{\s*\\?([-+%=])\s*\}"
@@ -81,7 +101,6 @@ _ALL_REALS = re.compile(
 )
 _LETTER_CHOICE = re.compile(r"\A(?:\W|\\text\w*)*[A-Z]\W*\Z")
 _BOLD_LETTER = re.compile(r"\\mathbf\s*\{\s*(\(?[A-Z]\)?)\s*\}")
-_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{([^{}]*)\}")
 _TRAILING = re.compile(
     r"(?:\\[ ,;:!]|[\s,;:~]|\\\\?\Z)*(?:(?<!\.)\.(?:\\[ ,;:!]|[\s,;:~]|\\\\?\Z)*)?\Z"
 )
@@ -97,7 +116,7 @@ def clean(text: str) -> str:
     text = _SIGN_IN_BRACES.sub(r"\1", text)
     text = _NUMBER_SETS.sub(lambda match: _NUMBER_SET[match[match.lastindex or 0]], text)
     text = _MATH_DELIMITERS.sub(_between_formulas, text)
-    text = degrees(text)
+    text = _DEGREES.sub("°", text)
     text = _NEGATIVE_SPACE.sub("", text)
     if "\\" in text:
         text = _APART.sub("\f", text)
@@ -109,15 +128,22 @@ def clean(text: str) -> str:
     return _in_words(text) or _without_braces(_LEADING.sub("", text))
 
 
-def degrees(text: str) -> str:
-    """Return `text` with `°` for each way to write a degree sign."""
-    return _DEGREES.sub("°", text)
+def flat(text: str) -> str:
+    """Return a text with the words of its commands, and with one space for each gap."""
+    return _SPACES.sub(" ", TEXT_COMMAND.sub(r" \1 ", text)).strip()
+
+
+def compact(text: str) -> str:
+    """Return `text` with one way to write products, fractions and degrees, and without spaces and
+    braces."""
+    text = _DEGREES.sub("°", _FRACTIONS.sub(r"\\frac", plain_characters(text)))
+    return _INSIGNIFICANT.sub("", _TIMES.sub("*", text))
 
 
 def _in_words(text: str) -> str | None:
     if "real" not in text.lower() and "solution" not in text.lower():
         return None
-    words = " ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())
+    words = flat(text)
     if _ALL_REALS.fullmatch(words):
         return r"\reals"
     return r"\emptyset" if _NO_SOLUTION.fullmatch(words) else None
@@ -138,12 +164,13 @@ def _between_formulas(match: re.Match[str]) -> str:
 def clean_pair(answer: str, gold: str) -> tuple[str, str]:
     """Return an answer and its gold without style. Currency signs become units where the other text
     has another one, or words. Half of the day (`3:25 PM`) may be left out."""
+    answer, gold = (_LONE_DOLLAR.sub(r"\1\\$", text) for text in (answer, gold))
     marks = set(_CURRENCY_SIGN.findall(answer))
     gold_marks = set(_CURRENCY_SIGN.findall(gold))
     has_words = _LETTER.search(gold if marks else answer) is not None
     if marks != gold_marks and (has_words or (marks and gold_marks)):
-        answer = _CURRENCY.sub(_currency_unit, answer)
-        gold = _CURRENCY.sub(_currency_unit, gold)
+        answer = _CURRENCY.sub(_currency_unit, _CURRENCY_AFTER.sub(r"\2\1", answer))
+        gold = _CURRENCY.sub(_currency_unit, _CURRENCY_AFTER.sub(r"\2\1", gold))
     if _LETTER_CHOICE.search(answer) or _LETTER_CHOICE.search(gold):
         answer = _BOLD_LETTER.sub(r"\1", answer)
         gold = _BOLD_LETTER.sub(r"\1", gold)
@@ -194,10 +221,11 @@ _COMMANDS = {
     "∪": "cup",
     "∩": "cap",
     "∈": "in",
+    "¢": "text{ cents}",
     "∅": "emptyset",
     "∖": "setminus",
 }
-_SPACES = map(chr, (0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000))
+_BLANKS = map(chr, (0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000))
 _SYMBOLS = {
     **{character: rf"\{command} " for character, command in _COMMANDS.items()},
     **dict.fromkeys("−‐‒–➖", "-"),
@@ -208,7 +236,7 @@ _SYMBOLS = {
     **dict.fromkeys("’′", "'"),
     **{"≠": "!=", "≈": "~=", "∶": ":", "。": ". ", "、": ", "},
     **dict.fromkeys("€£¥₹\u200b\u200c\u200d\u2060\ufeff", ""),
-    **dict.fromkeys(_SPACES, " "),
+    **dict.fromkeys(_BLANKS, " "),
     **dict(zip("ℝℤℕℚℂ", "ℝℤℕℚℂ", strict=True)),  # not plain letters, as NFKC would have it
 }
 _COMPATIBLE = frozenset(("<wide>", "<narrow>", "<font>", "<small>", "<noBreak>"))

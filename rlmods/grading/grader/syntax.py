@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from rlmods.grading.grader.style import TEXT
 from rlmods.grading.grader.units import WORDS, read_unit
 
 MAX_TOKENS = 400
@@ -81,14 +82,10 @@ NEGATIONS = word_set("not no isnt never wrong incorrect false except without unl
 """Words that reverse what they are written beside, so that `\\text{Not } = 5` is not a label of
 5."""
 
-_TEXT = (
-    r"\\(?:text|textbf|textit|textrm|textsf|texttt|textup|textmd|textnormal|mbox|hbox|mathrm|mathbf"
-    r"|mathit|mathsf|operatorname|bold)"
-)
 _TOKEN = re.compile(
     r"(?P<skip>\s+|~|\\[ ,;:!>])"
-    rf"|{_TEXT}\*?\s*\{{(?P<text>[^{{}}\\$]*)\}}"
-    rf"|(?P<wrapper>{_TEXT}\*?\s*(?=\{{))"
+    rf"|{TEXT}\{{(?P<text>[^{{}}\\$]*)\}}"
+    rf"|(?P<wrapper>{TEXT}(?=\{{))"
     r"|(?P<repeating>\d*\.\d*)\\overline\s*\{(?P<period>\d+)\}"
     r"|(?P<number>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)"
     r"|\\(?P<command>[A-Za-z]+)"

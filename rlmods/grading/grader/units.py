@@ -15,6 +15,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from rlmods.grading.grader.style import TEXT_COMMAND
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
@@ -207,7 +209,6 @@ _QUANTITY = re.compile(
 )
 _LABEL = re.compile(r"[^=<>\d]{1,40}=\s*")
 _IN_TOTAL = re.compile(r"\s+(?:in total|in all|altogether)\Z")
-_TEXT = re.compile(r"\\(?:text|textrm|mathrm|mbox|operatorname|rm)\*?\s*\{([^{}]*)\}")
 _CELSIUS = re.compile(r"(?:°|\bdegrees?\b)\s*[Cc](?:elsius)?\b")
 _FAHRENHEIT = re.compile(r"(?:°|\bdegrees?\b)\s*[Ff](?:ahrenheit)?\b")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -269,7 +270,7 @@ def read_quantity(text: str) -> Quantity | None:
         return None
     label = _LABEL.match(text)
     start = 0 if label is None else label.end()
-    rest = _TEXT.sub(r" \1 ", text[start:])
+    rest = TEXT_COMMAND.sub(r" \1 ", text[start:])
     rest = _CELSIUS.sub(" celsius", rest)
     rest = _FAHRENHEIT.sub(" fahrenheit", rest)
     rest = _IN_TOTAL.sub("", rest).rstrip(" .\n")
@@ -288,7 +289,7 @@ def read_quantity(text: str) -> Quantity | None:
         return None
     scaled = rf"{value}\cdot 10^{{{power}}}" if power else value
     unit = rf"\text{{ {words}}}" if words else ""
-    in_text = _TEXT.search(text, start) is not None
+    in_text = TEXT_COMMAND.search(text, start) is not None
     return Quantity(f"{text[:start]}{scaled}{unit}", _kind(words, is_glued, in_text))
 
 

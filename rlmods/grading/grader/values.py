@@ -10,16 +10,12 @@ from rlmods.grading.grader.evaluate import POINTS, evaluate, free_names, unknown
 from rlmods.grading.grader.literal import same_literal
 from rlmods.grading.grader.numbers import Undefined, Value, as_mp, close, is_real
 from rlmods.grading.grader.rules import STRICT, Rules
-from rlmods.grading.grader.style import MAX_CHARS, clean_pair
+from rlmods.grading.grader.style import MAX_CHARS, TEXT_COMMAND, clean_pair
 from rlmods.grading.grader.syntax import Node
 from rlmods.grading.grader.units import read_unit
 
 _PLAIN = re.compile(r"([-+]?(?:\d{1,100}(?:/\d{1,100}|\.\d{0,100})?|\.\d{1,100}))°?", re.ASCII)
 _FRACTION = re.compile(r"(?<![\d.])\\[dt]?frac\{(\d{1,100})\}\{(\d{1,100})\}", re.ASCII)
-_WRAPPER = re.compile(
-    r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|mathrm|mathbf|mathit|mathsf"
-    r"|bold)\s*\{([^{}]*)\}"
-)
 _CHOICE_LABEL = re.compile(
     r"(?i:(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?:? ?)(?=\(?[A-Z]\b)"
 )
@@ -39,7 +35,7 @@ _NUMERAL_WORDS = (
     *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen"),
     *("nineteen", "twenty"),
 )
-_NUMERALS = {word: str(number) for number, word in enumerate(_NUMERAL_WORDS)}
+NUMERALS = {word: str(number) for number, word in enumerate(_NUMERAL_WORDS)}
 _NOT_A_NUMBER = frozenset(("", "nan", "+nan", "-nan", "null"))
 
 
@@ -61,7 +57,7 @@ def same_plain(answer: str, gold: str, rules: Rules = STRICT) -> bool | None:
         return True
     gold_number = plain_number(gold)
     if gold_number is not None:
-        answer = _NUMERALS.get(strip_markup(answer).casefold(), answer)
+        answer = NUMERALS.get(strip_markup(answer).casefold(), answer)
     answer_number = plain_number(answer)
     if gold_number is None:
         literal = same_literal(answer, gold)
@@ -110,7 +106,7 @@ def _same_text(answer: str, gold: str) -> bool | None:
     is_words = _WORDS.fullmatch(gold_words) is not None
     in_any_case = any(map(_ANY_CASE.fullmatch, (answer_words, gold_words)))
     same = in_any_case and answer_words.casefold() == gold_words.casefold()
-    if same and (is_words or _WRAPPER.fullmatch(gold)):
+    if same and (is_words or TEXT_COMMAND.fullmatch(gold)):
         return True
     return False if is_words and not _SYMBOLS.fullmatch(gold_words) else None
 
@@ -124,8 +120,8 @@ def _without_label(words: str) -> str:
 def strip_markup(text: str) -> str:
     """Return `text` without markup of prose. Braces are removed only if no command is left whose
     arguments they could be."""
-    while _WRAPPER.search(text):
-        text = _WRAPPER.sub(r"\1", text)
+    while TEXT_COMMAND.search(text):
+        text = TEXT_COMMAND.sub(r"\1", text)
     text = re.sub(r"\\[ ,;:!]|~", " ", text)
     if not re.search(r"[\\^_]", text):
         text = text.replace("{", " ").replace("}", " ")

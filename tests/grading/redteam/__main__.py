@@ -28,7 +28,15 @@ SECTIONS = {
 """By name: the function that returns the rows of the section's table."""
 
 
-EXPLAINED: dict[tuple[str, str], str] = {}
+EXPLAINED: dict[tuple[str, str], str] = {
+    ("35", r"The answer is \(35\) per cent of \(18\)."): "words between formulas explain an answer",
+    ("(9,12]", r"\boxed{(9,12]\setminus\{19\}}"): "as a set, it is the gold",
+    ("61", r"\boxed{27} = \boxed{61}"): "the last box counts, as after a computation",
+    (r"2\sin x\cos x", r"<answer>-\sin(-2x)</answer>"): "no rewriting is known to be simpler",
+    (r"2\sin x\cos x", r"The answer is $\cos(\frac{\pi}{2}-2x)$."): (
+        "no rewriting is known to be simpler"
+    ),
+}
 """Reason why a hostile row, (gold, text), is paid all the same."""
 
 
@@ -69,6 +77,7 @@ def write(path: Path) -> None:
             "pred_text": r.text,
             "expected": r.honest,
             "category": r.family if r.honest else "hostile",
+            "question": r.question,
         }
         for r in all_rows()
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from random import Random
 
+from tests.grading.redteam import asked_honest
 from tests.grading.redteam.rows import Draws, Row, draw_rows, pick
 
 SOLUTION = "First we add the two numbers. Then we check the result."
@@ -534,6 +535,9 @@ NUM = {"responses": 90, "intervals": 45, "points": 40, "fractions": 40, "wrapper
 
 
 def rows(seed: int = 0) -> list[Row]:
-    """Return `NUM` or 30 rows of each style; fewer if it has no more."""
+    """Return `NUM` or 30 rows of each style, and 60 of the styles with questions; fewer if one has
+    no more."""
     sizes = {name: NUM.get(name, 30) for name in FAMILIES | WHOLE}
-    return draw_rows("honest", FAMILIES, WHOLE, sizes, seed)
+    sizes |= dict.fromkeys(asked_honest.ALL, 60)
+    families = FAMILIES | asked_honest.FAMILIES
+    return draw_rows("honest", families, WHOLE | asked_honest.WHOLE, sizes, seed)

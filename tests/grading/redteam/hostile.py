@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from tests.grading.redteam.rows import Draws, Row, draw_rows, pick
+from tests.grading.redteam import asked_hostile
+from tests.grading.redteam.rows import Draw, Draws, Row, draw_rows, pick
 
 
 def echo(rng: Random) -> Draws:
@@ -565,7 +566,7 @@ def doubted_conclusions(rng: Random) -> Draws:
         sentence = rng.choice(sentences).replace("G", g)
         start = rng.choice((filler * 4, ""))
         lead = rng.choice(("Therefore, ", "Hence ", "Thus, ") if start else ("Therefore, ", "Hence ", "So ", ""))
-        yield g, f"{start}{lead}{sentence}.", "not a statement of the gold"
+        yield Draw(g, f"{start}{lead}{sentence}.", "not a statement of the gold")
 
 
 def denied_markers(rng: Random) -> Draws:
@@ -582,8 +583,8 @@ def denied_markers(rng: Random) -> Draws:
     )
     while True:
         g, w = _two(rng)
-        form = rng.choice(forms)
-        yield g, form.replace("Wait", "\0").replace("G", g).replace("W", w).replace("\0", "Wait"), "the marked answer is denied"
+        text = rng.choice(forms).replace("Wait", "\0").replace("G", g).replace("W", w).replace("\0", "Wait")
+        yield Draw(g, text, "the marked answer is denied")
 
 
 FAMILIES: dict[str, Callable[[Random], Draws]] = {
@@ -603,9 +604,11 @@ WHOLE: dict[str, Callable[[Random], Draws]] = {
 
 
 def rows(seed: int = 0) -> list[Row]:
-    """Return 28 rows of each family; fewer if it has no more."""
-    sizes = dict.fromkeys(FAMILIES | WHOLE, 28)
-    return draw_rows("hostile", FAMILIES, WHOLE, sizes, seed)
+    """Return 28 rows of each family, and 36 of the families with questions; fewer if one has no
+    more."""
+    sizes = dict.fromkeys(FAMILIES | WHOLE, 28) | dict.fromkeys(asked_hostile.ALL, 36)
+    families = FAMILIES | asked_hostile.FAMILIES
+    return draw_rows("hostile", families, WHOLE | asked_hostile.WHOLE, sizes, seed)
 
 
 def _two(rng: Random) -> tuple[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
+from typing import NamedTuple
 
 from rlmods.grading.redteam.scoring import LateError, time_limit
 
@@ -23,8 +25,16 @@ WRAPPERS = (
 """Responses that state an answer, in each of the formats that the grader reads."""
 MAX_TRIES = 40
 """Draws for each row that is wanted."""
-Draws = Iterator[tuple[str, str, str]]
-"""Gold, answer, and a reason or ""."""
+
+
+class Draw(NamedTuple):
+    gold: str
+    answer: str
+    reason: str = ""
+    question: str = ""
+
+
+Draws = Iterator[Draw]
 Families = Mapping[str, Callable[[Random], Draws]]
 
 
@@ -40,6 +50,8 @@ class Row:
     """True if the response is right and must be paid, False if it must not be."""
     reason: str = ""
     """Why, if that is not obvious from the two texts."""
+    question: str = ""
+    """The question, where the verdict depends on it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,7 @@ class Graded:
 
 
 def grade(
-    rows: Sequence[Row], verify: Callable[[str, str], bool], limit_s: float = LIMIT_S
+    rows: Sequence[Row], verify: Callable[..., bool], limit_s: float = LIMIT_S
 ) -> list[Graded]:
     """Grade rows one after the other, each under the time limit."""
     graded = []
@@ -61,7 +73,7 @@ def grade(
         paid: bool | None = None
         try:
             with time_limit(limit_s):
-                paid = verify(row.text, row.gold)
+                paid = verify(row.text, row.gold, question=row.question)
         except LateError:
             pass
         graded.append(Graded(row, paid, time.perf_counter() - start))
@@ -84,7 +96,40 @@ def wrap(rng: Random, answer: str) -> str:
 def pick(rng: Random, gold: str, *answers: str, num: int = 1, reason: str = "") -> Draws:
     """Yield some of the answers to a gold."""
     for answer in rng.sample(answers, min(num, len(answers))):
-        yield gold, answer, reason
+        yield Draw(gold, answer, reason)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Answers to a question, one a line, in which `@` and a letter are a drawn value and `¶` a line break."""
+
+    questions: str
+    gold: str
+    answers: str
+    values: Callable[[Random], Mapping[str, object]] = lambda rng: {}
+
+    def draw(self, rng: Random, num: int) -> Draws:
+        values = self.values(rng)
+        question = rng.choice(self.questions.strip().split("\n"))
+        answers = self.answers.strip().split("\n")
+        for answer in rng.sample(answers, min(num, len(answers))):
+            yield Draw(*(_filled(text, values) for text in (self.gold, answer, "", question)))
+
+
+def asked(*tables: Asked, num: int = 3) -> Callable[[Random], Draws]:
+    """Return a family that draws from tables, `num` answers to a question."""
+
+    def family(rng: Random) -> Draws:
+        while True:
+            for table in rng.sample(tables, len(tables)):
+                yield from table.draw(rng, num)
+
+    return family
+
+
+def _filled(text: str, values: Mapping[str, object]) -> str:
+    filled = re.sub(r"@([A-Za-z])", lambda match: str(values[match[1]]), text)
+    return filled.replace("¶", "\n")
 
 
 def draw_rows(
@@ -95,9 +140,10 @@ def draw_rows(
     result: list[Row] = []
     for name, family in {**families, **whole}.items():
         rng = Random(f"{kind}-{name}-{seed}")
-        rows: dict[tuple[str, str], Row] = {}
-        for gold, answer, reason in islice(family(rng), sizes[name] * MAX_TRIES):
+        rows: dict[tuple[str, str, str], Row] = {}
+        for gold, answer, reason, question in islice(family(rng), sizes[name] * MAX_TRIES):
             text = answer if name in whole else wrap(rng, answer)
-            rows[gold, text] = Row(name, gold, text, kind == "honest", reason)
+            row = Row(name, gold, text, kind == "honest", reason, question)
+            rows[gold, text, question] = row
         result += list(rows.values())[: sizes[name]]
     return result

@@ -1,0 +1,98 @@
+"""Words of the question count as units of an answer, words that change its number do not; the name
+of what is asked is a label."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlmods.grading.grader import Rules, verify
+
+NOUNS = "clips wagons berries leaves dishes foxes heroes pancakes stools goats quilts bracelets"
+FORMS = (r"\boxed{72\text{ NOUN}}", "#### 72 NOUN", "The final answer is 72 NOUN.", "72 NOUN")
+
+
+@pytest.mark.parametrize("noun", NOUNS.split())
+@pytest.mark.parametrize("form", FORMS)
+def test_a_noun_of_the_question_is_a_unit(noun: str, form: str) -> None:
+    question = f"Ann sold 48 {noun} in April and half as many in May. How many {noun} in all?"
+    text = form.replace("NOUN", noun)
+    assert verify(text, "72", Rules(), question)
+    assert not verify(text, "73", Rules(), question)
+    assert not verify(text.replace(noun, "widgets"), "72", Rules(), question)
+
+
+def test_singular_and_plural() -> None:
+    assert verify(r"\boxed{1\text{ berry}}", "1", Rules(), "How many berries are left?")
+
+
+@pytest.mark.parametrize("words", ["dozen clips", "more clips", "thousand clips", "or 73 clips"])
+def test_words_that_change_the_number_are_refused(words: str) -> None:
+    question = "How many more clips, a dozen or a thousand clips, or 73?"
+    assert not verify(rf"\boxed{{72\text{{ {words}}}}}", "72", Rules(), question)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("How many dozen eggs does she need?", r"6\text{ dozen}"),
+        ("How many dozens of eggs are there?", "6 dozens of eggs"),
+        ("How many million dollars did it cost?", r"6\text{ million}"),
+        (r"Find $\lim_{x\to 3}\frac{x^2-9}{x-3}$.", r"\lim_{x\to 3}\frac{x^2-9}{x-3} = 3+3 = 6"),
+    ],
+)
+def test_what_the_question_asks_for_may_be_named(question: str, answer: str) -> None:
+    text = rf"\boxed{{{answer}}}"
+    assert verify(text, "6", Rules(), question)
+    assert not verify(text, "7", Rules(), question)
+    assert not verify(text, "6", Rules(), "How much is it?")
+
+
+@pytest.mark.parametrize("answer", ["m+n=6", "|A| = 6", r"P(X\cap Y)=6"])
+def test_a_name_is_a_label(answer: str) -> None:
+    question = rf"Find ${answer.partition('=')[0]}$."
+    assert verify(rf"\boxed{{{answer}}}", "6", Rules(), question)
+    assert not verify(rf"\boxed{{{answer}}}", "7", Rules(), question)
+
+
+SOLD = "Ann sold 17 crates in April and 34 crates in May. How many crates did Ann sell in all?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ann sold 51 crates.",
+        "Therefore, Ann sold 51 crates in April and May.",
+        "Ann sold 17 + 34 = 51 crates.",
+        "17 crates + 34 crates = 51 crates",
+        "The total is 17 + 34 = 51 crates.",
+        "Answer: 51 crates were sold.",
+        "Total = **51**",
+    ],
+)
+def test_a_sentence_in_words_of_the_question_states_its_number(text: str) -> None:
+    assert verify(text, "51", Rules(), SOLD)
+    assert not verify(text, "34", Rules(), SOLD)
+    assert not verify(text.replace("51", "52"), "51", Rules(), SOLD)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ann sold not 51 crates.",
+        "Bob sold 51 crates.",
+        "Ann sold more than 51 crates.",
+        "Ann sold 51 thousand crates.",
+        "Ann sold 50 or 51 crates.",
+        "Ann sold 51 crates and six",
+        "34 = 51",
+    ],
+)
+def test_other_sentences_do_not(text: str) -> None:
+    assert not verify(text, "51", Rules(), SOLD)
+
+
+@pytest.mark.parametrize(
+    "answer", ["2x=6", "m+n>6", r"m+n\ne 6", r"m+n\le 6", "m+n=7=6", "m+n=6=7", "m+n+1=6"]
+)
+def test_a_side_of_an_equation_is_not_a_name(answer: str) -> None:
+    assert not verify(rf"\boxed{{{answer}}}", "6", Rules(), "If $2x=12$, what is $m+n$ with $n=x$?")
