@@ -1,5 +1,5 @@
 """Equality by sympy, where numbers cannot decide: sums, products and integrals with symbolic
-bounds, powers and inverses of matrices.
+bounds, determinants, powers and inverses of matrices.
 
 sympy never reads text: its objects are built from our own syntax tree, by constructors that are
 called with numbers and symbols of our own. It is slow, so it runs in worker processes only, and
@@ -8,9 +8,9 @@ stops after `LIMIT_S`."""
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, Literal
 
 from rlmods.grading.grader.compare import equation_value, same_answer
@@ -47,9 +47,11 @@ def graded(answer: str, gold: str, rules: Rules = STRICT) -> Verdict:
         return False
     if not _is_open(answer_node, gold_node):
         return False
+    import sympy  # before the limit: the first time takes longer than most verdicts
+
     try:
         with _limited():
-            return "sympy" if _equal(answer_node, gold_node) else False
+            return "sympy" if _equal(sympy, answer_node, gold_node) else False
     except _LateError:
         return "sympy timeout"
     except MemoryError:
@@ -70,6 +72,8 @@ def _is_open(answer: Node, gold: Node) -> bool:
     for op in _LIMITS:
         if answer.contains(op) and not gold.contains(op):
             return False
+    if answer.contains("call", "det") and not gold.contains("call", "det"):
+        return False
     if is_number(gold, reduced=False) or (gold.op == "matrix" and answer.op != "matrix"):
         return False
     return not (_has_value(answer) and _has_value(gold))
@@ -102,9 +106,7 @@ def _limited() -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-def _equal(answer: Node, gold: Node) -> bool:
-    import sympy
-
+def _equal(sympy: Any, answer: Node, gold: Node) -> bool:
     indices = _index_names(answer) | _index_names(gold)
     first = _Builder(sympy, indices).build(answer)
     second = _Builder(sympy, indices).build(gold)
@@ -138,14 +140,25 @@ def _names(node: Node) -> set[str]:
 class _Builder:
     """Builds sympy objects from a tree. Raises ParseError for what has none."""
 
-    def __init__(self, sympy: Any, indices: set[str]) -> None:
+    def __init__(
+        self, sympy: Any, indices: set[str], bound: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """
+        Args:
+            indices: free names that are positive whole numbers.
+            bound: symbols of the sums, products and integrals around the tree, by name.
+        """
         self.sympy = sympy
         self.indices = indices
+        self.bound = bound
 
-    def symbol(self, name: str, *, bound: bool = False) -> Any:
+    def symbol(self, name: str) -> Any:
+        sp = self.sympy
+        if name in self.bound:
+            return self.bound[name]
         if name in self.indices:
-            return self.sympy.Symbol(f"v_{name}", integer=True, positive=True)
-        return self.sympy.Symbol(f"{'b' if bound else 'v'}_{name}")
+            return sp.Symbol(f"v_{name}", integer=True, positive=True)
+        return {"e": sp.E, "i": sp.I}.get(name) or sp.Symbol(f"v_{name}")
 
     def build(self, node: Node) -> Any:
         sp = self.sympy
@@ -153,7 +166,7 @@ class _Builder:
         if op == "number" and node.value is not None:
             return sp.Rational(node.value.numerator, node.value.denominator)
         if op == "name" and not node.args:
-            return {"e": sp.E, "i": sp.I}.get(node.text) or self.symbol(node.text)
+            return self.symbol(node.text)
         if op == "constant":
             return sp.pi if node.text == "pi" else sp.oo
         if op in _LIMITS:
@@ -194,6 +207,7 @@ class _Builder:
     def call(self, name: str, args: list[Any]) -> Any:
         sp = self.sympy
         functions = {
+            "det": sp.det,
             "sin": sp.sin,
             "cos": sp.cos,
             "tan": sp.tan,
@@ -222,9 +236,10 @@ class _Builder:
         sp = self.sympy
         low, high = map(self.build, node.args[:2])
         is_index = node.op in ("sum", "prod")
-        inner = _Builder(sp, self.indices | {node.text} if is_index else self.indices)
+        variable = sp.Symbol(f"b_{node.text}", integer=True if is_index else None)
+        inner = _Builder(sp, self.indices, {**self.bound, node.text: variable})
         body = inner.build(node.args[2])
-        span = (inner.symbol(node.text), low, high)
+        span = (variable, low, high)
         functions = {"sum": sp.summation, "prod": sp.product, "int": sp.integrate}
         value = functions[node.op](body, span)
         if value.has(sp.Sum, sp.Product, sp.Integral):

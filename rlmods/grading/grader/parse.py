@@ -39,7 +39,7 @@ MAX_DEPTH = 60
 RELATIONS = frozenset(("=", "<", ">", "<=", ">=", "!=", "~=", "in"))
 _CLOSING = {"(": ")", "[": "]", r"\{": r"\}", "{": "}"}
 _NO_ATOM = word_set("end choose over mod pmod rfloor rceil")
-_MATRICES = word_set("matrix pmatrix bmatrix array smallmatrix")
+_MATRICES = word_set("matrix pmatrix bmatrix vmatrix array smallmatrix")
 _LISTS = word_set("cases aligned gathered align* gather*")
 _CONSTANTS = {
     "emptyset": EMPTY_SET,
@@ -474,7 +474,8 @@ class _Parser:
             return rows[0][0]
         if environment in _LISTS:
             return Node("list", tuple(row[0] for row in rows))
-        return Node("matrix", tuple(Node("row", row) for row in rows))
+        matrix = Node("matrix", tuple(Node("row", row) for row in rows))
+        return Node("call", (matrix,), "det") if environment == "vmatrix" else matrix
 
     def environment_name(self) -> str:
         start = self.position

@@ -45,7 +45,7 @@ def _tokens(kind: str, names: str) -> dict[str, Token]:
 TRIGONOMETRIC = word_set("sin cos tan cot sec csc")
 FUNCTIONS = TRIGONOMETRIC | word_set(
     "arcsin arccos arctan arcsec arccsc arccot asin acos atan sinh cosh tanh ln log lg exp sqrt "
-    "min max gcd lcm"
+    "min max gcd lcm det"
 )
 _SHARED = {
     **_tokens("word", " ".join(FUNCTIONS)),
