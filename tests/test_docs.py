@@ -312,7 +312,7 @@ class TestGrader:
     def test_timeouts_are_counted_as_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
         bench = script("grader")
 
-        def slow(text: str, gold: str) -> bool:
+        def slow(text: str, gold: str, question: str) -> bool:
             if gold == "1/2" and calls:
                 time.sleep(60)
             calls.append(gold)
