@@ -199,7 +199,10 @@ def _trainer(config: DictConfig, callbacks: list[L.Callback], loggers: list[Any]
         ValueError,
         L.fabric.utilities.exceptions.MisconfigurationException,
     ) as error:
-        raise UserError(f"trainer: {one_line(error)}") from error
+        raise UserError(
+            f"trainer: {one_line(error)} On any machine: type trainer.accelerator=auto "
+            "trainer.devices=1"
+        ) from error
     strategy.check(made.strategy)
     return made
 

@@ -240,8 +240,9 @@ def _known_settings(target: str) -> list[str]:
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """Return the first exception of the chain, which Hydra wraps in others."""
-    while error.__cause__ is not None:
+    """Return the first exception of the chain, which Hydra wraps in others, or the first that is
+    meant for the user."""
+    while error.__cause__ is not None and not isinstance(error, UserError):
         error = error.__cause__
     return error
 

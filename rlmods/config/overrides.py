@@ -46,6 +46,13 @@ def explain_override(error: Exception) -> UserError | None:
         if has_value:
             advice += f"; a value with special characters needs quotes: '{key}=\"{value}\"'"
         return UserError(f"{error.override}: {text}; {advice}")
+    swept = re.match(r"Ambiguous value for argument '(\S+)'", text)
+    if swept is not None:
+        key, _, value = swept[1].partition("=")
+        return UserError(
+            f"{swept[1]}: several values; add -m to run each of them, or type "
+            f"'{key}=[{value}]' for a list"
+        )
     twice = re.match(
         r"Multiple values for (\S+)\. To override a value use 'override \S+: (\S+)'", text
     )
@@ -67,7 +74,8 @@ def explain_override(error: Exception) -> UserError | None:
         equivalent = equivalents.advice(setting[1], setting[2]) if setting is not None else None
         if setting is not None and equivalent is not None:
             return UserError(f"{setting[1]}: no such setting; {equivalent}")
-        return _unknown_key(str(cause.full_key), cause.parent_node)
+        value = "" if setting is None else setting[2]
+        return _unknown_key(str(cause.full_key), value, cause.parent_node)
     return UserError(text)
 
 
@@ -85,7 +93,7 @@ def _unknown_option(file: str, known: Sequence[str] | None) -> UserError:
     )
 
 
-def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
+def _unknown_key(full_key: str, value: str, siblings: DictConfig) -> UserError:
     """Return the error for a key that is not among `siblings`, the settings of its parent."""
     parent, _, key = full_key.rpartition(".")
     for entry in OmegaConf.load(CONF / "train.yaml").defaults:
@@ -102,6 +110,9 @@ def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
     owners = [override for override, file in files.items() if key in OmegaConf.load(file)]
     if owners:
         return UserError(f"{full_key}: a setting of {' or '.join(owners)}, which is not selected")
+    equivalent = equivalents.advice(key, value)
+    if equivalent is not None:
+        return UserError(f"{full_key}: no such setting; {equivalent}")
     prefix = f"{parent}." if parent else ""
     names = [prefix + name for name in map(str, siblings) if name not in ("_target_", "hydra")]
     if not names:

@@ -16,7 +16,7 @@ MISTAKES = {
     "lr=1e-4": "type optimizer.lr=1e-4",
     "num_gpus=2": "type trainer.devices=2",
     "epochs=3": "type trainer.max_iterations=ITERATIONS",
-    "trainer.max_steps=10": "did you mean trainer.max_iterations?",
+    "trainer.max_steps=10": "type trainer.max_iterations=10",
     "model=Qwen/Qwen3-0.6B": "type policy=hf policy.name=Qwen/Qwen3-0.6B",
     "num_generations=8": "type batch.samples=8",
     "beta=0.01": "type kl=loss kl.coefficient=0.01",
@@ -40,6 +40,8 @@ MISTAKES = {
     "actor_rollout_ref.rollout.gpu_memory_utilization=0.5": "docs/equivalents.md lists",
     "policy=Qwen/Qwen2.5-0.5B": "type policy=hf policy.name=Qwen/Qwen2.5-0.5B",
     "data=files/train.jsonl": "type data=jsonl data.train=files/train.jsonl",
+    "wandb=true": "type logger=wandb",
+    "algo=grpo,dapo": "algo=grpo,dapo: several values; add -m to run each of them",
     # names
     "algo=gpro": "did you mean gspo or grpo",
     "algo=GRPO": "did you mean grpo",
@@ -60,7 +62,11 @@ MISTAKES = {
     "~foo": "such as ~callbacks.samples",
     "+reward.terms.mine.reward=brevity": "type +reward@reward.terms.mine.reward=OPTION",
     "rollout.ahead=1": "a setting of rollout=vllm_server, which is not selected",
-    "algo.beta=1": "no such setting; did you mean",
+    "algo.beta=1": "algo.beta: no such setting; type kl=loss kl.coefficient=1",
+    "kl.beta=0.04": "kl.beta: no such setting; type kl=loss kl.coefficient=0.04",
+    "policy.model=org/name": "type policy=hf policy.name=org/name",
+    "trainer.max_epochs=3": "type trainer.max_iterations=ITERATIONS",
+    "algo.alpha=1": "no such setting; did you mean",
     "zzz=1": "zzz: no such setting; choose from seed, run_dir, resume, fork, batch,",
     "algo=grpp": "did you mean grpo",
     "advantage=ppo": "choose from accept, branch_hard, branch_soft, ema, gae,",
@@ -84,6 +90,7 @@ MISTAKES = {
     "data=jsonl": "type data.train=FILE",
     "data=jsonl data.train=nosuch.jsonl": "type data.train=FILE",
     "algo=grpo batch.samples=1": "type batch.samples=8",
+    "reward=function reward.function=nosuch:f": "reward.function=nosuch:f: ModuleNotFoundError",
     "algo=ppo critic=none": "type critic=separate",
 }
 
