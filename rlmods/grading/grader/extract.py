@@ -397,9 +397,9 @@ inference."""
 
 _MARKUP = r"(?:[ \t$*_{(\[\"']|\n(?!\s*\n)|\\[(\[]|\\(?:text|textbf|mathbf)\{)"
 _BEFORE_ANSWER = (
-    r"(?:think|believe|say|write|gives?|claim|conclude|that|it|this|the|an?|my|our|answer|final|value|result"
-    r"|total|sum|number|be|is|are|was|equals?|to|correct|exactly|really|simply|necessarily"
-    r"|[a-z]\s*=)"
+    r"(?:think|believe|say|write|gives?|claim|conclude|that|it|this|the|an?|my|our|answer|final"
+    r"|value|result|total|sum|number|be|is|are|was|equals?|to|correct|exactly|really|simply"
+    r"|necessarily|[a-z]\s*=)"
 )
 _DENIED_BEFORE = re.compile(
     r"(?:\b(?:(?<!or )not|never|cannot|nor|neither|rather than|instead of|other than|anything but"

@@ -42,8 +42,8 @@ _COLOUR = re.compile(
     r"|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}"
 )
 _WRAPPER = re.compile(
-    r"\\(?:boxed|fbox|framebox|makebox|underline|uline|emph|ensuremath|bm|pmb|boldsymbol|mathnormal|mathcal"
-    r"|mathop|mathord|vec|overrightarrow|smash)\*?(?![A-Za-z])\s*"
+    r"\\(?:boxed|fbox|framebox|makebox|underline|uline|emph|ensuremath|bm|pmb|boldsymbol|mathnormal"
+    r"|mathcal|mathop|mathord|vec|overrightarrow|smash)\*?(?![A-Za-z])\s*"
 )
 """Commands whose argument, in braces, is what counts."""
 _NUMBER_SETS = re.compile(
