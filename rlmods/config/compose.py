@@ -133,6 +133,7 @@ def run_spec(
     unknown = [str(key) for key in config if key not in TOP_LEVEL_KEYS]
     if unknown:
         raise UserError(f"unknown key {unknown[0]!r}: known keys are {', '.join(TOP_LEVEL_KEYS)}")
+    _check_seed(config.seed)  # before the parts that repeat it
     algorithm: type[Learner] = find_class(config.algo._target_, "algo")
     used_groups = (*ALWAYS_USED, *algorithm.groups)
     _check_groups_are_used(config.algo.name, typed, used_groups)
@@ -322,9 +323,12 @@ def _check_optimizer(config: DictConfig) -> None:
         ) from error
 
 
+def _check_seed(seed: object) -> None:
+    if type(seed) is not int or not 0 <= seed < 2**32:
+        raise UserError(f"seed={seed}: must be a whole number from 0 to {2**32 - 1}")
+
+
 def _check_trainer(config: DictConfig) -> None:
-    if type(config.seed) is not int or not 0 <= config.seed < 2**32:
-        raise UserError(f"seed={config.seed}: must be a whole number from 0 to {2**32 - 1}")
     length = config.trainer.max_iterations
     if type(length) is not int or length < 1:
         raise UserError(f"trainer.max_iterations={length}: must be a whole number of at least 1")
