@@ -2,9 +2,10 @@
 rlmods.plugin list`.
 
 `new` writes a template: a class, its option and a passing test. Then `python train.py GROUP=NAME`
-works. GROUP is one of advantage, ratio, reward. FOLDER is the folder of plugins: by
-default the first of $RLMODS_PLUGINS, else `plugins/` of the repository, or of the working directory
-if the package is installed. `list` prints the folder and the options of every plugin."""
+works. GROUP is one of advantage, aggregation, environment, ratio, reward, sampling. FOLDER is the
+folder of plugins: by default the first of $RLMODS_PLUGINS, else `plugins/` of the repository, or of
+the working directory if the package is installed. `list` prints the folder and the options of every
+plugin."""
 
 from __future__ import annotations
 

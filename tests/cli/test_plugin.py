@@ -58,7 +58,7 @@ class TestRefusals:
         ("group", "name", "words"),
         [
             ("rewards", "mine", "did you mean reward"),
-            ("judge", "mine", "choose from advantage, ratio, reward"),
+            ("judge", "mine", "choose from advantage, aggregation, environment, ratio"),
             ("reward", "MyReward", "as in my_reward"),
             ("reward", "my-reward", "as in my_reward"),
             ("reward", "class", "a plugin is a Python module"),
