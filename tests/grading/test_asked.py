@@ -54,6 +54,28 @@ def test_a_name_is_a_label(answer: str) -> None:
     assert not verify(rf"\boxed{{{answer}}}", "7", Rules(), question)
 
 
+@pytest.mark.parametrize(
+    ("answer", "gold", "question"),
+    [
+        ("2**5", "25", "How many?"),
+        ("2*3", "23", "How many?"),
+        (r"\text{minus } 5", "5", "What is 3 minus 8?"),
+        (r"5 \text{ apples if it rains}", "5", "How many apples are left if it rains?"),
+        (r"\text{three fourths}", "3", "How many fourths make 3/4?"),
+        ("2x+1=5", "5", "If 2x+1 is 11, what is x?"),
+        ("€1, €500", "1500 euros", "What is the price?"),
+    ],
+)
+def test_words_and_signs_of_the_question_may_change_the_number(
+    answer: str, gold: str, question: str
+) -> None:
+    assert not verify(rf"\boxed{{{answer}}}", gold, Rules(), question)
+
+
+def test_an_equation_that_is_the_gold_keeps_its_left_side() -> None:
+    assert verify(r"\boxed{m+n=33}", "m+n=33", Rules(), "Find m+n.")
+
+
 SOLD = "Ann sold 17 crates in April and 34 crates in May. How many crates did Ann sell in all?"
 
 

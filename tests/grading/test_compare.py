@@ -187,6 +187,22 @@ def test_no_process_takes_an_absolute_value_for_its_content(
     assert not same_answer(answer, gold)
 
 
+@pytest.mark.parametrize("salt", range(4))
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"\ln\frac{x}{y}", r"\ln x-\ln y"),
+        (r"x\sqrt{x}", r"\sqrt{x^3}"),
+        (r"3\ln x", r"\ln(x^3)"),
+    ],
+)
+def test_laws_of_logarithms_and_roots_hold_in_every_process(
+    gold: str, answer: str, salt: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "_SALT", bytes([salt] * 16))
+    assert same_answer(answer, gold)
+
+
 def test_the_gold_decides_whether_a_pair_is_a_point_or_an_interval() -> None:
     assert same_answer("(1,2)", gold="1<x<2")
     assert same_answer("1<x<2", gold="(1,2)")

@@ -28,16 +28,19 @@ _CHANGES = word_set(
     "more less fewer than half halves third quarter twice thrice double triple per times dozen "
     "score gross pair hundred thousand million billion trillion percent over under plus minus not "
     "no never negative to out or nor squared cubed factorial about almost nearly approximately "
-    "around least most mod base power fifth sixth seventh eighth ninth tenth hundredth"
+    "around least most mod base power fifth sixth seventh eighth ninth tenth hundredth "
+    "fourth twelfth thousandth if unless except cannot without"
 )
-"""Words that change a number, or compare it with another."""
+"""Words that change a number, compare it with another, or restrict it."""
 _SCALE_ASKED = re.compile(
     r"\bhow many (dozen|score|pair|hundred|thousand|million|billion|trillion)", re.IGNORECASE
 )
 _PERCENT_ASKED = re.compile(r"\b(?:what|how many) percent(?:age)?\b", re.IGNORECASE)
 _PERCENT = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?) ?(?:\\?%|percent)", re.ASCII)
+_IS_GIVEN = re.compile(r"=|is-?\d|equals")
 _VALUE = re.compile(r"[-\d.,/ ]+")
 """A number instead of a sum: an equation of two numbers states neither."""
+_BOLD = re.compile(r"(?<!\w)\*\*|\*\*(?!\w)")
 _LABEL = re.compile(r"[^=<>!~]{3,60}=(?!=)")
 
 
@@ -48,7 +51,7 @@ def as_asked(answer: str, gold: str, question: str) -> str:
     A percent sign is left out where the question asks what percent, whatever the gold's notation.
     Other units of measurement stay, as they are converted. So do words that change the number,
     unless the question asks how many dozens there are."""
-    label = _LABEL.match(answer)
+    label = None if "=" in gold else _LABEL.match(answer)
     if label is not None and _asks_for(compact(label[0][:-1]), question):
         answer = answer[label.end() :]
     if not question or plain_number(gold.strip(" $")) is None:
@@ -56,13 +59,14 @@ def as_asked(answer: str, gold: str, question: str) -> str:
     percent = _PERCENT.fullmatch(flat(answer).strip(" $"))
     if percent is not None and _PERCENT_ASKED.search(question):
         return percent[1]
-    computed, _, sentence = flat(answer.replace("*", "")).strip(" $").rpartition("= ")
+    computed, _, sentence = flat(_BOLD.sub("", answer)).strip(" $").rpartition("= ")
     match = _COUNTED.fullmatch(sentence)
     if match is None or _VALUE.fullmatch(computed) or read_unit(match["words"]) is not None:
         return answer
     words = _WORD.findall(f"{computed} {match['before']} {match['words']}")
     nouns = {_stem(word) for word in words if word.casefold() not in _FILLER}
-    changes = (_CHANGES | NUMERALS.keys()) & nouns - {*_SCALE_ASKED.findall(question.casefold())}
+    spoken = nouns | set(map(str.casefold, words))
+    changes = (_CHANGES | NUMERALS.keys()) & spoken - {*_SCALE_ASKED.findall(question.casefold())}
     if changes or not nouns <= _stems(question):
         return answer
     return NUMERALS.get(match["number"].casefold(), match["number"])
@@ -73,7 +77,7 @@ def _asks_for(name: str, question: str) -> bool:
     equation there."""
     text = compact(question)
     start = text.find(name) if len(name) > 2 else -1
-    return start >= 0 and text[start + len(name) : start + len(name) + 1] != "="
+    return start >= 0 and not _IS_GIVEN.match(text, start + len(name))
 
 
 @lru_cache(maxsize=1024)

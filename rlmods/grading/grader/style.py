@@ -71,7 +71,7 @@ _DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
 _CURRENCIES = {r"\$": "dollars", "€": "euros", "£": "GBP", "¥": "yen", "₹": "rupees"}
 _CURRENCY_SIGN = re.compile(r"\\\$|[€£¥₹]")
 _CURRENCY = re.compile(r"(\\\$|[€£¥₹])\s*([0-9][0-9,.]*)")
-_CURRENCY_AFTER = re.compile(r"([0-9][0-9,.]*)\s*([€£¥₹])")
+_CURRENCY_AFTER = re.compile(r"([0-9](?:[0-9,.]*[0-9])?)\s*([€£¥₹])")
 _LONE_DOLLAR = re.compile(r"\A([^$]*?)(?<!\\)\$(?=\s?[\d.][^$]*\Z)")
 """A dollar sign that does not begin a formula."""
 _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
