@@ -111,7 +111,8 @@ def _unknown_key(full_key: str, value: str, siblings: DictConfig) -> UserError:
     if owners:
         return UserError(f"{full_key}: a setting of {' or '.join(owners)}, which is not selected")
     equivalent = equivalents.advice(key, value)
-    if equivalent is not None:
+    group = full_key.partition(".")[0]
+    if equivalent is not None and re.search(rf" {group}[=.]", equivalent):
         return UserError(f"{full_key}: no such setting; {equivalent}")
     prefix = f"{parent}." if parent else ""
     names = [prefix + name for name in map(str, siblings) if name not in ("_target_", "hydra")]
