@@ -2,9 +2,9 @@
 [PYTHON]`.
 
 ROWS.jsonl holds objects with `gold`, `pred_text`, `expected` (true, false, or null if human graders
-disagree), `category` and perhaps `question`, which math-verify does not read. PYTHON is an interpreter with the package math-verify (`pip install
-"math-verify[antlr4_13_2]"`, in a separate environment: its parser needs another version of antlr
-than Hydra does). Each grader runs in a process of its own and grades every row once, one after the
+disagree), `category` and perhaps `question`, which math-verify does not read. PYTHON is an
+interpreter with the package math-verify (`pip install "math-verify[antlr4_13_2]"`, in a separate
+environment: its parser needs another version of antlr than Hydra does). Each grader runs in a process of its own and grades every row once, one after the
 other on one core; a row that takes longer than five seconds counts as wrong. Prints agreement,
 false positives among hostile rows, the time of the slowest row and ordinary rows per second."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from rlmods.grading.grader.style import compact, flat
+from rlmods.grading.grader.style import WORD, compact, flat
 from rlmods.grading.grader.syntax import word_set
 from rlmods.grading.grader.units import read_unit
 from rlmods.grading.grader.values import NUMERALS, plain_number
@@ -19,7 +19,6 @@ _COUNTED = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """A sentence with one number."""
-_WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 _FILLER = word_set(
     "of the a an in total altogether are is was were left remaining there so thus therefore she he "
     "they it we answer needs need has have get gets got"
@@ -38,6 +37,7 @@ _SCALE_ASKED = re.compile(
 _PERCENT_ASKED = re.compile(r"\b(?:what|how many) percent(?:age)?\b", re.IGNORECASE)
 _PERCENT = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?) ?(?:\\?%|percent)", re.ASCII)
 _IS_GIVEN = re.compile(r"=|is-?\d|equals")
+"""What follows a name, in a text without spaces, whose value the question gives."""
 _VALUE = re.compile(r"[-\d.,/ ]+")
 """A number instead of a sum: an equation of two numbers states neither."""
 _BOLD = re.compile(r"(?<!\w)\*\*|\*\*(?!\w)")
@@ -51,24 +51,37 @@ def as_asked(answer: str, gold: str, question: str) -> str:
     A percent sign is left out where the question asks what percent, whatever the gold's notation.
     Other units of measurement stay, as they are converted. So do words that change the number,
     unless the question asks how many dozens there are."""
-    label = None if "=" in gold else _LABEL.match(answer)
-    if label is not None and _asks_for(compact(label[0][:-1]), question):
-        answer = answer[label.end() :]
+    answer = _without_label(answer, gold, question)
     if not question or plain_number(gold.strip(" $")) is None:
         return answer
     percent = _PERCENT.fullmatch(flat(answer).strip(" $"))
     if percent is not None and _PERCENT_ASKED.search(question):
         return percent[1]
+    return _number_stated(answer, question) or answer
+
+
+def _without_label(answer: str, gold: str, question: str) -> str:
+    """Return an answer such as `m+n=33` without its left side, unless the gold has one too."""
+    label = _LABEL.match(answer)
+    if label is None or "=" in gold or not _asks_for(compact(label[0][:-1]), question):
+        return answer
+    return answer[label.end() :]
+
+
+def _number_stated(answer: str, question: str) -> str | None:
+    """Return the number of an answer whose words all occur in the question, such as "Ann sold 17 +
+    34 = 51 crates"; None if there is a word that is not in the question or changes the number."""
     computed, _, sentence = flat(_BOLD.sub("", answer)).strip(" $").rpartition("= ")
     match = _COUNTED.fullmatch(sentence)
     if match is None or _VALUE.fullmatch(computed) or read_unit(match["words"]) is not None:
-        return answer
-    words = _WORD.findall(f"{computed} {match['before']} {match['words']}")
+        return None
+    words = WORD.findall(f"{computed} {match['before']} {match['words']}")
     nouns = {_stem(word) for word in words if word.casefold() not in _FILLER}
     spoken = nouns | set(map(str.casefold, words))
-    changes = (_CHANGES | NUMERALS.keys()) & spoken - {*_SCALE_ASKED.findall(question.casefold())}
+    scales_asked = set(_SCALE_ASKED.findall(question.casefold()))
+    changes = (_CHANGES | NUMERALS.keys()) & spoken - scales_asked
     if changes or not nouns <= _stems(question):
-        return answer
+        return None
     return NUMERALS.get(match["number"].casefold(), match["number"])
 
 
@@ -82,7 +95,7 @@ def _asks_for(name: str, question: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _stems(question: str) -> frozenset[str]:
-    return frozenset(map(_stem, _WORD.findall(question)))
+    return frozenset(map(_stem, WORD.findall(question)))
 
 
 def _stem(word: str) -> str:

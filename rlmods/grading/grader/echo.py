@@ -328,8 +328,9 @@ def _kinds_of_product(node: Node) -> Iterator[str]:
     pure = sum(abs(power) for _, power in imaginary)
     if not unknowns(node) and (pure > 1 or any(power < 0 for _, power in imaginary)):
         yield "complex"
-    if any(arg.value == 1 for arg in node.args[node.op == "/" :]):
-        yield "uncollected"  # a factor, divisor or exponent 1
+    operands = node.args[1:] if node.op == "/" else node.args
+    if any(operand.value == 1 for operand in operands):
+        yield "uncollected"
     multiplied = [factor for factor, power in factors if power > 0]
     if not unknowns(node) and (
         _num_of("number", multiplied) > 1 or _num_of("call", multiplied) > 1

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rlmods.grading.grader.style import MATH, MAX_CHARS, TEXT, closing_brace
+from rlmods.grading.grader.style import MATH, MAX_CHARS, TEXT, WORD, closing_brace
 from rlmods.grading.grader.units import read_quantity, read_unit
 from rlmods.grading.turns import after_thoughts
 
@@ -370,7 +370,6 @@ _REMAIN = re.compile(
     r"(?P<after>\s+(?:[a-z]+\s+){0,3}(?:remains?|are left|is left|are needed|are possible))",
     re.ASCII,
 )
-_WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 
 
 _DOUBTS = r"""
@@ -477,5 +476,5 @@ def _of_sentence(sentence: str) -> str | None:
         quantity = f"{match['number']} {' '.join(words[:count])}"
         if words[count - 1] != "in" and read_quantity(quantity.lstrip("$€£\\")) is not None:
             return quantity
-    is_prose = len(words) <= MAX_WORDS_AFTER and all(map(_WORD.fullmatch, words))
+    is_prose = len(words) <= MAX_WORDS_AFTER and all(map(WORD.fullmatch, words))
     return match["number"] if is_prose else None

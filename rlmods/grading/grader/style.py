@@ -23,6 +23,7 @@ MATH = re.compile(
     r"\$\$((?:[^$\\]|\\.)+)\$\$|\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL
 )
 """A formula between its delimiters."""
+WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 _SPACES = re.compile(r"(?:\\[ ,;:!]|[\s~\f])+")
 _SWITCH = re.compile(
     r"\\(?:(?:display|text|script|scriptscript)style|footnotesize|scriptsize|normalsize|normalfont"

@@ -34,7 +34,7 @@ SAMPLE_CHARACTERS = 6_000_000
 MAX_ALARMS = 20
 """Alarms of a run that are shown."""
 MAX_COSTS = 4
-"""Members whose time is named in the answer; the table has that of all."""
+"""Members whose time is named in the answer. The table has the times of all members."""
 ALERT_PREFIX = "alert/"
 """Beginning of the metrics that the monitor logs."""
 Column = NDArray[np.float64]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from math import comb
 from random import Random
 
-from tests.grading.redteam.rows import Asked, Draws, asked
+from tests.grading.redteam.rows import NOUNS, Asked, Draws, asked
 
 
 def _digits(rng: Random) -> dict[str, object]:
@@ -26,22 +26,7 @@ def _number(rng: Random) -> dict[str, object]:
 
 def _word_problem(rng: Random) -> dict[str, object]:
     a, k = rng.randint(11, 60), rng.randint(2, 6)
-    noun = rng.choice(
-        [
-            "lanterns",
-            "kettles",
-            "tulips",
-            "crates",
-            "pebbles",
-            "scarves",
-            "magnets",
-            "walnuts",
-            "postcards",
-            "cupcakes",
-            "puppies",
-            "shelves",
-        ]
-    )
+    noun = rng.choice(NOUNS)
     name = rng.choice(["Natalia", "Weng", "Betty", "Julie", "Mark", "Albert", "Ken", "Alexis"])
     return {"n": name, "o": noun, "a": a, "k": k, "b": a * k, "g": a + a * k}
 

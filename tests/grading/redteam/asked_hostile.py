@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from math import comb, gcd
 from random import Random
 
-from tests.grading.redteam.rows import Asked, Draws, asked
+from tests.grading.redteam.rows import NOUNS, Asked, Draws, asked
 
 
 def _digits(rng: Random) -> dict[str, object]:
@@ -44,20 +44,7 @@ def _roots(rng: Random) -> dict[str, object]:
 
 
 def _noun(rng: Random) -> dict[str, object]:
-    noun = rng.choice(
-        [
-            "lanterns",
-            "kettles",
-            "tulips",
-            "crates",
-            "pebbles",
-            "scarves",
-            "magnets",
-            "walnuts",
-            "postcards",
-            "ribbons",
-        ]
-    )
+    noun = rng.choice(NOUNS)
     return {**_numbers(rng), "o": noun, "k": rng.randint(2, 9)}
 
 

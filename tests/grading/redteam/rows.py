@@ -23,6 +23,22 @@ WRAPPERS = (
     r"So we get \[\boxed{ANSWER}\]",
 )
 """Responses that state an answer, in each of the formats that the grader reads."""
+NOUNS = [
+    "lanterns",
+    "kettles",
+    "tulips",
+    "crates",
+    "pebbles",
+    "scarves",
+    "magnets",
+    "walnuts",
+    "postcards",
+    "ribbons",
+    "cupcakes",
+    "puppies",
+    "shelves",
+]
+"""Things that questions count."""
 MAX_TRIES = 40
 """Draws for each row that is wanted."""
 
@@ -101,7 +117,7 @@ def pick(rng: Random, gold: str, *answers: str, num: int = 1, reason: str = "") 
 
 @dataclass(frozen=True)
 class Asked:
-    """Answers to a question, one a line, in which `@` and a letter are a drawn value and `¶` a line break."""
+    """Answers to a question, one a line. `@` and a letter is a drawn value, `¶` a line break."""
 
     questions: str
     gold: str
