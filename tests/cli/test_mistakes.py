@@ -78,7 +78,7 @@ MISTAKES = {
     "optimizer.lr=abc": "must be a number of at least 0",
     "optimizer.lr=-1": "must be a number of at least 0",
     "batch.prompts=abc": "must be a whole number",
-    "seed=a": "seed=a: must be a whole number",
+    "seed=a": "seed=a: must be a whole number from 0 to",
     "batch.samples=0": "must be at least 1",
     "batch.minibatches=3 batch.prompts=4 batch.samples=4": "type one of 1, 2, 4, 8, 16",
     "rollout.temperature=0": "type rollout.temperature=1",
