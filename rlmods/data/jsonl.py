@@ -186,9 +186,12 @@ def hold_out(
         if len(val_rows) + len(group) <= num_val:
             val_rows.update(group)
     if len(val_rows) < num_val or len(val_rows) == len(prompts):
+        # all rows of a question are held out or none
+        possible = len(val_rows) or min(map(len, groups), default=0)
+        advice = f"data.num_val={possible}" if possible < len(prompts) else "a smaller data.num_val"
         raise UserError(
             f"{source}: cannot hold out data.num_val={num_val} of {len(prompts)} rows with "
-            f"{len(rows)} different questions; type a smaller data.num_val"
+            f"{len(rows)} different questions; type {advice}"
         )
     train = [prompt for i, prompt in enumerate(prompts) if i not in val_rows]
     return train, [prompts[i] for i in sorted(val_rows)]

@@ -403,3 +403,15 @@ def test_errors_name_the_row_and_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"org/name needs the package datasets; type pip install"):
         Jsonl("org/name")()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("num_val", [1, 4, 7])
+def test_a_number_that_can_be_held_out_is_named(num_val: int, seed: int) -> None:
+    """Rows of one question stay together."""
+    prompts = [Prompt(id=str(i), text=question) for i, question in enumerate("aabbbccc")]
+    with pytest.raises(UserError, match=r"type data\.num_val=\d$") as error:
+        hold_out(prompts, num_val, seed, source="rows")
+    possible = int(str(error.value)[-1])
+    train, val = hold_out(prompts, possible, seed, source="rows")
+    assert (len(train), len(val)) == (8 - possible, possible)
