@@ -195,6 +195,8 @@ def test_broken_files_are_one_line(text: str, tmp_path: Path) -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=10))
 @example(pieces=["_target_: os.system", "\n", "\n  ", "{"])
+@example(pieces=["data:", "\n  ", "_target_: os.system"])
+@example(pieces=["data:", "\n  ", "data:", "_target_: os.system"])  # the key `data:_target_`
 def test_any_file_holds_known_classes_or_is_one_line(pieces: list[str], tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("".join(pieces))
     try:
@@ -202,7 +204,8 @@ def test_any_file_holds_known_classes_or_is_one_line(pieces: list[str], tmp_path
     except UserError as error:
         assert "\n" not in str(error)  # noqa: PT017
     else:
-        targets = [value for key, value in leaves(found, lists=True) if "_target_" in key]
+        settings_of_run = leaves(found, lists=True)
+        targets = [value for key, value in settings_of_run if "_target_" in key.split(".")]
         assert set(map(str, targets)) <= {"rlmods.data.Stories"}
         assert "oc.env" not in str(found)
 
