@@ -73,8 +73,8 @@ class Comparison:
     seeds: list[int | str]
     unused: list[int | str]
     """Seeds that only one of the two has."""
-    p_value: float
-    """Adjusted for the number of comparisons (Holm)."""
+    p_value: float | None
+    """Adjusted for the number of comparisons (Holm). None if the seeds show no spread."""
     num_comparisons: int
     unfinished: list[str]
     """Compared runs that have not finished, and how they ended: the result is their last value so
@@ -89,7 +89,7 @@ class Comparison:
     def better(self) -> bool | None:
         """True if the group is better than the baseline, False if it is worse, None if the seeds do
         not decide it."""
-        if self.p_value >= ALPHA or not self.difference.is_bounded or self.difference.mean == 0:
+        if self.p_value is None or self.p_value >= ALPHA or self.difference.mean == 0:
             return None
         return (self.difference.mean > 0) == higher_is_better(self.metric)
 
@@ -121,6 +121,7 @@ def compare(
     for other, difference, p_value in zip(others, differences, adjusted, strict=True):
         found_there = results[other.name]
         seeds = [seed for seed in own if seed in found_there]
+        interval = mean_interval(difference)
         comparisons.append(
             Comparison(
                 baseline=first.name,
@@ -128,10 +129,10 @@ def compare(
                 metric=metric,
                 baseline_mean=mean_interval(list(own.values())),
                 mean=mean_interval(list(found_there.values())),
-                difference=mean_interval(difference),
+                difference=interval,
                 seeds=seeds,
                 unused=sorted(own.keys() ^ found_there.keys(), key=str),
-                p_value=p_value,
+                p_value=p_value if interval.is_bounded else None,
                 num_comparisons=len(others),
                 unfinished=_unfinished(first, other),
                 different_iterations=_different_iterations(first, other, seeds, metric),
@@ -258,7 +259,7 @@ def _comparison_lines(x: Comparison) -> list[str]:
         f"{x.name}: {_mean(x.mean)}",
         f"  {verdict} the baseline: {with_bounds(x.difference, '+.4f')} ({pairs})",
     ]
-    if x.difference.is_bounded:
+    if x.p_value is not None:
         adjustment = ""
         if x.num_comparisons > 1:
             adjustment = f", adjusted for {x.num_comparisons} comparisons (Holm)"

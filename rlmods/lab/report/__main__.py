@@ -131,7 +131,8 @@ def text_table(
         if comparison is not None:
             verdict = {True: "better", False: "worse", None: "not decided"}[comparison.better]
             difference = _interval(comparison.difference, "+.4f")
-            end = [difference, f"{comparison.p_value:.2g}", verdict]
+            p_value = "" if comparison.p_value is None else f"{comparison.p_value:.2g}"
+            end = [difference, p_value, verdict]
         elif comparisons and group.name == comparisons[0].baseline:
             end = ["", "", "baseline"]
         rows.append([group.name, seeds, shown, *end])

@@ -111,10 +111,14 @@ def answer(
         return [f"No run has a value of {metric}.", _cost(groups)]
     choose = max if higher_is_better(metric) else min
     best = choose(means, key=lambda name: means[name].mean)
+    equal = [name for name in means if means[name].mean == means[best].mean]
     found = f"{with_bounds(means[best], '.4g')} ({num_seeds(means[best].num_values)})."
     if len(means) == 1:
         return [f"{metric}: {found}", _cost(groups)]
     extreme = "highest" if choose is max else "lowest"
+    if len(equal) > 1:
+        share = f"{len(equal)} of {len(means)} members share the {extreme} {metric}"
+        return [f"{share}: {means[best].mean:.4g}.", _cost(groups)]
     sentences = [f"{best} has the {extreme} {metric}: {found}"]
     if comparisons:
         sentences.append(_certainty(best, comparisons))
@@ -131,7 +135,9 @@ def _certainty(best: str, comparisons: Sequence[Comparison]) -> str:
     own = [x for x in comparisons if x.name == best]
     if not own:
         return f"It has no seed in common with the baseline, {baseline}."
-    difference = f"{with_bounds(own[0].difference, '+.4g')}, p = {own[0].p_value:.2g}"
+    difference = with_bounds(own[0].difference, "+.4g")
+    if own[0].p_value is not None:
+        difference += f", p = {own[0].p_value:.2g}"
     if own[0].better:
         return f"It is better than the baseline, {baseline}: {difference}."
     advice = "more seeds would tell, such as seed=1,2,3,4,5"

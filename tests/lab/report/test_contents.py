@@ -124,10 +124,14 @@ class TestAnswer:
         assert self.of(runs) == (
             "ratio=symmetric has the highest val/accuracy: 0.765, 95 % from 0.7015 to 0.8285 "
             "(2 seeds).\n"
-            "Not decided against the baseline, ratio=clip_higher: +0.25, p = 1; more seeds would "
-            "tell, such as seed=1,2,3,4,5.\n"
+            "Not decided against the baseline, ratio=clip_higher: +0.25; more seeds would tell, "
+            "such as seed=1,2,3,4,5.\n"
             "4 runs: 4 s; a run of ratio=clip_higher 1 s, ratio=symmetric 1 s."
         )
+
+    def test_equal_members_share_the_best_value(self, tmp_path: Path) -> None:
+        runs = self.write(tmp_path, a=[0.3], b=[0.5], c=[0.5])
+        assert "2 of 3 members share the highest val/accuracy: 0.5." in self.of(runs)
 
     def test_a_decided_difference(self, tmp_path: Path) -> None:
         runs = self.write(tmp_path, a=[0.1, 0.2, 0.3], b=[0.61, 0.7, 0.82])
@@ -250,9 +254,15 @@ class TestCommand:
     def test_text(self, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         main([str(runs), "--text"])
         assert re.search(
-            r"0\.7650 \[0\.7015, 0\.8285\] +\+0\.2500 +1 +not decided", capsys.readouterr().out
+            r"0\.7650 \[0\.7015, 0\.8285\] +\+0\.2500 +not decided", capsys.readouterr().out
         )
         assert not (runs / "report.html").exists()
+
+    def test_text_has_p_where_seeds_show_a_spread(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        main([str(TestAnswer.write(tmp_path, a=[0.1, 0.2, 0.3], b=[0.61, 0.7, 0.82])), "--text"])
+        assert re.search(r"\+0\.5100 \[.*\] +0\.00\d+ +better", capsys.readouterr().out)
 
     def test_text_counts_the_seeds_of_the_mean(
         self, runs: Path, capsys: pytest.CaptureFixture[str]
