@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from rlmods.needs import JudgeNeeds, needs_of
@@ -164,6 +165,30 @@ class ChecksPolicy(Protocol):
 
     def check_policy(self, policy: Any) -> None:
         """Raise UserError for a policy that it cannot sample from."""
+        ...
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """What an engine with its own weights has to know about a run."""
+
+    precision: str
+    """`trainer.precision`."""
+    num_rows: int
+    """Responses of an iteration on this rank."""
+    longest_row: int
+    """Tokens of the longest prompt and the longest response, in training and validation."""
+    reserved_bytes: float
+    """Memory of this rank's GPU that training takes beside what it holds already; 0 without a
+    GPU."""
+
+
+@runtime_checkable
+class FitsRun(Protocol):
+    """A rollout with settings that depend on the run."""
+
+    def fit_run(self, policy: Any, run: RunSize) -> None:
+        """Choose the settings that are null, before the first `sync`."""
         ...
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -22,7 +23,7 @@ from rlmods.distributed.collectives import Ranks
 from rlmods.distributed.deferred import read
 from rlmods.policy.base import Policy
 from rlmods.policy.scalar import ScalarModel
-from rlmods.protocols import ChecksPolicy, Controller, Rollout
+from rlmods.protocols import ChecksPolicy, Controller, FitsRun, RunSize
 from rlmods.rollout import MultiTurn
 from rlmods.schedule import Schedule
 from rlmods.training.checkpoint import LearnerCheckpoint
@@ -33,7 +34,7 @@ from rlmods.training.meter import Meter, PhaseTimer, peak_memory_mb
 from rlmods.training.metrics import SampleLog
 from rlmods.training.networks import check_deferred, parameter_groups, shard
 from rlmods.training.out_of_memory import explain
-from rlmods.training.preflight import Preflight
+from rlmods.training.preflight import Preflight, longest_texts
 from rlmods.training.settings import Batch
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
 from rlmods.training.views import LoopView
@@ -48,15 +49,6 @@ DROPOUT = 1_000_002
 @dataclass(frozen=True)
 class NoSettings:
     """Settings of an algorithm that has none."""
-
-
-def set_engine_dtype(rollout: Rollout, precision: str) -> None:
-    """Let an engine whose `dtype` is null compute in the trainer's precision. Rounded to bfloat16,
-    a weight stays the same in many small updates, so that an engine with float32 weights would
-    sample from another policy than the one that is trained."""
-    engine: Any = rollout.rollout if isinstance(rollout, MultiTurn) else rollout
-    if precision == "bf16-mixed" and getattr(engine, "dtype", "") is None:
-        engine.dtype = "bfloat16"
 
 
 class Learner(L.LightningModule):
@@ -399,20 +391,35 @@ class Learner(L.LightningModule):
             model.to(self.device)
         for extension in self.extensions:
             extension.on_fit_start()
-        if self.rollout is not None:
-            set_engine_dtype(self.rollout, str(self.trainer.precision))
 
     def on_train_start(self) -> None:
-        # not in on_fit_start, after which Lightning loads the checkpoint of sharded networks
-        if self.rollout is not None:
-            with self.timer.within("sync"):
-                self.rollout.sync(self.policy, iteration=self.iteration)
+        # before an engine takes the memory that is left
         if self.batch.runs_preflight(self.device.type):
             self.notify("on_preflight", self.preflight())
+        # not in on_fit_start, after which Lightning loads the checkpoint of sharded networks
+        if self.rollout is not None:
+            engine = self.rollout.rollout if isinstance(self.rollout, MultiTurn) else self.rollout
+            if isinstance(engine, FitsRun):
+                engine.fit_run(self.policy, self._run_size())
+            with self.timer.within("sync"):
+                self.rollout.sync(self.policy, iteration=self.iteration)
         if self.iteration == 0:
             self.validate()
         self.iteration_start = time.perf_counter()
         self.trainer.should_stop = self.iteration >= self.max_iterations
+
+    def _run_size(self) -> RunSize:
+        named = chain.from_iterable((self.validation.data or {}).values())
+        prompts = (*self.splits.train, *self.splits.val, *named)
+        prompt, response = longest_texts(self.policy, prompts, (), self.rollout)
+        response = max(response, self.validation.max_tokens or 0)
+        rows = self.batch.prompts * self.batch.samples // self.ranks.world_size
+        return RunSize(
+            precision=str(self.trainer.precision),
+            num_rows=rows,
+            longest_row=min(prompt + response, self.policy.context_length),
+            reserved_bytes=self.preflight.reserved_bytes,
+        )
 
     def on_after_backward(self) -> None:
         for extension in self.extensions:

@@ -37,6 +37,7 @@ from rlmods.needs import KLNeeds, PreferenceNeeds, ReferenceNeeds, needs_of
 from rlmods.policy import Policy
 from rlmods.policy.output_layer import logits_per_chunk
 from rlmods.rollout import Local
+from rlmods.rollout.cache import cache_bytes
 from rlmods.rollout.turns import MultiTurn
 from rlmods.training.preflight import longest_texts
 
@@ -81,13 +82,12 @@ def read_devices(trainer: DictConfig, num_gpus: int) -> Devices:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a transformer, and the bytes that its passes take. `query` and `key_value` are heads
-    x head size; `inner` is the feed-forward width of all experts that process a token."""
+    """Sizes of a transformer, and the bytes that its passes take. `query` is heads x head size;
+    `inner` is the feed-forward width of all experts that process a token."""
 
     layers: int
     hidden: int
     query: int
-    key_value: int
     inner: int
     vocabulary: int
 
@@ -97,11 +97,10 @@ class Sizes:
         hidden = config["hidden_size"]
         heads = config["num_attention_heads"]
         head_size = config.get("head_dim") or hidden // heads
-        key_value = (config.get("num_key_value_heads") or heads) * head_size
         inner = config.get("moe_intermediate_size") or config.get("intermediate_size") or 4 * hidden
         inner *= config.get("num_experts_per_tok") or 1
         layers = config["num_hidden_layers"]
-        return cls(layers, hidden, heads * head_size, key_value, inner, config["vocab_size"])
+        return cls(layers, hidden, heads * head_size, inner, config["vocab_size"])
 
     def activations(self, tokens: float, itemsize: int, checkpointing: bool) -> float:
         """Return T (24 h + 4 b (q + i)) a layer for T tokens and b bytes an element, and half a
@@ -116,10 +115,6 @@ class Sizes:
         """Return two float32 chunks of logits, and the gradient of the output matrix."""
         chunk = min(tokens * self.vocabulary, logits_per_chunk("cuda"))
         return 2 * 4 * chunk + 4 * self.vocabulary * self.hidden
-
-    def cache(self, tokens: float, itemsize: int) -> float:
-        """Return the bytes of the key-value cache."""
-        return 2 * itemsize * self.layers * self.key_value * tokens
 
 
 def predict(
@@ -150,13 +145,15 @@ def predict(
         "logits": sizes.logits(tokens * response / row),
     }
     stages = {"update": update}
+    per_token = cache_bytes(policy.model.config, itemsize)
     rollout = spec.parts.get("rollout")
     engine = rollout.rollout if isinstance(rollout, MultiTurn) else rollout
     if isinstance(engine, Local):
         at_once = min(rows, engine.batch_size)
         stages["sampling"] = held | {
             "gathered weights": itemsize * num_weights * (devices.shards > 1),
-            "key-value cache": sizes.cache(at_once * row, itemsize),
+            "cast weights": 2 * num_weights * (is_cast and devices.shards == 1),
+            "key-value cache": per_token * at_once * row,
             "logits": 20 * at_once * sizes.vocabulary,
         }
     return stages

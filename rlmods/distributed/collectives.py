@@ -53,6 +53,12 @@ def is_first_rank() -> bool:
     )
 
 
+def local_rank() -> int:
+    """Return the index of this process on its machine, as its launcher says: Lightning, torchrun or
+    SLURM."""
+    return int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
+
+
 def is_lost_connection(error: BaseException) -> bool:
     """Return True for the error of a collective whose other ranks have ended, or have not joined it
     within the time limit."""

@@ -1,6 +1,5 @@
 """Lightning Trainer configured for iterations."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,8 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 from omegaconf import ListConfig
 from torch import nn
+
+from rlmods.distributed.collectives import local_rank
 
 
 def build(
@@ -131,7 +132,7 @@ def select_device(accelerator: object, devices: object) -> None:
     """
     if device_type(accelerator) != "cuda":
         return
-    rank = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
+    rank = local_rank()
     indices = list(devices) if isinstance(devices, ListConfig) else range(torch.cuda.device_count())
     if rank < len(indices):  # else the number of processes is wrong, which is reported later
         torch.cuda.set_device(indices[rank])

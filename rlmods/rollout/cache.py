@@ -15,6 +15,7 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from rlmods.policy.base import Policy
+from rlmods.policy.float32 import autocast_dtype
 
 FORWARD_COST = 256
 """Number of ids whose processing takes about as long as the overhead of a forward."""
@@ -201,6 +202,16 @@ def right_mask(lengths: Sequence[int], device: torch.device) -> Bool[Tensor, "P 
     return torch.arange(width, device=device) >= starts[:, None]
 
 
+def cache_bytes(config: PreTrainedConfig, itemsize: int) -> int:
+    """Return the bytes of keys and values of one token, in `itemsize` bytes each, of a model with
+    full attention in every layer."""
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    shared_heads = getattr(text, "num_key_value_heads", None) or heads
+    return int(2 * itemsize * text.num_hidden_layers * shared_heads * size)
+
+
 def new_cache(config: PreTrainedConfig, slots: int) -> DynamicCache:
     """Return an empty cache for a model of this configuration, for at most `slots` tokens per row.
 
@@ -225,7 +236,13 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        """Append states [R, H, S', D] and return all states so far, [R, H, S + S', D] each."""
+        """Append states [R, H, S', D] and return all states so far, [R, H, S + S', D] each.
+
+        Attention rounds both to autocast's data type. Keys with rotary positions come in float32
+        and are rounded once here, and not with every token."""
+        dtype = autocast_dtype(key_states) or key_states.dtype
+        key_states = key_states.to(dtype)
+        value_states = value_states.to(dtype)
         if not self.is_initialized:
             self.initialize(key_states)
             self.keys = key_states

@@ -18,10 +18,13 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.utilities.seed import isolate_rng
 
+from rlmods.distributed.collectives import local_rank
 from rlmods.errors import UserError, check_bounds
 from rlmods.policy.base import Policy
 from rlmods.policy.quantization import without_quantization_config
+from rlmods.protocols import RunSize
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout
+from rlmods.rollout.cache import cache_bytes
 from rlmods.rollout.external import (
     MIN_TEMPERATURE,
     Completion,
@@ -36,6 +39,10 @@ INSTALL = "pip install 'rlmods[vllm]' (without a GPU, see docs/rollout.md), or t
 ENVIRONMENT = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """Settings of vLLM that only the environment has, unless the user set them. Bound threads would
 slow down training on a CPU."""
+MIN_CACHE_GIB = 0.125
+"""Cache of a small model: vLLM's blocks are larger than its rows."""
+SPARE = 1.1
+"""Size of a cache relative to the keys and values in it, as rows do not fill their last block."""
 
 
 @dataclass
@@ -53,10 +60,12 @@ class VLLM(TokenRollout):
     is not installed or does not support the policy."""
 
     max_length: int | None = None
-    """Maximum number of tokens of a prompt and its response; null: the policy's context. The cache
-    must have room for it."""
-    cache_gib: float = 1.0
-    """Size of the key-value cache, GiB. Responses wait while it is full."""
+    """Maximum number of tokens of a prompt and its response; null: those of the longest ones. The
+    cache must have room for it."""
+    cache_gib: float | None = None
+    """Size of the key-value cache, GiB. Responses wait while it is full. null: room for all
+    responses of an iteration, as far as the GPU has memory that training does not need; without a
+    GPU at most 1."""
     dtype: str | None = None
     """Data type of the engine's weights: float32, bfloat16, float16; null: bfloat16 if the
     trainer's precision is bf16-mixed, else that of the policy's."""
@@ -71,7 +80,7 @@ class VLLM(TokenRollout):
                 f"0 (greedy), or at least {MIN_TEMPERATURE} with vLLM",
             ),
             "max_length": (self.max_length is None or self.max_length >= 2, "null or at least 2"),
-            "cache_gib": (self.cache_gib > 0, "above 0"),
+            "cache_gib": (self.cache_gib is None or self.cache_gib > 0, "null or above 0"),
             "dtype": (
                 self.dtype in (None, "float32", "bfloat16", "float16"),
                 "null, float32, bfloat16 or float16",
@@ -86,6 +95,22 @@ class VLLM(TokenRollout):
             UserError: it is not, or has none.
         """
         check_architecture(policy)
+
+    def fit_run(self, policy: Policy, run: RunSize) -> None:
+        """Choose data type, maximum length and size of the cache, as far as they are null.
+
+        Rounded to bfloat16, a weight stays the same in many small updates. An engine with float32
+        weights would sample from another policy than the one that is trained."""
+        if self.dtype is None and run.precision == "bf16-mixed":
+            self.dtype = "bfloat16"
+        if self.max_length is None:
+            self.max_length = run.longest_row
+        if self.cache_gib is None:
+            dtype = getattr(torch, self.dtype or "", policy.model.dtype)
+            bytes_per_row = run.longest_row * cache_bytes(policy.model.config, dtype.itemsize)
+            room = cache_room(policy, dtype.itemsize, run.reserved_bytes)
+            size = max(SPARE * bytes_per_row, min(SPARE * bytes_per_row * run.num_rows, room))
+            self.cache_gib = max(MIN_CACHE_GIB, size / 2**30)
 
     def sync(self, policy: Policy, *, iteration: int) -> None:
         """Copy the policy's weights into the engine, which the first call starts."""
@@ -116,7 +141,7 @@ class InProcess:
         self,
         policy: Policy,
         max_length: int | None,
-        cache_gib: float,
+        cache_gib: float | None,
         dtype: str | None,
         eager: bool | None,
     ) -> None:
@@ -127,6 +152,11 @@ class InProcess:
         options: dict[str, Any] = {}
         if _num_ranks() > 1:
             options["distributed_executor_backend"] = "external_launcher"
+        if torch.cuda.is_available():
+            options["gpu_memory_utilization"] = memory_fraction()
+        if cache_gib is None:
+            itemsize = getattr(torch, dtype or "", policy.model.dtype).itemsize
+            cache_gib = cache_room(policy, itemsize) / 2**30
         with _isolated():
             import vllm
 
@@ -146,13 +176,13 @@ class InProcess:
                 # vLLM's messages name the cause
                 reason = " ".join(str(error).split())[:400]
                 advice = (
-                    "type a larger rollout.cache_gib or a smaller rollout.max_length if memory "
-                    "is the cause, or rollout=local"
+                    "type another rollout.cache_gib, a smaller rollout.max_length or a smaller "
+                    "batch.token_budget if memory is the cause, or rollout=local"
                 )
                 raise UserError(
                     f"rollout=vllm: the engine does not start ({reason}): {advice}"
                 ) from error
-        if options:  # the process group is the trainer's, which destroys it before Python exits
+        if _num_ranks() > 1:  # the trainer destroys its process group before Python exits
             self._llm.llm_engine.engine_core._finalizer.atexit = False
 
     @property
@@ -203,6 +233,27 @@ class InProcess:
                 # some, if the run is being stopped
                 engine.abort_request([name for name in ids if name not in done])
         return [done[name] for name in ids]
+
+
+def memory_fraction() -> float:
+    """Return the `gpu_memory_utilization` with which vLLM starts beside a trainer: at most 95 % of
+    the memory that is free. vLLM refuses to start if less is free than this fraction of all memory,
+    0.92 by default, also with `kv_cache_memory_bytes`, which decides what it takes."""
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    return max(0.01, min(0.9, 0.95 * free / total))
+
+
+def cache_room(policy: Policy, itemsize: int, reserved_bytes: float = 0.0) -> float:
+    """Return the bytes that are left for the key-value cache beside training: half of the memory
+    that is free after `reserved_bytes` and the engine's weights, as activations and graphs of the
+    engine also need memory; 1 GiB without a GPU."""
+    if not torch.cuda.is_available():
+        return 2.0**30
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    weights = itemsize * sum(x.numel() for x in policy.parameters())
+    return 0.5 * (free - reserved_bytes - weights)
 
 
 def _completion(output: Any) -> Completion:
@@ -271,7 +322,10 @@ def _isolated() -> Iterator[None]:
     rank: dict[str, str] = {}
     if _num_ranks() > 1:
         rank["RANK"] = str(dist.get_rank())
-        rank["LOCAL_RANK"] = os.environ.get("LOCAL_RANK", "0")
+        # the engine's GPU, which it makes the current one
+        is_on_gpu = torch.cuda.is_available()
+        index = torch.cuda.current_device() if is_on_gpu else local_rank()
+        rank["LOCAL_RANK"] = str(index)
     before = {name: os.environ.get(name) for name in rank}
     set_num_threads = torch.set_num_threads
     num_threads = torch.get_num_threads()

@@ -26,6 +26,9 @@ class Preflight:
 
     def __init__(self, learner: LearnerView) -> None:
         self.learner = learner
+        self.reserved_bytes = 0.0
+        """Memory of this rank's GPU that an update takes beside what was held before; 0 if it was
+        not tried on a GPU."""
 
     def __call__(self) -> str:
         """Try the largest microbatches, with gradients and optimizer state in memory, and return a
@@ -38,13 +41,16 @@ class Preflight:
             UserError: out of memory, with the override that needs less.
         """
         device = self.learner.device
+        held = 0
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
+            held = torch.cuda.memory_allocated(device)
         with self.learner.timer.within("preflight"), self._unchanged():
             sizes = self._try()
             peak_mb = self.learner.ranks.reduce(torch.tensor(peak_memory_mb(device)), "max")
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if device.type == "cuda":
+            self.reserved_bytes = peak_memory_mb(device) * 2**20 - held
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)  # the metrics are of training
             total = torch.cuda.get_device_properties(device).total_memory

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -18,11 +18,14 @@ from rlmods.advantage import GAE
 from rlmods.algo import SFT, Batch
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.critic import Separate
-from rlmods.rollout import Local
+from rlmods.policy import Policy
+from rlmods.rollout import Local, MultiTurn
+from rlmods.rollout.turns import num_added_tokens
 from rlmods.sampling import Dynamic
 from rlmods.schedule import Schedule
 from rlmods.training.evaluation import Validation
 from rlmods.training.train_step import Microbatches
+from tests.support.environments import Echo
 from tests.support.tiny_setup import SPLITS, attached, collected, fit, half_flat, learner, policy
 
 
@@ -98,6 +101,35 @@ def test_the_rollout_gets_the_weights_of_the_checkpoint(
     [row] = fit(made, 3, resume=tmp_path / "iteration_000002.ckpt")
     assert made.rollout.iterations == [2, 3]
     assert row["train/sampler_logprob_gap"] < 1e-4
+
+
+@dataclass
+class Fitted(Local):
+    """A rollout that records the sizes of the run, and its number of weights when it gets them."""
+
+    seen: list[Any] = field(default_factory=list)
+
+    def fit_run(self, policy: Any, run: Any) -> None:
+        self.seen.append(run)
+
+    def sync(self, policy: Policy, *, iteration: int) -> None:
+        super().sync(policy, iteration=iteration)
+        self.seen.append(iteration)
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_an_engine_learns_the_sizes_of_the_run_before_its_first_sync(turns: bool) -> None:
+    engine = Fitted(max_tokens=8)
+    validation = Validation(every=None, max_tokens=None if turns else 12)
+    rollout = MultiTurn(engine, Echo()) if turns else engine
+    made = learner(rollout=rollout, validation=validation)
+    longest = max(len(made.policy.encode(x)) for x in SPLITS.train)
+    extra = num_added_tokens(made.policy, rollout, SPLITS.train)
+    fit(made, 1, precision="bf16-mixed")
+    run, *iterations = engine.seen
+    assert iterations == [0, 1]
+    assert (run.precision, run.num_rows, run.reserved_bytes) == ("bf16-mixed", 16, 0.0)
+    assert run.longest_row == longest + extra + (rollout.max_tokens if turns else 12)
 
 
 def test_every_network_with_layers_is_in_train_mode_if_it_needs_it() -> None:

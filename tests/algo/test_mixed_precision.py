@@ -4,7 +4,7 @@ float32."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
@@ -15,14 +15,11 @@ from torch.utils._pytree import tree_leaves
 from rlmods.advantage import GAE
 from rlmods.aggregation import TokenMean
 from rlmods.algo import DPO, SFT, Batch, Learner, PolicyGradient, ProcessRewardModel, RewardModel
-from rlmods.algo.learner import set_engine_dtype
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Penalty
 from rlmods.preference import Sigmoid
 from rlmods.ranking import BradleyTerry
 from rlmods.ratio import Clipped
-from rlmods.rollout import Local, MultiTurn
-from tests.support.environments import Echo
 from tests.support.tiny_setup import fit, learner
 
 OFF_POLICY = {"batch": Batch(prompts=4, samples=4, minibatches=2)}
@@ -112,32 +109,3 @@ def test_all_but_products_has_32_bits(name: str, monkeypatch: pytest.MonkeyPatch
     for where, dtypes in seen.items():
         assert dtypes, where
         assert dtypes <= {torch.float32, torch.float64}, where
-
-
-@dataclass
-class Engine(Local):
-    """A rollout with a data type of its own."""
-
-    dtype: str | None = None
-
-
-@pytest.mark.parametrize(
-    ("precision", "typed", "expected"),
-    [
-        ("bf16-mixed", None, "bfloat16"),
-        ("bf16-mixed", "float32", "float32"),
-        ("32-true", None, None),
-    ],
-)
-@pytest.mark.parametrize("turns", [False, True])
-def test_an_engine_samples_in_the_trainers_precision(
-    precision: str, typed: str | None, expected: str | None, turns: bool
-) -> None:
-    """Otherwise the two are different policies: bfloat16 rounds small updates away."""
-    engine = Engine(max_tokens=2, dtype=typed)
-    set_engine_dtype(MultiTurn(engine, Echo()) if turns else engine, precision)
-    assert engine.dtype == expected
-    if not turns:
-        made = learner(rollout=Engine(max_tokens=2, dtype=typed))
-        fit(made, 1, precision=precision)
-        assert made.rollout.dtype == expected

@@ -21,7 +21,7 @@ WIDTH, INNER, WORDS, LAYERS = 64, 8 * 64 // 3, 102, 2
 WEIGHTS = WORDS * WIDTH + LAYERS * (4 * WIDTH**2 + 3 * WIDTH * INNER + 2 * WIDTH) + WIDTH
 """Llama with tied embeddings: 4 h^2 of attention, 3 h i of the feed-forward layer and two norms in
 each layer, and a norm."""
-SIZES = Sizes(LAYERS, WIDTH, WIDTH, WIDTH, INNER, WORDS)
+SIZES = Sizes(LAYERS, WIDTH, WIDTH, INNER, WORDS)
 
 
 def stages(*overrides: str, precision: str = "32-true") -> dict[str, dict[str, float]]:
@@ -97,8 +97,7 @@ def test_experts_and_grouped_heads() -> None:
             "vocab_size": 100,
         }
     )
-    assert sizes == Sizes(3, 64, query=64, key_value=32, inner=64, vocabulary=100)
-    assert sizes.cache(5, 2) == 2 * 2 * 3 * 32 * 5
+    assert sizes == Sizes(3, 64, query=64, inner=64, vocabulary=100)
 
 
 def test_an_iteration() -> None:
@@ -108,7 +107,8 @@ def test_an_iteration() -> None:
     whole = stages("batch.token_budget=100000")["update"]["activations"]
     assert stages("batch.token_budget=256")["update"]["activations"] < whole
     cast = stages(precision="bf16-mixed")
-    assert cast["update"]["cast weights"] == 2 * WEIGHTS
+    assert cast["update"]["cast weights"] == cast["sampling"]["cast weights"] == 2 * WEIGHTS
+    assert 2 * cast["sampling"]["key-value cache"] == stages()["sampling"]["key-value cache"]
     sharded = stages(*FSDP, precision="bf16-mixed")
     assert sharded["sampling"]["gathered weights"] == 2 * WEIGHTS
 

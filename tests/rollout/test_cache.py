@@ -41,9 +41,15 @@ def test_buffers_do_not_grow_beyond_slots():
     assert layer.buffers[0].shape[-2] == 11
 
 
+@pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("model", [llama, gpt2])
-def test_samples_equal_those_of_the_stock_cache(model, monkeypatch):
+def test_samples_equal_those_of_the_stock_cache(model, autocast, monkeypatch):
     policy = TinyPolicy(model())
+    with torch.autocast("cpu", enabled=autocast):
+        compare_with_the_stock_cache(policy, monkeypatch)
+
+
+def compare_with_the_stock_cache(policy, monkeypatch):
     ours = sample(policy)
     assert all(
         isinstance(layer, GrowingLayer) for layer in new_cache(policy.model.config, 8).layers
@@ -52,6 +58,22 @@ def test_samples_equal_those_of_the_stock_cache(model, monkeypatch):
     stock = sample(policy)
     assert [r.tokens for r in ours] == [r.tokens for r in stock]
     assert [r.behavior_logprobs for r in ours] == [r.behavior_logprobs for r in stock]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_keys_and_values_have_autocasts_data_type(autocast, monkeypatch):
+    """Attention reads them with every token. Keys with rotary positions come in float32."""
+    made = []
+
+    def record(config, slots):
+        made.append(new_cache(config, slots))
+        return made[-1]
+
+    monkeypatch.setattr(cache, "new_cache", record)
+    with torch.autocast("cpu", enabled=autocast):
+        sample(TinyPolicy(llama()))
+    dtypes = {x.dtype for layer in made[-1].layers for x in (layer.keys, layer.values)}
+    assert dtypes == {torch.bfloat16 if autocast else torch.float32}
 
 
 A, B = [5, 6, 7, 8, 9, 10], [11, 12, 13]

@@ -1,6 +1,7 @@
 """Sampling with vLLM itself: `make test-vllm`."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rlmods.errors import UserError
 from rlmods.policy import Policy, Tiny
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import VLLM, Local
+from rlmods.rollout.vllm import memory_fraction
 from rlmods.training.evaluation import with_settings
 from rlmods.types import Prompt, Response
 from tests.rollout.models import gap, outcomes
@@ -21,6 +23,8 @@ from tests.support import ranks
 from tests.support.mixtures import mixture
 
 pytest.importorskip("vllm")
+from vllm.config import CacheConfig
+
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 RAGGED = [
@@ -87,6 +91,25 @@ def sample(
     **settings: Any,
 ) -> list[Response]:
     return synced(policy, **settings).generate(prompts, samples=samples, iteration=iteration)
+
+
+@pytest.mark.parametrize("free_gib", [3, 40, 79])
+def test_vllm_accepts_the_memory_that_it_is_given(
+    free_gib: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By vLLM's own check before it loads a model on a GPU, which its default does not pass beside
+    a trainer."""
+    from vllm.v1.worker.utils import request_memory
+
+    free, total = free_gib * 2**30, 80 * 2**30
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, total))
+    snapshot: Any = SimpleNamespace(free_memory=free, total_memory=total, device_="cuda:0")
+    fraction = memory_fraction()
+    assert request_memory(snapshot, CacheConfig(gpu_memory_utilization=fraction)) <= free
+    if free_gib < 79:
+        with pytest.raises(ValueError, match="less than desired GPU memory utilization"):
+            request_memory(snapshot, CacheConfig())
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])

@@ -3,6 +3,7 @@ checked."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,7 +17,9 @@ from transformers import AutoConfig, AutoTokenizer
 
 from rlmods.errors import UserError
 from rlmods.policy import Policy
+from rlmods.protocols import RunSize
 from rlmods.rollout import VLLM, external
+from rlmods.rollout import vllm as vllm_rollout
 from rlmods.rollout.base import Context, encode_prompt, next_occurrence
 from rlmods.rollout.external import sampling_settings
 from rlmods.training.evaluation import with_settings
@@ -25,6 +28,7 @@ from tests.rollout.stand_in import choice
 from tests.support import tiny_setup
 from tests.support.mixtures import mixture
 
+GIB = 2**30
 PROMPTS = [Prompt(id=f"p{i}", text=str(7 * i) * (i + 1)) for i in range(5)]
 
 
@@ -193,6 +197,119 @@ def test_the_engine_is_that_of_the_policy(policy: Policy, vllm: Any) -> None:
     assert expected.items() <= llm.options.items()
 
 
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The second GPU of a machine, with 80 GiB, of which 20 are free."""
+    made = SimpleNamespace(free=20 * GIB, total=80 * GIB)
+    fakes = {
+        "is_available": lambda: True,
+        "current_device": lambda: 1,
+        "empty_cache": lambda: None,
+        "mem_get_info": lambda: (made.free, made.total),
+        "get_rng_state_all": list,
+        "set_rng_state_all": lambda states: None,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    return made
+
+
+def run_size(**changes: Any) -> RunSize:
+    sizes = {"precision": "32-true", "num_rows": 8, "longest_row": 100, "reserved_bytes": 0.0}
+    return RunSize(**sizes | changes)
+
+
+class TestMemory:
+    @pytest.mark.parametrize("free_gib", [3, 40, 79])
+    def test_the_engine_asks_for_memory_that_is_free(
+        self, policy: Policy, vllm: Any, gpu: Any, free_gib: int
+    ) -> None:
+        gpu.free = free_gib * GIB
+        synced(policy, cache_gib=0.5)
+        fraction = vllm.LLM.made[0].options["gpu_memory_utilization"]
+        assert 0 < fraction * gpu.total < gpu.free
+
+    def test_without_a_gpu_it_is_not_limited(self, policy: Policy, vllm: Any) -> None:
+        synced(policy)
+        assert "gpu_memory_utilization" not in vllm.LLM.made[0].options
+
+    def test_the_cache_holds_all_rows(self, policy: Policy, gpu: Any) -> None:
+        per_token = 2 * 4 * 2 * 32  # float32 keys and values of two layers with 32 features
+        num_rows = 10**5
+        rollout = VLLM()
+        rollout.fit_run(policy, run_size(num_rows=num_rows))
+        assert rollout.max_length == 100
+        needed = num_rows * 100 * per_token / GIB
+        assert rollout.cache_gib is not None
+        assert needed < rollout.cache_gib < 1.2 * needed
+
+    def test_the_cache_leaves_the_memory_of_an_update(self, policy: Policy, gpu: Any) -> None:
+        sizes = []
+        for reserved in (0, 10 * GIB):
+            rollout = VLLM()
+            rollout.fit_run(policy, run_size(num_rows=10**9, reserved_bytes=reserved))
+            sizes.append(rollout.cache_gib)
+        assert sizes == pytest.approx([10, 5], rel=1e-3)
+
+    def test_the_longest_row_fits_in_any_case(self, policy: Policy, gpu: Any) -> None:
+        rollout = VLLM()
+        rollout.fit_run(policy, run_size(longest_row=10**6, reserved_bytes=30 * GIB))
+        assert rollout.cache_gib is not None
+        assert rollout.cache_gib * GIB > 10**6 * 2 * 4 * 2 * 32
+
+    @pytest.mark.parametrize(
+        ("precision", "typed", "expected"),
+        [
+            ("bf16-mixed", None, "bfloat16"),
+            ("bf16-mixed", "float32", "float32"),
+            ("32-true", None, None),
+        ],
+    )
+    def test_the_engine_computes_in_the_trainers_precision(
+        self, policy: Policy, precision: str, typed: str | None, expected: str | None
+    ) -> None:
+        """Otherwise the two are different policies: bfloat16 rounds small updates away."""
+        rollout = VLLM(dtype=typed)
+        rollout.fit_run(policy, run_size(precision=precision))
+        assert rollout.dtype == expected
+
+    def test_what_is_typed_stays(self, policy: Policy, gpu: Any) -> None:
+        rollout = VLLM(max_length=77, cache_gib=3.0)
+        rollout.fit_run(policy, run_size())
+        assert (rollout.max_length, rollout.cache_gib) == (77, 3.0)
+
+    def test_validation_uses_the_same_engine(self, policy: Policy, vllm: Any) -> None:
+        rollout = VLLM(max_tokens=6)
+        rollout.fit_run(policy, run_size())
+        rollout.sync(policy, iteration=0)
+        with_settings(rollout, temperature=0.0).sync(policy, iteration=0)
+        [llm] = vllm.LLM.made
+        assert llm.options["max_model_len"] == 100
+
+
+class TestLocalRank:
+    """vLLM's external launcher reads LOCAL_RANK, and makes this GPU the current one."""
+
+    @pytest.fixture(autouse=True)
+    def ranks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(vllm_rollout, "_num_ranks", lambda: 8)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: 5)
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+        monkeypatch.setenv("SLURM_LOCALID", "3")
+
+    def test_is_the_index_of_the_trainers_gpu(self, gpu: Any) -> None:
+        with vllm_rollout._isolated():
+            assert (os.environ["RANK"], os.environ["LOCAL_RANK"]) == ("5", "1")
+        assert "LOCAL_RANK" not in os.environ
+
+    def test_is_slurms_without_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with vllm_rollout._isolated():
+            assert os.environ["LOCAL_RANK"] == "3"
+        monkeypatch.setenv("LOCAL_RANK", "2")  # torchrun within a job of SLURM
+        with vllm_rollout._isolated():
+            assert os.environ["LOCAL_RANK"] == "2"
+
+
 def test_an_engine_that_does_not_start_is_an_error(policy: Policy, vllm: Any) -> None:
     def fail(**options: Any) -> None:
         raise ValueError("No memory for the KV cache.\nDecrease it.")
@@ -200,7 +317,7 @@ def test_an_engine_that_does_not_start_is_an_error(policy: Policy, vllm: Any) ->
     vllm.LLM = fail
     with pytest.raises(
         UserError,
-        match=r"does not start \(No memory for the KV cache. Decrease it.\): type a larger "
+        match=r"does not start \(No memory for the KV cache. Decrease it.\): type another "
         r"rollout.cache_gib",
     ):
         synced(policy)
@@ -307,7 +424,7 @@ def test_what_is_missing_is_named(policy: Policy, monkeypatch: pytest.MonkeyPatc
             r"rollout\.temperature=0\.001: must be 0 \(greedy\), or at least 0\.01 with vLLM",
         ),
         ({"max_tokens": 0}, r"rollout\.max_tokens=0: must be at least 1"),
-        ({"cache_gib": 0}, r"rollout\.cache_gib=0: must be above 0"),
+        ({"cache_gib": 0}, r"rollout\.cache_gib=0: must be null or above 0"),
         ({"max_length": 1}, r"rollout\.max_length=1: must be null or at least 2"),
         ({"dtype": "int8"}, r"rollout\.dtype=int8: must be null, float32"),
         ({"stop": [""]}, r"rollout\.stop=\('',\): must be a list of non-empty strings"),
