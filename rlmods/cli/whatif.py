@@ -27,7 +27,7 @@ if __name__ == "__main__":
 import argparse
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,15 @@ from rlmods.critic.loss import clip_range
 from rlmods.errors import UserError, suggest
 from rlmods.needs import AdvantageNeeds, RatioNeeds, needs_of
 from rlmods.run import atomic_write, dumps
-from rlmods.run.checkpoints import list_checkpoints, verify
-from rlmods.run.saved import SavedRun
+from rlmods.run.checkpoints import (
+    find_fork,
+    find_resume,
+    list_checkpoints,
+    read_iteration,
+    verify,
+)
+from rlmods.run.resume import recorded_resume
+from rlmods.run.saved import SavedRun, read_config
 from rlmods.run.settings import Override
 from rlmods.training.checkpoint import Stateful
 from rlmods.training.credit import CreditAssignment
@@ -376,14 +383,32 @@ def whatif(
     if not (run / "config.yaml").is_file():
         raise UserError(f"{run} is not a run directory, it has no config.yaml")
     saved = _config_file(run, iteration)
-    checkpoints = reversed(list_checkpoints(run / "checkpoints"))
-    starts = [path for number, path in checkpoints if number < iteration]
-    for checkpoint in (*starts, None):
+    for checkpoint in _starts(run, iteration):
         try:
             return _repeat(run, saved, checkpoint, iteration, typed, step)
         except SampledEarlierError:
             continue
     raise UserError(f"iteration {iteration} trains on responses sampled before the run began")
+
+
+def _starts(run: Path, iteration: int) -> Iterator[Path | None]:
+    """Yield the checkpoints that an iteration can be repeated from: those of the run, the newest
+    first, and the one that the run was forked or resumed from. None: the run began from scratch.
+
+    Raises:
+        UserError: the run began after the iteration, or what it began from is gone.
+    """
+    for number, path in reversed(list_checkpoints(run / "checkpoints")):
+        if number < iteration:
+            yield path
+    fork = read_config(run / "config.yaml").get("fork")
+    origin = find_fork(str(fork)) if fork else find_resume(run, recorded_resume(run))
+    if origin is not None and read_iteration(origin) >= iteration:
+        raise UserError(
+            f"iteration {iteration}: the run began from {origin}: give a later iteration, or "
+            f"{origin.parents[1]}"
+        )
+    yield origin
 
 
 def _config_file(run: Path, iteration: int) -> Path:

@@ -262,6 +262,22 @@ def test_a_run_of_other_code_is_named(run: Path, tmp_path: Path) -> None:
     assert "this is not the run's iteration" in text
 
 
+@pytest.mark.parametrize(
+    "origin", ["fork={run}@1", "resume={run}/checkpoints/iteration_000001.ckpt"]
+)
+def test_a_run_that_began_from_a_checkpoint_is_repeated_from_it(
+    origin: str, run: Path, tmp_path: Path
+) -> None:
+    later = tmp_path / "later"
+    overrides = [*OVERRIDES, origin.format(run=run)]
+    fork_run(overrides, later, ["ratio.low=0.02"] if origin.startswith("fork") else [])
+    result = whatif(later, 2, [])
+    assert result["repeated_from"] == 1
+    assert result["grad_norm"]["repeated"] == result["grad_norm"]["run"]
+    with pytest.raises(UserError, match=r"^iteration 1: the run began from .*iteration_000001"):
+        whatif(later, 1, [])
+
+
 def test_what_reaches_beyond_the_process_is_typed(run: Path, tmp_path: Path) -> None:
     config = OmegaConf.load(run / "config.yaml")
     OmegaConf.update(config, "trainer.default_root_dir", str(tmp_path / "there"), force_add=True)
