@@ -7,6 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
+from typing import Annotated
+
+Limit = Annotated[float, "limit"]
+"""Type of a setting that infinity switches off. All other numbers are finite."""
 
 
 class UserError(Exception):

@@ -33,8 +33,7 @@ class Entropy:
     beta: float = 0.2
     """Weight of the change of entropy."""
     tau: float = 0.5
-    """Threshold of P. inf: no branches; -inf with mode=threshold: branches after every tool
-    result."""
+    """Threshold of P."""
     num_tokens: int = 20
     """k, the number of tokens over which entropies are averaged; fewer if a turn ends before."""
     mode: Literal["threshold", "probability"] = "threshold"

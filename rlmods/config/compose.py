@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlmods.algo import Learner
 from rlmods.config.instantiate import (
     at_key,
-    check_numbers,
+    check_values,
     find_class,
     instantiate,
     one_line,
@@ -332,7 +332,7 @@ def _check_trainer(config: DictConfig) -> None:
     length = config.trainer.max_iterations
     if type(length) is not int or length < 1:
         raise UserError(f"trainer.max_iterations={length}: must be a whole number of at least 1")
-    check_numbers(OmegaConf.to_container(config.trainer, resolve=True), "trainer")
+    check_values(OmegaConf.to_container(config.trainer, resolve=True), "trainer")
     known = {"_target_", "max_iterations", *inspect.signature(L.Trainer).parameters}
     for key, value in config.trainer.items():
         if key in REPLACED_TRAINER_SETTINGS and value is not None:

@@ -19,28 +19,17 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlmods.config.plugins import explain_plugin_error
-from rlmods.errors import UserError
+from rlmods.errors import Limit, UserError
 
 S = TypeVar("S")
 TYPE_NAMES = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
+    Limit: "a number",
     str: "a text",
     NoneType: "null",
 }
-MAY_BE_INFINITE = {
-    "max_norm",
-    "high",
-    "dual",
-    "tau",
-    "max_ratio",
-    "max_kl",
-    "max_grad_norm",
-    "max_sampler_gap",
-    "max_ahead_gap",
-}
-"""Settings that are bounds, which infinity switches off."""
 AS_TERM = (
     "; to give a reward a time limit, make it a term: type reward=weighted_sum "
     "+reward@reward.terms.NAME.reward=OPTION +reward.terms.NAME.timeout_s=5"
@@ -66,8 +55,7 @@ def instantiate(
     """
     try:
         values = OmegaConf.to_container(config, resolve=True)
-        check_numbers(values, key)
-        _check_types(values, key)
+        check_values(values, key)
         if isinstance(values, dict) and "_target_" not in values:
             raise UserError(f"{key}: its option has no _target_: write _target_: MODULE.CLASS")
         if not partial:
@@ -130,49 +118,33 @@ def parse_settings(
         raise UserError(f"{name}: {one_line(error)}") from error
     values = {key: value for key, value in values.items() if key not in ignore}
     _reject_unknown_keys(kind, values, name)
-    check_numbers(values, name)
-    types = get_type_hints(kind)
-    for field in declared:
-        if field.name not in values:
-            continue
-        value = values[field.name]
-        allowed = _mismatch(value, types[field.name])
-        if allowed is not None:
-            key = f"{name}.{field.name}".removeprefix(".")
-            raise UserError(f"{key}={value}: must be {allowed}")
+    types = get_type_hints(kind, include_extras=True)
+    for key, value in values.items():
+        check_values(value, f"{name}.{key}".removeprefix("."), types[key])
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
         raise UserError(one_line(error)) from error
 
 
-def check_numbers(value: object, key: str) -> None:
-    """Raise UserError for a setting that is NaN, or infinite and not a bound that may be absent
-    (`MAY_BE_INFINITE`)."""
+def check_values(value: object, key: str, annotation: object = None) -> None:
+    """Check a setting, and those in it: of a type that its class takes, and finite unless it is a
+    `Limit`.
+
+    Raises:
+        UserError: it is not.
+    """
+    allowed = _mismatch(value, annotation)
+    if allowed is not None:
+        raise UserError(f"{key}={value}: must be {allowed}")
     if isinstance(value, dict):
+        kind = get_object(value["_target_"]) if "_target_" in value else None
+        types = _field_types(kind) if is_dataclass(kind) else {}
         for name, inner in value.items():
-            check_numbers(inner, f"{key}.{name}".removeprefix("."))
+            check_values(inner, f"{key}.{name}", types.get(name))
     elif isinstance(value, list):
         for inner in value:
-            check_numbers(inner, key)
-    elif isinstance(value, float) and not math.isfinite(value):
-        is_bound = key.rpartition(".")[2] in MAY_BE_INFINITE
-        if math.isnan(value) or not is_bound:
-            raise UserError(f"{key}={value}: must be a finite number")
-
-
-def _check_types(config: Any, key: str) -> None:
-    """Raise UserError for a setting of a part, or of its parts, that its dataclass does not
-    take."""
-    if not isinstance(config, dict):
-        return
-    kind = get_object(config["_target_"]) if "_target_" in config else None
-    types = _field_types(kind) if is_dataclass(kind) else {}
-    for name, value in config.items():
-        allowed = _mismatch(value, types.get(name))
-        if allowed is not None:
-            raise UserError(f"{key}.{name}={value}: must be {allowed}")
-        _check_types(value, f"{key}.{name}")
+            check_values(inner, key)
 
 
 def _field_types(kind: Any) -> dict[str, Any]:
@@ -184,7 +156,7 @@ def _field_types(kind: Any) -> dict[str, Any]:
         for name, annotation in inspect.get_annotations(base).items():
             single = SimpleNamespace(__annotations__={name: annotation})
             with suppress(NameError, AttributeError, TypeError, SyntaxError):
-                types |= get_type_hints(single, names, dict(vars(base)))
+                types |= get_type_hints(single, names, dict(vars(base)), include_extras=True)
     for field in fields(kind):
         if field.default is None and field.name in types:
             types[field.name] |= None
@@ -200,11 +172,14 @@ def _mismatch(value: object, annotation: Any) -> str | None:
     if get_origin(annotation) in (Union, UnionType):
         mismatches = [_mismatch(value, member) for member in get_args(annotation)]
         return None if None in mismatches else " or ".join(text for text in mismatches if text)
-    if annotation not in TYPE_NAMES:  # left to the dataclass
-        return None
-    kinds = (float, int) if annotation is float else annotation
-    is_valid = isinstance(value, kinds) and (annotation is bool or not isinstance(value, bool))
-    return None if is_valid else TYPE_NAMES[annotation]
+    if annotation in TYPE_NAMES:  # others are left to the dataclass
+        kinds = (float, int) if annotation in (float, Limit) else annotation
+        is_valid = isinstance(value, kinds) and (annotation is bool or not isinstance(value, bool))
+        if not is_valid:
+            return TYPE_NAMES[annotation]
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    is_off = annotation == Limit and value == math.inf
+    return None if is_finite or is_off else "a finite number"
 
 
 def _reject_unknown_keys(target: Callable[..., object], keys: Iterable[str], group: str) -> None:

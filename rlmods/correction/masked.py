@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from rlmods.correction.sampler_ratio import LEVELS, Level, sampler_ratio
-from rlmods.errors import check_bounds
+from rlmods.errors import Limit, check_bounds
 from rlmods.types import ImportanceWeights, TokenFloats, TokenMask
 
 
@@ -22,7 +22,7 @@ class Masked:
 
     low: float = 0.5
     """Lower bound of rho; 0 to 1. 0: none."""
-    high: float = 5.0
+    high: Limit = 5.0
     """Upper bound of rho; at least 1."""
     level: Level = "token"
     """token: each token's own ratio, which masks tokens. sequence: the product of the ratios of a

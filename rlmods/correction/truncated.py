@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rlmods.correction.sampler_ratio import LEVELS, Level, sampler_ratio
-from rlmods.errors import check_bounds
+from rlmods.errors import Limit, check_bounds
 from rlmods.types import ImportanceWeights, TokenFloats, TokenMask
 
 
@@ -17,7 +17,7 @@ class Truncated:
     in IMPALA's V-trace (arXiv:1802.01561, section 4). Where no weight is truncated and the sampler
     can draw every token, E_behavior[w f] = E_old[f]."""
 
-    high: float = 2.0
+    high: Limit = 2.0
     """Upper bound C of the weight; at least 1."""
     level: Level = "token"
     """token: each token's own ratio. The equality holds for a token given its prefix, and prefixes

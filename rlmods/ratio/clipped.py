@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from rlmods.errors import check_bounds
+from rlmods.errors import Limit, check_bounds
 from rlmods.needs import RatioNeeds
 from rlmods.ops import importance_ratio, masked_mean
 from rlmods.types import Surrogate, TokenFloats, TokenMask
@@ -23,7 +23,7 @@ class Clipped:
 
     low: float = 0.2
     """The lower bound is 1 - low; 0 to 1."""
-    high: float = 0.2
+    high: Limit = 0.2
     """The upper bound is 1 + high."""
     level: Level = "token"
     """token: each token's own ratio. sequence: the geometric mean of a response's ratios (GSPO,

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from rlmods.errors import check_bounds
+from rlmods.errors import Limit, check_bounds
 from rlmods.needs import RatioNeeds
 from rlmods.ops import importance_ratio
 from rlmods.types import Surrogate, TokenFloats, TokenMask
@@ -31,10 +31,10 @@ class DPPO:
 
     divergence: Literal["tv", "kl"] = "tv"
     """tv: total variation. kl: KL(pi_old || pi), nats."""
-    low: float = 0.15
+    low: Limit = 0.15
     """Bound where A < 0 and the probability fell; above 0. The paper has 0.15 for tv and 0.05 for
     kl."""
-    high: float = 0.15
+    high: Limit = 0.15
     """Bound where A > 0 and the probability rose; above 0."""
 
     needs: ClassVar[RatioNeeds] = RatioNeeds(old_logprobs=True)

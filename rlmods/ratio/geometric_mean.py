@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from rlmods.errors import check_bounds
+from rlmods.errors import Limit, check_bounds
 from rlmods.needs import RatioNeeds
 from rlmods.ops import importance_ratio, masked_mean
 from rlmods.types import Surrogate, TokenFloats, TokenMask
@@ -21,9 +21,9 @@ class GeometricMean:
     gradient. An outlier ratio has little effect on a geometric mean, which allows bounds far wider
     than PPO's."""
 
-    low: float = 0.4
+    low: Limit = 0.4
     """The lower bound of log r is -low; at least 0."""
-    high: float = 0.4
+    high: Limit = 0.4
     """The upper bound of log r is high; at least 0."""
 
     needs: ClassVar[RatioNeeds] = RatioNeeds(level="sequence")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import Limit, UserError, check_bounds
 
 
 def objective(default: Any) -> Any:
@@ -31,7 +31,7 @@ class Batch:
     token_budget: int = 8192
     """Tokens of one forward and backward, padding included. Memory grows with it; results do not
     change."""
-    max_norm: float = 1.0
+    max_norm: Limit = 1.0
     """Gradients are clipped to this global norm."""
     max_nonfinite: int = 3
     """Number of consecutive optimizer steps with a NaN or infinite loss or gradient that ends the

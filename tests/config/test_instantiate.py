@@ -1,18 +1,21 @@
-"""Numbers in a configuration are finite, except bounds that may be absent."""
+"""Numbers in a configuration are finite, except the limits that infinity switches off."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from rlmods.algo import Batch
-from rlmods.config.instantiate import MAY_BE_INFINITE, instantiate, parse_settings
-from rlmods.errors import UserError
+from rlmods.config.instantiate import instantiate, parse_settings
+from rlmods.errors import Limit, UserError
+from rlmods.ratio import Clipped
 from rlmods.training.settings import PolicyGradientSettings
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -48,19 +51,27 @@ def refused(option: dict[str, Any], group: str, path: tuple[Any, ...], value: fl
     try:
         instantiate(config, group, partial=True)
     except UserError as error:
-        return str(error).startswith(f"{name}={value}: must be a finite number")
+        return re.match(rf"{name}={value}: must be a (finite|whole) number", str(error)) is not None
     return False
+
+
+def is_limit(option: dict[str, Any], path: tuple[Any, ...]) -> bool:
+    """Return whether the class of the option declares the setting as a limit."""
+    fields = getattr(get_object(option["_target_"]), "__dataclass_fields__", {})
+    return path[-1] in fields and fields[path[-1]].type in (Limit, "Limit")
 
 
 def test_no_numeric_setting_of_an_option_is_nan_or_without_bound() -> None:
     found = 0
+    limits = 0
     for option, group, path in settings():
         found += 1
         assert refused(option, group, path, float("nan")), (group, path)
-        if path[-1] not in MAY_BE_INFINITE:
-            assert refused(option, group, path, float("inf")), (group, path)
-            assert refused(option, group, path, float("-inf")), (group, path)
+        assert refused(option, group, path, float("-inf")), (group, path)
+        limits += is_limit(option, path)
+        assert refused(option, group, path, float("inf")) != is_limit(option, path), (group, path)
     assert found > 150
+    assert limits > 5
 
 
 @pytest.mark.parametrize(
@@ -69,14 +80,25 @@ def test_no_numeric_setting_of_an_option_is_nan_or_without_bound() -> None:
         (Batch, "batch", {"max_norm": float("nan")}),
         (PolicyGradientSettings, "algo", {"entropy_coefficient": float("inf")}),
         (PolicyGradientSettings, "algo", {"replay_fraction": float("inf")}),
+        (PolicyGradientSettings, "algo", {"clip_reward": float("inf")}),
     ],
 )
 def test_settings_of_a_run(kind: Any, group: str, values: dict[str, float]) -> None:
     [[name, value]] = values.items()
-    with pytest.raises(UserError, match=rf"^{group}\.{name}={value}: must be a finite number$"):
+    with pytest.raises(
+        UserError, match=rf"^{group}\.{name}={value}: must be a finite number( or null)?$"
+    ):
         parse_settings(OmegaConf.create(values), group, kind)
 
 
-def test_a_bound_may_be_absent() -> None:
+def test_a_limit_may_be_switched_off() -> None:
     batch = parse_settings(OmegaConf.create({"max_norm": float("inf")}), "batch", Batch)
     assert batch.max_norm == float("inf")
+    node = OmegaConf.create({"_target_": "rlmods.ratio.Clipped", "high": float("inf")})
+    assert instantiate(node, "ratio") == Clipped(high=float("inf"))
+
+
+def test_numbers_in_lists_are_finite() -> None:
+    node = {"_target_": "torch.optim.AdamW", "betas": [0.9, float("nan")]}
+    with pytest.raises(UserError, match=r"^optimizer\.betas=nan: must be a finite number$"):
+        instantiate(OmegaConf.create(node), "optimizer", partial=True)
