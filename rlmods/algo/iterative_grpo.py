@@ -9,6 +9,7 @@ from rlmods.algo.policy_gradient import PolicyGradient
 from rlmods.policy.scalar import ScalarModel
 from rlmods.protocols import Judge
 from rlmods.reward.neural import Neural
+from rlmods.reward.weighted_sum import Term, leaves
 from rlmods.training.extensions import RewardModelRefresh
 from rlmods.training.settings import IterativeGRPOSettings
 
@@ -38,9 +39,9 @@ class IterativeGRPO(PolicyGradient):
     def reward_models(self) -> list[ScalarModel]:
         """Return the networks of the neural terms of the reward, loaded on the first call."""
         networks: list[ScalarModel] = []
-        for name, reward in self.reward.rewards.items():
-            if isinstance(reward, Neural) and self.reward.weights[name]:
-                networks += reward.networks
+        for term in leaves(Term("reward", self.reward)):
+            if isinstance(term.reward, Neural) and term.weight:
+                networks += term.reward.networks
         return networks
 
     def export(self, folder: Path) -> None:

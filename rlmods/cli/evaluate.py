@@ -24,7 +24,7 @@ if __name__ == "__main__":
     print_usage(sys.argv[1:], __doc__)
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from rlmods.policy.hf import exported, load
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.reward import Neural
 from rlmods.rollout.turns import find_prompt_without_episode, over_turns
+from rlmods.run.saved import read_config
 from rlmods.run.settings import Override
 from rlmods.training.collate import collate_unscored, generate
 from rlmods.training.evaluation import values_by_prompt, with_settings
@@ -179,7 +180,7 @@ def _correct_pairs(reward: Neural, prompt: Prompt) -> list[float]:
 def _use_trained_reward_models(
     config: DictConfig, saved: Path, export: Path, overrides: Sequence[str]
 ) -> None:
-    """Set the reward models of the run's terms with a nonzero weight to those that the run has
+    """Set the reward models of the run, without those of weight 0, to those that the run has
     trained further, in place. A model that is typed, by itself or with its term or the reward,
     stays as it is.
 
@@ -190,22 +191,27 @@ def _use_trained_reward_models(
     typed = {Override.parse(text).key for text in overrides}
     if not trained or "reward" in typed:
         return
-    terms: Any = OmegaConf.select(OmegaConf.load(saved), "reward.terms") or {}
-    for name, term in terms.items():
-        reward = term.reward
-        if reward.get("_target_") != "rlmods.reward.Neural" or not term.get("weight", 1.0):
-            continue
-        is_single = isinstance(reward.model, str)
-        count = 1 if is_single else len(reward.model)
+    for key, model in _reward_models(read_config(saved).get("reward"), "reward"):
+        count = 1 if isinstance(model, str) else len(model)
         models = trained[:count]
         trained = trained[count:]
         if len(models) < count:
             raise UserError(
                 f"{export}: fewer reward models than in the reward of the run: type reward=OPTION"
             )
-        key = f"reward.terms.{name}.reward.model"
         if not any(f"{key}.".startswith(f"{other}.") for other in typed):
-            config.reward.terms[name].reward.model = models[0] if is_single else models
+            OmegaConf.update(config, key, models[0] if isinstance(model, str) else models)
+
+
+def _reward_models(node: Any, key: str) -> Iterator[tuple[str, str | list[str]]]:
+    """Yield key and name of each reward model in the settings of a reward, without those of terms
+    of weight 0."""
+    if not isinstance(node, dict) or ("reward" in node and not node.get("weight", 1.0)):
+        return
+    if node.get("_target_") == "rlmods.reward.Neural":
+        yield f"{key}.model", node["model"]
+    for name, inner in node.items():
+        yield from _reward_models(inner, f"{key}.{name}")
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from typing import Any
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds, needs_of
 from rlmods.reward.scores import run_reward
-from rlmods.reward.weighted_sum import WeightedSum, check_rewards, combine, prefixed
+from rlmods.reward.weighted_sum import Term, WeightedSum, check_rewards, combine, prefixed
 from rlmods.types import Prompt, Response, Scores
 
 
@@ -32,8 +32,10 @@ class BySource:
         check_rewards("by_source", self.rewards)
 
     @property
-    def members(self) -> dict[str, Any]:
-        return {f"rewards.{name}": reward for name, reward in self.rewards.items()}
+    def members(self) -> list[Term]:
+        return [
+            Term(f"rewards.{name}", reward, source=name) for name, reward in self.rewards.items()
+        ]
 
     @property
     def needs(self) -> RewardNeeds:

@@ -11,6 +11,7 @@ from rlmods.needs import RewardNeeds
 from rlmods.reward.accuracy import Accuracy
 from rlmods.reward.checks import check_positive
 from rlmods.reward.scores import as_scores
+from rlmods.reward.weighted_sum import Term
 from rlmods.types import Response, Scores
 
 
@@ -58,8 +59,8 @@ class Cosine:
         return Accuracy() if self.reward is None else self.reward
 
     @property
-    def members(self) -> dict[str, Any]:
-        return {"reward": self.grader}
+    def members(self) -> list[Term]:
+        return [Term("reward", self.grader)]
 
     @property
     def needs(self) -> RewardNeeds:

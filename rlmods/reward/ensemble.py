@@ -7,8 +7,8 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from rlmods.errors import UserError
-from rlmods.needs import RewardNeeds, needs_of
-from rlmods.reward.weighted_sum import WeightedSum, check_rewards, leaves
+from rlmods.needs import RewardNeeds
+from rlmods.reward.weighted_sum import Term, WeightedSum, check_rewards, leaves
 from rlmods.types import Response, Scores
 
 How = Literal["mean", "min", "median"]
@@ -45,19 +45,18 @@ class Ensemble:
 
     def __post_init__(self) -> None:
         check_rewards("ensemble", self.rewards)
-        for name, reward in self.rewards.items():
-            if not needs_of(reward, RewardNeeds).gives_steps:
-                continue
-            for path, leaf in leaves(reward, f"reward.rewards.{name}"):
-                if needs_of(leaf, RewardNeeds).gives_steps:
-                    raise UserError(
-                        f"Ensemble: {path} gives one reward per step, and their sum pays for the "
-                        f"number of steps: type {path}.aggregate=min"
-                    )
+        if not RewardNeeds.combine(self.rewards.values()).gives_steps:
+            return
+        for term in leaves(Term("reward", self)):
+            if term.needs.gives_steps:
+                raise UserError(
+                    f"Ensemble: {term.path} gives one reward per step, and their sum pays for the "
+                    f"number of steps: type {term.path}.aggregate=min"
+                )
 
     @property
-    def members(self) -> dict[str, Any]:
-        return {f"rewards.{name}": reward for name, reward in self.rewards.items()}
+    def members(self) -> list[Term]:
+        return [Term(f"rewards.{name}", reward) for name, reward in self.rewards.items()]
 
     @property
     def needs(self) -> RewardNeeds:

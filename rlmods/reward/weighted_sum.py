@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from rlmods.errors import UserError
-from rlmods.needs import RewardNeeds
+from rlmods.needs import RewardNeeds, needs_of
 from rlmods.reward.isolated import Isolated
 from rlmods.reward.scores import run_reward
 from rlmods.types import Response, Scores
@@ -14,23 +14,50 @@ from rlmods.types import Response, Scores
 TokenRewards = Sequence[Sequence[float | None]]
 
 
+@dataclass(frozen=True)
+class Term:
+    """A reward, as one that another reward calls."""
+
+    path: str
+    """Its key in the configuration; of a member, below the key of the reward that calls it."""
+    reward: Any
+    weight: float = 1.0
+    """0: its score is not part of the reward."""
+    source: str | None = None
+    """Source of the prompts whose responses it grades; None: all."""
+
+    @property
+    def needs(self) -> RewardNeeds:
+        """The declarations of the reward."""
+        return needs_of(self.reward, RewardNeeds)
+
+
 @runtime_checkable
 class HasMembers(Protocol):
     """A reward that calls other rewards."""
 
     @property
-    def members(self) -> Mapping[str, Any]:
-        """The other rewards, by their paths in its configuration."""
+    def members(self) -> Sequence[Term]:
+        """The other rewards."""
         ...
 
 
-def leaves(reward: object, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the rewards that call no others, among a reward and its members, with their paths."""
-    if not isinstance(reward, HasMembers):
-        yield path, reward
+def walk(term: Term) -> Iterator[Term]:
+    """Yield a reward, those that it calls, those that these call, and so on."""
+    yield term
+    if not isinstance(term.reward, HasMembers):
         return
-    for name, member in reward.members.items():
-        yield from leaves(member, f"{path}.{name}")
+    for member in term.reward.members:
+        path = f"{term.path}.{member.path}"
+        weight = term.weight * member.weight
+        yield from walk(Term(path, member.reward, weight, member.source or term.source))
+
+
+def leaves(term: Term) -> Iterator[Term]:
+    """Yield the rewards that call no others, among a reward and its members."""
+    for inner in walk(term):
+        if not isinstance(inner.reward, HasMembers):
+            yield inner
 
 
 def check_rewards(option: str, rewards: Mapping[str, Any]) -> None:
@@ -93,8 +120,11 @@ class WeightedSum:
             )
 
     @property
-    def members(self) -> dict[str, Any]:
-        return {f"terms.{name}.reward": term["reward"] for name, term in self.terms.items()}
+    def members(self) -> list[Term]:
+        return [
+            Term(f"terms.{name}.reward", term["reward"], self.weights[name])
+            for name, term in self.terms.items()
+        ]
 
     @property
     def needs(self) -> RewardNeeds:

@@ -941,6 +941,10 @@ class TestRules:
         assert composed(*data, "reward=by_source", *graded).splits.train[4].answer is None
         swapped = [f"+reward@reward.rewards.{x}" for x in ("sums=format", "talk=accuracy")]
         assert "prompt train-5 has none" in refused(*data, "reward=by_source", *swapped)
+        inner = ("reward=ensemble", "+reward@reward.rewards.s=by_source")
+        nested = [x.replace("rewards.", "rewards.s.rewards.") for x in graded]
+        assert composed(*data, *inner, *nested).splits.train[4].answer is None
+        assert "no reward for the source 'talk'" in refused(*data, *inner, nested[0])
 
     def test_responses(self, tmp_path: Path) -> None:
         rows = [{"prompt": f"1+{i}", "answer": str(1 + i), "said": "2"} for i in range(2)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds, needs_of
 from rlmods.reward import Accuracy, BySource, Cosine, Ensemble, Format, WeightedSum
-from rlmods.reward.weighted_sum import leaves
+from rlmods.reward.weighted_sum import Term, leaves
 from rlmods.types import Response, Scores
 from tests.reward.samples import response
 
@@ -250,7 +250,21 @@ def test_rewards_that_call_others_forward_their_needs_and_know_their_paths(path:
     member = Demanding()
     wrapper = WRAPPERS[path](WRAPPERS["rewards.b"](member))
     assert needs_of(wrapper, RewardNeeds) == Demanding.needs
-    assert list(leaves(wrapper, "reward")) == [(f"reward.{path}.rewards.b", member)]
+    [leaf] = leaves(Term("reward", wrapper))
+    assert (leaf.path, leaf.reward) == (f"reward.{path}.rewards.b", member)
+    assert (leaf.weight, leaf.source) == (1.0, "math" if path == "rewards.math" else None)
+
+
+def test_weights_and_sources_reach_through_rewards_that_call_others() -> None:
+    inner = WeightedSum({"a": {"reward": Demanding(), "weight": 0.5}, "b": {"reward": BySteps()}})
+    by_source = BySource({"x": Cosine(max_length=10, reward=inner), "y": Format()})
+    outer = WeightedSum({"c": {"reward": by_source, "weight": 4.0}, "d": {"reward": Format()}})
+    assert [(term.path, term.weight, term.source) for term in leaves(Term("reward", outer))] == [
+        ("reward.terms.c.reward.rewards.x.reward.terms.a.reward", 2.0, "x"),
+        ("reward.terms.c.reward.rewards.x.reward.terms.b.reward", 4.0, "x"),
+        ("reward.terms.c.reward.rewards.y", 4.0, "y"),
+        ("reward.terms.d.reward", 1.0, None),
+    ]
 
 
 def test_rewards_by_step_are_not_added_up() -> None:

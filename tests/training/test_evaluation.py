@@ -400,6 +400,13 @@ def test_reward_models_that_a_run_has_trained_take_their_place(tmp_path):
         assert {key: term.reward.model for key, term in config.reward.terms.items()} == now | {
             key: terms[key]["reward"]["model"] for key in kept
         }
+    nested = {"_target_": "rlmods.reward.Ensemble", "rewards": {"c": {"terms": terms}}}
+    config = OmegaConf.create({"reward": nested})
+    OmegaConf.save(config, saved)
+    _use_trained_reward_models(config, saved, tmp_path, [])
+    inner = config.reward.rewards.c.terms
+    assert {name: term.reward.model for name, term in inner.items()} == now
+    OmegaConf.save(untrained, saved)
     (tmp_path / "reward_model_2").rmdir()
     with pytest.raises(
         UserError, match="fewer reward models than in the reward of the run: type reward=OPTION"

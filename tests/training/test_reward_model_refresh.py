@@ -16,7 +16,7 @@ from rlmods.kl import Penalty
 from rlmods.policy import ScalarModel
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.ranking import BradleyTerry
-from rlmods.reward import Neural, WeightedSum
+from rlmods.reward import Ensemble, Neural, WeightedSum
 from rlmods.training.extensions import RewardModelRefresh, reward_model_refresh
 from rlmods.training.meter import Meter, PhaseTimer
 from rlmods.training.settings import IterativeGRPOSettings
@@ -252,6 +252,12 @@ class TestIterativeGRPO:
         kl = [row["train/kl_ref"] for row in rows if "train/kl_ref" in row]
         assert kl[0] == 0 < kl[1]
         assert kl[2] == 0, "the third iteration starts from its own reference"
+
+    def test_reward_models_inside_other_rewards_are_trained(self, made: Any) -> None:
+        inner = made.reward
+        made.reward = WeightedSum({"ensemble": {"reward": Ensemble({"sum": inner})}})
+        [network] = made.reward_models()
+        assert network is inner.terms["neural"]["reward"].networks[0]
 
     def test_the_reward_model_is_exported_beside_the_policy(
         self, made: Any, tmp_path: Path

@@ -4,36 +4,18 @@ validation."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rlmods.config.instantiate import at_key
 from rlmods.config.run_spec import RunSpec
 from rlmods.data import Splits
-from rlmods.needs import JudgeNeeds, RewardNeeds, needs_of
+from rlmods.needs import JudgeNeeds, needs_of
 from rlmods.protocols import ChecksPrompt
 from rlmods.reward import BySource, WeightedSum
-from rlmods.reward.weighted_sum import HasMembers
+from rlmods.reward.weighted_sum import Term, leaves, walk
 from rlmods.rollout.turns import MultiTurn
 from rlmods.types import Prompt
-
-
-@dataclass(frozen=True)
-class Term:
-    """A reward that calls no other reward."""
-
-    path: str
-    """Its key in the configuration."""
-    reward: Any
-    weight: float
-    """0: its score is not part of the reward."""
-    source: str | None
-    """Source of the prompts whose responses it grades; None: all."""
-
-    @property
-    def needs(self) -> RewardNeeds:
-        """The declarations of the reward."""
-        return needs_of(self.reward, RewardNeeds)
 
 
 def terms(spec: RunSpec) -> Iterator[Term]:
@@ -45,19 +27,7 @@ def terms(spec: RunSpec) -> Iterator[Term]:
     if wrapped:  # a single reward, which `compose` made a sum of one term
         (term,) = reward.terms.values()
         reward = term["reward"]
-    yield from _terms(reward, "reward", 1.0, None)
-
-
-def _terms(reward: Any, path: str, weight: float, source: str | None) -> Iterator[Term]:
-    if not isinstance(reward, HasMembers):
-        yield Term(path, reward, weight, source)
-        return
-    for key, member in reward.members.items():
-        member_weight = weight
-        if isinstance(reward, WeightedSum):
-            member_weight *= reward.weights[key.split(".")[1]]
-        member_source = key.split(".")[1] if isinstance(reward, BySource) else source
-        yield from _terms(member, f"{path}.{key}", member_weight, member_source)
+    yield from leaves(Term("reward", reward))
 
 
 def sources(spec: RunSpec) -> Iterator[str]:
@@ -69,23 +39,21 @@ def sources(spec: RunSpec) -> Iterator[str]:
                 f"the source {name} has the name of a term of the reward, and so have their "
                 "metrics: rename it, data.sources.NAME"
             )
-        if isinstance(reward, BySource):
-            reward.for_prompt(prompt)  # raises UserError
+        for term in walk(Term("reward", reward)):
+            if isinstance(term.reward, BySource) and term.source in (None, name):
+                term.reward.for_prompt(prompt)  # raises UserError
 
 
 def answers(spec: RunSpec) -> Iterator[str]:
     judge_reads = needs_of(spec.parts.get("judge"), JudgeNeeds).answer
-    reward_reads = needs_of(spec.parts.get("reward"), RewardNeeds).answer
-    if not judge_reads and not reward_reads:
+    readers = {term.source for term in terms(spec) if term.weight and term.needs.answer}
+    if not judge_reads and not readers:
         return
     for prompt in _prompts(spec):
         if prompt.answer is not None:
             continue
         problem = f"needs gold answers, but prompt {prompt.id} has none: type data.answer=COLUMN"
-        reward = spec.parts.get("reward")
-        if isinstance(reward, BySource):
-            reward = reward.for_prompt(prompt)
-        if reward_reads and needs_of(reward, RewardNeeds).answer:
+        if not readers.isdisjoint((None, prompt.source)):
             online = spec.algorithm.samples_responses
             other = "" if online else ", or reward=format, as it is for validation only"
             yield f"{spec.option('reward')} {problem}{other}"
