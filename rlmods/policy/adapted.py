@@ -248,9 +248,15 @@ def base_model_name(folder: Path) -> str:
     configuration.
 
     Raises:
-        UserError: the configuration has no such name, or peft is not installed.
+        UserError: the configuration has no such name, the folder also holds a model, or peft is not
+            installed.
     """
     require_peft(f"the adapter in {str(folder)!r}")
+    if any(folder.glob("model*.safetensors*")):
+        raise UserError(
+            f"{folder} holds a model and an {ADAPTER_CONFIG}, which names another one: move the "
+            "adapter to a folder of its own"
+        )
     base = read_config(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not base:
         raise UserError(

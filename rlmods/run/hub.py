@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
+
+from rlmods.distributed.collectives import is_first_rank
 
 
 def check_hub(name: str | Path) -> None:
-    """Before `name` is loaded from the Hub: if the Hub cannot be reached, use its cache alone from
-    now on, as `HF_HUB_OFFLINE=1` does.
+    """Before `name` is loaded from the Hub, print it: it may be from the settings of a run, or be
+    the base of an adapter. If the Hub cannot be reached, use its cache alone from now on, as
+    `HF_HUB_OFFLINE=1` does.
 
     The libraries otherwise repeat each request for half a minute, and print every one. Do nothing
     for a local file or directory."""
     if not Path(name).expanduser().exists():
+        _announce(str(name))
         _check_connection()
+
+
+@cache
+def _announce(name: str) -> None:
+    if is_first_rank():
+        print(f"loading {name} from the Hugging Face Hub or its cache", file=sys.stderr)
 
 
 @lru_cache(maxsize=1)

@@ -323,6 +323,12 @@ class TestLoad:
             "base_model_name_or_path"
         ] == str(trained.parent / "base")
 
+    def test_a_model_beside_an_adapter_is_not_replaced_by_its_base(self, trained: Path) -> None:
+        adapter = trained / "export" / "adapter" / "adapter_config.json"
+        (trained / "export" / "adapter_config.json").write_bytes(adapter.read_bytes())
+        with pytest.raises(UserError, match=r"holds a model and an adapter_config.json"):
+            load(trained / "export")
+
     def test_a_changed_base_is_rejected(self, trained: Path) -> None:
         torch.manual_seed(1)
         Tiny(pretrained=False, hidden_size=32, num_layers=1)().export(trained.parent / "base")

@@ -68,6 +68,12 @@ def test_address_is_completed_to_chat_completions(end):
     assert endpoint(f"http://h/v1{end}").address == "http://h/v1/chat/completions"
 
 
+def test_compressed_replies_are_not_asked_for():
+    with serve(in_turn("A")) as server:
+        assert endpoint(server.url).complete(BODY) == "A"
+    assert server.headers[0]["accept-encoding"] == "identity"
+
+
 @pytest.mark.parametrize("end", ["", "/", "/chat/completions"])
 def test_address_keeps_the_query(end):
     url = f"http://h/v1{end}?api-version=2024"

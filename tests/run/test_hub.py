@@ -38,6 +38,15 @@ class TestCheckHub:
         assert constants.HF_HUB_OFFLINE
         assert os.environ["HF_HUB_OFFLINE"] == "1"
 
+    def test_a_name_is_printed_once(
+        self, requests: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        hub.check_hub("nosuch/printed")
+        hub.check_hub("nosuch/printed")
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err == "loading nosuch/printed from the Hugging Face Hub or its cache\n"
+
     def test_local_files_need_no_hub(self, requests: list[str], tmp_path: Path) -> None:
         hub.check_hub(tmp_path)
         assert requests == []
