@@ -58,7 +58,12 @@ def group_reduce(x: RowFloats, group: RowInts, how: str) -> RowFloats:
     """Reduce `x` over the rows of each group with `how` ("sum", "amax", "amin") and return the
     result on every row of the group."""
     ids, index = torch.unique(group, return_inverse=True)
-    return x.new_zeros(len(ids)).scatter_reduce(0, index, x, how, include_self=False)[index]
+    of_group = x.new_zeros(len(ids))
+    if (
+        how == "sum" and x.device.type == "cuda"
+    ):  # where scatter_reduce adds in the order of arrival
+        return of_group.index_put((index,), x, accumulate=True)[index]
+    return of_group.scatter_reduce(0, index, x, how, include_self=False)[index]
 
 
 def constant_group(score: RowFloats, scored: RowMask, group: RowInts) -> RowMask:

@@ -365,7 +365,8 @@ class Learner(L.LightningModule):
         read(self)
 
     def _check_networks(self) -> None:
-        """Check the networks that were read late, which Lightning has converted by now."""
+        """Check the networks that were not checked when they were built. By now they are on their
+        device, in the data type of the run."""
         checked = check_deferred(self.all_networks)
         policy = self.networks.get("policy")
         if isinstance(policy, Policy) and policy in checked:
@@ -385,10 +386,13 @@ class Learner(L.LightningModule):
 
     def on_fit_start(self) -> None:
         self.batch.check_ranks(self.trainer.world_size, self.rows_per_prompt(self.batch))
-        self._check_networks()
-        self.meter.reset(self.device)
         for model in self.frozen.values():
             model.to(self.device)
+        # Lightning enters the precision context before each training step
+        with self.trainer.precision_plugin.forward_context():
+            self._check_networks()
+        self.meter.reset(self.device)
+        self.timer.device = self.device
         for extension in self.extensions:
             extension.on_fit_start()
 

@@ -19,13 +19,22 @@ def main() -> None:
             compose_and_run()
 
 
+def set_environment() -> None:
+    """Set variables that are read when a library is imported, unless you have set them."""
+    # hides torch's warnings about a lost rank
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # Sampling allocates tensors of other sizes than an update, on a GPU. In segments that grow,
+    # memory that one of them frees serves the other.
+    if "PYTORCH_ALLOC_CONF" not in os.environ:
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    # Hydra then raises its errors, which plain_errors() shortens to one line
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+
+
 def compose_and_run() -> None:
     """Run every job that Hydra composes. What Hydra refuses is answered before torch is imported,
     which takes seconds."""
-    # read on import; hides torch's warnings about a lost rank
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    # Hydra then raises its errors, which plain_errors() shortens to one line
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    set_environment()
     import hydra
     from hydra._internal.utils import get_args_parser
 

@@ -17,7 +17,7 @@ from rlmods.config.instantiate import instantiate, one_line
 from rlmods.config.run_spec import RunSpec
 from rlmods.data import PromptModule, Splits
 from rlmods.distributed import strategy
-from rlmods.distributed.deferred import defer_loading
+from rlmods.distributed.deferred import defer_checks, defer_loading
 from rlmods.distributed.trainer import Precision, choose, device_type, select_device
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
@@ -63,7 +63,9 @@ def load(spec: RunSpec) -> LoadedRun:
     """
     config = copy.deepcopy(spec.config)
     select_device(config.trainer.get("accelerator", "auto"), config.trainer.get("devices", 1))
-    with defer_loading(strategy.shards(config.trainer.get("strategy"))):
+    device = device_type(config.trainer.get("accelerator", "auto"))
+    shards = strategy.shards(config.trainer.get("strategy"))
+    with defer_loading(shards), defer_checks(device == "cuda"):
         L.seed_everything(config.seed, verbose=False)
         policy: Policy = spec.adapter(instantiate(config.policy, "policy")())
         splits = _without_long_prompts(spec, policy)
@@ -84,7 +86,7 @@ def load(spec: RunSpec) -> LoadedRun:
     precision = None
     if config.trainer.get("precision") == "auto":
         network = next(iter(learner.networks.values()))
-        precision = choose(network, device_type(config.trainer.get("accelerator", "auto")))
+        precision = choose(network, device)
         config.trainer.precision = precision.name
     return LoadedRun(spec, learner, splits, config, precision)
 

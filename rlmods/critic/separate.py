@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rlmods.critic.loss import CriticConfig
-from rlmods.distributed.deferred import is_deferred
+from rlmods.distributed.deferred import is_checked_later
 from rlmods.distributed.sharding import device_of
 from rlmods.errors import UserError
 from rlmods.ops import scatter
@@ -28,9 +28,8 @@ class ValueNetwork(nn.Module):
         """True if forwards compute equal prefixes of rows once and no padding, as those of the
         policy (`rlmods.policy.packing`)."""
         self.is_checked = False
-        """True after `check`. With weights that are read later (`defer_loading`), the learner calls
-        it."""
-        if not is_deferred(scalar):
+        """True after `check`, which the learner may call later (`is_checked_later`)."""
+        if not is_checked_later(scalar):
             self.check()
 
     def check(self) -> None:

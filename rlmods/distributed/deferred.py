@@ -27,6 +27,7 @@ OTHER_FORMATS = ("quantization_config", "transformers_weights", "fusion_config")
 """Entries of a configuration with which transformers reads other files, or builds another
 network."""
 _enabled: ContextVar[bool] = ContextVar("defer_loading", default=False)
+_checks_are_deferred: ContextVar[bool] = ContextVar("defer_checks", default=False)
 
 
 class CannotDeferError(Exception):
@@ -77,6 +78,23 @@ def defer_loading(enabled: bool = True) -> Iterator[None]:
 def is_enabled() -> bool:
     """Return True inside `defer_loading`."""
     return _enabled.get()
+
+
+@contextmanager
+def defer_checks(enabled: bool = True) -> Iterator[None]:
+    """Defer the checks of networks that are built inside the block, if `enabled`, until the learner
+    makes them on the device of the run: kernels differ, and a processor takes long."""
+    token = _checks_are_deferred.set(enabled or _checks_are_deferred.get())
+    try:
+        yield
+    finally:
+        _checks_are_deferred.reset(token)
+
+
+def is_checked_later(network: nn.Module) -> bool:
+    """Return True if the learner checks this network, which was just built, when it is on the
+    device of the run with its weights."""
+    return _checks_are_deferred.get() or is_deferred(network)
 
 
 def is_deferred(network: nn.Module) -> bool:

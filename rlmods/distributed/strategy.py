@@ -39,6 +39,12 @@ class DDP(DDPStrategy):
         """
         super().__init__(process_group_backend=backend, timeout=_time_limit(timeout_s))
 
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        # the first rank has checked its bytes
+        return super().load_checkpoint(self.broadcast(checkpoint_path), weights_only)
+
 
 class FSDP2(ModelParallelStrategy):
     """Fully sharded data parallelism: each rank holds a shard of every network, sharded block by

@@ -71,7 +71,17 @@ WITHOUT_EFFECT = ("run_dir", "resume", "logger", "callbacks", "fork")
 """Settings that do not change what a run computes."""
 UNMEASURED = ("wall_s", "time/", "perf/")
 """Metrics that differ between equal runs."""
-MACHINE = ("platform", "processor", "threads")
+MACHINE = (
+    "platform",
+    "processor",
+    "threads",
+    "gpu",
+    "driver",
+    "cuda",
+    "cudnn",
+    "nccl",
+    "attention",
+)
 """Lines of `versions.txt` that are not packages."""
 KINDS = ("option", "setting", "source", "package", "machine")
 SHOWN = 8

@@ -15,8 +15,9 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlmods.distributed.collectives import is_first_rank
-from rlmods.distributed.deferred import is_deferred
+from rlmods.distributed.deferred import is_checked_later
 from rlmods.distributed.sharding import device_of, full_state, shard_like
+from rlmods.errors import UserError
 from rlmods.ops import scatter
 from rlmods.policy.chat_template import eos_ids
 from rlmods.policy.cpu_linear import use_cpu_linear
@@ -37,6 +38,7 @@ from rlmods.policy.output_layer import (
     output_logits,
 )
 from rlmods.policy.packing import (
+    IMPLEMENTATION,
     States,
     is_packed,
     packed_states,
@@ -127,9 +129,8 @@ class Policy(TokenizerMixin, nn.Module):
         use_cpu_linear(model, except_for=model.get_output_embeddings())
         self.packs = not self.is_mixture
         self.is_checked = False
-        """True after `check`. With weights that are read later (`defer_loading`), the learner calls
-        it."""
-        if not is_deferred(model):
+        """True after `check`, which the learner may call later (`is_checked_later`)."""
+        if not is_checked_later(model):
             self.check()
 
     @property
@@ -150,9 +151,22 @@ class Policy(TokenizerMixin, nn.Module):
         same.
 
         Raises:
-            UserError: the architecture changes its logits after the output layer.
+            UserError: the architecture changes its logits after the output layer, or its attention
+            does not run on this device or in this precision.
         """
-        check_head(self.model, self.device)
+        try:
+            check_head(self.model, self.device)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            name = str(self.model.config.get_text_config()._attn_implementation)
+            if name in (IMPLEMENTATION, "sdpa", "eager"):
+                raise
+            reason = " ".join(str(error).split())[:160]
+            raise UserError(
+                f"policy.attention={name} does not run on {self.device.type} in this precision "
+                f"({reason}): type trainer.precision=bf16-mixed, or policy.attention=sdpa"
+            ) from error
         self.packs = self.packs and packing_agrees(self.model, self.device)
         self.is_checked = True
 

@@ -139,7 +139,10 @@ class HuggingFace:
     ) -> Policy:
         name = str(self.name)
         dtype = getattr(torch, self.dtype)
-        settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": self.attention}
+        attention = self.attention
+        if attention is None and getattr(config.get_text_config(), "attn_logit_softcapping", None):
+            attention = "eager"  # others leave the cap out, without a word in transformers 5.17
+        settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention}
         problem = "policy.quantization is set"
         if self.quantization is not None:
             settings["quantization_config"] = quantization_config(self.quantization, dtype)

@@ -196,6 +196,24 @@ def gather(x: Tensor, index: Tensor) -> Tensor:
     return rows
 
 
+def equal_heads(
+    query: Tensor, key: Tensor, value: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return keys and values [R, H, L, D], for attention that is computed in this data type: those
+    of heads that share them are repeated where PyTorch would compute all scores of a row at once
+    instead, of every query and key."""
+    num_shared = query.shape[1] // key.shape[1]
+    if num_shared == 1 or shares_heads(query.device.type, dtype):
+        return key, value
+    return key.repeat_interleave(num_shared, 1), value.repeat_interleave(num_shared, 1)
+
+
+def shares_heads(device: str, dtype: torch.dtype) -> bool:
+    """Return True if a fast kernel of attention in this data type lets heads share keys: not in
+    float32 on GPUs, as only FlashAttention does, in 16 bits."""
+    return device != "cuda" or dtype in (torch.bfloat16, torch.float16)
+
+
 def packed_attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -212,6 +230,8 @@ def packed_attention(
         if attention_mask is None and query.shape[2] == 1 and is_16_bit_on_cpu:
             # PyTorch's kernel for one token without a mask is five times as slow in 16 bits.
             attention_mask = torch.ones(1, 1, 1, key.shape[2], dtype=torch.bool)
+        if attention_mask is None:  # else transformers repeats them
+            key, value = equal_heads(query, key, value, autocast_dtype(query) or query.dtype)
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         return output, None
     dtype = attention_dtype(query.device.type, query.dtype, autocast_dtype(query))
@@ -221,12 +241,13 @@ def packed_attention(
         q = gather(queries, chunk.queries).transpose(1, 2)
         k = gather(keys, chunk.keys).transpose(1, 2)
         v = gather(values, chunk.keys).transpose(1, 2)
+        k, v = equal_heads(q, k, v, dtype)
         with torch.autocast(query.device.type, enabled=False):
             if chunk.visible is None:
                 causal = kwargs | {"is_causal": True}
                 output, _ = sdpa_attention_forward(module, q, k, v, attention_mask=None, **causal)
             else:  # that function copies keys and values for each head if there is a mask
-                shares_keys = query.shape[1] != key.shape[1]
+                shares_keys = q.shape[1] != k.shape[1]
                 output = scaled_dot_product_attention(
                     q, k, v, chunk.visible, scale=kwargs.get("scaling"), enable_gqa=shares_keys
                 )
@@ -321,13 +342,13 @@ def packing_agrees(model: PreTrainedModel, device: torch.device) -> bool:
     tokens = torch.tensor([[3, 1, 4, 1, 5], [3, 1, 4, 2, 0], [2, 7, 1, 8, 2]], device=device) % size
     scored = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 0], [0, 0, 1, 0, 1]], device=device)
     mask = scored.bool()
-    with torch.autocast(device.type, enabled=False):
-        try:
-            states = packed_states(model.base_model, tokens, mask)
-        except TypeError:  # forward without further arguments
-            return False
-        padded = padded_states(model.base_model, tokens, mask).hidden
-    tolerance = 1e-3 if padded.dtype == torch.float32 else 3e-2
+    try:
+        states = packed_states(model.base_model, tokens, mask)
+    except TypeError:  # forward without further arguments
+        return False
+    padded = padded_states(model.base_model, tokens, mask).hidden
+    is_exact = padded.dtype == torch.float32 and autocast_dtype(padded) is None
+    tolerance = 1e-3 if is_exact else 3e-2
     packed = states.by_token(states.hidden).float()
     padded = padded.float()
     limit = tolerance * float(padded.abs().max())

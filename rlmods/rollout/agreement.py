@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from rlmods.distributed.deferred import is_deferred
 from rlmods.distributed.sharding import unsharded
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
+from rlmods.policy.float32 import autocast_dtype
 from rlmods.policy.modes import sampling_mode
 from rlmods.policy.quantization import has_int8_products
 
@@ -34,12 +34,13 @@ def check_agreement(policy: Policy, decode: Decode, *, padded: bool = True) -> N
     Raises:
         UserError: it does not; training would be off-policy without a trace of it in the loss.
     """
-    if policy.device.type == "meta" or is_deferred(policy):
+    if policy.device.type == "meta" or not policy.is_checked:  # else the learner comes back
         return
     size = policy.model.config.get_text_config().vocab_size
     prompts = [[(7 * i + 5 * length) % size for i in range(length)] for length in LENGTHS]
     with unsharded(policy):  # gathered weights may have another data type than shards
-        is_float32 = next(policy.parameters()).dtype == torch.float32
+        weight = next(policy.parameters())
+        is_float32 = weight.dtype == torch.float32 and autocast_dtype(weight) is None
     # embeddings are float32 also in a model with products in 8 bits
     is_exact = is_float32 and not has_int8_products(policy.model)
     max_gap = MAX_GAP if is_exact else MAX_GAP_ROUNDED
@@ -76,8 +77,7 @@ def sampler_gap(
 
     The first token of the vocabulary with a cumulative probability above 1/2 is sampled, so nothing
     is random."""
-    autocast = torch.autocast(policy.device.type, enabled=False)
-    with sampling_mode(policy), unsharded(policy), autocast:
+    with sampling_mode(policy), unsharded(policy):
         decoded = decode(
             policy,
             prompts,

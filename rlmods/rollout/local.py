@@ -223,10 +223,7 @@ def sample_tokens(
     if temperature > 0:
         scores = truncate(scores / temperature, top_p=top_p, top_k=top_k)
     scores = scores - scores.amax(-1, keepdim=True)
-    # In float32, tokens of probability below 6e-8 late in the vocabulary would get an interval of
-    # width 0. (MPS has no float64.)
-    dtype = torch.float32 if scores.device.type == "mps" else torch.float64
-    cdf = scores.exp().cumsum(-1, dtype=dtype)
+    cdf = cumulative(scores.exp())
     total = cdf[:, -1:]
     if temperature > 0:
         # In float32 a uniform just below 1 rounds to 1, and searching for the total would return an
@@ -238,6 +235,29 @@ def sample_tokens(
         tokens = scores.argmax(-1, keepdim=True)
     logprobs = (scores.gather(-1, tokens) - total.log()).squeeze(-1).float()
     return tokens.squeeze(-1), logprobs
+
+
+FIXED_POINT = 2**44
+"""Unit of probabilities as integers: 2^18 of them fit into 62 bits."""
+
+
+def cumulative(weights: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+    """Return the cumulative sums of numbers from 0 to 1 in float64. In float32, tokens of
+    probability below 6e-8 late in the vocabulary would get an interval of width 0. (MPS has no
+    float64.)
+
+    A GPU adds integers, because its sums of floating-point numbers are not the same each time."""
+    if weights.device.type == "mps":
+        return weights.cumsum(-1)
+    if weights.device.type == "cuda":
+        return fixed_point_sums(weights)
+    return weights.cumsum(-1, dtype=torch.float64)
+
+
+def fixed_point_sums(weights: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+    """Return the cumulative sums of multiples of `1 / FIXED_POINT`, whatever the order in which
+    they are added."""
+    return (weights.double() * FIXED_POINT).long().cumsum(-1).double() / FIXED_POINT
 
 
 def entropy(logits: Float[Tensor, "R V"], temperature: float) -> Float[Tensor, " R"]:
@@ -256,7 +276,9 @@ def truncate(scores: Float[Tensor, "R V"], *, top_p: float, top_k: int) -> Float
     if top_p < 1:
         ranked, order = scores.sort(stable=True, dim=-1, descending=True)
         probability = ranked.softmax(-1)
-        preceding = probability.cumsum(-1) - probability  # total probability of the better tokens
+        is_on_gpu = probability.device.type == "cuda"
+        sums = fixed_point_sums(probability) if is_on_gpu else probability.cumsum(-1)
+        preceding = sums - probability  # total probability of the better tokens
         removed = torch.empty_like(order, dtype=torch.bool).scatter(-1, order, preceding >= top_p)
         scores = scores.masked_fill(removed, -torch.inf)
     return scores

@@ -119,8 +119,9 @@ def _checksum(path: Path) -> int:
     return crc
 
 
-def find_resume(run_dir: Path, resume: str | None) -> Path | None:
-    """Return the checkpoint to resume from.
+def find_resume(run_dir: Path, resume: str | None, *, checks: bool = True) -> Path | None:
+    """Return the checkpoint to resume from. `checks=False`: without reading all its bytes, as ranks
+    do that then load the checkpoint of the first rank.
 
     `resume` is None: do not resume; "auto": the newest intact checkpoint of `run_dir`, None if
     there is none yet; otherwise the path of a checkpoint, or of a folder (a run directory or its
@@ -132,7 +133,7 @@ def find_resume(run_dir: Path, resume: str | None) -> Path | None:
     if resume is None:
         return None
     if resume == "auto":
-        return _newest(run_dir / "checkpoints")
+        return _newest(run_dir / "checkpoints", checks)
     path = Path(str(resume)).expanduser().absolute()
     if not path.exists():
         raise UserError(
@@ -140,16 +141,16 @@ def find_resume(run_dir: Path, resume: str | None) -> Path | None:
         )
     is_sharded = (path / "meta.pt").is_file()
     if path.is_dir() and not is_sharded:
-        checkpoint = _newest(path) or _newest(path / "checkpoints")
+        checkpoint = _newest(path, checks) or _newest(path / "checkpoints", checks)
         if checkpoint is None:
             raise UserError(f"resume={resume}: no iteration_*.ckpt in this folder")
         return checkpoint
-    verify(path)
+    verify(path, checks)
     return path
 
 
-def find_fork(fork: str) -> Path:
-    """Return the checkpoint that `fork`, RUN@ITERATION, names.
+def find_fork(fork: str, *, checks: bool = True) -> Path:
+    """Return the checkpoint that `fork`, RUN@ITERATION, names. `checks`: as in `find_resume`.
 
     Raises:
         UserError: another form, no such run, or no such intact checkpoint.
@@ -170,7 +171,7 @@ def find_fork(fork: str) -> Path:
             f"fork={fork}: no checkpoint of this iteration, there are: {found}; "
             "callbacks.checkpoint.keep=0 keeps all of a run"
         )
-    verify(checkpoint)
+    verify(checkpoint, checks)
     return checkpoint
 
 
@@ -184,14 +185,14 @@ def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def verify(path: Path) -> int:
-    """Check every byte of a checkpoint and return its number of completed iterations.
+def verify(path: Path, checks: bool = True) -> int:
+    """Check every byte of a checkpoint, if `checks`, and return its number of completed iterations.
 
     Raises:
         UserError: truncated, damaged, not a checkpoint of a training run, or a sharded one that
             would execute code.
     """
-    reason = find_damage(path)
+    reason = find_damage(path) if checks else None
     if reason:
         raise UserError(f"{path}: cannot be read as a checkpoint ({reason}){ADVICE}")
     if path.is_dir():
@@ -216,12 +217,12 @@ def read_iteration(path: Path) -> int:
     return int(content["iteration"])
 
 
-def _newest(folder: Path) -> Path | None:
+def _newest(folder: Path, checks: bool) -> Path | None:
     """Return the newest intact checkpoint; warn about newer ones that are damaged."""
     damaged = []
     for _, path in reversed(list_checkpoints(folder)):
         try:
-            iteration = verify(path)
+            iteration = verify(path, checks)
         except UserError as error:
             damaged.append(str(error).removesuffix(ADVICE))
             continue

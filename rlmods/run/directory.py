@@ -14,10 +14,12 @@ import socket
 import subprocess
 import sys
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -154,13 +156,14 @@ class RunDir:
     @classmethod
     def _find(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
         fork = config.get("fork")
-        checkpoint = find_resume(path, config.resume)
-        if checkpoint is None and config.resume == "auto":
-            checkpoint = find_resume(path, recorded_resume(path))  # no checkpoint of its own yet
+        checks = is_first_rank()  # strategies load the first rank's checkpoint on every rank
+        checkpoint = find_resume(path, config.resume, checks=checks)
+        if checkpoint is None and config.resume == "auto":  # no checkpoint of its own yet
+            checkpoint = find_resume(path, recorded_resume(path), checks=checks)
         if fork and config.resume not in (None, "auto"):
             raise UserError(f"fork={fork} resume={config.resume}: two origins, drop one of them")
         if fork and checkpoint is None:
-            checkpoint = find_fork(fork)
+            checkpoint = find_fork(fork, checks=checks)
         iteration = -1 if checkpoint is None else read_iteration(checkpoint)
         precision = config.trainer.precision if automatic_precision else None
         if automatic_precision and (config.resume is not None or fork):
@@ -275,6 +278,8 @@ def _versions() -> str:
         f"processor {_processor()}",
         f"threads {torch.get_num_threads()}",
     ]
+    if torch.cuda.is_available():
+        lines += _gpu()
     plugins = os.environ.get("RLMODS_PLUGINS")
     if plugins:
         lines.append(f"plugins {plugins}")
@@ -287,6 +292,30 @@ def _versions() -> str:
     if commit:
         lines.append(f"git {commit}")
     return "\n".join(lines) + "\n"
+
+
+def _gpu() -> list[str]:
+    """Return lines about the GPUs of this machine and the libraries that compute on them. The first
+    kernel of attention that supports a shape computes it."""
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    driver = Path("/proc/driver/nvidia/version")
+    version_of_driver = re.search(r"\d+\.\d+[.\d]*", driver.read_text() if driver.exists() else "")
+    cuda: Any = torch.cuda
+    backends: Any = torch.backends
+    kernels = {
+        "cudnn": backends.cuda.cudnn_sdp_enabled(),
+        "flash": backends.cuda.flash_sdp_enabled(),
+        "efficient": backends.cuda.mem_efficient_sdp_enabled(),
+        "math": backends.cuda.math_sdp_enabled(),
+    }
+    return [
+        f"gpu {', '.join(f'{count} x {name}' for name, count in Counter(names).items())}",
+        f"driver {version_of_driver[0] if version_of_driver else 'unknown'}",
+        f"cuda {torch.version.cuda}",
+        f"cudnn {backends.cudnn.version()}",
+        f"nccl {'.'.join(map(str, cuda.nccl.version()))}",
+        f"attention {', '.join(name for name, enabled in kernels.items() if enabled)}",
+    ]
 
 
 def _commit() -> str:

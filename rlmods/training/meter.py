@@ -206,16 +206,21 @@ class PhaseTimer:
         self.claimed_s = 0.0
         """Wall time of the iteration within any phase; a phase within another counts once."""
         self._is_claimed = False
+        self.device = torch.device("cpu")
+        """Device of the run."""
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Add the wall time of the block to `seconds[phase]`."""
+        """Add the wall time of the block to `seconds[phase]`, with that of the work that it has
+        given to a GPU."""
         self.on_safe_point()
         is_outermost = not self._is_claimed
         self._is_claimed = True
         start = time.perf_counter()
         with self.within(phase):
             yield
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
         seconds = time.perf_counter() - start
         self.seconds[phase] += seconds  # type: ignore[assignment]
         if is_outermost:

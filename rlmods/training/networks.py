@@ -24,7 +24,7 @@ def shard(networks: Sequence[nn.Module], strategy: Any) -> None:
 
 
 def check_deferred(networks: Sequence[nn.Module]) -> list[Policy]:
-    """Check the networks whose weights were read after they were built (`defer_loading`), and
+    """Check the networks that were not checked when they were built (`is_checked_later`), and
     return the policies among them."""
     checked: list[Policy] = []
     for network in networks:

@@ -13,18 +13,24 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.strategies import Strategy
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from rlmods.advantage import GAE
 from rlmods.algo import SFT, Batch
 from rlmods.callbacks import IterationCheckpoint
+from rlmods.config import build
 from rlmods.critic import Separate
+from rlmods.errors import UserError
 from rlmods.policy import Policy
-from rlmods.rollout import Local, MultiTurn
+from rlmods.rollout import Local, MultiTurn, agreement
 from rlmods.rollout.turns import num_added_tokens
 from rlmods.sampling import Dynamic
 from rlmods.schedule import Schedule
 from rlmods.training.evaluation import Validation
 from rlmods.training.train_step import Microbatches
+from tests.support.composed import composed
 from tests.support.environments import Echo
 from tests.support.tiny_setup import SPLITS, attached, collected, fit, half_flat, learner, policy
 
@@ -145,6 +151,68 @@ def test_every_network_whose_weights_are_read_later_is_checked() -> None:
         network.is_checked = False
     made._check_networks()
     assert all(network.is_checked for network in made.networks.values())
+
+
+def needs_autocast(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+    """Attention that refuses float32, as FlashAttention does."""
+    if not torch.is_autocast_enabled("cpu"):
+        raise RuntimeError("only support fp16 and bf16 data type")
+    return sdpa_attention_forward(module, query, key, value, mask, **options)
+
+
+class TestChecksOnTheDevice:
+    """The checks of a run on a GPU, made there: on a processor FlashAttention has no kernel."""
+
+    @pytest.fixture
+    def flash(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        AttentionInterface.register("needs_autocast", needs_autocast)
+        AttentionMaskInterface.register("needs_autocast", sdpa_mask)
+        monkeypatch.setattr(build, "device_type", lambda accelerator: "cuda")
+        monkeypatch.setattr(build, "select_device", lambda accelerator, devices: None)
+        return "needs_autocast"
+
+    def load(self, folder: Path, attention: str) -> Any:
+        policy().export(folder / "model")
+        return build.load(
+            composed(
+                "policy=hf",
+                f"policy.name={folder}/model",
+                "algo=grpo",
+                f"policy.attention={attention}",
+                "trainer.accelerator=cpu",
+                "rollout.max_tokens=4",
+                "batch.prompts=2",
+                "batch.samples=2",
+            )
+        )
+
+    def test_no_network_runs_while_it_is_loaded(self, flash: str, tmp_path: Path) -> None:
+        made = self.load(tmp_path, flash).learner
+        assert not made.policy.is_checked
+        assert not made.reference.policy.is_checked
+        fit(made, 1, precision="bf16-mixed", splits=made.splits)
+        assert made.policy.is_checked
+        assert made.reference.policy.is_checked
+
+    def test_attention_that_does_not_run_is_named(self, flash: str, tmp_path: Path) -> None:
+        made = self.load(tmp_path, flash).learner
+        message = (
+            r"policy\.attention=needs_autocast does not run on cpu in this precision \(only support "
+            r"fp16 and bf16 data type\): type trainer\.precision=bf16-mixed, or policy\.attention=sdpa"
+        )
+        with pytest.raises(UserError, match=message):
+            fit(made, 1, splits=made.splits)
+
+    def test_a_sampler_that_disagrees_is_found(self, flash: str, tmp_path: Path) -> None:
+        def disagree(*args: Any) -> float:
+            assert torch.is_autocast_enabled("cpu")
+            return 0.5
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(agreement, "sampler_gap", disagree)
+            made = self.load(tmp_path, flash).learner
+            with pytest.raises(UserError, match="other log-probabilities with a cache"):
+                fit(made, 1, precision="bf16-mixed", splits=made.splits)
 
 
 class Events(L.Callback):

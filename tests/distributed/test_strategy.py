@@ -1,9 +1,11 @@
 """What `trainer.strategy` may be."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rlmods.config import build
 from rlmods.distributed.strategy import DDP, FSDP2, check_launch, check_replicas, check_resume
@@ -11,6 +13,32 @@ from rlmods.errors import UserError
 from tests.support.composed import composed
 
 CPU = ("trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true", "logger=none")
+
+
+def test_every_rank_loads_the_checkpoint_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have not read its bytes, and may have found another one."""
+    paths = [tmp_path / "first.ckpt", tmp_path / "other.ckpt"]
+    for i, path in enumerate(paths):
+        torch.save({"iteration": i}, path)
+    for kind in (DDP, FSDP2):
+        monkeypatch.setattr(kind, "broadcast", lambda self, path: paths[0])
+        assert kind().load_checkpoint(paths[1], weights_only=True) == {"iteration": 0}
+
+
+def test_deterministic_kernels_are_an_option(tmp_path: Path) -> None:
+    """On a GPU, cuBLAS reads the variable when it is used first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+        try:
+            strategy(tmp_path, "trainer.accelerator=cpu", "trainer.precision=32-true")
+            assert not torch.are_deterministic_algorithms_enabled()
+            strategy(tmp_path, *CPU[:1], *CPU[2:], "trainer.deterministic=warn")
+            assert torch.is_deterministic_algorithms_warn_only_enabled()
+            assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        finally:
+            torch.use_deterministic_algorithms(False)
 
 
 def strategy(tmp_path: Path, *typed: str) -> Any:

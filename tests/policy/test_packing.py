@@ -317,6 +317,55 @@ def test_attention_without_a_packing_is_that_of_transformers(
     torch.testing.assert_close(actual, expected, rtol=0, atol=0 if dtype == torch.float32 else 2e-2)
 
 
+class TestSharedHeads:
+    """In float32 on a GPU, PyTorch's fast kernels need as many key heads as query heads."""
+
+    def test_where_keys_are_repeated(self) -> None:
+        fp32, bf16 = torch.float32, torch.bfloat16
+        repeats = [("cuda", fp32)]
+        shares = [("cuda", bf16), ("cuda", torch.float16), ("cpu", fp32), ("cpu", bf16)]
+        assert not any(packing.shares_heads(*x) for x in repeats)
+        assert all(packing.shares_heads(*x) for x in shares)
+
+    @pytest.fixture
+    def heads(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+        """Numbers of query and key heads of each call, in which keys are repeated."""
+        seen: list[tuple[int, int]] = []
+        attend = torch.nn.functional.scaled_dot_product_attention
+
+        def record(q: Tensor, k: Tensor, *args: Any, **options: Any) -> Tensor:
+            seen.append((q.shape[1], k.shape[1]))
+            return attend(q, k, *args, **options)
+
+        monkeypatch.setattr(packing, "shares_heads", lambda device, dtype: False)
+        monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", record)
+        monkeypatch.setattr(packing, "scaled_dot_product_attention", record)
+        return seen
+
+    @pytest.mark.parametrize("whole", [False, True])
+    def test_packed_rows(
+        self, whole: bool, heads: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(packing, "attends_whole_rows", lambda device: whole)
+        made = policy(llama())
+        heads.clear()
+        outputs(made, *RAGGED, packs=True)
+        assert len(heads) >= 4
+        assert set(heads) == {(4, 4)}
+        check_equal(made, *RAGGED)
+
+    @pytest.mark.parametrize("queries", [1, 5])
+    def test_other_forwards(self, queries: int, heads: list[tuple[int, int]]) -> None:
+        module = llama().model.layers[0].self_attn
+        q, k, v = torch.randn(2, 4, queries, 8), *torch.randn(2, 2, 2, 5, 8)
+        actual, expected = (
+            f(module, q, k, v, None, scaling=0.3)[0]
+            for f in (packing.packed_attention, packing.sdpa_attention_forward)
+        )
+        torch.testing.assert_close(actual, expected)
+        assert heads == [(4, 4), (4, 2)]
+
+
 def test_the_data_type_of_attention() -> None:
     """Autocast leaves queries with rotary positions in 32 bits, for which GPUs have no fast
     kernel."""

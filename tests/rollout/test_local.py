@@ -384,6 +384,42 @@ def test_rare_tokens_are_sampled():
     assert tokens.tolist() == ids.tolist()
 
 
+class TestFixedPoint:
+    """Sums of probabilities as a GPU makes them, in any order."""
+
+    def test_do_not_depend_on_the_order(self):
+        weights = torch.rand(3, 2**17).square() * 1e-3
+        sums = local.fixed_point_sums(weights)
+        other = local.fixed_point_sums(weights[:, torch.randperm(2**17)])
+        assert torch.equal(sums[:, -1], other[:, -1])
+        torch.testing.assert_close(sums, weights.double().cumsum(-1), rtol=1e-7, atol=1e-8)
+
+    def test_sample_the_same_tokens(self, monkeypatch):
+        logits = 5 * torch.randn(300, 1000)
+        uniform = torch.rand(300, dtype=torch.float64)
+        expected = sample_tokens(logits, uniform, temperature=0.8)
+        monkeypatch.setattr(local, "cumulative", local.fixed_point_sums)
+        tokens, logprobs = sample_tokens(logits, uniform, temperature=0.8)
+        assert torch.equal(tokens, expected[0])
+        torch.testing.assert_close(logprobs, expected[1], rtol=0, atol=1e-6)
+
+    def test_sample_rare_tokens_but_none_of_probability_zero(self, monkeypatch):
+        monkeypatch.setattr(local, "cumulative", local.fixed_point_sums)
+        test_rare_tokens_are_sampled()
+        for possible, u in (([True, False], 1 - 2**-53), ([False, True], 0.0)):
+            logits = torch.zeros(1, 2).masked_fill(~torch.tensor(possible), -torch.inf)
+            tokens, _ = sample_tokens(
+                logits, torch.tensor([u], dtype=torch.float64), temperature=1.0
+            )
+            assert possible[int(tokens)]
+
+    def test_report_logits_that_are_not_finite(self, monkeypatch):
+        monkeypatch.setattr(local, "cumulative", local.fixed_point_sums)
+        logits = torch.tensor([[0.0, torch.nan]])
+        _, logprobs = sample_tokens(logits, torch.zeros(1, dtype=torch.float64), temperature=1.0)
+        assert not logprobs.isfinite().any()
+
+
 def test_bfloat16_logits_are_sampled_in_float32():
     logits, u = (
         torch.randn(8, 64, generator=torch.Generator().manual_seed(0)).bfloat16(),

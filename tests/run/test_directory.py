@@ -19,7 +19,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.errors import UserError
-from rlmods.run import directory
+from rlmods.run import checkpoints, directory
 from rlmods.run.directory import LOCK_FILE, RUN_DIR_VARIABLE, RunDir
 from tests.support.processes import Process
 
@@ -87,6 +87,25 @@ class TestNew:
         lines = (run.path / "versions.txt").read_text().splitlines()
         names = {line.split()[0] for line in lines}
         assert names >= {"command", "python", "platform", *directory.PACKAGES}
+
+    def test_versions_name_the_gpus_and_their_libraries(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = ["NVIDIA H100", "NVIDIA H100", "NVIDIA A10"]
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: names[index])
+        monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
+        monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
+        monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda: False)
+        lines = (RunDir.open(config(tmp_path)).path / "versions.txt").read_text().splitlines()
+        assert {
+            "gpu 2 x NVIDIA H100, 1 x NVIDIA A10",
+            "nccl 2.27.5",
+            "cudnn 91900",
+            "attention flash, efficient, math",
+        } <= set(lines)
+        assert {line.split()[0] for line in lines} >= {"driver", "cuda"}
 
     def test_relative_directory_becomes_absolute(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -269,6 +288,22 @@ class TestRanks:
         assert os.listdir(tmp_path) == ["12-00-01"]
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("resume", ["auto", "PATH"])
+    def test_others_do_not_read_the_bytes_of_a_checkpoint(
+        self, resume: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Under SLURM they find it by themselves. Reading 85 GB on each of 32 ranks takes long."""
+        RunDir.open(config(tmp_path))
+        saved = checkpoint(tmp_path / "checkpoints/iteration_000002.ckpt", 2)
+        checked = []
+        monkeypatch.setattr(checkpoints, "find_damage", checked.append)
+        monkeypatch.setenv(RUN_DIR_VARIABLE, "")
+        settings = config(tmp_path, resume=str(saved) if resume == "PATH" else resume)
+        for rank, expected in (("1", []), ("0", [saved])):
+            monkeypatch.setenv("SLURM_PROCID", rank)
+            run = RunDir.open(settings)
+            assert (run.checkpoint, run.iteration, checked) == (saved, 2, expected)
+
     def test_torchrun_ranks_use_one_directory(self, tmp_path: Path) -> None:
         script = tmp_path / "script.py"
         script.write_text(

@@ -139,6 +139,19 @@ def test_nested_phases_are_claimed_once(monkeypatch):
     assert timer.claimed_s == 0.0
 
 
+def test_a_phase_ends_when_a_gpu_has_done_its_work(monkeypatch):
+    """Else its seconds are those of the next phase that waits."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: now.__setitem__(0, now[0] + 5))
+    timer = PhaseTimer(lambda hook: None, lambda phase, error: None)
+    for device, seconds in (("cpu", 0.0), ("cuda", 5.0)):
+        timer.device = torch.device(device)
+        with timer("update"):
+            pass
+        assert timer.seconds == {"update": seconds}
+
+
 def test_a_microbatch_is_progress() -> None:
     timer = PhaseTimer(lambda hook: None, lambda phase, error: None)
     timer.advance()
