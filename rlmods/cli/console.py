@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,9 +30,10 @@ OTHER_RANKS_WAIT_S = 8.0
 
 @contextmanager
 def plain_errors(hint: Callable[[], str] | None = None) -> Iterator[None]:
-    """Exit with status 1 and a one-line message on a user's mistake, including those that Hydra
-    reports while it composes. Ranks other than the first wait a little: of a mistake that all ranks
-    find, torchrun has ended them by then, and the message is printed once.
+    """Exit with status 1, and a one-line message on a user's mistake, including those that Hydra
+    reports while it composes, or the traceback of another error. Ranks other than the first wait a
+    little before a message: of a mistake that all ranks find, torchrun has ended them by then, and
+    it is printed once.
 
     Args:
         hint: returns a line to print below the message, or below the traceback of another error,
@@ -41,11 +43,9 @@ def plain_errors(hint: Callable[[], str] | None = None) -> Iterator[None]:
         yield
     except Exception as error:
         user_error = as_user_error(error)
-        if user_error is None and hint is None:
-            raise
         message = ""
         if user_error is None:
-            sys.excepthook(type(error), error, error.__traceback__)
+            print_traceback(error)
         else:
             message = f"error: {clean(str(user_error))}"
             if int(os.environ.get("RANK") or 0) > 0:
@@ -55,6 +55,12 @@ def plain_errors(hint: Callable[[], str] | None = None) -> Iterator[None]:
         if hint is None or error.code in (None, 0):
             raise
         _exit(error.code if isinstance(error.code, str) else "", error.code, hint)
+
+
+def print_traceback(error: Exception) -> None:
+    """Print the traceback of an error without the passwords and keys of the settings."""
+    text = "".join(traceback.format_exception(error))
+    print(clean(text), end="", file=sys.stderr, flush=True)
 
 
 def _exit(message: str, code: object, hint: Callable[[], str] | None) -> NoReturn:

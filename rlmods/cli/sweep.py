@@ -25,10 +25,17 @@ from hydra.core.override_parser.types import Override
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rlmods.cli.console import as_user_error, plain_errors, silence_libraries
+from rlmods.cli.console import (
+    as_user_error,
+    plain_errors,
+    print_traceback,
+    silence_libraries,
+)
 from rlmods.errors import UserError
 from rlmods.run.name import SWEPT
 from rlmods.run.saved import SavedRun
+from rlmods.run.secrets import clean, clean_urls
+from rlmods.run.settings import leaves
 
 AGAIN = "type the same command again to run the members that are not finished"
 
@@ -63,6 +70,7 @@ class CheckMembers(Callback):
         """
         with plain_errors():
             _check_run_dir(config.hydra.overrides.task)
+            _check_urls(config)
             grid = read_grid(config)
             keys = [part.get_key_element() for part in grid if part.is_sweep_override()]
             os.environ[SWEPT] = " ".join(keys)
@@ -127,6 +135,20 @@ def _check_run_dir(overrides: Sequence[str]) -> None:
             )
 
 
+def _check_urls(config: DictConfig) -> None:
+    """
+    Raises:
+        UserError: a URL has a user or a query, which Hydra would write to `multirun.yaml`.
+    """
+    settings = OmegaConf.to_container(config, resolve=False)
+    for _, value in leaves(settings, lists=True):
+        if isinstance(value, str) and clean_urls(value) != value:
+            raise UserError(
+                f"{clean_urls(value)}: a sweep saves what is typed, and this URL has a user or a "
+                "query: export JUDGE_URL=... and type judge.url='${oc.env:JUDGE_URL}'"
+            )
+
+
 def run_member(
     config: DictConfig, checked: Callable[[], DictConfig], train: Callable[[], int]
 ) -> float:
@@ -166,8 +188,8 @@ def _run_member(
     except Exception as error:
         user_error = as_user_error(error)
         if user_error is None:
-            sys.excepthook(type(error), error, error.__traceback__)
-        reason = str(user_error or f"{type(error).__name__}: {error}")
+            print_traceback(error)
+        reason = clean(str(user_error or f"{type(error).__name__}: {error}"))
         print(f"error: {folder}: {reason}", file=sys.stderr, flush=True)
         raise MemberError(f"{folder} failed: {reason}; {AGAIN}") from error
     if status:

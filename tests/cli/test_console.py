@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from omegaconf import OmegaConf
 
 from rlmods.cli import console
 from rlmods.cli.console import OTHER_RANKS_WAIT_S, plain_errors
@@ -25,11 +26,19 @@ def test_other_ranks_wait_before_they_print_a_mistake(
     assert waited == waits
 
 
-def test_other_errors_are_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracebacks_of_other_errors_are_printed_at_once_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(console.time, "sleep", pytest.fail)
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(KeyError), plain_errors():
-        raise KeyError("x")
+    monkeypatch.setenv("PLANTED", "hunter2")
+    assert OmegaConf.create({"key": "${oc.env:PLANTED}"}).key == "hunter2"
+    with pytest.raises(SystemExit) as exit, plain_errors():
+        raise KeyError("http://u:hunter2@h?k=hunter2 hunter2")
+    assert exit.value.code == 1
+    printed = capsys.readouterr().err
+    assert "KeyError" in printed
+    assert "hunter2" not in printed
 
 
 class TestHint:

@@ -8,23 +8,28 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from rlmods.policy import Tiny
 from tests.judge.server import serve
 from tests.support.processes import Process
 
 pytestmark = pytest.mark.slow
 
 SECRET = "hunter2"
-SMALL = (
-    "policy.pretrained=false",
-    "policy.hidden_size=32",
-    "policy.num_layers=1",
-    "data.level=1",
+SHORT = (
     "batch.prompts=2",
     "rollout.max_tokens=4",
     "trainer.max_iterations=1",
     "trainer.accelerator=cpu",
     "validation.max_prompts=2",
 )
+SMALL = (
+    "policy.pretrained=false",
+    "policy.hidden_size=32",
+    "policy.num_layers=1",
+    "data.level=1",
+    *SHORT,
+)
+JUDGE = ("algo=online_dpo", "judge=llm")
 LOGGER = """
 from lightning.pytorch.loggers.logger import DummyLogger
 
@@ -35,12 +40,14 @@ class Note(DummyLogger):
 """
 
 
-def run(command: list[str], folder: Path) -> tuple[int, str]:
+def run(command: list[str], folder: Path, **variables: str) -> tuple[int, str]:
     """Run a command in a process, and return its exit status and everything that it printed."""
+    (folder / "plugins").mkdir(exist_ok=True)
     environment = os.environ | {
         "PLANTED": f"{SECRET}-env",
         "no_proxy": "127.0.0.1",
         "RLMODS_PLUGINS": str(folder / "plugins"),
+        **variables,
     }
     process = Process(command, env=environment, merge=True)
     output, _ = process.communicate(timeout=300)
@@ -73,9 +80,8 @@ def test_a_run_its_report_and_its_export_hold_no_secret(tmp_path: Path) -> None:
         url = f"http://user:{SECRET}@{address}?key={SECRET}"
         command = [
             "train.py",
-            "algo=online_dpo",
+            *JUDGE,
             *SMALL,
-            "judge=llm",
             f'judge.url="{url}"',
             "judge.model='m-${oc.env:PLANTED}'",
             "judge.key_variable=PLANTED",
@@ -108,7 +114,8 @@ def test_a_run_its_report_and_its_export_hold_no_secret(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["algo=online_dpo", "judge=llm", "judge.model=m", "judge.retries=0", "judge.url=URL"],
+        [*JUDGE, "judge.model=m", "judge.retries=0", "judge.url=URL"],
+        [*JUDGE, "judge.model=m", "judge.url=http://127.0.0.1:9", "+judge.api_key=hunter2"],
         [
             "algo=distill",
             "teacher=server",
@@ -132,3 +139,72 @@ def test_the_message_of_a_run_that_fails_holds_no_secret(
     assert "error: " in output
     assert SECRET not in output
     assert leaks(folder) == []
+
+
+def test_names_of_data_and_models_from_the_environment(tmp_path: Path) -> None:
+    folder = tmp_path / f"{SECRET}-env"
+    folder.mkdir()
+    rows = [f'{{"prompt": "{i}+1=", "answer": "{i + 1}"}}\n' for i in range(20)]
+    (folder / "rows.jsonl").write_text("".join(rows))
+    Tiny(pretrained=False, hidden_size=32, num_layers=1)().export(folder / "model")
+    place = f"{tmp_path}/${{oc.env:PLANTED}}"
+    data = ("data=jsonl", f"data.train={place}/rows.jsonl", "data.num_val=4")
+    policy = ("policy=hf", f"policy.name={place}/model")
+    run_folder = tmp_path / "run"
+    command = ["train.py", "algo=dapo", *data, *policy, *SHORT, f"run_dir={run_folder}"]
+    status, output = run(command, tmp_path)
+    assert status == 0, output
+    status, page = run(["-m", "rlmods.report", str(run_folder)], tmp_path)
+    assert status == 0, page
+    status, rows_of_run = run(["-m", "rlmods.evaluate", str(run_folder), "--trust"], tmp_path)
+    assert status == 0, rows_of_run
+    assert leaks(run_folder) == []
+    assert SECRET not in output + page + rows_of_run
+    (folder / "rows.jsonl").unlink()
+    command[-1] = f"run_dir={tmp_path}/other"
+    status, message = run(command, tmp_path)
+    assert status != 0
+    assert "rows.jsonl: cannot be read" in message
+    assert SECRET not in message
+
+
+def test_a_key_that_the_server_repeats(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with serve(lambda body, number: (401, f"bad key {SECRET}-env".encode())) as server:
+        key = ("judge.model=m", "judge.key_variable=PLANTED", f"judge.url={server.url}")
+        status, output = run(["train.py", *JUDGE, *key, *SMALL, f"run_dir={folder}"], tmp_path)
+        assert server.headers[0]["authorization"] == f"Bearer {SECRET}-env"
+    assert status != 0
+    assert "the key in $PLANTED is not accepted" in output
+    assert SECRET not in output
+    assert leaks(folder) == []
+
+
+def test_sweeps(tmp_path: Path) -> None:
+    """A sweep writes the overrides to `multirun.yaml`, and Hydra prints those of each member."""
+    folder = tmp_path / "sweep"
+    sweep = ["train.py", "-m", *JUDGE, *SMALL, f"hydra.sweep.dir={folder}"]
+    with serve(lambda body, number: "7") as server:
+        model = ("judge.model='m-${oc.env:PLANTED}','n-${oc.env:PLANTED}'", "judge.retries=0")
+        command = [*sweep, *model, "judge.url=${oc.env:JUDGE_URL}"]
+        url = server.url.replace("//", f"//u:{SECRET}@") + f"?k={SECRET}"
+        status, output = run(command, tmp_path, JUDGE_URL=url)
+        assert status == 0, output
+        models = {body["model"] for body in server.bodies}
+    assert models == {f"m-{SECRET}-env", f"n-{SECRET}-env"}
+    assert len(list(folder.glob("*/summary.json"))) == 2
+    assert SECRET not in output
+    assert leaks(folder) == []
+    typed = (f'judge.url="http://u:{SECRET}@127.0.0.1:9/v1"', "judge.model=m,n")
+    status, output = run([*sweep, *typed, f"hydra.sweep.dir={folder}2"], tmp_path)
+    assert status != 0
+    assert "a sweep saves what is typed, and this URL has a user or a query" in output
+    assert SECRET not in output
+    assert leaks(tmp_path) == []
+    broken = [*sweep, "judge.model=m,n", "judge.retries=0", f"hydra.sweep.dir={folder}3"]
+    nowhere = f"http://u:{SECRET}@127.0.0.1:9/v1"
+    status, output = run([*broken, "judge.url=${oc.env:JUDGE_URL}"], tmp_path, JUDGE_URL=nowhere)
+    assert status != 0
+    assert "error: " in output
+    assert SECRET not in output
+    assert leaks(tmp_path) == []
