@@ -2,17 +2,17 @@
 rlmods.plugin list`.
 
 `new` writes a template: a class, its option and a passing test. Then `python train.py GROUP=NAME`
-works. GROUP is one of advantage, aggregation, environment, ratio, reward, sampling. FOLDER is the
-folder of plugins: by default the first of $RLMODS_PLUGINS, else `plugins/` of the repository, or of
-the working directory if the package is installed. `list` prints the folder and the options of every
-plugin."""
+works. GROUP is one of advantage, aggregation, algo, environment, ratio, reward, sampling. FOLDER is
+the folder of plugins: by default the first of $RLMODS_PLUGINS, else `plugins/` of the repository,
+or of the working directory if the package is installed. `list` prints the folder and the options of
+every plugin. `--json` prints JSON."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from keyword import iskeyword
@@ -57,15 +57,10 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
         raise UserError(f"{plugin} exists already: choose another name or remove it")
     plugins.check_name(plugin)
     class_name = "".join(word.capitalize() for word in name.split("_") if word)
-    template = import_module(f"rlmods.cli.templates.{group}").Name
-    settings = {"_target_": f"{name}.{class_name}"} | {
-        field.name: field.default for field in fields(template)
-    }
-    comment = f"# {inspect.getdoc(template)}".splitlines()[0]
     files = {
         f"{name}.py": _fill_in(f"{group}.py", name, class_name),
         f"test_{name}.py": _fill_in(f"test_{group}.py", name, class_name),
-        f"{group}/{name}.yaml": f"{comment}\n{yaml.safe_dump(settings, sort_keys=False)}",
+        f"{group}/{name}.yaml": _option(group, name, class_name),
     }
     for path, text in files.items():
         (plugin / path).parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +84,7 @@ def main(arguments: Sequence[str]) -> None:
     print_usage(arguments, __doc__)
     with one_line_errors():
         plugins.make_importable()
-        action, *rest = arguments
+        action, *rest = [text for text in arguments if text != "--json"]
         if action == "list" and not rest:
             result = list_plugins()
         elif action == "new" and len(rest) in (2, 3):
@@ -97,14 +92,38 @@ def main(arguments: Sequence[str]) -> None:
             result = new(rest[0], rest[1], folder.expanduser())
         else:
             raise UserError("type new GROUP NAME [FOLDER], or list")
-        print(dumps(result, indent=2))
+        print(dumps(result, indent=2) if "--json" in arguments else table(result))
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return what `new` or `list` found, in lines."""
+    if "wrote" in result:
+        lines = [f"wrote {path}" for path in result["wrote"]]
+        return "\n".join([*lines, *(f"try   {command}" for command in result["try"])])
+    lines = []
+    for name, plugin in result.items():
+        lines += [f"{name}  {plugin['folder']}", f"  {' '.join(plugin['options'])}"]
+    return "\n".join(lines) or "there are no plugins: type new GROUP NAME"
+
+
+def _option(group: str, name: str, class_name: str) -> str:
+    """Return the option of a new part: a recipe for an algorithm, else the fields of its class."""
+    if (TEMPLATES / f"{group}.yaml").is_file():
+        return _fill_in(f"{group}.yaml", name, class_name)
+    template = import_module(f"rlmods.cli.templates.{group}").Name
+    settings: dict[str, Any] = {"_target_": f"{name}.{class_name}"}
+    settings |= {field.name: field.default for field in fields(template)}
+    comment = f"# {inspect.getdoc(template)}".splitlines()[0]
+    return f"{comment}\n{yaml.safe_dump(settings, sort_keys=False)}"
 
 
 def _fill_in(file: str, name: str, class_name: str) -> str:
     """Return a template with the names of the plugin's module and class."""
     text = re.sub(r"\bName\b", class_name, (TEMPLATES / file).read_text())
     return re.sub(
-        r"(?<=from )rlmods\.cli\.templates\.\w+|(?<=plugins/)name\b|(?<==)name\b", name, text
+        r"rlmods\.cli\.templates\.\w+|(?<=plugins/)name\b|(?<==)name\b|(?<=name: )name\b",
+        name,
+        text,
     )
 
 

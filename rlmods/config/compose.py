@@ -15,6 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Learner
+from rlmods.config import schema as schema  # registers settings with Hydra
 from rlmods.config.instantiate import (
     at_key,
     check_values,
@@ -26,7 +27,6 @@ from rlmods.config.instantiate import (
 from rlmods.config.recipe import label
 from rlmods.config.rules import RULES, Rule, first_problem
 from rlmods.config.run_spec import RunSpec
-from rlmods.config.schema import SETTINGS as SETTINGS  # registers them with Hydra
 from rlmods.data import Splits
 from rlmods.data.schema import import_extra
 from rlmods.distributed import strategy

@@ -39,10 +39,10 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     `dapo[ratio=symmetric,ratio.low=0.1]`.
 
     Listed are the groups of the recipe with another option, the settings of these groups that
-    differ from those of their option, and the settings of the algorithm that change the objective
-    (`rlmods.types.objective`) and differ from the recipe. No paper chooses the option of `reward`,
-    so it is not listed, but its settings and terms are, where they differ from the option's. A fork
-    names its origin: `dapo[fork=a@60]`."""
+    differ from those of their option, and the settings of the algorithm that differ from the
+    recipe, except those declared `rlmods.training.settings.unlabelled`. No paper chooses the option
+    of `reward`, so it is not listed, but its settings and terms are, where they differ from the
+    option's. A fork names its origin: `dapo[fork=a@60]`."""
     name = str(config.algo.name)
     algo = choices.get("algo", name)
     own = _defaults("algo", algo) or {}
@@ -57,18 +57,24 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
         if declared is not None:
             of_recipe = own.get(group, {}) if option == groups[group] else {}
             departures += _differences(config[group], declared | of_recipe, group)
-    objective = {}
-    for field in fields(algorithm.settings_type):
-        if field.metadata.get("objective"):
-            objective[field.name] = field.default
-    settings = OmegaConf.masked_copy(config.algo, [key for key in objective if key in config.algo])
-    departures += _differences(settings, objective | own.get("algo", {}), "algo")
+    listed = _listed_settings(algorithm)
+    settings = OmegaConf.masked_copy(config.algo, [key for key in listed if key in config.algo])
+    departures += _differences(settings, listed | own.get("algo", {}), "algo")
     declared = _defaults("reward", choices.get("reward", ""))
     if "reward" in algorithm.groups and declared is not None:
         departures += _reward_departures(config.reward, declared, choices)
     if config.get("fork"):
         departures.append(f"fork={Path(str(config.fork)).name}")
     return f"{name}[{','.join(departures)}]" if departures else name
+
+
+def _listed_settings(algorithm: type[Learner]) -> dict[str, Any]:
+    """Return the defaults of the settings of an algorithm that labels list."""
+    return {
+        field.name: field.default
+        for field in fields(algorithm.settings_type)
+        if not field.metadata.get("unlabelled")
+    }
 
 
 def _reward_departures(

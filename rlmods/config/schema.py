@@ -1,27 +1,25 @@
 """Registration of settings dataclasses with Hydra's config store.
 
-`conf/train.yaml` and `conf/algo/*.yaml` include them by `/NAME@PACKAGE` in their defaults list."""
+`conf/train.yaml` and `conf/algo/*.yaml` include them by `/NAME@PACKAGE` in their defaults list: a
+class `GKDSettings` is `gkd_settings`."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import re
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
 from rlmods.training import settings
 
+WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
 SETTINGS: dict[str, type[Any]] = {
-    "batch_settings": settings.Batch,
-    "validation_settings": settings.ValidationSettings,
-    "policy_gradient_settings": settings.PolicyGradientSettings,
-    "iterative_grpo_settings": settings.IterativeGRPOSettings,
-    "distill_settings": settings.DistillSettings,
-    "gkd_settings": settings.GKDSettings,
-    "dpo_settings": settings.DPOSettings,
-    "online_dpo_settings": settings.OnlineDPOSettings,
-    "reward_model_settings": settings.RewardModelSettings,
-    "process_reward_model_settings": settings.ProcessRewardModelSettings,
+    WORD_START.sub("_", name).lower(): kind
+    for name, kind in vars(settings).items()
+    if isinstance(kind, type) and is_dataclass(kind)
 }
 """Dataclass of each entry of the config store."""
 
@@ -31,5 +29,5 @@ def defaults(kind: type[Any]) -> dict[str, Any]:
     return {field.name: field.default for field in fields(kind)}
 
 
-for _name, _settings in SETTINGS.items():
-    ConfigStore.instance().store(name=_name, node=defaults(_settings))
+for _name, _kind in SETTINGS.items():
+    ConfigStore.instance().store(name=_name, node=defaults(_kind))

@@ -10,10 +10,10 @@ from typing import Any, Literal
 from rlmods.errors import Limit, UserError, check_bounds
 
 
-def objective(default: Any) -> Any:
-    """Return a dataclass field of settings that change what is optimised: if it differs from the
-    recipe, the label of the run shows it."""
-    return field(default=default, metadata={"objective": True})
+def unlabelled(default: Any) -> Any:
+    """Return a dataclass field of settings that do not change what is optimised: the label of a run
+    shows every other field that differs from the recipe."""
+    return field(default=default, metadata={"unlabelled": True})
 
 
 @dataclass(frozen=True)
@@ -126,48 +126,48 @@ class PolicyGradientSettings:
     """Settings of the loop, `algo.*` in the configuration. With the defaults no extension is
     added."""
 
-    entropy_coefficient: float = objective(0.0)
+    entropy_coefficient: float = 0.0
     """Weight of the entropy bonus (nats per token, aggregated like the objective)."""
-    target_entropy: float | None = objective(None)
+    target_entropy: float | None = None
     """Target entropy, nats per token, to which the weight of the entropy bonus is adapted; null:
     the weight is fixed."""
-    entropy_rate: float = 0.01
+    entropy_rate: float = unlabelled(0.01)
     """Change of the weight per iteration and nat of distance from `target_entropy`."""
-    target_kl: float | None = objective(None)
+    target_kl: float | None = None
     """Target KL from the old policy, nats per token. Above 1.5 times this, the iteration makes no
     further steps; null: no early stop."""
-    overlong_filter: bool = objective(False)
+    overlong_filter: bool = False
     """Leave responses that a limit on tokens truncated out of the loss and of its denominators."""
-    max_draws: int = 10
+    max_draws: int = unlabelled(10)
     """Batches of prompts that one iteration may sample until `sampling` has kept enough groups."""
-    fallback: Literal["train", "skip", "error"] = "train"
+    fallback: Literal["train", "skip", "error"] = unlabelled("train")
     """Action if too few groups are kept after `max_draws` batches: train on them, skip the
     optimizer steps and keep the groups, or stop with an error."""
-    surplus: Literal["keep", "drop"] = "keep"
+    surplus: Literal["keep", "drop"] = unlabelled("keep")
     """Kept groups that an iteration does not need: keep them for the next one, or drop (and count)
     them."""
-    retire_solved: int | None = objective(None)
+    retire_solved: int | None = None
     """Occurrences in a row with only correct responses after which later passes over the data leave
     a prompt out; null: never."""
-    retire_unsolved: int | None = objective(None)
+    retire_unsolved: int | None = None
     """The same for only wrong responses."""
-    bring_back: float = objective(0.1)
+    bring_back: float = 0.1
     """Fraction of the prompts left out that each pass brings back, rounded up."""
-    normalize_reward: bool = objective(False)
+    normalize_reward: bool = False
     """Normalise rewards by their running mean and standard deviation."""
-    clip_reward: float | None = objective(None)
+    clip_reward: float | None = None
     """Bound on the absolute reward, after normalisation; null: none."""
-    replay_fraction: float = objective(0.0)
+    replay_fraction: float = 0.0
     """Number of replayed rows of earlier iterations relative to the number of fresh rows; 0: no
     replay."""
-    replay_staleness: int = 4
+    replay_staleness: int = unlabelled(4)
     """Iterations for which a row can be replayed."""
-    reference_every: int | None = objective(None)
+    reference_every: int | None = None
     """Iterations after which the reference is set to the policy (iterative GRPO); null: never."""
-    ptx_coefficient: float = objective(0.0)
+    ptx_coefficient: float = 0.0
     """Weight of the supervised loss on the rows of `data@ptx` (InstructGPT's gamma, token mean); 0:
     none."""
-    ptx_rows: int = 32
+    ptx_rows: int = unlabelled(32)
     """Rows of the supervised loss in one optimizer step, at least one per rank."""
 
     def __post_init__(self) -> None:
@@ -190,17 +190,17 @@ class PolicyGradientSettings:
 class IterativeGRPOSettings(PolicyGradientSettings):
     """Settings of iterative GRPO, `algo.*` in the configuration."""
 
-    reference_every: int | None = objective(20)
+    reference_every: int | None = 20
     """Number of iterations of a round."""
-    refresh_prompts: int = 256
+    refresh_prompts: int = unlabelled(256)
     """Prompts judged in a round, the same number in each of its iterations."""
-    refresh_lr: float = 1e-4
+    refresh_lr: float = unlabelled(1e-4)
     """Learning rate of the reward model."""
-    refresh_epochs: int = 1
+    refresh_epochs: int = unlabelled(1)
     """Passes over the rankings of a round."""
-    refresh_rows: int = 32
+    refresh_rows: int = unlabelled(32)
     """Prompts of one optimizer step of the reward model."""
-    refresh_replay: float = 0.1
+    refresh_replay: float = unlabelled(0.1)
     """Fraction of rankings from earlier rounds among those trained on."""
 
     def __post_init__(self) -> None:
@@ -216,7 +216,7 @@ class IterativeGRPOSettings(PolicyGradientSettings):
 class DistillSettings(PolicyGradientSettings):
     """Settings of on-policy distillation, `algo.*` in the configuration."""
 
-    teacher_coefficient: float = objective(1.0)
+    teacher_coefficient: float = 1.0
     """Weight of the teacher's advantages beside those of `advantage`."""
 
     def __post_init__(self) -> None:
@@ -229,10 +229,10 @@ class DistillSettings(PolicyGradientSettings):
 class GKDSettings:
     """Settings of GKD, `algo.*` in the configuration."""
 
-    beta: float = objective(0.5)
+    beta: float = 0.5
     """Divergence: 0 the forward KL(teacher || policy), 1 the reverse KL(policy || teacher), between
     them the generalised Jensen-Shannon divergence."""
-    on_policy_fraction: float = objective(0.5)
+    on_policy_fraction: float = 0.5
     """Probability that the policy samples the response to a prompt (the paper's lambda). The others
     take the response of the data."""
 
@@ -248,12 +248,12 @@ class GKDSettings:
 class DPOSettings:
     """Settings of DPO, `algo.*` in the configuration."""
 
-    reference: Literal["live", "precomputed"] = "live"
+    reference: Literal["live", "precomputed"] = unlabelled("live")
     """live: score the rows of each iteration with the reference. precomputed: score the whole data
     once, then free its memory."""
-    sft_coefficient: float = objective(0.0)
+    sft_coefficient: float = 0.0
     """Weight of the supervised loss on the best response (RPO, arXiv:2404.19733)."""
-    dropout: float = objective(0.0)
+    dropout: float = 0.0
     """Probability of the model's dropout in training; the reference and validation have none."""
 
     def __post_init__(self) -> None:
@@ -268,7 +268,7 @@ class DPOSettings:
 class OnlineDPOSettings(DPOSettings):
     """Settings of online DPO, `algo.*` in the configuration."""
 
-    reference_every: int | None = objective(None)
+    reference_every: int | None = None
     """Iterations after which the reference is set to the policy (iterative DPO, arXiv:2312.16682);
     null: never."""
 
@@ -286,13 +286,13 @@ class RewardModelSettings:
     """Reduction of the scores at the tokens of a response to one score. last: the score at its
     end-of-text token. weighted_sum: a mean with weights that grow linearly with the position
     (arXiv:2202.08904)."""
-    centre: float = objective(0.0)
+    centre: float = 0.0
     """Weight of the squared sum of a prompt's scores, which keeps them near 0
     (arXiv:2312.09244)."""
-    zero_mean: bool = True
+    zero_mean: bool = unlabelled(True)
     """The exported model subtracts the mean score of the held-out responses (InstructGPT,
     arXiv:2203.02155, section 3.5)."""
-    dropout: float = objective(0.0)
+    dropout: float = 0.0
     """Probability of the model's dropout in training; validation has none."""
 
     def __post_init__(self) -> None:
@@ -307,7 +307,7 @@ class RewardModelSettings:
 class ProcessRewardModelSettings:
     """Settings of process reward models, `algo.*` in the configuration."""
 
-    dropout: float = objective(0.0)
+    dropout: float = 0.0
     """Probability of the model's dropout in training; validation has none."""
 
     def __post_init__(self) -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlmods.cli import plugin
 from rlmods.cli.command import configuration
+from rlmods.cli.templates import algo
 from rlmods.config import plugins
-from rlmods.config.instantiate import instantiate
+from rlmods.config.instantiate import find_class, instantiate
 from rlmods.errors import UserError
+from rlmods.ratio import LogLikelihood
+from tests.support import composed as support
 from tests.support.processes import Process
+from tests.support.tiny_setup import attached, close, collected, gradients, learner
 
 
 @pytest.fixture
@@ -48,8 +55,10 @@ class TestNew:
         plugin.new(group, f"own_{group}", folder)
         plugins.register()
         config = configuration([f"{group}=own_{group}"])
-        part = instantiate(config[group], group)
-        assert type(part).__name__ == f"Own{group.capitalize()}"
+        kind = find_class(config[group]._target_, group)
+        assert kind.__name__ == f"Own{group.capitalize()}"
+        if group != "algo":
+            assert isinstance(instantiate(config[group], group), kind)
         assert plugin.list_plugins()[f"own_{group}"]["options"] == [f"{group}=own_{group}"]
 
 
@@ -58,7 +67,7 @@ class TestRefusals:
         ("group", "name", "words"),
         [
             ("rewards", "mine", "did you mean reward"),
-            ("judge", "mine", "choose from advantage, aggregation, environment, ratio"),
+            ("judge", "mine", "choose from advantage, aggregation, algo, environment, ratio"),
             ("reward", "MyReward", "as in my_reward"),
             ("reward", "my-reward", "as in my_reward"),
             ("reward", "class", "a plugin is a Python module"),
@@ -93,6 +102,69 @@ class TestRefusals:
     def test_invalid_command_line(self, typed: list[str], folder: Path) -> None:
         with pytest.raises(SystemExit, match=r"error: type new GROUP NAME"):
             plugin.main(typed)
+
+
+def label_of(*typed: str) -> str:
+    """Return the label of a run with plugins of this test, which other tests must not see."""
+    support.configuration.cache_clear()
+    try:
+        return support.composed(*typed).label
+    finally:
+        support.configuration.cache_clear()
+
+
+class TestAlgorithm:
+    """An algorithm of a plugin, with settings of its own."""
+
+    SETTINGS = """
+@dataclass(frozen=True)
+class Settings(PolicyGradientSettings):
+    imitation: float = 0.1
+    weights: list[float] = field(default_factory=lambda: [1.0, 2.0])
+    scale: float = 1.0
+    chunk: int = unlabelled(8)
+"""
+
+    @pytest.fixture
+    def with_settings(self, folder: Path) -> Path:
+        """The template with more settings, among them one that is not in its option."""
+        plugin.new("algo", "mine", folder)
+        code = folder / "mine" / "mine.py"
+        before, rest = code.read_text().split("@dataclass", 1)
+        imports = "from dataclasses import field\nfrom rlmods.training.settings import unlabelled\n"
+        code.write_text(f"{before}{imports}{self.SETTINGS}\nclass{rest.split('class', 2)[2]}")
+        option = folder / "mine" / "algo" / "mine.yaml"
+        option.write_text(option.read_text() + "  weights: [1.0, 2.0]\n  chunk: 8\n")
+        return folder
+
+    @pytest.mark.parametrize(
+        ("typed", "label"),
+        [
+            ((), "mine"),
+            (("algo.imitation=0.1", "algo.weights=[1.0,2.0]"), "mine"),
+            (("algo.imitation=0.2",), "mine[algo.imitation=0.2]"),
+            (("algo.weights=[1.0,3.0]",), "mine[algo.weights=[1.0, 3.0]]"),
+            (("+algo.scale=2.0",), "mine[algo.scale=2.0]"),
+            (("algo.chunk=4", "algo.max_draws=3"), "mine"),
+            (
+                ("ratio=symmetric", "algo.target_kl=0.1"),
+                "mine[ratio=symmetric,algo.target_kl=0.1]",
+            ),
+        ],
+    )
+    def test_every_setting_counts_in_the_label_unless_declared_otherwise(
+        self, typed: tuple[str, ...], label: str, with_settings: Path
+    ) -> None:
+        assert label_of("algo=mine", *typed) == label
+
+    def test_objective_is_dapo_and_the_likelihood_of_good_responses(self) -> None:
+        def gradient(weight: float, batch: Any) -> Any:
+            return gradients(attached(learner(algo.Name, imitation=weight)), batch)
+
+        batch = collected(learner())
+        good = replace(batch, advantages=(batch.advantages > 0).float())
+        likelihood = gradients(attached(learner(ratio=LogLikelihood())), good)
+        close(gradient(0.3, batch) - gradient(0.0, batch), 0.3 * likelihood)
 
 
 def write_package(site: Path, name: str, options: dict[str, str]) -> None:
@@ -141,9 +213,32 @@ class TestInstalledPackages:
             configuration([])
 
 
-def test_a_new_reward_trains(folder: Path, tmp_path: Path) -> None:
-    plugin.new("reward", "politeness", folder)
-    typed = ["reward=politeness", "reward.word=e", "run_dir=run"]
+def test_output_is_text_or_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugin.main(["new", "ratio", "mine", str(folder)])
+    text = capsys.readouterr().out
+    assert f"wrote {folder}/mine/mine.py\n" in text
+    assert "train.py ratio=mine\n" in text
+    plugin.main(["list"])
+    assert f"mine  {folder}/mine\n  ratio=mine\n" in capsys.readouterr().out
+    plugin.main(["list", "--json"])
+    assert json.loads(capsys.readouterr().out) == plugin.list_plugins()
+
+
+@pytest.mark.parametrize(
+    ("group", "typed", "shown"),
+    [
+        ("reward", ["reward=polite", "reward.word=e"], "reward=polite"),
+        (
+            "algo",
+            ["algo=polite", "algo.imitation=0.5"],
+            "polite[sampling=fixed,algo.imitation=0.5]",
+        ),
+    ],
+)
+def test_a_new_part_trains(
+    group: str, typed: list[str], shown: str, folder: Path, tmp_path: Path
+) -> None:
+    plugin.new(group, "polite", folder)
     small = [
         "trainer.max_iterations=1",
         "batch.prompts=2",
@@ -152,8 +247,10 @@ def test_a_new_reward_trains(folder: Path, tmp_path: Path) -> None:
         "validation.max_prompts=2",
     ]
     process = Process(
-        ["train.py", *typed, *small], cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        ["train.py", *typed, *small, "run_dir=run"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     stdout, stderr = process.communicate(timeout=240)
     assert process.returncode == 0, stderr
-    assert "reward=politeness" in stdout
+    assert shown in stdout
