@@ -157,6 +157,7 @@ def measurement(folder: Path, name: str) -> list[str]:
         *proxy,
         "validation.samples=4",
         f"reference={folder}/sft",
+        "--json",
     ]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 Limit = Annotated[float, "limit"]
 """Type of a setting that infinity switches off. All other numbers are finite."""
@@ -16,6 +18,26 @@ Limit = Annotated[float, "limit"]
 class UserError(Exception):
     """An error caused by user input. The command line prints its message (what is wrong, what to
     type instead) without a traceback."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser of the arguments of `python -m rlmods.COMMAND`. Wrong ones are answered by one line
+    with what to type."""
+
+    def __init__(self, command: str, usage: str | None) -> None:
+        super().__init__(
+            prog=f"python -m rlmods.{command}",
+            description=usage,
+            formatter_class=argparse.RawTextHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        usage = re.sub(r"\[-.*?\]", "", self.format_usage().removeprefix("usage: "))
+        advice = f"{message}; type {' '.join(usage.split())}"
+        unknown = re.match(r"unrecognized arguments: (-\S+)", message)
+        if unknown is not None:
+            advice = f"{unknown[1]}: {suggest(unknown[1], self._option_string_actions)}"
+        self.exit(2, f"error: {advice}\n")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rlmods.errors import UserError, one_line_errors
+from rlmods.errors import Parser, UserError, one_line_errors
 
 PROGRAM = "from rlmods.errors import one_line_errors\nwith one_line_errors(): print('a' * {})"
 
@@ -25,6 +25,29 @@ def test_ends_with_one_line(error: BaseException, message: str) -> None:
 def test_other_errors_are_raised() -> None:
     with pytest.raises(KeyError), one_line_errors():
         raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ([], "error: the following arguments are required: RUN; type python -m rlmods.see RUN\n"),
+        (["a", "--wdith", "3"], "error: --wdith: did you mean --width?\n"),
+        (
+            ["a", "--width=x"],
+            "error: argument --width: invalid int value: 'x'; type python -m rlmods.see RUN\n",
+        ),
+    ],
+)
+def test_wrong_arguments_are_answered_by_one_line(
+    typed: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = Parser("see", "Usage.")
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--width", type=int, default=2)
+    with pytest.raises(SystemExit) as error:
+        parser.parse_args(typed)
+    assert error.value.code == 2
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize("size", [1, 100_000])

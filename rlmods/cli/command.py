@@ -22,7 +22,7 @@ from rich.console import Console
 
 from rlmods.cli.console import plain_errors, silence_libraries
 from rlmods.cli.usage import print_usage
-from rlmods.config import compose, plugins
+from rlmods.config import compose, equivalents, plugins
 from rlmods.config import schema as schema  # registers settings with Hydra
 from rlmods.config.build import short_prompts
 from rlmods.config.instantiate import parse_settings
@@ -121,6 +121,7 @@ def _composed(
     ]
     trust = TRUST in overrides
     overrides = [text for text in overrides if text != TRUST]
+    equivalents.reject_flags(overrides, ())
     overridden = {Override.parse(text).key for text in overrides}
     name = "train"
     try:
@@ -160,6 +161,7 @@ def usable_prompts(
         rollout.check_policy(policy)
     kept = short_prompts(policy, prompts, config.data.get("max_prompt_tokens"))
     policy.warn_of_control_tokens((), kept)
+    policy.warn_of_unknown_characters((), kept)
     return kept
 
 

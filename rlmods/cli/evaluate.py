@@ -2,10 +2,11 @@
 
 RUN_OR_MODEL is a run directory (its `export/` is evaluated, with the run's data, reward and rollout
 settings unless overrides change them), a directory of a Hugging Face model, or a hub name. Of a
-reward model it is `val/pair_accuracy` on held-out preferences (`data=preferences`). Prints one JSON
-object. Validation during training uses the same code. `interval_95` has the bounds of bootstrap
-intervals over prompts, for values that differ between prompts.
+reward model it is `val/pair_accuracy` on held-out preferences (`data=preferences`). Prints each
+metric with its 95 % bootstrap interval over prompts, where it differs between prompts. Validation
+during training uses the same code.
 
+    --json                  print one JSON object, with the intervals as `interval_95`
     validation.samples=8    also sample 8 responses to each prompt, for `val/mean@8`, `val/pass@8`
                             and `val/maj@8`
     reference=null          a run, directory or hub name: `val/kl_ref` is the KL divergence of the
@@ -52,6 +53,7 @@ from rlmods.training.evaluation import values_by_prompt, with_settings
 from rlmods.training.segments import forward
 from rlmods.types import Prompt, Response
 
+JSON = "--json"
 RUN_KEYS = ("data", "reward", "rollout", "environment", "validation", "seed")
 """Groups and settings taken from the run's configuration unless they are overridden."""
 
@@ -248,8 +250,30 @@ def kl_from(
     return total / max(1, int(rows.mask.sum()))
 
 
+def table(result: Mapping[str, Any]) -> str:
+    """Return a result of `evaluate` in lines: metric, value, and interval if there is one."""
+    metrics = dict(result)
+    intervals = metrics.pop("interval_95")
+    width = max(map(len, metrics))
+    lines = []
+    for name, value in metrics.items():
+        text = f"{value:.4f}" if isinstance(value, float) else str(value)
+        if name in intervals:
+            low, high = intervals[name]
+            text += f"  95 % from {low:.4f} to {high:.4f}"
+        lines.append(f"{name:<{width}}  {text}")
+    return "\n".join(lines)
+
+
 def main(arguments: list[str]) -> None:
-    command(arguments, __doc__, lambda: evaluate(arguments[0], arguments[1:]), indent=2)
+    def action() -> dict[str, Any] | str:
+        typed = [text for text in arguments if text != JSON]
+        if not typed:
+            raise UserError("type a run or a model: python -m rlmods.evaluate RUN_OR_MODEL")
+        result = evaluate(typed[0], typed[1:])
+        return result if JSON in arguments else table(result)
+
+    command(arguments, __doc__, action, indent=2)
 
 
 if __name__ == "__main__":

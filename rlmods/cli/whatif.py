@@ -24,7 +24,6 @@ from rlmods.cli.usage import print_usage
 if __name__ == "__main__":
     print_usage(sys.argv[1:], __doc__)
 
-import argparse
 import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +45,7 @@ from rlmods.config.received import REACHING
 from rlmods.config.rules import RULES, first_problem
 from rlmods.config.run_spec import RunSpec
 from rlmods.critic.loss import clip_range
-from rlmods.errors import UserError, suggest
+from rlmods.errors import Parser, UserError, suggest
 from rlmods.needs import AdvantageNeeds, RatioNeeds, needs_of
 from rlmods.run import atomic_write, dumps
 from rlmods.run.checkpoints import (
@@ -57,7 +56,7 @@ from rlmods.run.checkpoints import (
     verify,
 )
 from rlmods.run.resume import recorded_resume
-from rlmods.run.saved import SavedRun, read_config
+from rlmods.run.saved import SavedRun, check_run, read_config
 from rlmods.run.settings import Override
 from rlmods.training.checkpoint import Stateful
 from rlmods.training.credit import CreditAssignment
@@ -380,8 +379,7 @@ def whatif(
     Raises:
         UserError: a user's mistake, or a run that cannot be repeated.
     """
-    if not (run / "config.yaml").is_file():
-        raise UserError(f"{run} is not a run directory, it has no config.yaml")
+    check_run(run)
     saved = _config_file(run, iteration)
     for checkpoint in _starts(run, iteration):
         try:
@@ -516,7 +514,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _action(arguments: Sequence[str]) -> str:
-    parser = argparse.ArgumentParser("rlmods whatif")
+    parser = Parser("whatif", __doc__)
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument("iteration", type=int, metavar="ITERATION")
     parser.add_argument("overrides", nargs="*", metavar="group=option,option")

@@ -159,7 +159,9 @@ def _check_responses(spec: RunSpec, policy: Policy, splits: Splits) -> None:
             )
         replies = [turn["content"] for turn in row.messages or () if turn["role"] == "assistant"]
         said += responses + replies
-    policy.warn_of_control_tokens(said, (*splits.train, *splits.val, *splits.ptx))
+    prompts = (*splits.train, *splits.val, *splits.ptx)
+    policy.warn_of_control_tokens(said, prompts)
+    policy.warn_of_unknown_characters(said, prompts)
 
 
 def num_ranks(spec: RunSpec, config: DictConfig) -> int:

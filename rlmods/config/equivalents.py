@@ -12,6 +12,8 @@ import yaml
 from rlmods.errors import UserError
 
 FILE = Path(__file__).with_suffix(".yaml")
+SHORT_NAMES = "Short names"
+"""Names of no library, for hints only."""
 PAGE = """# Coming from another library
 
 What to type for a setting of TRL, verl or OpenRLHF. If you type a name of these libraries, the
@@ -107,7 +109,7 @@ def reject_flags(arguments: Sequence[str], known: Collection[str]) -> None:
 def page() -> str:
     """Return the page of the documentation."""
     lines = [PAGE]
-    libraries = dict.fromkeys(row.library for row in table())
+    libraries = dict.fromkeys(row.library for row in table() if row.library != SHORT_NAMES)
     for library in libraries:
         lines += ["", f"## {library}", "", "| there | here |", "|---|---|"]
         for row in table():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -22,8 +23,13 @@ EXTRAS = {
     "hydra/launcher=submitit_local": "slurm",
 }
 """Options that packages of an extra add to Hydra."""
-FROM_HUB = {"policy": "policy=hf policy.name=", "data": "data=jsonl data.train="}
-"""What to type before a name of the hub or a path, by group."""
+NAMES = {
+    "policy": (r".*/.*", "policy=hf policy.name="),
+    "data": (r".*/.*|.*\.(jsonl|json|csv|parquet)", "data=jsonl data.train="),
+    "reward": (r".*\.py(:\w+)?|[\w.]+:\w+", "reward=function reward.function="),
+}
+"""Pattern of names and paths that are typed in place of an option, and what to type before them, by
+group."""
 
 
 def explain_override(error: Exception) -> UserError | None:
@@ -82,8 +88,9 @@ def explain_override(error: Exception) -> UserError | None:
 def _unknown_option(file: str, known: Sequence[str] | None) -> UserError:
     """Return the error for an option whose file `GROUP/OPTION` does not exist."""
     top, _, name = file.partition("/")
-    if top in FROM_HUB and "/" in name:
-        return UserError(f"{top}={name}: no such option; type {FROM_HUB[top]}{name}")
+    pattern, typed = NAMES.get(top, ("", ""))
+    if re.fullmatch(pattern, name):
+        return UserError(f"{top}={name}: no such option; type {typed}{name}")
     group, _, option = file.rpartition("/")
     extra = EXTRAS.get(f"{group}={option}")
     if extra is not None:
@@ -103,6 +110,8 @@ def _unknown_key(full_key: str, value: str, siblings: DictConfig) -> UserError:
                 return UserError(f"no option of {key} is selected: type {group}=OPTION too")
     if not parent:
         same = [name for name in _names(siblings) if name.endswith(f".{key}")]
+        spelled = {name.replace(".", "_"): name for name in _names(siblings)}
+        same = same or [spelled[name] for name in get_close_matches(key, spelled, 1, 0.72)]
         if same:
             return UserError(f"{key}: no such setting; did you mean {' or '.join(same[:3])}?")
     chosen = options(parent) if parent else {}
@@ -112,7 +121,9 @@ def _unknown_key(full_key: str, value: str, siblings: DictConfig) -> UserError:
         return UserError(f"{full_key}: a setting of {' or '.join(owners)}, which is not selected")
     equivalent = equivalents.advice(key, value)
     group = full_key.partition(".")[0]
-    if equivalent is not None and re.search(rf" {group}[=.]", equivalent):
+    # what other libraries keep with the algorithm is in other groups here
+    is_answer = equivalent is not None and re.search(rf" {group}[=.]", equivalent)
+    if equivalent is not None and (group == "algo" or is_answer):
         return UserError(f"{full_key}: no such setting; {equivalent}")
     prefix = f"{parent}." if parent else ""
     names = [prefix + name for name in map(str, siblings) if name not in ("_target_", "hydra")]

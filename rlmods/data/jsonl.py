@@ -187,7 +187,10 @@ def hold_out(
             val_rows.update(group)
     if len(val_rows) < num_val or len(val_rows) == len(prompts):
         # all rows of a question are held out or none
-        possible = len(val_rows) or min(map(len, groups), default=0)
+        smallest = min(map(len, groups), default=0)
+        possible = len(val_rows) or smallest
+        if possible == len(prompts):
+            possible = max(1, len(prompts) // 10) if len(groups) == len(prompts) else smallest
         advice = f"data.num_val={possible}" if possible < len(prompts) else "a smaller data.num_val"
         raise UserError(
             f"{source}: cannot hold out data.num_val={num_val} of {len(prompts)} rows with "

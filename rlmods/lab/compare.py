@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TypeAlias
 
-from rlmods.errors import UserError, one_line_errors, suggest
+from rlmods.errors import Parser, UserError, one_line_errors, suggest
 from rlmods.lab.groups import Group, add_arguments, find_runs, group_runs
 from rlmods.lab.sequential import decide, train
 from rlmods.lab.statistics import (
@@ -305,11 +305,7 @@ def num_seeds(count: int) -> str:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments of the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m rlmods.compare",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = Parser("compare", __doc__)
     add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
     parser.add_argument(

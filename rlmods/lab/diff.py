@@ -9,15 +9,14 @@ before settings. Runs repeat bit for bit, so that any difference counts."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rlmods.errors import UserError, one_line_errors
+from rlmods.errors import Parser, one_line_errors
 from rlmods.run.files import read_rows
-from rlmods.run.saved import SavedRun
+from rlmods.run.saved import SavedRun, check_run
 from rlmods.run.settings import leaves, readable
 
 Row: TypeAlias = Mapping[str, Any]
@@ -125,8 +124,7 @@ def diff(first: Path, second: Path) -> tuple[FirstDifference | None, list[Cause]
         UserError: one of them is not a run directory, or has a broken file.
     """
     for run in (first, second):
-        if not (run / "config.yaml").is_file():
-            raise UserError(f"{run} is not a run directory, it has no config.yaml")
+        check_run(run)
     a = SavedRun(first)
     b = SavedRun(second)
     found = next(_differences(a, b), None)
@@ -336,11 +334,7 @@ def text(first: Path, second: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m rlmods.diff",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = Parser("diff", __doc__)
     parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="a run directory")
     with one_line_errors():
         print(text(*parser.parse_args(arguments).runs))

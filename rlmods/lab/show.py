@@ -8,7 +8,6 @@ others, the tree comes first (`rlmods.lab.tree`)."""
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import sys
@@ -16,9 +15,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rlmods.errors import UserError, one_line_errors, suggest
+from rlmods.errors import Parser, UserError, one_line_errors, suggest
 from rlmods.lab.tree import Row, groups, shorten, summary, tree_lines
 from rlmods.run.files import message_text, printable, read_rows
+from rlmods.run.saved import check_run
 
 PREVIEW = 100
 """Columns of a line of the list if the output is not a terminal."""
@@ -72,8 +72,7 @@ def _sample_file(run: Path, iteration: str) -> Path:
     path = folder / name
     if path.is_file():
         return path
-    if not (run / "config.yaml").is_file():
-        raise UserError(f"{run} is not a run directory, it has no config.yaml")
+    check_run(run)
     problem = f"{folder} has no responses of iteration {iteration}"
     files = sorted(folder.glob("*.jsonl"))
     if not files:
@@ -186,11 +185,7 @@ def _wrapped(lines: Iterator[str], width: int | None) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m rlmods.show",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = Parser("show", __doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("iteration", metavar="ITERATION", help="a number, or the name of a file")
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="id of a prompt")

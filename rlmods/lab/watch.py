@@ -6,7 +6,6 @@ Ends when all runs have ended. Off a terminal, or with `--once`, prints the curv
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from rlmods.errors import one_line_errors
+from rlmods.errors import Parser, one_line_errors
 from rlmods.lab.groups import find_runs
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -76,11 +75,7 @@ def watch(folders: Sequence[Path], metrics: Sequence[str], once: bool, console: 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m rlmods.watch",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = Parser("watch", __doc__)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="DIR", help="a run, or a folder of runs"
     )

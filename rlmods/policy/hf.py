@@ -26,6 +26,7 @@ from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain
 from rlmods.policy.quantization import quantization_config
 from rlmods.policy.text import TokenizerMixin
 from rlmods.run.hub import check_hub
+from rlmods.run.saved import check_run
 
 
 @dataclass(frozen=True)
@@ -205,10 +206,11 @@ def exported(source: str | Path) -> str | Path:
     """Return the `export/` of a run; any other source unchanged.
 
     Raises:
-        UserError: a directory that does not exist, or a run without an export.
+        UserError: a directory that does not exist, a run without an export, or a folder of runs or
+        in a run.
     """
     run = Path(source).expanduser()
-    if str(source).startswith(("/", "./", "../", "~")) and not run.is_dir():
+    if str(source).startswith(("/", "./", "../", "~")) and not run.exists():
         raise UserError(
             f"{str(source)!r}: no such directory; type a hub name, a directory or a run"
         )
@@ -220,6 +222,8 @@ def exported(source: str | Path) -> str | Path:
         raise UserError(
             f"{source}: this run has no export/ yet: let it finish, or type the name of a model"
         )
+    if run.exists() and not (run / ADAPTER_CONFIG).is_file():
+        check_run(run, "a run or a model", "config.yaml or config.json")
     return source
 
 

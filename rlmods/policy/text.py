@@ -200,6 +200,27 @@ class TokenizerMixin:
                 stacklevel=2,
             )
 
+    def warn_of_unknown_characters(
+        self, texts: Iterable[str], prompts: Iterable[Prompt] = ()
+    ) -> None:
+        """Warn if responses of the data or prompts have characters that the tokenizer reads as
+        others, for which its vocabulary is too small."""
+        characters = set().union(*texts)
+        for prompt in prompts:
+            characters.update(*texts_of(prompt.messages or prompt.text or ""))
+        unknown = []
+        for character in sorted(characters):
+            read_as = self.decode(self._ids(character), skip_special_tokens=False)
+            if read_as.strip() != character.strip():
+                unknown.append(f"{character!r} as {read_as!r}")
+        if unknown:
+            warnings.warn(
+                f"the tokenizer of this model reads {len(unknown)} characters of the data as "
+                f"others, such as {', '.join(unknown[:3])}; for a model that reads all, type "
+                "policy=hf policy.name=MODEL",
+                stacklevel=2,
+            )
+
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of a response, without special tokens, or with those around calls of
         tools, for example."""

@@ -149,7 +149,27 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def call(function: Callable[..., Any], responses: Sequence[Response]) -> Scores:
-    """Return the scores of a function with one of the signatures of `Function`."""
+    """Return the scores of a function with one of the signatures of `Function`.
+
+    Raises:
+        UserError: the function raises an exception, or returns something else than scores.
+    """
+    try:
+        return _call(function, responses)
+    except UserError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        file = inspect.getfile(inspect.unwrap(function))
+        own = [frame for frame in frames if frame.filename == file]
+        place = (own or frames)[-1]
+        raise UserError(
+            f"reward function {_name(function)}: {type(error).__name__}: {error} "
+            f"({place.filename}:{place.lineno})"
+        ) from error
+
+
+def _call(function: Callable[..., Any], responses: Sequence[Response]) -> Scores:
     parameters = inspect.signature(function).parameters
     if "solution_str" in parameters:
         return _call_one_by_one(function, responses)

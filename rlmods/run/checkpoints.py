@@ -18,6 +18,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from rlmods.distributed.sharded_checkpoint import read_metadata
 from rlmods.errors import UserError
 from rlmods.run.files import atomic_write
+from rlmods.run.saved import check_run
 
 CHECKPOINT_NAME = "iteration_{:06d}.ckpt"
 ADVICE = ", choose another with resume=PATH"
@@ -143,7 +144,10 @@ def find_resume(run_dir: Path, resume: str | None, *, checks: bool = True) -> Pa
     if path.is_dir() and not is_sharded:
         checkpoint = _newest(path, checks) or _newest(path / "checkpoints", checks)
         if checkpoint is None:
-            raise UserError(f"resume={resume}: no iteration_*.ckpt in this folder")
+            raise UserError(
+                f"resume={resume}: no iteration_*.ckpt in this folder: type a run or a checkpoint, "
+                "or run_dir=RUN resume=auto"
+            )
         return checkpoint
     verify(path, checks)
     return path
@@ -161,8 +165,10 @@ def find_fork(fork: str, *, checks: bool = True) -> Path:
             f"fork={fork}: type a run directory and an iteration, such as fork=runs/a@60"
         )
     run = Path(name).expanduser().absolute()
-    if not (run / "config.yaml").is_file():
-        raise UserError(f"fork={fork}: {run} is not a run directory, it has no config.yaml")
+    try:
+        check_run(run)
+    except UserError as error:
+        raise UserError(f"fork={fork}: {error}") from error
     checkpoints = dict(list_checkpoints(run / "checkpoints"))
     checkpoint = checkpoints.get(int(iteration))
     if checkpoint is None:

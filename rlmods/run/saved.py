@@ -38,6 +38,27 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def check_run(path: Path, kind: str = "a run directory", file: str = "config.yaml") -> None:
+    """Check that a path is a run directory. `kind`, `file`: what else it may be, and what that
+    holds, for the message.
+
+    Raises:
+        UserError: it is not; the message names runs in it, or the run that it is a part of.
+    """
+    if (path / "config.yaml").is_file():
+        return
+    inside = sorted(config.parent for config in path.glob("*/config.yaml"))
+    around = [folder for folder in path.parents if (folder / "config.yaml").is_file()]
+    problem = f"it has no {file}"
+    if inside:
+        problem = f"it holds {len(inside)} runs: type one of them, such as {inside[0]}"
+    elif around:
+        problem = f"it is a part of the run {around[0]}: type that"
+    elif not path.exists():
+        problem = "there is no such folder"
+    raise UserError(f"{path} is not {kind}: {problem}")
+
+
 @dataclass(frozen=True)
 class SavedRun:
     """A run directory."""

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from rlmods.cli import evaluate
+from rlmods.cli.command import configuration
 from rlmods.cli.evaluate import is_reward_model, pair_accuracy
 from rlmods.errors import UserError
 from rlmods.types import Prompt, Response
+from tests.support.saved_runs import write_run
 
 
 class Length:
@@ -89,3 +91,30 @@ def test_reward_models_are_recognised(text: str, expected: bool, tmp_path: Path)
     (tmp_path / "config.json").write_text(text)
     assert is_reward_model(tmp_path) is expected
     assert not is_reward_model(tmp_path / "elsewhere")
+
+
+def test_a_flag_is_answered_with_the_setting() -> None:
+    with pytest.raises(UserError, match=r"--samples: .* type samples=4"):
+        configuration(["data=arithmetic", "--samples", "4"])
+
+
+@pytest.mark.parametrize("path", ["sweep", "sweep/a/checkpoints", "sweep/a/config.yaml"])
+def test_a_folder_or_a_file_of_runs_is_answered_with_the_run(path: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "sweep" / "a", [0.5])
+    (tmp_path / "sweep/a/checkpoints").mkdir(exist_ok=True)
+    with pytest.raises(UserError, match=r"is not a run or a model: .*sweep/a"):
+        evaluate.evaluate(str(tmp_path / path), [])
+
+
+def test_table_shows_values_and_intervals() -> None:
+    result = {
+        "model": "runs/a",
+        "prompts": 20,
+        "val/accuracy": 0.5,
+        "interval_95": {"val/accuracy": [0.25, 0.75]},
+    }
+    assert evaluate.table(result).splitlines() == [
+        "model         runs/a",
+        "prompts       20",
+        "val/accuracy  0.5000  95 % from 0.2500 to 0.7500",
+    ]

@@ -933,14 +933,17 @@ class TestRules:
         rows += [{"prompt": f"say {i}", "answer": None, "kind": "talk"} for i in range(4)]
         data = ("data=jsonl", f"data.train={write(tmp_path, rows)}", "data.num_val=0")
         data = (*data, "data.source=kind", "batch.prompts=4")
-        assert "prompt train-5 has none: type data.answer=COLUMN" in refused(*data)
+        assert "rows.jsonl:5) has none: type data.answer=COLUMN" in refused(*data)
+        of_one_source = (*data[:-2], "batch.prompts=4")
+        advice = "rows.jsonl:5) has none: correct the row, or leave it out"
+        assert advice in refused(*of_one_source)
         assert composed(*data, "reward=format").label == "dapo"
         message = refused("algo=online_dpo", *data, "reward=format")
         assert message.startswith("judge=rule needs gold answers")
         graded = [f"+reward@reward.rewards.{x}" for x in ("sums=accuracy", "talk=format")]
         assert composed(*data, "reward=by_source", *graded).splits.train[4].answer is None
         swapped = [f"+reward@reward.rewards.{x}" for x in ("sums=format", "talk=accuracy")]
-        assert "prompt train-5 has none" in refused(*data, "reward=by_source", *swapped)
+        assert "rows.jsonl:5) has none" in refused(*data, "reward=by_source", *swapped)
         inner = ("reward=ensemble", "+reward@reward.rewards.s=by_source")
         nested = [x.replace("rewards.", "rewards.s.rewards.") for x in graded]
         assert composed(*data, *inner, *nested).splits.train[4].answer is None

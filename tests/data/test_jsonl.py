@@ -214,7 +214,7 @@ CASES = [
     (
         rows(3),
         {"num_val": 200},
-        r"cannot hold out data.num_val=200 of 3 rows with 3 different questions",
+        r"cannot hold out data.num_val=200 of 3 rows with 3 different questions; type data.num_val=1",
     ),
     ([GOOD], {"num_val": -1}, r"data.num_val=-1: must be a whole number of at least 0"),
 ]

@@ -12,6 +12,7 @@ from rlmods.policy import Tiny
 from rlmods.policy.tiny import WEIGHTS, WORDS, character_tokenizer
 from rlmods.reward.accuracy import verify
 from rlmods.rollout import Local
+from rlmods.types import Prompt
 
 shipped = pytest.mark.skipif(
     not (WEIGHTS / "config.json").exists(), reason="no weights in rlmods/policy/weights/tiny"
@@ -39,6 +40,18 @@ class TestCharacterTokenizer:
     def test_an_unknown_character_is_a_question_mark(self) -> None:
         tokenizer = character_tokenizer()
         assert tokenizer.decode(tokenizer("1é2\t")["input_ids"]) == "1?2?"
+
+    def test_characters_that_it_cannot_spell_are_named(self) -> None:
+        model = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
+        prompts = [
+            Prompt(id="a", text="2×3=?"),
+            Prompt(id="b", messages=[{"role": "user", "content": "é\t"}]),
+        ]
+        with pytest.warns(
+            UserWarning, match=r"4 characters .* '\\t' as '\?', '½' as '\?', '×' as '\?'; for"
+        ):
+            model.warn_of_unknown_characters(["½"], prompts)
+        model.warn_of_unknown_characters(["2?"], [Prompt(id="c", text=self.PRINTABLE)])
 
     def test_decoding_omits_padding_and_end_of_text(self) -> None:
         assert (

@@ -12,7 +12,8 @@ from rlmods.errors import UserError
 from rlmods.reward import Function
 from rlmods.types import Prompt, Response, Scores
 
-MODULE = """
+MODULE = """import json
+
 import asyncio
 
 def ours(responses):
@@ -41,6 +42,12 @@ def verl(data_source, solution_str, ground_truth, extra_info):
 
 def needs_a_column(completions, gold):
     return [0.0] * len(completions)
+
+def raises(completions):
+    return [int(text) / 0 for text in completions]
+
+def calls_library(completions):
+    return json.loads("{")
 
 def wrong_length(completions):
     return [0.0]
@@ -134,6 +141,19 @@ class TestMistakes:
         (tmp_path / "broken.py").write_text("x = 1\ny = x / 0\n")
         with pytest.raises(UserError, match=r"ZeroDivisionError.*broken\.py:2"):
             Function("broken.py:f")
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("raises", r"function raises: ZeroDivisionError: division by zero \(.*my_rewards\.py:"),
+            ("calls_library", r"function calls_library: JSONDecodeError: .* \(.*my_rewards\.py:"),
+        ],
+    )
+    def test_a_function_that_raises_is_named_with_its_line(
+        self, module: str, name: str, words: str
+    ) -> None:
+        with pytest.raises(UserError, match=words):
+            Function(f"{module}:{name}")(rows())
 
     def test_a_column_that_the_data_lacks(self, module: str) -> None:
         with pytest.raises(UserError, match="needs the column gold"):

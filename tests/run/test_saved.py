@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlmods.errors import UserError
-from rlmods.run.saved import SavedRun
+from rlmods.run.saved import SavedRun, check_run
 from tests.support.saved_runs import write_run
 
 
@@ -50,3 +50,24 @@ class TestRun:
         with pytest.raises(UserError, match=r"config\.yaml: .*give another run") as error:
             SavedRun(folder).config  # noqa: B018
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("nothing", "there is no such folder"),
+        ("sweep", "it holds 2 runs: type one of them, such as .*sweep/a$"),
+        ("sweep/a/checkpoints", "it is a part of the run .*sweep/a: type that"),
+        ("sweep/a/config.yaml", "it is a part of the run .*sweep/a: type that"),
+        (".", "it has no config.yaml"),
+    ],
+)
+def test_what_is_not_a_run_is_answered_with_the_run_that_is(
+    path: str, words: str, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        write_run(tmp_path / "sweep" / name, [0.5])
+    (tmp_path / "sweep/a/checkpoints").mkdir(exist_ok=True)
+    check_run(tmp_path / "sweep/a")
+    with pytest.raises(UserError, match=f"is not a run directory: {words}"):
+        check_run(tmp_path / path)

@@ -49,10 +49,14 @@ def answers(spec: RunSpec) -> Iterator[str]:
     readers = {term.source for term in terms(spec) if term.weight and term.needs.answer}
     if not judge_reads and not readers:
         return
+    answered = {prompt.source for prompt in _prompts(spec) if prompt.answer is not None}
     for prompt in _prompts(spec):
         if prompt.answer is not None:
             continue
-        problem = f"needs gold answers, but prompt {prompt.id} has none: type data.answer=COLUMN"
+        advice = "type data.answer=COLUMN"
+        if prompt.source in answered:
+            advice = "correct the row, or leave it out"
+        problem = f"needs gold answers, but {prompt.name} has none: {advice}"
         if not readers.isdisjoint((None, prompt.source)):
             online = spec.algorithm.samples_responses
             other = "" if online else ", or reward=format, as it is for validation only"

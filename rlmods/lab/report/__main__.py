@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlmods.errors import one_line_errors
+from rlmods.errors import Parser, one_line_errors
 from rlmods.lab.compare import Comparison, comparable
 from rlmods.lab.groups import Group, add_arguments, find_runs, group_runs, positive
 from rlmods.lab.report.contents import contents
@@ -32,11 +32,7 @@ encode."""
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments of the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m rlmods.report",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = Parser("report", __doc__)
     add_arguments(parser)
     parser.add_argument(
         "--out", type=Path, help="file to write; default: report.html in the first folder"
