@@ -154,6 +154,27 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """How a program that conversed with the policy by requests ended (`environment=agent`)."""
+
+    requests: int = 0
+    """Number of requests that were answered."""
+    cuts: int = 0
+    """Number of requests after the first that begin with other messages than any before."""
+    branches: int = 0
+    """Number of turns beside another one that continues the same messages."""
+    refused: int = 0
+    """Number of requests that were refused."""
+    failure: Literal["crash", "timeout", "silent"] | None = None
+    """"crash": an exception or exit status. "timeout": no request in time. "silent": an end without
+    a request. None: an end after a request."""
+    error: str = ""
+    """The failure in one line."""
+    failure_reward: float | None = None
+    """Reward of the response if the program failed; None: it is not scored."""
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """One sampled response to a prompt. With an environment: turns of the policy, and the
     observations between them."""
@@ -191,6 +212,8 @@ class Response:
     writes earlier turns in another way once an observation follows. From a cut on, `tokens` are the
     whole conversation, prompt included, as the template writes it then, and no token depends on
     what is before the cut. The parts between cuts are the segments of the response."""
+    session: SessionRecord | None = None
+    """How the program ended that sent the requests; None without one."""
 
     @property
     def num_sampled(self) -> int:

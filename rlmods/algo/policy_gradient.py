@@ -29,7 +29,7 @@ from rlmods.protocols import (
     Sampling,
 )
 from rlmods.reference import StartPolicy
-from rlmods.reward.scores import as_scores
+from rlmods.reward.scores import grade
 from rlmods.router import Routing
 from rlmods.training.adaptive import EntropyBonus, RewardScale
 from rlmods.training.buffer import SampleBuffer
@@ -238,7 +238,7 @@ class PolicyGradient(Learner):
     def grade(self, responses: Sequence[Response]) -> Scores:
         """Return the rewards of the responses."""
         with self.timer("reward"):
-            return as_scores(self.reward(responses), len(responses), "reward")
+            return grade(self.reward, responses)
 
     def collate(
         self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores

@@ -32,6 +32,8 @@ REACHING = [
     "save_dir",
     "documents",
     "env_id",
+    "agent",
+    "command",
     "walls",
     "allow_pickle",
 ]

@@ -166,7 +166,7 @@ class Tools:
             return ToolUse(prompt, schemas, self, FORMATS[name])
         if is_chat:
             role = "system" if self.in_system else "user"
-            prompt = _with_text(prompt, role, describe(self.functions))
+            prompt = with_text(prompt, role, describe(self.functions))
         return ToolUse(prompt, (), self, FORMATS["tags"])
 
     def run(self, call: Call, position: int = 0) -> ToolCall:
@@ -193,7 +193,7 @@ class Tools:
         return ToolCall(call.name, dict(call.arguments), text, error)
 
 
-def _with_text(prompt: Prompt, role: str, text: str) -> Prompt:
+def with_text(prompt: Prompt, role: str, text: str) -> Prompt:
     """Return the prompt with a text at the beginning of its first message of a role, which is added
     if there is none."""
     messages = [dict(message) for message in prompt.messages or ()]

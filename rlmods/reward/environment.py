@@ -32,7 +32,7 @@ class EnvironmentReward:
         return RewardNeeds(turns=True, gives_tokens=self.by_turn)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        if any(not response.turns for response in responses):
+        if any(not response.turns and response.session is None for response in responses):
             raise UserError(
                 "reward=environment grades responses of an environment of several turns: "
                 "type environment=OPTION"

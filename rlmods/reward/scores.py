@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlmods.errors import UserError
 from rlmods.grading.pool import WorkerError
+from rlmods.protocols import Reward
 from rlmods.types import Response, Scores
 
 
@@ -41,6 +42,30 @@ def run_reward(
             f"({frame.filename}:{frame.lineno})"
         ) from error
     return as_scores(result, len(responses), name)
+
+
+def grade(reward: Reward, responses: Sequence[Response]) -> Scores:
+    """Return the scores of a reward. Responses whose program failed (`SessionRecord.failure`) get
+    its `failure_reward`, or are unscored, whatever the reward says about them.
+
+    Raises:
+        ScoreError: as `as_scores`.
+    """
+    scores = as_scores(reward(responses), len(responses), "reward")
+    failed = [i for i, r in enumerate(responses) if r.session is not None and r.session.failure]
+    if not failed:
+        return scores
+    values = list(scores.values)
+    correct = None if scores.correct is None else list(scores.correct)
+    tokens = None if scores.tokens is None else list(scores.tokens)
+    for i in failed:
+        session = responses[i].session
+        values[i] = None if session is None else session.failure_reward
+        if correct is not None:
+            correct[i] = False
+        if tokens is not None and responses[i].tokens:
+            tokens[i] = [None] * (len(responses[i].tokens) - 1) + [values[i]]
+    return replace(scores, values=values, correct=correct, tokens=tokens)
 
 
 def as_scores(result: Any, num_responses: int, name: str) -> Scores:

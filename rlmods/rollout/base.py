@@ -54,6 +54,8 @@ class Context:
     memory is free once it is used."""
     keep: bool = False
     """True if the engine should keep what it processes for the next turn."""
+    stop: Sequence[str] = ()
+    """Texts that end the continuation, in addition to `rollout.stop`."""
 
     @property
     def num_shared(self) -> int:

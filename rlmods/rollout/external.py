@@ -127,6 +127,7 @@ def sampling_settings(
     if list(context.samples) != list(range(len(context.samples))) or context.position:
         key = (*key, *context.samples, context.position)
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    stop = [*rollout.stop, *context.stop]
     return {
         "n": len(context.samples),
         "max_tokens": context.limit,
@@ -140,9 +141,9 @@ def sampling_settings(
         "seed": int.from_bytes(digest, "little") >> 2,  # room for + i in 63 bits
         "ignore_eos": True,
         "stop_token_ids": sorted(policy.eos_ids),
-        "stop": list(rollout.stop),
+        "stop": stop,
         "skip_special_tokens": True,
-        "detokenize": bool(rollout.stop),
+        "detokenize": bool(stop),
         "logprobs": 0,  # of the sampled token alone
     }
 

@@ -68,7 +68,7 @@ def decode(
     temperature: float,
     top_p: float,
     top_k: int,
-    stop: Callable[[list[int]], bool] | None = None,
+    stop: Callable[[int, list[int]], bool] | None = None,
     window: int = 0,
     on_step: OnStep | None = None,
     num_entropies: int = 0,
@@ -82,7 +82,8 @@ def decode(
         uniforms: `[r, t]` is the only source of randomness of row r at step t.
         beginnings: number of ids of each prompt that some other prompts begin with too. They are
             processed once where that saves more than `forward_cost` ids.
-        stop: receives the last `window` tokens of a row, and returns True if the row ends there.
+        stop: receives the index of a prompt and the last `window` tokens of one of its rows, and
+            returns True if the row ends there.
         num_entropies: number of steps K whose entropies are returned.
         pasts: processed rows that have ids in common with each prompt. The list is emptied, so that
             the memory is free while tokens are sampled.
@@ -161,7 +162,7 @@ class _Batch:
         step: int,
         tokens: Int[Tensor, " B"],
         logprobs: Float[Tensor, " B"],
-        stop: Callable[[list[int]], bool] | None,
+        stop: Callable[[int, list[int]], bool] | None,
         window: int,
     ) -> None:
         """Add the tokens of a step to the output, and find the rows that end with them."""
@@ -171,8 +172,9 @@ class _Batch:
         out.lengths[self.rows] += self.active
         ends = (tokens[:, None] == self.eos).any(-1)
         if stop is not None:
-            tails = out.tokens[self.rows[self.active], max(0, step + 1 - window) : step + 1]
-            stops = [stop(tail) for tail in tails.tolist()]
+            rows = self.rows[self.active]
+            tails = out.tokens[rows, max(0, step + 1 - window) : step + 1].tolist()
+            stops = list(map(stop, self.prompt_of[rows].tolist(), tails))
             ends[self.active] |= torch.tensor(stops, device=ends.device)
         out.stopped[self.rows] |= ends & self.active
         self.active = self.active & ~ends & (step + 1 < self.limit[self.rows])
@@ -369,9 +371,12 @@ class Local(TokenRollout):
             pasts.append(context.past)
             context.past = None
 
-        def stop(tokens: list[int]) -> bool:
-            text = policy.decode(tokens)
-            return any(end in text for end in self.stop)
+        ends = [(*self.stop, *context.stop) for context in batch]
+        lengths = [len(text.encode()) for texts in ends for text in texts]
+
+        def stop(prompt: int, tokens: list[int]) -> bool:
+            text = policy.decode(tokens) if ends[prompt] else ""
+            return any(end in text for end in ends[prompt])
 
         decoded = decode(
             policy,
@@ -382,10 +387,10 @@ class Local(TokenRollout):
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,
-            stop=stop if self.stop else None,
+            stop=stop if lengths else None,
             # An ordinary token decodes to at least one byte; the extra tokens allow for special
             # ones, which decode to none.
-            window=max((len(text.encode()) for text in self.stop), default=0) + 8,
+            window=max(lengths, default=0) + 8,
             on_step=on_step,
             num_entropies=max(context.num_entropies for context in batch),
             pasts=pasts,

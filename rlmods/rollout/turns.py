@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from rlmods.branching import Entropy, NoBranching
-from rlmods.environment import SingleTurn
+from rlmods.environment import Agent, SingleTurn
 from rlmods.errors import UserError
 from rlmods.needs import EnvironmentNeeds, RolloutNeeds, needs_of
 from rlmods.policy.base import Policy
@@ -27,6 +27,7 @@ from rlmods.protocols import (
     Environment,
     Episode,
 )
+from rlmods.rollout.agents import Start, converse
 from rlmods.rollout.base import (
     Context,
     Occurrences,
@@ -75,7 +76,7 @@ class MultiTurn:
 
     rollout: TokenRollout
     """Samples the turns; its `max_tokens` is the limit of one turn."""
-    environment: Environment
+    environment: Environment | Agent
     """Replies to them."""
     branching: Entropy | None = None
     """The rule by which responses branch after an observation; None: every response is sampled from
@@ -154,9 +155,15 @@ class MultiTurn:
             UserError: a prompt is empty or leaves no room for a response, the policy's logits are
             not finite, or the chat template refuses the messages of the environment.
         """
-        groups = [self._start(prompt, samples, iteration) for prompt in prompts]
         progress = Progress(self.on_tokens, len(prompts) * samples)
         rollout = self._turn_rollout(progress)
+        if isinstance(self.environment, Agent):
+            starts = []
+            for prompt in prompts:
+                occurrence = next_occurrence(prompt, self._occurrences)
+                starts += [Start(prompt, occurrence, sample) for sample in range(samples)]
+            return converse(self.environment, rollout, self._limits(), starts, progress, iteration)
+        groups = [self._start(prompt, samples, iteration) for prompt in prompts]
         active = _rows(groups)
         with rollout.sampling(), Threads(MAX_WORKERS, "environment") as threads:
             while active:
@@ -196,17 +203,21 @@ class MultiTurn:
         rollout.stop = (*rollout.stop, *needs_of(self._environment, EnvironmentNeeds).stop)
         return rollout
 
+    def _limits(self) -> Limits:
+        context = self.rollout.synced.context_length
+        return Limits(
+            turn=min(self.rollout.max_tokens, self.max_tokens),
+            response=self.max_tokens,
+            context=min(context, self.rollout.max_length or context),
+            num_turns=self.environment.max_turns,
+        )
+
     def _start(self, prompt: Prompt, samples: int, iteration: int) -> Group:
         """Return the responses to a prompt, each before its first turn."""
         policy = self.rollout.synced
         occurrence = next_occurrence(prompt, self._occurrences)
         max_length = self.rollout.max_length
-        limits = Limits(
-            turn=min(self.rollout.max_tokens, self.max_tokens),
-            response=self.max_tokens,
-            context=min(policy.context_length, max_length or policy.context_length),
-            num_turns=self.environment.max_turns,
-        )
+        limits = self._limits()
 
         def begin(sample: int) -> Row:
             key = (self.rollout.seed, prompt.id, occurrence, sample, iteration)
@@ -300,7 +311,7 @@ def num_added_tokens(policy: Policy, rollout: Any, prompts: Sequence[Prompt]) ->
     """Return the number of tokens by which the environment of a rollout makes the first prompt
     longer: its instructions and the schemas of its tools. 0 for a rollout without an
     environment."""
-    if not prompts or not isinstance(rollout, MultiTurn):
+    if not prompts or not isinstance(rollout, MultiTurn) or isinstance(rollout.environment, Agent):
         return 0
     environment = bind(rollout.environment, policy)
     episode = start(environment, prompts[0], (0, prompts[0].id, 0, 0, 0))

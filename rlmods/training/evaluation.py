@@ -15,7 +15,7 @@ from rlmods.grading.grader.style import MAX_CHARS
 from rlmods.grading.grader.values import plain_number
 from rlmods.policy.base import Policy
 from rlmods.protocols import Reward, Rollout
-from rlmods.reward.scores import as_scores
+from rlmods.reward.scores import grade
 from rlmods.rollout.turns import MultiTurn
 from rlmods.training.collate import generate
 from rlmods.training.meter import Meter
@@ -216,7 +216,7 @@ class Validation(ValidationSettings):
     ) -> list[Row]:
         """Log the metrics of responses to these prompts, and return the rows of the sample log."""
         responses = generate(rollout, prompts, samples=samples, iteration=0)
-        scores = as_scores(reward(responses), len(responses), "reward")
+        scores = grade(reward, responses)
         for name, count in scores.counts.items():
             meter.sum(f"val/reward/{name}", count)
         if rollout.temperature == 0:

@@ -86,6 +86,11 @@ def log_lengths(meter: Meter, phase: str, responses: Sequence[Response]) -> None
     meter.mean(f"{phase}/truncated_fraction", truncated)
     if any(r.turns for r in responses):
         log_turns(meter, phase, responses)
+    sessions = [r.session for r in responses if r.session is not None]
+    if sessions:
+        for kind in ("crash", "timeout", "silent"):
+            failed = torch.tensor([float(x.failure == kind) for x in sessions])
+            meter.mean(f"{phase}/{kind}_fraction", failed)
 
 
 def log_by_source(meter: Meter, phase: str, responses: Sequence[Response], scores: Scores) -> None:
@@ -263,6 +268,8 @@ def sample_row(response: Response, scores: Scores, i: int) -> Row:
         row["turns"] = [asdict(turn) for turn in response.turns]
     if response.cuts:
         row["cuts"] = list(response.cuts)
+    if response.session is not None:
+        row["session"] = asdict(response.session)
     row["reward"] = scores.values[i]
     row["correct"] = None if scores.correct is None else scores.correct[i]
     row |= {f"reward/{name}": values[i] for name, values in scores.terms.items()}

@@ -67,6 +67,12 @@ def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
             "tool_s": sum(call.seconds for call in calls),
             "cut_fraction": bool(response.cuts),
         }
+        session = response.session
+        if session is not None:
+            row["requests"] = session.requests
+            row["request_cuts"] = session.cuts
+            row["request_branches"] = session.branches
+            row["refused_requests"] = session.refused
         if branches:
             row["branched_fraction"] = response.branch is not None
             row["shared_tokens"] = response.num_sampled - response.num_new

@@ -1,0 +1,197 @@
+"""An environment that is a program: it asks the policy by requests, as it would ask any
+OpenAI-compatible model."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rlmods.environment.program import (
+    Address,
+    CommandProgram,
+    FunctionProgram,
+    Program,
+    Task,
+    in_one_line,
+)
+from rlmods.environment.session import Session
+from rlmods.errors import UserError, check_bounds
+from rlmods.needs import EnvironmentNeeds
+from rlmods.types import Prompt
+
+if TYPE_CHECKING:
+    from rlmods.environment.endpoint import Endpoint
+
+
+@dataclass(eq=False)
+class RunningAgent:
+    """A session and the program that it is of."""
+
+    session: Session
+    program: Program
+    key: str
+    keys: dict[str, Session] = field(repr=False)
+    """Sessions of the endpoint, among them this one."""
+
+    def close(self) -> None:
+        """Stop the program, and refuse the key from now on."""
+        self.keys.pop(self.key, None)
+        self.program.stop()
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A program converses with the policy by requests (docs/agents.md). Each response to a prompt
+    is a session: one run of the program.
+
+    `agent` is "module:function", `async def f(task, client)` or a plain function. `task` has "id",
+    "messages", "answer" and "meta"; `await client.chat(messages)` returns the assistant's message,
+    and `client.base_url` and `client.api_key` are for clients of other packages. It returns the
+    reward, a list with the reward of each turn, or None. `command` is a program that reads the task
+    from its standard input, finds the endpoint by `OPENAI_BASE_URL` and `OPENAI_API_KEY`, and may
+    print the reward as its last line.
+
+    All running sessions go through their requests together: the requests that wait are sampled
+    once each program waits or has ended. A program that works long holds up the others. In return,
+    the rows that are sampled together, and by them each bit of the result, depend on what programs
+    ask and not on how fast they are.
+
+    Raises: UserError for a program that does not exist; ValueError for a field out of range."""
+
+    needs: ClassVar[EnvironmentNeeds] = EnvironmentNeeds(copies=False)
+
+    agent: str | None = None
+    """Function "module:function". Set either this or `command`."""
+    command: str | None = None
+    """Command that runs a session, without a shell."""
+    max_turns: int = 8
+    """Maximum number of turns of the policy in a session; later requests are refused."""
+    max_tokens: int = 1024
+    """Maximum number of tokens of all turns and observations of a session."""
+    timeout_s: float = 60.0
+    """Seconds that a program may take to its first request, and from an answer to its next one. It
+    is ended at this limit."""
+    failure_reward: float | None = None
+    """Reward of a session that crashes, times out, or sends no request; null: it is not scored."""
+    workers: int = 64
+    """Maximum number of programs that run at once."""
+    parallel: bool = False
+    """The program sends several requests at once. Each is then sampled alone, with random numbers
+    by its content, so that a run repeats bit for bit whatever comes first; it is slower."""
+    host: str = "127.0.0.1"
+    """Address on which the endpoint listens."""
+    port: int = 0
+    """Port of the endpoint; 0: any free one."""
+
+    def __post_init__(self) -> None:
+        counts = ("max_turns", "max_tokens", "workers")
+        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
+        rules["timeout_s"] = (self.timeout_s > 0, "above 0")
+        rules["port"] = (0 <= self.port < 1 << 16, "from 0 to 65535")
+        check_bounds(self, "environment", rules)
+        if (self.agent is None) == (self.command is None):
+            raise UserError(
+                "environment=agent: type environment.agent=MODULE:FUNCTION, or "
+                "environment.command='python my_agent.py'"
+            )
+        if self.agent is not None:
+            load_function(self.agent)
+        if self.command is not None:
+            check_command(self.command)
+
+    def start(self, prompt: Prompt, *, changed: threading.Condition) -> RunningAgent:
+        """Start the program with a prompt of the data. Its session notifies `changed`."""
+        server = self._endpoint()
+        session = Session(self.timeout_s, changed)
+        key = secrets.token_urlsafe(24)
+        server.sessions[key] = session
+        address = Address(server.base_url, key)
+        program: Program
+        if self.agent is not None:
+            program = FunctionProgram(load_function(self.agent), as_task(prompt), session, address)
+        else:
+            program = CommandProgram(str(self.command), as_task(prompt), session, address)
+        return RunningAgent(session, program, key, server.sessions)
+
+    def _endpoint(self) -> Endpoint:
+        # here, because no other environment needs its server
+        from rlmods.environment.endpoint import endpoint
+
+        return endpoint(self.host, self.port)
+
+    def notes(self) -> Sequence[str]:
+        """Return what is to be said about the requests so far, and forget it."""
+        server = self._endpoint()
+        notes = []
+        if server.ignored:
+            names = ", ".join(sorted(server.ignored))
+            notes.append(
+                f"requests set {in_one_line(names)}, which change nothing: rollout=... and seed "
+                "decide how tokens are sampled"
+            )
+        if server.num_unauthorized:
+            notes.append(
+                f"{server.num_unauthorized} requests had no key of a running session: refused"
+            )
+        server.num_unauthorized = 0
+        server.ignored = set()
+        return notes
+
+
+def as_task(prompt: Prompt) -> Task:
+    """Return a prompt as programs read it. Plain text is one message of the user."""
+    messages = prompt.messages or [{"role": "user", "content": prompt.text or ""}]
+    return {
+        "id": prompt.id,
+        "messages": [dict(message) for message in messages],
+        "answer": prompt.answer,
+        "meta": dict(prompt.meta),
+    }
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """Return the function "module:function".
+
+    Raises:
+        UserError: there is none.
+    """
+    module, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        function = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"environment.agent={name}: {in_one_line(str(error))}: type MODULE:FUNCTION of a "
+            "module in the current folder, a plugin or an installed package"
+        ) from error
+    if not callable(function):
+        raise UserError(f"environment.agent={name}: is not a function: type MODULE:FUNCTION")
+    found: Callable[..., Any] = function
+    return found
+
+
+def check_command(command: str) -> None:
+    """Check that a command can be split into words, and that its program exists.
+
+    Raises:
+        UserError: it cannot.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UserError(f"environment.command={command}: {error}: mend the quotes") from error
+    if not words or shutil.which(words[0]) is None:
+        program = words[0] if words else ""
+        raise UserError(
+            f"environment.command={command}: there is no program {program!r}: type "
+            "environment.command='python my_agent.py'"
+        )

@@ -1,0 +1,434 @@
+"""The turns of a session (`environment=agent`), and the response that they make.
+
+A session is a tree of sampled turns. A request whose messages are what a turn's conversation says,
+and more, follows the turn: its context is the turn's own ids and the ids of the new messages. Any
+other request begins a conversation of its own. The response of a session joins the paths of the
+tree as segments (`Response.cuts`), so that each turn is trained on the ids that it was sampled
+after, and what is repeated between segments has no loss."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from rlmods.environment.agent import RunningAgent
+from rlmods.environment.chat_completions import message_keys, tools_key
+from rlmods.environment.session import (
+    Answer,
+    Ask,
+    Choice,
+    Outcome,
+    Request,
+    RequestError,
+    give,
+    refuse,
+)
+from rlmods.errors import UserError
+from rlmods.policy.base import Policy
+from rlmods.policy.conversation import Conversation
+from rlmods.rollout.base import Continuation, EncodedPrompt, without_eos
+from rlmods.rollout.dialect import Dialect
+from rlmods.rollout.trajectory import Limits
+from rlmods.types import Finish, Prompt, Response, SessionRecord, Turn
+
+
+@dataclass(eq=False)
+class Node:
+    """A turn of a session, and the ids that it was sampled after."""
+
+    parent: Node | None
+    """The turn that it follows; None if it begins a conversation."""
+    encoded: EncodedPrompt
+    """The prompt of its conversation, whose id names its random numbers."""
+    read: list[int]
+    """Ids of the messages since `parent`; without one, or after a cut, of all messages."""
+    is_cut: bool
+    """True if `read` is the whole conversation, because the chat template writes earlier turns in
+    another way."""
+    conversation: Conversation
+    """The conversation before this turn."""
+    heard: tuple[str, ...]
+    """The messages before this turn, and after it also its own; begins with the tools."""
+    observed: Sequence[Any]
+    """The messages of `read`."""
+    stop: Sequence[str]
+    sample: int
+    """Index of the session among the prompt's G responses."""
+    position: int = 0
+    """Number of the first of its random numbers."""
+    order: int | str = 0
+    """Place among the turns of the session."""
+    limit: int = 0
+    """Maximum number of tokens to sample."""
+    continuation: Continuation | None = None
+    turn: Turn | None = None
+    past: Any = field(default=None, repr=False)
+    """What the engine kept of it."""
+
+    @property
+    def sampled(self) -> list[int]:
+        assert self.continuation is not None
+        return self.continuation.tokens
+
+    def context(self) -> list[int]:
+        """Return the ids that the turn is sampled after."""
+        if self.parent is None or self.is_cut:
+            return self.read
+        return [*self.parent.context(), *self.parent.sampled, *self.read]
+
+
+@dataclass(eq=False)
+class Asked:
+    """A request, and the turns that answer it."""
+
+    request: Request
+    nodes: list[Node]
+
+
+@dataclass(eq=False)
+class Dialog:
+    """The turns of a session."""
+
+    prompt: Prompt
+    sample: int
+    occurrence: int
+    limits: Limits
+    by_content: bool
+    """Random numbers and order of a turn are a function of its context (`Agent.parallel`)."""
+    running: RunningAgent
+    nodes: list[Node] = field(default_factory=list)
+    """The turns, in the order of their answers."""
+    ends: dict[tuple[str, ...], Node] = field(default_factory=dict)
+    """The turn at the end of each conversation that a request may continue."""
+    has_child: set[int] = field(default_factory=set)
+    """Ids of the nodes that a turn follows."""
+    contexts: Counter[str] = field(default_factory=Counter)
+    """Number of turns after each context."""
+    num_requests: int = 0
+    num_cuts: int = 0
+    num_branches: int = 0
+    num_refused: int = 0
+    num_tokens: int = 0
+    """Tokens of turns and observations, with the limits of turns that are being sampled."""
+    is_limited: bool = False
+    """True if a limit refused a request."""
+    out_of_turns: bool = False
+    outcome: Outcome | None = None
+
+    def take(self, policy: Policy, dialect: Dialect) -> list[Asked]:
+        """Return the requests that wait, with the turns to be sampled. Requests that cannot be
+        answered are refused. The order of requests is that of their contents, whatever came
+        first."""
+        taken = self.running.session.take()
+        keys = {id(x): message_keys(x.ask.messages) for x in taken}
+        taken.sort(key=lambda x: (keys[id(x)], x.ask.text or "", tools_key(x.ask.tools)))
+        asked = []
+        for request in taken:
+            try:
+                nodes = self._nodes(policy, dialect, request.ask, keys[id(request)])
+            except (RequestError, UserError) as error:
+                self.num_refused += 1
+                refuse(request, _as_refusal(error))
+                self.running.session.restart_clock()
+            else:
+                self.num_requests += 1
+                asked.append(Asked(request, nodes))
+        return asked
+
+    def _nodes(
+        self, policy: Policy, dialect: Dialect, ask: Ask, messages: tuple[str, ...]
+    ) -> list[Node]:
+        """Return the turns that are to answer a request.
+
+        Raises:
+            RequestError: a limit is reached.
+            UserError: the chat template refuses the messages.
+        """
+        if len(self.nodes) + ask.n > self.limits.num_turns:
+            self.is_limited = True
+            self.out_of_turns = True
+            limit = f"environment.max_turns={self.limits.num_turns}"
+            raise RequestError(400, f"the session has had its turns ({limit})", "max_turns")
+        heard = (tools_key(ask.tools), *messages) if ask.text is None else ()
+        parent = self._parent(heard)
+        if parent is None:
+            node = self._begin(policy, dialect, ask, heard)
+        else:
+            node = self._follow(policy, dialect, ask, heard, parent)
+        node.limit = self._room(node, ask)
+        nodes = [node, *(replace(node) for _ in range(ask.n - 1))]
+        for node in nodes:
+            self._place(node)
+        return nodes
+
+    def _parent(self, heard: tuple[str, ...]) -> Node | None:
+        """Return the last turn that a request's messages continue; None if there is none."""
+        for length in range(len(heard) - 1, 1, -1):
+            found = self.ends.get(heard[:length])
+            if found is not None:
+                return found
+        return None
+
+    def _begin(self, policy: Policy, dialect: Dialect, ask: Ask, heard: tuple[str, ...]) -> Node:
+        """Return a turn that begins a conversation."""
+        shown = dialect.prompt(ask, self.prompt)
+        schemas = dialect.schemas(ask)
+        tokens = policy.encode(shown, schemas)
+        if not tokens:
+            raise RequestError(400, "the messages are empty")
+        encoded = EncodedPrompt(shown, tokens, self.occurrence, self.limits.turn)
+        return Node(
+            parent=None,
+            encoded=encoded,
+            read=tokens,
+            is_cut=False,
+            conversation=Conversation.begin(policy, shown, schemas),
+            heard=heard,
+            observed=shown.messages or [{"role": "user", "content": shown.text or ""}],
+            stop=dialect.stop(ask),
+            sample=self.sample,
+        )
+
+    def _follow(
+        self, policy: Policy, dialect: Dialect, ask: Ask, heard: tuple[str, ...], parent: Node
+    ) -> Node:
+        """Return a turn that follows another one."""
+        assert parent.turn is not None
+        new = dialect.messages(ask.messages[len(parent.heard) - 1 :])
+        conversation = parent.conversation.copied()
+        has_eos = parent.sampled[-1] in policy.eos_ids
+        read, context = conversation.observe(policy, parent.turn.raw, has_eos, new)
+        return Node(
+            parent=parent,
+            encoded=parent.encoded,
+            read=read if context is None else context,
+            is_cut=context is not None,
+            conversation=conversation,
+            heard=heard,
+            observed=new,
+            stop=dialect.stop(ask),
+            sample=self.sample,
+        )
+
+    def _room(self, node: Node, ask: Ask) -> int:
+        """Return the maximum number of tokens of each turn that answers a request.
+
+        Raises:
+            RequestError: there is no room for one.
+        """
+        remaining = (self.limits.response - self.num_tokens) // ask.n
+        if node.parent is not None:
+            remaining -= len(node.read)
+        wanted = self.limits.turn if ask.max_tokens is None else ask.max_tokens
+        in_context = self.limits.context - len(node.context())
+        room = min(self.limits.turn, wanted, remaining, in_context)
+        if room < 1:
+            self.is_limited = True
+            text = (
+                f"no room for a token: environment.max_tokens={self.limits.response}, and a "
+                f"context of {self.limits.context}"
+            )
+            raise RequestError(400, text, "context_length_exceeded")
+        return room
+
+    def _place(self, node: Node) -> None:
+        """Add a turn to the session, and name its random numbers. With `by_content` they are a
+        function of its context. Else the first turn that follows another one goes on with the
+        numbers of its conversation, as a turn of any environment does, and a turn that does not
+        has numbers of its own."""
+        parent = node.parent
+        context = repr(node.context()).encode()
+        digest = hashlib.blake2b(context, digest_size=8).hexdigest()
+        num_equal = self.contexts[digest]
+        self.contexts[digest] += 1
+        if parent is None:
+            is_new = not self.nodes
+            self.num_cuts += not is_new and not num_equal
+            self.num_branches += num_equal > 0
+        else:
+            is_new = id(parent) not in self.has_child
+            self.has_child.add(id(parent))
+            self.num_branches += not is_new
+            self.num_tokens += len(node.read)
+        self.num_tokens += node.limit
+        node.order = len(self.nodes)
+        if self.by_content:
+            node.order = f"{digest}-{num_equal:06d}"
+        if self.by_content or not is_new:
+            shown = replace(node.encoded.prompt, id=f"{self.prompt.id} (turn {node.order})")
+            node.encoded = replace(node.encoded, prompt=shown)
+        elif parent is not None:
+            node.position = parent.position + len(parent.sampled) + len(node.read)
+        self.nodes.append(node)
+
+    def answer(self, policy: Policy, dialect: Dialect, asked: Asked) -> None:
+        """Answer a request with its turns, which have been sampled."""
+        choices = []
+        ask = asked.request.ask
+        for node in asked.nodes:
+            continuation = node.continuation
+            assert continuation is not None
+            self.num_tokens += len(continuation.tokens) - node.limit
+            turn = as_turn(policy, continuation)
+            name = hashlib.blake2b(repr(node.order).encode(), digest_size=8).hexdigest()
+            message, calls = dialect.read(turn, ask, name)
+            node.turn = replace(turn, calls=tuple(calls))
+            node.heard = (*node.heard, *message_keys([message]))
+            if ask.text is None:
+                self.ends.setdefault(node.heard, node)
+            pairs = None
+            if ask.logprobs:
+                texts = [policy.decode([x], skip_special_tokens=False) for x in node.sampled]
+                pairs = list(zip(texts, continuation.logprobs, strict=True))
+            choices.append(Choice(message, turn.finish, len(node.sampled), pairs))
+        first = asked.nodes[0]
+        name = hashlib.blake2b(repr(first.order).encode(), digest_size=12).hexdigest()
+        num_prompt_tokens = len(first.context())
+        self.running.session.restart_clock()
+        give(asked.request, Answer(f"chatcmpl-{name}", num_prompt_tokens, choices))
+
+    def close(self) -> None:
+        """End the program if it runs, and keep how it ended."""
+        self.outcome = self.running.session.outcome
+        self.running.close()
+
+    def record(self, failure_reward: float | None) -> SessionRecord:
+        """Return how the session ended. A program that ends by an exception because a limit refused
+        its request has not failed."""
+        outcome = self.outcome or Outcome("timeout")
+        failure: Any = None if outcome.kind == "ended" else outcome.kind
+        if failure == "crash" and self.is_limited:
+            failure = None
+        if not self.nodes:
+            failure = failure or "silent"
+        error = outcome.error or ("it ended without a request" if failure == "silent" else "")
+        return SessionRecord(
+            requests=self.num_requests,
+            cuts=self.num_cuts,
+            branches=self.num_branches,
+            refused=self.num_refused,
+            failure=failure,
+            error=error,
+            failure_reward=failure_reward,
+        )
+
+    def response(self, policy: Policy, iteration: int, failure_reward: float | None) -> Response:
+        """Return the response of the session."""
+        meta: dict[str, Any] = {"sample": self.sample, "iteration": iteration}
+        if self.out_of_turns:
+            meta["out_of_turns"] = True
+        record = self.record(failure_reward)
+        if not self.nodes:
+            tokens = policy.encode(self.prompt)
+            return Response(self.prompt, tokens, mask=(), meta=meta, session=record)
+        self._set_rewards(None if record.failure else self.outcome)
+        joined = Joined()
+        for path in paths(self.nodes):
+            joined.add(path)
+        last = joined.turns[-1]
+        is_whole = last.finish == "stop" and not self.is_limited
+        return Response(
+            prompt=self.prompt,
+            prompt_tokens=joined.prompt_tokens,
+            tokens=joined.tokens,
+            behavior_logprobs=joined.logprobs,
+            text=last.text,
+            finish="stop" if is_whole else "length",
+            meta=meta,
+            mask=joined.mask,
+            turns=tuple(joined.turns),
+            cuts=tuple(joined.cuts),
+            session=record,
+        )
+
+    def _set_rewards(self, outcome: Outcome | None) -> None:
+        """Give the turns the rewards that the program returned: one for the session to the last
+        turn, one by turn in the order of the answers."""
+        given = None if outcome is None else outcome.rewards
+        rewards: list[float | None] = [None] * len(self.nodes)
+        if isinstance(given, float):
+            rewards[-1] = given
+        elif given is not None:
+            known = list(given)[: len(rewards)]
+            rewards[: len(known)] = known
+        for node, reward in zip(self.nodes, rewards, strict=True):
+            assert node.turn is not None
+            node.turn = replace(node.turn, reward=reward)
+
+
+def _as_refusal(error: RequestError | UserError) -> RequestError:
+    if isinstance(error, RequestError):
+        return error
+    return RequestError(400, str(error))
+
+
+def as_turn(policy: Policy, continuation: Continuation) -> Turn:
+    """Return sampled tokens as a turn at the beginning of a response."""
+    ids = without_eos(policy, continuation.tokens)
+    finish: Finish = "stop" if continuation.stopped else "length"
+    raw = policy.decode(ids, skip_special_tokens=False)
+    return Turn(0, len(continuation.tokens), policy.decode(ids), raw, finish)
+
+
+def paths(nodes: Sequence[Node]) -> list[list[Node]]:
+    """Return the turns as paths, each from the beginning of a conversation or from a branch. Of the
+    turns that follow the same one, the first in `Node.order` continues its path. The path with the
+    turn that was answered last is the last one; others are in the order of their first turns."""
+    ordered = sorted(nodes, key=lambda node: cast(Any, node.order))
+    path_of: dict[int, list[Node]] = {}
+    found: list[list[Node]] = []
+    waiting = list(ordered)
+    while waiting:
+        left = []
+        for node in waiting:
+            parent = node.parent
+            if parent is not None and id(parent) not in path_of:
+                left.append(node)
+                continue
+            path = [] if parent is None else path_of[id(parent)]
+            if not path or path[-1] is not parent:
+                path = []
+                found.append(path)
+            path.append(node)
+            path_of[id(node)] = path
+        waiting = left
+    last = path_of[id(nodes[-1])]
+    return [*(path for path in found if path is not last), last]
+
+
+@dataclass
+class Joined:
+    """Paths one after the other, as the tokens of a response."""
+
+    prompt_tokens: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)
+
+    def add(self, path: Sequence[Node]) -> None:
+        """Append a path."""
+        for i, node in enumerate(path):
+            if i == 0 and not self.turns:
+                self.prompt_tokens = node.context()
+            elif i == 0 or node.is_cut:
+                self.cuts.append(len(self.tokens))
+                self._append(node.context(), None)
+            else:
+                self._append(node.read, None)
+            if self.turns:
+                self.turns[-1] = replace(self.turns[-1], observed=tuple(node.observed))
+            assert node.continuation is not None
+            assert node.turn is not None
+            start = len(self.tokens)
+            self._append(node.sampled, node.continuation.logprobs)
+            self.turns.append(replace(node.turn, start=start, stop=len(self.tokens)))
+
+    def _append(self, tokens: Sequence[int], logprobs: Sequence[float] | None) -> None:
+        self.tokens += tokens
+        self.logprobs += [0.0] * len(tokens) if logprobs is None else logprobs
+        self.mask += [logprobs is not None] * len(tokens)
