@@ -41,7 +41,6 @@ from rlmods.algo import PolicyGradient
 from rlmods.cli.command import TRUST, command, configuration
 from rlmods.config import build, compose
 from rlmods.config.instantiate import instantiate
-from rlmods.config.received import REACHING
 from rlmods.config.rules import RULES, first_problem
 from rlmods.config.run_spec import RunSpec
 from rlmods.critic.loss import clip_range
@@ -57,7 +56,7 @@ from rlmods.run.checkpoints import (
 )
 from rlmods.run.resume import recorded_resume
 from rlmods.run.saved import SavedRun, check_run, read_config
-from rlmods.run.settings import Override
+from rlmods.run.settings import REACHING, Override
 from rlmods.training.checkpoint import Stateful
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension

@@ -19,27 +19,10 @@ from rlmods.environment.tool import BUILT_IN
 from rlmods.errors import UserError
 from rlmods.run.files import one_line
 from rlmods.run.saved import read_config
-from rlmods.run.settings import leaves
+from rlmods.run.settings import REACHING, leaves
 
-REACHING = [
-    "url",
-    "urls",
-    "key_variable",
-    "cache",
-    "folder",
-    "dirpath",
-    "default_root_dir",
-    "save_dir",
-    "documents",
-    "env_id",
-    "agent",
-    "command",
-    "walls",
-    "allow_pickle",
-]
-"""Names of settings that send or write something elsewhere, or weaken a barrier."""
 HARMLESS: tuple[object, ...] = (None, [], False, "full")
-"""Values of these settings that do not."""
+"""Values of `REACHING` settings that do not reach beyond the process."""
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "callbacks": ("lightning.pytorch.callbacks.",),
     "logger": ("lightning.pytorch.loggers.",),
@@ -94,8 +77,6 @@ def _reason(names: list[str], value: object, is_used: bool) -> str | None:
         return None
     if "tools" in names and value not in ([], None) and not _is_tool(value):
         return "is not a tool of rlmods or of your plugins, and is not executed"
-    if names[-1] == "function" and value is not None:
-        return "is a function that is not a part of rlmods, and is not executed"
     if names[-1] in REACHING and value not in HARMLESS:
         return "reaches beyond this process"
     # ${rollout.max_tokens} is another setting

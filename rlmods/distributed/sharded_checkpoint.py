@@ -56,19 +56,13 @@ def read_metadata(folder: Path) -> Metadata:
     """Return the metadata of a sharded checkpoint.
 
     Raises:
-        UserError: it is missing, broken or holds anything else than metadata; or it names a file
-        outside of the folder.
+        UserError: it is missing, broken or holds anything else than metadata.
     """
     try:
         content = (folder / ".metadata").read_bytes()
         metadata = _Unpickler(io.BytesIO(content)).load()
         if not isinstance(metadata, Metadata):
             raise pickle.UnpicklingError(f"{type(metadata).__name__} is not metadata")
-        for entry in metadata.storage_data.values():
-            if not entry.relative_path or Path(entry.relative_path).name != entry.relative_path:
-                raise pickle.UnpicklingError(
-                    f"{entry.relative_path!r} is not a file of this folder"
-                )
     except Exception as error:  # a broken pickle raises almost any
         raise _unreadable(folder, error) from error
     return metadata

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from rlmods.errors import UserError
 from rlmods.lab.groups import Group
 from rlmods.lab.statistics import Interval, SequentialTest
+from rlmods.run import settings
 from rlmods.run.name import member_name
 from rlmods.run.saved import SavedRun
 
 TRAIN = (sys.executable, "-m", "rlmods.cli.train")
 REACHING = re.compile(
     r"^-|_target_|\$\{|\bhydra\b|\bcallbacks\.\w+\.path\b|"
-    r"\b(urls?|tracking_uri|folder|cache|dirpath|default_root_dir|save_dir|documents|key_variable|"
-    r"tools|env_id|walls|allow_pickle|trust_remote_code)\s*[.=:]"
+    rf"\b({'|'.join(settings.REACHING)}|tools)\s*[.=:]"
 )
 """Overrides that reach beyond the process: they may execute code, write files elsewhere or send
 data. They are repeated with `--trust` only."""

@@ -6,6 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+REACHING = (
+    *("url", "urls", "tracking_uri", "key_variable"),
+    *("cache", "folder", "dirpath", "default_root_dir", "save_dir"),
+    *("function", "agent", "command", "env_id", "walls", "allow_pickle"),
+)
+"""Names of settings that send something or write it elsewhere, execute code, or weaken a
+barrier."""
+
 
 def leaves(node: object, key: str = "", *, lists: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield the dotted key and the value of each setting below a node. An empty group is a value.

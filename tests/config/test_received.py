@@ -71,7 +71,6 @@ def write(folder: Path, *overrides: str, **changes: Any) -> Path:
         ("environment.tools", [["os.system"]]),
         ("environment.tools", ["brevity.os.system"]),
         ("environment.format", {"_target_": "rlmods.environment.Tools", "tools": ["os.system"]}),
-        ("environment.documents", "/etc/passwd"),
         ("data.name", "${oc.env:HOME}"),
         ("data.name", "x${oc.env:HOME,none}"),
         ("data.name", "${oc.decode:${seed}}"),

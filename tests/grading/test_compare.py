@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from rlmods.grading.grader import CLOSED_FORMS, same_answer, same_plain
 from rlmods.grading.grader import evaluate as evaluation
 from rlmods.grading.grader.evaluate import evaluate
+from rlmods.grading.grader.syntax import Node
 
 SAME = [  # gold, answer
     ("5", "5.0"),
@@ -256,3 +259,14 @@ def test_integrals_inside_integrals_are_refused_at_once(inner: str) -> None:
     assert not same_answer(rf"\int_0^1 {inner} \, dx + z", "z + 1/4")
     assert not same_answer(rf"\int_0^1 {inner} \, dx + z", r"z + \frac{\pi^2}{12}")
     assert time.thread_time() - start < 2.0
+
+
+def test_an_expression_written_for_the_points_of_one_process_is_wrong_in_others() -> None:
+    points = [evaluate(Node("name", text="x"), point) for point in range(evaluation.POINTS)]
+    text = "x+" + "".join(f"(x-({value}))" for value in points)
+    assert same_answer("x", text)
+    script = (
+        "import sys; from rlmods.grading.grader import same_answer as f; print(f('x', sys.argv[1]))"
+    )
+    output = subprocess.run([sys.executable, "-c", script, text], capture_output=True, text=True)
+    assert output.stdout == "False\n"

@@ -103,6 +103,10 @@ class TestVerdict:
             "train/clip_fraction/low",
             "judge/unjudged_fraction",
             "val/calibration",
+            "val/malformed_calls",
+            "train/unscored_fraction",
+            "train/nonfinite_steps",
+            "train/all_wrong_fraction",
             "time/update_s",
             "perf/peak_memory_mb",
         ],
@@ -172,9 +176,10 @@ class TestVerdict:
     def test_by_prompt(self, tmp_path: Path) -> None:
         write(tmp_path, A[:2], "a", correct={"x": False, "y": True, "z": True})
         write(tmp_path, B[:2], "b", correct={"x": True, "y": True, "w": False})
-        x, _ = only(tmp_path)
+        x, text = only(tmp_path)
         assert x.prompts is not None
         assert (x.prompts.mean, x.prompts.num_values) == (0.5, 2)
+        assert "Greedy accuracy by prompt, for these seeds: +0.5000" in text
 
 
 class TestRefusals:
@@ -320,6 +325,7 @@ class TestTrain:
             "reward.terms.judge={weight: 1.0, reward: {url: http://h}}",
             "policy.allow_pickle=true",
             "env_id=x",
+            "reward.function=evil.py:f",
         ],
     )
     def test_overrides_that_reach_further_need_trust(self, override: str, script: Path) -> None:
