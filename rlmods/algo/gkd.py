@@ -121,11 +121,7 @@ class GKD(Learner):
     def on_fit_start(self) -> None:
         super().on_fit_start()
         prompts = self.trainer.datamodule.splits.train  # type: ignore[attr-defined]
-        longest = self.rollout.max_tokens
-        for prompt in prompts if self.settings.on_policy_fraction < 1 else ():
-            response = self.policy.encode_response(prompt.meta["response"], prompt)
-            longest = max(longest, len(response))
-        self.teacher.check_context(prompts, longest)
+        self.teacher.check_context(prompts, self.rollout.max_tokens, self.columns(self.settings))
 
     # Rows
 

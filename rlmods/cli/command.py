@@ -24,7 +24,6 @@ from rlmods.cli.console import plain_errors, silence_libraries
 from rlmods.cli.usage import print_usage
 from rlmods.config import compose, equivalents, plugins
 from rlmods.config import schema as schema  # registers settings with Hydra
-from rlmods.config.build import short_prompts
 from rlmods.config.instantiate import parse_settings
 from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
@@ -39,6 +38,7 @@ from rlmods.run import dumps, name
 from rlmods.run import secrets as secrets  # registers ${oc.env:NAME}
 from rlmods.run.files import JsonlWriter, read_rows
 from rlmods.run.settings import Override, leaves
+from rlmods.training.lengths import check_room, short_prompts
 from rlmods.types import Prompt
 
 S = TypeVar("S")
@@ -150,16 +150,27 @@ def take_settings(config: DictConfig, kind: type[S]) -> S:
 
 
 def usable_prompts(
-    policy: Policy, rollout: Any, prompts: Sequence[Prompt], config: DictConfig
-) -> list[Prompt]:
-    """Return the prompts with at most `data.max_prompt_tokens` tokens.
+    policy: Policy,
+    rollout: Any,
+    prompts: Sequence[Prompt],
+    config: DictConfig,
+    validation_tokens: int | None = None,
+) -> Sequence[Prompt]:
+    """Return the prompts with at most `data.max_prompt_tokens` tokens. `validation_tokens`: limit
+    on a response of validation.
 
     Raises:
-        UserError: the rollout cannot sample from the policy, or all prompts are too long.
+        UserError: the rollout cannot sample from the policy, all prompts are too long, or one
+        leaves no room for a response.
     """
     if isinstance(rollout, ChecksPolicy):
         rollout.check_policy(policy)
-    kept = short_prompts(policy, prompts, config.data.get("max_prompt_tokens"))
+    known = config.data.get("max_prompt_tokens")
+    kept = short_prompts(policy, prompts, known)
+    filters = "max_prompt_tokens" in config.data
+    check_room(
+        policy, rollout, kept, filters=filters, validation_tokens=validation_tokens, known=known
+    )
     policy.warn_of_control_tokens((), kept)
     policy.warn_of_unknown_characters((), kept)
     return kept

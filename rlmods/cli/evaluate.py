@@ -102,7 +102,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     reference = None
     if reference_name != "null":
         reference = load(exported(reference_name)).to(process.device)
-    kept = usable_prompts(policy, rollout, splits.val, config)
+    kept = usable_prompts(policy, rollout, splits.val, config, validation.max_tokens)
     validation = without_long_prompts(validation, policy, config.validation)
     metrics, rows = validation(policy, rollout, reward, kept, process)
     prompts = kept[: validation.max_prompts]

@@ -27,7 +27,6 @@ from omegaconf import DictConfig
 from torch import nn
 
 from rlmods.cli.command import command, compose_run
-from rlmods.config.build import short_prompts
 from rlmods.config.instantiate import instantiate
 from rlmods.config.run_spec import RunSpec
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
@@ -39,7 +38,7 @@ from rlmods.policy.output_layer import logits_per_chunk
 from rlmods.rollout import Local
 from rlmods.rollout.cache import cache_bytes
 from rlmods.rollout.turns import MultiTurn
-from rlmods.training.preflight import longest_texts
+from rlmods.training.lengths import longest_texts, short_prompts
 
 GIB = 2**30
 USABLE = 0.9  # fraction of GPU memory for tensors

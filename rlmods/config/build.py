@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.utilities import rank_zero_warn
@@ -21,8 +21,14 @@ from rlmods.distributed.deferred import defer_checks, defer_loading
 from rlmods.distributed.trainer import Precision, choose, device_type, select_device
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
-from rlmods.rollout.turns import MultiTurn, num_added_tokens
 from rlmods.training.evaluation import Validation
+from rlmods.training.lengths import (
+    Encoder,
+    check_room,
+    length_above,
+    responses_of,
+    short_prompts,
+)
 from rlmods.types import Prompt
 
 OF_ROLLOUT = ("environment", "branching")
@@ -118,18 +124,13 @@ def _without_long_prompts(spec: RunSpec, policy: Policy) -> Splits:
 def _check_lengths(spec: RunSpec, policy: Policy, splits: Splits, validation: Validation) -> None:
     """Check that prompts and responses fit into the context, in training and in validation."""
     rollout = spec.parts.get("rollout")
-    has_turns = isinstance(rollout, MultiTurn)
-    setting = "environment.max_tokens" if has_turns else "rollout.max_tokens"
-    max_tokens = getattr(rollout, "max_tokens", 0)
-    prompts = (*splits.train, *splits.val)
-    added = num_added_tokens(policy, rollout, prompts)
     filters = "max_prompt_tokens" in spec.config.data
-    check_context(policy, prompts, max_tokens, setting, added, filters)
-    if validation.max_tokens is not None and not has_turns:
-        max_tokens = validation.max_tokens
-        setting = "validation.max_tokens"
-    named = chain.from_iterable((validation.data or {}).values())
-    check_context(policy, (*splits.val, *named), max_tokens, setting, added, filters)
+    known = spec.config.data.get("max_prompt_tokens")
+    for prompts in (splits.train, splits.val):
+        check_room(policy, rollout, prompts, filters=filters, known=known)
+    max_tokens = validation.max_tokens
+    for prompts in (splits.val, *(validation.data or {}).values()):
+        check_room(policy, rollout, prompts, filters=filters, validation_tokens=max_tokens)
 
 
 def _check_responses(spec: RunSpec, policy: Policy, splits: Splits) -> None:
@@ -141,27 +142,31 @@ def _check_responses(spec: RunSpec, policy: Policy, splits: Splits) -> None:
     """
     columns = spec.algorithm.columns(spec.settings)
     held_out = [row for row in splits.val if row.meta.keys() >= set(columns)]
-    rows = [(row, columns) for row in (*splits.train, *held_out)]
-    rows += [(row, ("response",)) for row in splits.ptx]
-    said: list[str] = []
-    for row, names in rows:
-        responses: list[str] = []
-        for name in names:
-            value = row.meta[name]
-            responses += value if name == "candidates" else ["".join(value)]
-        lengths = [len(policy.encode_response(text, row)) for text in responses]
-        length = len(policy.encode(row)) + max(lengths) if lengths else 0
-        if length > policy.context_length:
+    of_loss = ((row, columns) for row in chain(splits.train, held_out))
+    of_ptx = ((row, ("response",)) for row in splits.ptx)
+    for row, names in chain(of_loss, of_ptx):
+        length = length_above(policy, row, policy.context_length, names) if names else 0
+        if length:
             raise UserError(
                 f"prompt {row.id} and its response have {length} tokens, and the model's context "
                 f"is {policy.context_length}: shorten the row, or choose another model with "
                 "policy=hf policy.name=..."
             )
-        replies = [turn["content"] for turn in row.messages or () if turn["role"] == "assistant"]
-        said += responses + replies
-    prompts = (*splits.train, *splits.val, *splits.ptx)
-    policy.warn_of_control_tokens(said, prompts)
-    policy.warn_of_unknown_characters(said, prompts)
+    said = chain(
+        _responses(splits.train, columns),
+        _responses(held_out, columns),
+        _responses(splits.ptx, ("response",)),
+    )
+    policy.warn_of_control_tokens(said, chain(splits.train, splits.val, splits.ptx))
+
+
+def _responses(rows: Iterable[Prompt], columns: Sequence[str]) -> Iterator[str]:
+    """Yield the responses in these columns of the data, and the assistant messages."""
+    for row in rows:
+        yield from responses_of(row, columns)
+        for turn in row.messages or ():
+            if turn["role"] == "assistant":
+                yield turn["content"]
 
 
 def num_ranks(spec: RunSpec, config: DictConfig) -> int:
@@ -211,35 +216,7 @@ def _trainer(config: DictConfig, callbacks: list[L.Callback], loggers: list[Any]
     return made
 
 
-# Prompts and responses have to fit into the model's context
-
-
-class Encoder(Protocol):
-    """A policy, as far as lengths are concerned."""
-
-    @property
-    def context_length(self) -> int: ...
-
-    def encode(self, prompt: Prompt) -> Sequence[int]: ...
-
-
-def short_prompts(
-    policy: Encoder, prompts: Sequence[Prompt], limit: int | None, key: str = "data"
-) -> list[Prompt]:
-    """Return the prompts with at most `limit` tokens; None: all.
-
-    Raises:
-        UserError: every prompt is longer.
-    """
-    if limit is None:
-        return list(prompts)
-    lengths = [len(policy.encode(prompt)) for prompt in prompts]
-    if prompts and min(lengths) > limit:
-        raise UserError(
-            f"{key}.max_prompt_tokens={limit}: all {len(prompts)} prompts of a split are longer: "
-            f"type {key}.max_prompt_tokens={max(lengths)}, which keeps all"
-        )
-    return [prompt for prompt, length in zip(prompts, lengths, strict=True) if length <= limit]
+# Prompts of named sets
 
 
 def without_long_prompts(validation: Validation, policy: Encoder, config: DictConfig) -> Validation:
@@ -256,42 +233,3 @@ def without_long_prompts(validation: Validation, policy: Encoder, config: DictCo
         limit = config.data[name].get("max_prompt_tokens")
         sets[name] = short_prompts(policy, prompts, limit, f"validation.data.{name}")
     return replace(validation, data=sets)
-
-
-def check_context(
-    policy: Encoder,
-    prompts: Sequence[Prompt],
-    max_tokens: int,
-    setting: str = "rollout.max_tokens",
-    num_added: int = 0,
-    filters: bool = False,
-) -> None:
-    """Check that each prompt and `max_tokens` response tokens fit into the model's context.
-
-    Args:
-        setting: limits the response tokens.
-        num_added: number of tokens that an environment adds to a prompt.
-        filters: the data set has `max_prompt_tokens`.
-
-    Raises:
-        UserError: a prompt that is empty or too long.
-    """
-    lengths = [len(policy.encode(prompt)) for prompt in prompts]
-    if 0 in lengths:
-        raise UserError(f"prompt {prompts[lengths.index(0)].id} is empty: remove it from the data")
-    limit = policy.context_length - max_tokens - num_added
-    too_long = [i for i, length in enumerate(lengths) if length > limit]
-    if not too_long:
-        return
-    advice = f"shorten the prompt or type a smaller {setting}"
-    if filters and limit > 0 and len(too_long) < len(prompts):
-        advice = (
-            f"type data.max_prompt_tokens={limit} to leave out {len(too_long)} of "
-            f"{len(prompts)} prompts, or a smaller {setting}"
-        )
-    first = too_long[0]
-    raise UserError(
-        f"prompt {prompts[first].id} has {lengths[first] + num_added} tokens; with "
-        f"{setting}={max_tokens} that exceeds the model's context of {policy.context_length}: "
-        f"{advice}"
-    )

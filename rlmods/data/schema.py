@@ -125,10 +125,12 @@ def check_text(value: Any, location: str, column: str) -> str:
         raise UserError(f'{location}: column "{column}" must hold text, found {type_name(value)}')
     if not value.strip():
         raise UserError(f'{location}: column "{column}" is empty')
-    if any("\ud800" <= c <= "\udfff" for c in value):
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
         raise UserError(
             f'{location}: column "{column}" holds half a surrogate pair, which no tokenizer reads'
-        )
+        ) from error
     return value
 
 

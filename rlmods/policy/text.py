@@ -4,6 +4,7 @@ Text never becomes a control token: contents of messages, plain prompts and resp
 one, such as `<|im_end|>`, are encoded as the characters they consist of. Only chat templates and
 tokenizers write control tokens (`control_tokens`)."""
 
+import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,12 @@ from rlmods.types import ROLES, Prompt, describe_unknown_role
 
 REMOVED = "[removed]"
 """Replacement for untrusted text that still encodes to added tokens after it is cut."""
+
+
+VERBATIM = frozenset({"ByteLevel", "Split", "Digits"})
+"""Pre-tokenizers that only divide a text."""
+EXPANSION = {"": 1, "NFC": 3}
+"""Largest number of bytes that a normalizer makes of a byte (Unicode Standard Annex 15)."""
 
 
 class TokenizerMixin:
@@ -154,6 +161,67 @@ class TokenizerMixin:
         text (its normalizer does) are left out."""
         return [i for i in self.ids_of_parts(parts) if i not in self._control_ids]
 
+    def token_bound(self, prompt: Prompt) -> int | None:
+        """Return a bound on the number of tokens of a prompt, without encoding it: a token covers
+        at least one byte of the text. None: this tokenizer or chat template has no such bound."""
+        if prompt.messages is None:
+            bound = self.text_bound(prompt.text or "")
+            return None if bound is None else bound + self.tokenizer.num_special_tokens_to_add()
+        if any(message.keys() != {"role", "content"} for message in prompt.messages):
+            return None
+        bound = self._frame_length(tuple(message["role"] for message in prompt.messages))
+        for message in prompt.messages:
+            of_content = self.text_bound(message["content"])
+            if bound is None or of_content is None:
+                return None
+            bound += of_content
+        return bound
+
+    def text_bound(self, text: str) -> int | None:
+        """Return a bound on the number of tokens of a text, without special tokens."""
+        most = self._tokens_per_byte
+        if most is None:
+            return None
+        # only other text than ASCII has more bytes when it is normalised
+        return len(text) if text.isascii() else most * len(text.encode(errors="surrogatepass"))
+
+    @cached_property
+    def _tokens_per_byte(self) -> int | None:
+        """Largest number of tokens of a byte. None: the tokenizer may insert characters."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        splits = _component(backend.pre_tokenizer)
+        if not splits.keys() <= VERBATIM or splits.get("ByteLevel", {}).get("add_prefix_space"):
+            return None
+        return EXPANSION.get("".join(_component(backend.normalizer)))
+
+    def _frame_length(self, roles: tuple[str, ...]) -> int | None:
+        """Return the number of bytes that the chat template writes around messages of these roles.
+        None: it refuses them, or does not write their contents as they are."""
+        if roles not in self._frames:
+            self._frames[roles] = self._measured_frame(roles)
+        return self._frames[roles]
+
+    @cached_property
+    def _frames(self) -> dict[tuple[str, ...], int | None]:
+        return {}
+
+    def _measured_frame(self, roles: tuple[str, ...]) -> int | None:
+        if not set(roles) <= set(ROLES):
+            return None
+        contents = [f'"{i}"\n<é&>' for i in range(len(roles))]
+        messages = []
+        for role, content in zip(roles, contents, strict=True):
+            messages.append({"role": role, "content": content})
+        try:
+            text = render(self.tokenizer, messages, "probe")
+        except UserError:
+            return None
+        if any(text.count(content) != 1 for content in contents):
+            return None
+        return len(text.encode()) - sum(len(content.encode()) for content in contents)
+
     def _without_appended_eos(self, text: str) -> list[int]:
         ids = list(self.tokenizer(text)["input_ids"])
         if ids and ids[-1] in self.eos_ids:
@@ -230,6 +298,15 @@ class TokenizerMixin:
             clean_up_tokenization_spaces=False,
         )
         return str(text)
+
+
+def _component(component: Any) -> dict[str, dict[str, Any]]:
+    """Return the settings of the parts of a normalizer or pre-tokenizer by type; None has none."""
+    if component is None:
+        return {}
+    settings = json.loads(component.__getstate__())
+    parts = settings.get("pretokenizers") or settings.get("normalizers") or [settings]
+    return {part["type"]: part for part in parts}
 
 
 def _pattern_of(tokens: Iterable[str]) -> re.Pattern[str]:

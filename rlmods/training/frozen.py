@@ -16,6 +16,7 @@ from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.files import fingerprint
 from rlmods.training.collate import collate_unscored
+from rlmods.training.lengths import length_above, row_length
 from rlmods.training.scorer import LogprobScorer
 from rlmods.types import Experience, Prompt, Response
 
@@ -141,19 +142,27 @@ class Teacher:
         assert not self.is_server, "the teacher is on a server"
         return self.student if self.model is None else self.model.policy
 
-    def check_context(self, prompts: Sequence[Prompt], max_tokens: int) -> None:
-        """Check that the teacher's prompts leave room for a response.
+    def check_context(
+        self, prompts: Sequence[Prompt], max_tokens: int, columns: Sequence[str] = ()
+    ) -> None:
+        """Check that the teacher's prompts leave room for a response: a sampled one of `max_tokens`
+        tokens, or the longest of the row in these columns.
 
         Raises:
             UserError: a prompt is too long for the teacher's context.
         """
         limit = self.student.context_length if self.is_server else self.network.context_length
         for prompt in prompts:
-            length = len(self.student.encode(self.part.prompt(prompt)))
-            if length + max_tokens > limit:
+            seen = self.part.prompt(prompt)
+            length = length_above(self.student, seen, limit - max_tokens)
+            room = max_tokens
+            if not length and length_above(self.student, seen, limit, columns):
+                length = row_length(self.student, seen)
+                room = row_length(self.student, seen, columns) - length
+            if length:
                 raise UserError(
                     f"prompt {prompt.id} has {length} tokens as the teacher sees it; with "
-                    f"{max_tokens} tokens of a response that exceeds its context of {limit}: "
+                    f"{room} tokens of a response that exceeds its context of {limit}: "
                     "shorten the demonstration, or type a smaller rollout.max_tokens"
                 )
 

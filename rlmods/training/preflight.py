@@ -7,14 +7,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from heapq import nlargest
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlmods.policy.text import TokenizerMixin
 from rlmods.rollout.turns import num_added_tokens
+from rlmods.training.lengths import Encoder, forward_length, longest_rows, longest_texts
 from rlmods.training.meter import peak_memory_mb
 from rlmods.training.views import LearnerView
 from rlmods.types import Prompt, Response
@@ -124,12 +123,17 @@ class Preflight:
         """Number of rows that replay adds to an iteration, by its own number of rows."""
         return float(sum(extension.added_fraction for extension in self.learner.extensions))
 
-    def _num_tokens(self, prompt: Prompt) -> int:
-        """Return the number of tokens of a row of the data, without a sampled response."""
+    @property
+    def _encoder(self) -> Encoder:
+        """The trained network whose tokenizer encodes the rows."""
+        encoder: Any = next(iter(self.learner.networks.values()))
+        return encoder
+
+    @property
+    def _columns(self) -> Sequence[str]:
+        """Columns of the responses in the rows; empty for an algorithm that samples."""
         learner = self.learner
-        encoder: Any = next(iter(learner.networks.values()))
-        columns = () if learner.samples_responses else learner.columns(learner.settings)
-        return num_tokens(encoder, prompt, columns)
+        return () if learner.samples_responses else learner.columns(learner.settings)
 
     @cached_property
     def _longest_prompts(self) -> list[Prompt]:
@@ -137,7 +141,7 @@ class Preflight:
         batch = self.learner.batch
         num = batch.prompts // self.learner.ranks.world_size
         num += round(num * self.learner.rows_per_prompt(batch) * self._added_fraction)
-        return nlargest(num, self.learner.splits.train, key=self._num_tokens)
+        return longest_rows(self._encoder, self.learner.splits.train, num, self._columns)
 
     @cached_property
     def _longest(self) -> tuple[int, int]:
@@ -151,7 +155,7 @@ class Preflight:
         """Tokens of the longest row."""
         if self.learner.samples_responses:
             return sum(self._longest) * self.num_candidates
-        return self._num_tokens(self._longest_prompts[0])
+        return forward_length(self._encoder, self._longest_prompts[0], self._columns)
 
     def largest_rows(self) -> Iterator[Any]:
         """Yield rows of the largest microbatches that the settings and the data allow, the same on
@@ -182,38 +186,6 @@ class Preflight:
             tokens = [(k + t) % vocabulary for t in range(length)]
             responses.append(Response(prompts[i], shown, tokens, [0.0] * length))
         return learner.example_rows(responses, torch.tensor(group))
-
-
-def response_lengths(encoder: TokenizerMixin, prompt: Prompt, columns: Sequence[str]) -> list[int]:
-    """Return the number of tokens of each response in these columns of `prompt.meta`."""
-    lengths: list[int] = []
-    for column in columns:
-        value = prompt.meta[column]
-        texts = value if column == "candidates" else ["".join(value)]
-        lengths += [len(encoder.encode_response(text, prompt)) for text in texts]
-    return lengths
-
-
-def num_tokens(encoder: TokenizerMixin, prompt: Prompt, columns: Sequence[str]) -> int:
-    """Return the number of tokens in a forward of a row of the data, whose candidates are padded to
-    the longest."""
-    lengths = response_lengths(encoder, prompt, columns)
-    return (len(encoder.encode(prompt)) + max(lengths, default=1)) * max(1, len(lengths))
-
-
-def longest_texts(
-    encoder: Any, prompts: Sequence[Prompt], columns: Sequence[str], rollout: Any
-) -> tuple[int, int]:
-    """Return the tokens of the longest prompt and of the longest response of the data or, if an
-    algorithm samples, of the `rollout` (else None)."""
-    prompt = response = 1
-    for row in prompts:
-        prompt = max(prompt, len(encoder.encode(row)))
-        response = max(response, *response_lengths(encoder, row, columns), 0)
-    if rollout is not None:
-        prompt += num_added_tokens(encoder, rollout, prompts)
-        response = max(response, rollout.max_tokens)
-    return prompt, response
 
 
 def largest_shapes(

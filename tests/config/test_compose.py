@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,18 +16,13 @@ from omegaconf import OmegaConf
 
 from rlmods.cli.table import show_run
 from rlmods.config import build, compose
-from rlmods.config.build import check_context
 from rlmods.config.recipe import recipe
 from rlmods.config.rules import data as data_rules
 from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError
 from rlmods.needs import AdvantageNeeds
-from rlmods.policy import Tiny
-from rlmods.rollout import Local, MultiTurn
-from rlmods.rollout.turns import num_added_tokens
 from rlmods.run.directory import RunDir
 from rlmods.training.extensions import PTX
-from rlmods.types import Prompt
 from tests.support.composed import ALGORITHMS, CONF, algorithm, alone, composed, loaded, with_option
 from tests.support.tiny_setup import extension
 
@@ -1239,59 +1233,7 @@ class TestLongPrompts:
         assert len(extension(learner, PTX).prompts) == 6
 
 
-class Described:
-    """An environment whose prompts begin with instructions."""
-
-    def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Any:
-        instructed = Prompt(id=prompt.id, text=f"1234{prompt.text}")
-        return SimpleNamespace(prompt=instructed, tools=(), reply=None)
-
-
 class TestFit:
-    def policy(self) -> Any:
-        return Tiny(pretrained=False, hidden_size=32, num_layers=1, context_length=16)()
-
-    def test_prompt_and_answer_have_to_fit(self) -> None:
-        prompts = [Prompt(id="short", text="1"), Prompt(id="long", text="1" * 11)]
-        check_context(self.policy(), prompts, 5)
-        with pytest.raises(
-            UserError,
-            match=r"prompt long has 11 tokens; .*context of 16: .* smaller rollout\.max_tokens",
-        ):
-            check_context(self.policy(), prompts, 6)
-        with pytest.raises(
-            UserError,
-            match=r"type data\.max_prompt_tokens=10 to leave out 1 of 2 prompts, or a smaller "
-            r"rollout\.max_tokens",
-        ):
-            check_context(self.policy(), prompts, 6, filters=True)
-        with pytest.raises(
-            UserError, match=r"shorten the prompt or type a smaller rollout\.max_tokens"
-        ):
-            # it would leave out every prompt
-            check_context(self.policy(), prompts[1:], 6, filters=True)
-
-    def test_an_empty_prompt(self) -> None:
-        with pytest.raises(UserError, match="prompt nothing is empty"):
-            check_context(self.policy(), [Prompt(id="nothing", text="")], 1)
-
-    def test_what_an_environment_adds_counts(self) -> None:
-        policy, prompt = self.policy(), Prompt(id="short", text="1")
-        check_context(policy, [prompt], 12, num_added=3)
-        with pytest.raises(
-            UserError,
-            match=r"prompt short has 4 tokens; .*: shorten the prompt or type a smaller "
-            r"environment\.max_tokens",
-        ):
-            check_context(policy, [prompt], 13, "environment.max_tokens", num_added=3)
-        rollout = MultiTurn(Local(), Described())
-        assert num_added_tokens(policy, rollout, [prompt, prompt]) == 4
-        assert (
-            num_added_tokens(policy, rollout, [])
-            == num_added_tokens(policy, Local(), [prompt])
-            == 0
-        )
-
     def test_held_out_prompts_count(self) -> None:
         made = composed(
             "policy.pretrained=false", "policy.hidden_size=32", "policy.context_length=20"

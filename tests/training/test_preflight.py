@@ -35,7 +35,8 @@ from rlmods.rollout import MultiTurn
 from rlmods.router import Routing
 from rlmods.teacher import Local
 from rlmods.training.extensions import PTX
-from rlmods.training.preflight import largest_shapes, num_tokens
+from rlmods.training.lengths import forward_length
+from rlmods.training.preflight import largest_shapes
 from rlmods.types import Prompt
 from tests.support import ranks
 from tests.support.environments import Echo
@@ -162,7 +163,8 @@ def test_gradients_and_optimizer_state_are_in_memory() -> None:
 def test_ptx_has_its_longest_rows() -> None:
     ptx = extension(attached(setup("ptx")), PTX)
     [(rows, _)] = ptx.largest_step(None)  # type: ignore[arg-type]
-    lengths = [num_tokens(ptx.loop.policy, prompt, ("response",)) for prompt in ptx.prompts]
+    columns = ("response",)
+    lengths = [forward_length(ptx.loop.policy, prompt, columns) for prompt in ptx.prompts]
     assert rows.forward_tokens.tolist() == sorted(lengths, reverse=True)[:4]
 
 

@@ -80,7 +80,7 @@ def columns(spec: RunSpec) -> Iterator[str]:
 
 def prompts(spec: RunSpec) -> Iterator[str]:
     checks = [term for term in terms(spec) if isinstance(term.reward, ChecksPrompt)]
-    for prompt in _prompts(spec):
+    for prompt in _prompts(spec) if checks else ():
         for term in checks:
             if term.source not in (None, prompt.source):
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from itertools import chain
 
 from rlmods.branching import NoBranching
 from rlmods.config.instantiate import instantiate
@@ -147,9 +148,8 @@ def branching(spec: RunSpec) -> Iterator[str]:
 
 
 def episodes(spec: RunSpec) -> Iterator[str]:
-    prompts = [*spec.splits.train, *spec.splits.val]
-    for named in (spec.validation.data or {}).values():
-        prompts += named
+    named = chain.from_iterable((spec.validation.data or {}).values())
+    prompts = chain(spec.splits.train, spec.splits.val, named)
     problem = find_prompt_without_episode(spec.parts.get("rollout"), prompts)
     if problem is not None:
         yield f"{spec.option('environment')} cannot begin with {problem}"

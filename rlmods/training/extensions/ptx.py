@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
-from heapq import nlargest
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from rlmods.data import PromptLoader
 from rlmods.distributed.sharding import is_sharded
 from rlmods.errors import UserError
 from rlmods.training.extensions.base import Extension
-from rlmods.training.preflight import num_tokens
+from rlmods.training.lengths import longest_rows
 from rlmods.training.sft_batch import sft_batch
 from rlmods.training.train_step import Loss
 from rlmods.types import Experience, Prompt, Totals
@@ -64,9 +63,8 @@ class PTX(Extension):
     def largest_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
         policy = self.loop.policy
         max_rows = -(-self.num_rows // self.loop.ranks.world_size)
-        by_tokens = partial(num_tokens, policy, columns=("response",))
-        longest = sft_batch(nlargest(max_rows, self.prompts, key=by_tokens), policy)
-        return [(longest.to(self.loop.device), self.loss)]
+        longest = longest_rows(policy, self.prompts, max_rows, ("response",))
+        return [(sft_batch(longest, policy).to(self.loop.device), self.loss)]
 
     def rows(self, step: int, rank: int = 0, world_size: int = 1) -> Experience:
         """Return the rows of this rank in one optimizer step."""
