@@ -1,9 +1,10 @@
 """Seconds and peak memory of an iteration against response length, group size, prompts and model
-size.
+size, and what must not grow (`bench.scale`): with the data, the age of the run, and the ranks.
 
-    python -m bench.growth [length] [group] [prompts] [model] [--small] [--out FOLDER]
+    python -m bench.growth [length] [group] [prompts] [model] [data] [run] [ranks]
+        [--small] [--out FOLDER] [--rows N,N] [--iterations N]
 
-Every point is a fresh process that trains a random model on responses of exactly the given length,
+Every point of the first four is a fresh process that trains a random model on responses of exactly the given length,
 with the default token budget. Writes GROWTH.md, which tells how fast time, work and memory grow,
 growth.json and growth.png to FOLDER (bench/, and docs/ for the figure, without it). `--small`: two
 small points on each axis, to try the command."""
@@ -16,13 +17,15 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
+from bench import scale
 from bench.endless import Endless
 from bench.limit import Architecture, decode_flops, decode_steps, prefill_flops, update_flops
 from bench.process import ROOT, exit_on_sigterm, run_python
@@ -290,27 +293,13 @@ def draw(found: Sequence[Measurement], path: Path) -> None:
     plt.close(figure)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Measure, write and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.growth", description="Growth of time and memory."
-    )
-    parser.add_argument(
-        "axes", nargs="*", metavar="AXIS", help=f"{', '.join(LABELS)}; default: all"
-    )
-    parser.add_argument("--small", action="store_true", help="two small points on each axis")
-    parser.add_argument("--out", type=Path, help="folder of growth.json and growth.png")
-    options = parser.parse_args(arguments)
-    if unknown := [axis for axis in options.axes if axis not in LABELS]:
-        parser.error(f"{unknown[0]} is not an axis: type some of {', '.join(LABELS)}")
-    folder = ROOT / "runs" / "bench" / time.strftime("growth-%Y%m%d-%H%M%S")
-    results, plot = ((options.out or ROOT / place) for place in ("bench", "docs"))
-    for path in (results, plot):
-        path.mkdir(parents=True, exist_ok=True)
-    start = noted()
+def curves(
+    axes: Sequence[str], small: bool, folder: Path, results: Path, start: Mapping[str, Any]
+) -> list[Measurement]:
+    """Measure the points of these axes, print them and write growth.json."""
     found: list[Measurement] = []
-    for axis in options.axes or LABELS:
-        for point in points(axis, options.small):
+    for axis in axes:
+        for point in points(axis, small):
             found.append(measure(point, folder))
             last = found[-1]
             stages = f"rollout {last.rollout:.3g}, update {last.update:.3g}"
@@ -322,12 +311,53 @@ def main(arguments: Sequence[str]) -> None:
             (results / "growth.json").write_text(
                 json.dumps({**start, "points": [asdict(m) for m in found]}, indent=1) + "\n"
             )
-    draw(found, plot / "growth.png")
-    text, figure = summary_table(found), os.path.relpath(plot / "growth.png", results)
+    return found
+
+
+def numbers(text: str) -> list[int]:
+    """Parse numbers with commas between them."""
+    return [int(part) for part in text.split(",")]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure, write and print."""
+    known = (*LABELS, *scale.AXES)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.growth", description="Growth of time and memory."
+    )
+    parser.add_argument("axes", nargs="*", metavar="AXIS", help=f"{', '.join(known)}; default: all")
+    parser.add_argument("--small", action="store_true", help="two small points on each axis")
+    parser.add_argument("--out", type=Path, help="folder of growth.json and growth.png")
+    parser.add_argument("--rows", type=numbers, default=scale.ROWS, help="rows of the data: N,N")
+    parser.add_argument("--iterations", type=int, default=scale.ITERATIONS, help="length of `run`")
+    options = parser.parse_args(arguments)
+    chosen = options.axes or known
+    if unknown := [axis for axis in chosen if axis not in known]:
+        parser.error(f"{unknown[0]} is not an axis: type some of {', '.join(known)}")
+    folder = ROOT / "runs" / "bench" / time.strftime("growth-%Y%m%d-%H%M%S")
+    results, plot = ((options.out or ROOT / place) for place in ("bench", "docs"))
+    for path in (results, plot):
+        path.mkdir(parents=True, exist_ok=True)
+    start = noted()
+    sections: list[str] = []
+    axes = [axis for axis in chosen if axis in LABELS]
+    if axes:
+        found = curves(axes, options.small, folder, results, start)
+        draw(found, plot / "growth.png")
+        figure = os.path.relpath(plot / "growth.png", results)
+        sections += [
+            summary_table(found),
+            f"![Seconds and peak memory of an iteration against each axis]({figure})",
+        ]
+    sizes: dict[str, Any] = {"sizes": options.rows, "iterations": options.iterations}
+    if options.small:
+        sizes = {"sizes": (200, 400), "iterations": 8, "counts": (1,)}
+    for section in scale.tables(chosen, folder, **sizes):
+        print(f"{section}\n", flush=True)
+        sections.append(section)
     command = command_line("bench.growth", arguments)
-    sections = [text, f"![Seconds and peak memory of an iteration against each axis]({figure})"]
     (results / "GROWTH.md").write_text(page("Growth of time and memory", command, start, sections))
-    print(f"\n{text}")
+    print(sections[0])
     shutil.rmtree(folder)
 
 

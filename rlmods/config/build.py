@@ -16,6 +16,7 @@ from rlmods.algo import Learner
 from rlmods.config.instantiate import instantiate, one_line
 from rlmods.config.run_spec import RunSpec
 from rlmods.data import PromptModule, Splits
+from rlmods.data.file_rows import examples
 from rlmods.distributed import strategy
 from rlmods.distributed.deferred import defer_checks, defer_loading
 from rlmods.distributed.trainer import Precision, choose, device_type, select_device
@@ -25,7 +26,7 @@ from rlmods.training.evaluation import Validation
 from rlmods.training.lengths import (
     Encoder,
     check_room,
-    length_above,
+    lengths_above,
     responses_of,
     short_prompts,
 )
@@ -142,22 +143,18 @@ def _check_responses(spec: RunSpec, policy: Policy, splits: Splits) -> None:
     """
     columns = spec.algorithm.columns(spec.settings)
     held_out = [row for row in splits.val if row.meta.keys() >= set(columns)]
-    of_loss = ((row, columns) for row in chain(splits.train, held_out))
-    of_ptx = ((row, ("response",)) for row in splits.ptx)
-    for row, names in chain(of_loss, of_ptx):
-        length = length_above(policy, row, policy.context_length, names) if names else 0
-        if length:
+    checked = ((splits.train, columns), (held_out, columns), (splits.ptx, ("response",)))
+    for rows, names in checked:
+        too_long = lengths_above(policy, rows, policy.context_length, names) if names else ()
+        for i, length in too_long:
             raise UserError(
-                f"prompt {row.id} and its response have {length} tokens, and the model's context "
-                f"is {policy.context_length}: shorten the row, or choose another model with "
-                "policy=hf policy.name=..."
+                f"prompt {rows[i].id} and its response have {length} tokens, and the model's "
+                f"context is {policy.context_length}: shorten the row, or choose another model "
+                "with policy=hf policy.name=..."
             )
-    said = chain(
-        _responses(splits.train, columns),
-        _responses(held_out, columns),
-        _responses(splits.ptx, ("response",)),
-    )
-    policy.warn_of_control_tokens(said, chain(splits.train, splits.val, splits.ptx))
+    said = chain.from_iterable(_responses(examples(rows), names) for rows, names in checked)
+    shown = chain.from_iterable(map(examples, (splits.train, splits.val, splits.ptx)))
+    policy.warn_of_control_tokens(said, shown)
 
 
 def _responses(rows: Iterable[Prompt], columns: Sequence[str]) -> Iterator[str]:

@@ -28,6 +28,7 @@ from rlmods.config.recipe import label
 from rlmods.config.rules import RULES, Rule, first_problem
 from rlmods.config.run_spec import RunSpec
 from rlmods.data import Splits
+from rlmods.data.file_rows import select
 from rlmods.data.schema import import_extra
 from rlmods.distributed import strategy
 from rlmods.errors import UserError
@@ -289,7 +290,11 @@ def _with_ptx(
         hold_out_nothing(ptx_config, "ptx", typed)
         ptx = load_splits(ptx_config, "ptx")
     held_out = {(prompt.text, str(prompt.messages)) for prompt in splits.val}
-    rows = [row for row in ptx.train if (row.text, str(row.messages)) not in held_out]
+    kept = []
+    for i, row in enumerate(ptx.train):
+        if (row.text, str(row.messages)) not in held_out:
+            kept.append(i)
+    rows = select(ptx.train, kept)
     if len(rows) < len(ptx.train):
         warnings.warn(
             f"ptx: {len(ptx.train) - len(rows)} of its {len(ptx.train)} rows are held out by data= "

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlmods.data.jsonl import Jsonl, NumberedRow
+from rlmods.data.file_rows import NumberedRow
+from rlmods.data.jsonl import Jsonl
 from rlmods.data.schema import Splits, check_counts, check_text
 from rlmods.errors import UserError
 

@@ -1,12 +1,15 @@
 """Prompts from JSON Lines files, other files and folders, and data sets on the Hugging Face Hub."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
+from rlmods.data.file_rows import FileRows, NumberedRow, Source, scan
 from rlmods.data.schema import (
     Splits,
     check_counts,
@@ -26,20 +29,16 @@ from rlmods.types import Prompt
 
 Row = dict[str, Any]
 """Values by column."""
-Rows = Iterable[Mapping[str, Any]]
 LOADERS = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 """Loader of the `datasets` package by file suffix."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+ROWS_AT_ONCE = 1000
+"""Rows of a table that are read in one piece."""
 ADVICE = "data.train=FILE, data.train=FOLDER or data.train=NAME:SPLIT"
 
 
-class NumberedRow(NamedTuple):
-    """A row and where it stands."""
-
-    number: int
-    """Line of a JSON Lines file, else the position in the split; from 1 on."""
-    location: str
-    """File and line, for error messages."""
-    values: Row
+LARGE = 500_000
+"""A file of more rows is not read into memory."""
 
 
 Convert = Callable[[Iterator[NumberedRow], str, str], Iterator[NumberedRow]]
@@ -103,8 +102,8 @@ class Jsonl:
             raise UserError("data.train=null: the data needs a file; type data.train=FILE")
         train = self._prompts(self.train, "train", convert, advice)
         if self.val is None:
-            train, val = hold_out(train, self.num_val, self.seed, self.train)
-            return checked_splits(train, val, self.train)
+            train, held_out = hold_out(train, self.num_val, self.seed, self.train)
+            return checked_splits(train, held_out, self.train)
         val = self._prompts(self.val, "val", convert, advice)
         if len(val) > self.num_val:
             chosen = Random(self.seed).sample(range(len(val)), self.num_val)
@@ -113,11 +112,12 @@ class Jsonl:
 
     def _prompts(
         self, source: str, split: str, convert: Convert | None, advice: str
-    ) -> list[Prompt]:
-        rows = read_rows(source, split, advice)
-        if convert is not None:
-            rows = convert(rows, source, split)
-        prompts = [self._prompt(row, split) for row in rows]
+    ) -> Sequence[Prompt]:
+        rows = open_rows(source, split, advice)
+        if convert is None and len(rows) > LARGE:
+            return scan(rows, partial(self._prompt, split=split))
+        numbered = iter(rows) if convert is None else convert(iter(rows), source, split)
+        prompts = [self._prompt(row, split) for row in numbered]
         if not prompts:
             raise UserError(f"{source}: the file has no rows; type {advice}")
         return prompts
@@ -174,9 +174,11 @@ class Jsonl:
 
 def hold_out(
     prompts: Sequence[Prompt], num_val: int, seed: int, source: str
-) -> tuple[list[Prompt], list[Prompt]]:
+) -> tuple[Sequence[Prompt], list[Prompt]]:
     """Split prompts into train and val, which share no question. Raises: UserError if that leaves
     nothing to train on."""
+    if isinstance(prompts, FileRows):
+        return prompts.hold_out(num_val, seed, source)
     rows: dict[str, list[int]] = {}
     for i, prompt in enumerate(prompts):
         rows.setdefault(repr((prompt.text, prompt.messages)), []).append(i)
@@ -200,35 +202,65 @@ def hold_out(
     return train, [prompts[i] for i in sorted(val_rows)]
 
 
-def read_rows(source: str, split: str, advice: str = ADVICE) -> Iterator[NumberedRow]:
-    """Yield the rows of a source: a file, a folder of files, a folder written by `save_to_disk`, or
-    a data set on the Hub. The name of a folder or data set may end in `:SPLIT` or `:CONFIG:SPLIT`;
-    without it, `split` is read, and "test" for "val".
+def open_rows(source: str, split: str, advice: str = ADVICE) -> Source:
+    """Return the rows of a source: a file, a folder of files, a folder written by `save_to_disk`,
+    or a data set on the Hub. The name of a folder or data set may end in `:SPLIT` or
+    `:CONFIG:SPLIT`; without it, `split` is read, and "test" for "val".
 
     Args:
         advice: what to type if the source cannot be read.
 
-    Raises: UserError for a missing package, a source that cannot be read and broken JSON."""
+    Raises: UserError for a missing package, a source that cannot be read and, from the rows, broken
+    JSON."""
     suffix = Path(source).suffix
     if suffix == ".jsonl" or (Path(source).expanduser().is_file() and suffix not in LOADERS):
-        yield from _read_jsonl(source, advice)
-        return
-    for number, row in enumerate(_load(source, "test" if split == "val" else split, advice), 1):
-        yield NumberedRow(number, f"{source} ({split} row {number})", dict(row))
+        return JsonLines(source, advice)
+    rows = _load(source, "test" if split == "val" else split, advice)
+    return Table(rows, f"{source} ({split} row {{}})")
 
 
-def _read_jsonl(source: str, advice: str) -> Iterator[NumberedRow]:
-    """Yield the rows of a JSON Lines file. Blank lines are skipped."""
-    try:
-        content = Path(source).expanduser().read_bytes()
-    except OSError as error:
-        raise UserError(f"{source}: cannot be read ({error.strerror}); type {advice}") from error
-    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
-        if not line.strip():
-            continue
-        location = f"{source}:{number}"
+class JsonLines:
+    """Rows of a JSON Lines file. Blank lines are skipped."""
+
+    def __init__(self, source: str, advice: str) -> None:
+        self.source = source
+        self.path = Path(source).expanduser()
+        self._numbers = array("q")
+        self._starts = array("q")
+        start = 0
         try:
-            row = json.loads(line.decode(), parse_constant=_reject_constant)
+            with self.path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if line.strip() not in (b"", BYTE_ORDER_MARK):
+                        self._numbers.append(number)
+                        self._starts.append(start)
+                    start += len(line)
+        except OSError as error:
+            raise UserError(
+                f"{source}: cannot be read ({error.strerror}); type {advice}"
+            ) from error
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> NumberedRow:
+        with self.path.open("rb") as file:
+            file.seek(self._starts[index])
+            return self._row(self._numbers[index], file.readline())
+
+    def __iter__(self) -> Iterator[NumberedRow]:
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip() not in (b"", BYTE_ORDER_MARK):
+                    yield self._row(number, line)
+
+    def _row(self, number: int, line: bytes) -> NumberedRow:
+        location = f"{self.source}:{number}"
+        line = line.removesuffix(b"\n")
+        if number == 1:
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        try:
+            row = DECODER.decode(line.decode())
         except UnicodeDecodeError as error:
             raise UserError(f"{location}: not UTF-8 text ({error.reason})") from error
         except (ValueError, RecursionError) as error:
@@ -240,18 +272,54 @@ def _read_jsonl(source: str, advice: str) -> Iterator[NumberedRow]:
                 f"{location}: must be one object with named columns per line, found "
                 f"{type_name(row)}"
             )
-        yield NumberedRow(number, location, row)
+        return NumberedRow(number, location, row)
+
+
+class Table:
+    """Rows of a data set of the `datasets` package, which maps its files into memory."""
+
+    def __init__(self, rows: Any, location: str) -> None:
+        """
+        Args:
+            location: describes a row, whose number replaces `{}`.
+        """
+        self.rows = rows
+        self.location = location
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> NumberedRow:
+        return self._row(index + 1, self.rows[index])
+
+    def __iter__(self) -> Iterator[NumberedRow]:
+        for number, row in enumerate(self._values(), 1):
+            yield self._row(number, row)
+
+    def _values(self) -> Iterator[Mapping[str, Any]]:
+        if isinstance(self.rows, list):
+            yield from self.rows
+            return
+        for batch in self.rows.iter(ROWS_AT_ONCE):
+            for values in zip(*batch.values(), strict=True):
+                yield dict(zip(batch, values, strict=True))
+
+    def _row(self, number: int, values: Mapping[str, Any]) -> NumberedRow:
+        return NumberedRow(number, self.location.replace("{}", str(number)), dict(values))
 
 
 def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
 
 
-def _load(source: str, split: str, advice: str) -> Rows:
+DECODER = json.JSONDecoder(parse_constant=_reject_constant)
+
+
+def _load(source: str, split: str, advice: str) -> Any:
     """Load rows with the `datasets` package."""
     datasets = import_extra("datasets", "datasets", source)
 
-    def call(loader: Callable[..., Rows], *args: str, **options: str) -> Rows:
+    def call(loader: Callable[..., Any], *args: str, **options: str) -> Any:
         try:
             return loader(*args, **options)
         except Exception as error:

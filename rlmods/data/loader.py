@@ -15,6 +15,7 @@ from typing import Any
 import lightning as L
 import torch
 
+from rlmods.data.file_rows import FileRows
 from rlmods.data.pools import DifficultyPools
 from rlmods.data.schema import Splits
 from rlmods.errors import UserError
@@ -234,8 +235,11 @@ class PromptLoader:
     @cached_property
     def _fingerprint(self) -> int:
         digest = hashlib.sha256()
-        for prompt in self.prompts:
-            digest.update(_encode(prompt))
+        if isinstance(self.prompts, FileRows):
+            digest.update(self.prompts.digest)
+        else:
+            for prompt in self.prompts:
+                digest.update(_encode(prompt))
         if self.is_mixed:
             digest.update(json.dumps(self.interleaving.shares).encode())
         return int.from_bytes(digest.digest()[:7], "big")

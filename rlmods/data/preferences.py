@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-from rlmods.data.jsonl import Jsonl, NumberedRow, Row
+from rlmods.data.file_rows import NumberedRow
+from rlmods.data.jsonl import Jsonl, Row
 from rlmods.data.schema import (
     Splits,
     check_list,

@@ -11,6 +11,7 @@ from string import Formatter
 from types import ModuleType
 from typing import Any
 
+from rlmods.data.file_rows import FileRows, repeated_id
 from rlmods.errors import UserError, suggest
 from rlmods.types import ROLES, Prompt, describe_unknown_role
 
@@ -38,13 +39,13 @@ def checked_splits(train: Sequence[Prompt], val: Sequence[Prompt], source: str) 
     Raises: UserError for an empty train split and for an id that occurs twice."""
     if not train:
         raise UserError(f"{source}: no rows to train on")
+    if isinstance(train, FileRows):
+        train.check_ids(val, source)
+        return Splits(train, val)
     seen: set[str] = set()
     for prompt in (*train, *val):
         if prompt.id in seen:
-            raise UserError(
-                f"{prompt.location or source}: the id {prompt.id} occurs twice; type "
-                "data.id=COLUMN with unique values, or data.id=null to number the rows"
-            )
+            raise UserError(repeated_id(prompt, source))
         seen.add(prompt.id)
     return Splits(train, val)
 

@@ -5,10 +5,11 @@ bound on their length, which takes none (`TokenizerMixin.token_bound`), does not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from typing import Any, Protocol
 
+from rlmods.data.file_rows import FileRows, largest, select
 from rlmods.errors import UserError
 from rlmods.rollout.turns import MultiTurn, num_added_tokens
 from rlmods.types import Prompt
@@ -69,6 +70,41 @@ def length_above(encoder: Encoder, prompt: Prompt, limit: int, columns: Sequence
     return length if length > limit else 0
 
 
+def lengths_above(
+    encoder: Encoder, prompts: Sequence[Prompt], limit: int, columns: Sequence[str] = ()
+) -> Iterator[tuple[int, int]]:
+    """Yield the position and the `row_length` of each prompt with more tokens than the limit. Of a
+    large file, only the rows are read that have more bytes."""
+    rows: Iterable[tuple[int, Prompt]] = enumerate(prompts)
+    if isinstance(prompts, FileRows):
+        added = [_added_bound(encoder, prompt, columns) for prompt in prompts.facts.kinds]
+        if None not in added:
+            rows = prompts.larger(limit - max(filter(None, added), default=0), bool(columns))
+    for i, prompt in rows:
+        length = length_above(encoder, prompt, limit, columns)
+        if length:
+            yield i, length
+
+
+def _added_bound(encoder: Encoder, prompt: Prompt, columns: Sequence[str]) -> int | None:
+    """Return a bound on the number of tokens that are not of the texts of a row: the frame of its
+    chat messages, and the end of a response."""
+    bound = row_bound(encoder, prompt, columns)
+    for text in (*texts_of_prompt(prompt), *responses_of(prompt, columns)):
+        of_text = encoder.text_bound(text)
+        if bound is None or of_text is None:
+            return None
+        bound -= of_text
+    return bound
+
+
+def texts_of_prompt(prompt: Prompt) -> list[str]:
+    """Return the plain text of a prompt, or the contents of its messages."""
+    if prompt.messages is None:
+        return [prompt.text or ""]
+    return [message["content"] for message in prompt.messages]
+
+
 def short_prompts(
     encoder: Encoder, prompts: Sequence[Prompt], limit: int | None, key: str = "data"
 ) -> Sequence[Prompt]:
@@ -79,18 +115,18 @@ def short_prompts(
     """
     if limit is None:
         return prompts
-    above = [length_above(encoder, prompt, limit) for prompt in prompts]
-    if prompts and all(above):
+    above = dict(lengths_above(encoder, prompts, limit))
+    if above and len(above) == len(prompts):
         raise UserError(
             f"{key}.max_prompt_tokens={limit}: all {len(prompts)} prompts of a split are longer: "
-            f"type {key}.max_prompt_tokens={max(above)}, which keeps all"
+            f"type {key}.max_prompt_tokens={max(above.values())}, which keeps all"
         )
-    return [prompt for prompt, length in zip(prompts, above, strict=True) if not length]
+    return select(prompts, [i for i in range(len(prompts)) if i not in above])
 
 
 def check_context(
     encoder: Encoder,
-    prompts: Iterable[Prompt],
+    prompts: Sequence[Prompt],
     max_tokens: int,
     setting: str = "rollout.max_tokens",
     num_added: int = 0,
@@ -113,29 +149,23 @@ def check_context(
     """
     context = min(encoder.context_length, max_length or encoder.context_length)
     limit = context - max_tokens - num_added
-    is_short = known is not None and known <= limit
-    num_prompts = 0
-    num_long = 0
-    first = ""
-    for prompt in prompts:
-        num_prompts += 1
-        length = 0 if is_short else length_above(encoder, prompt, limit)
-        if length:
-            num_long += 1
-            first = first or f"prompt {prompt.id} has {length + num_added} tokens"
-        elif prompt.messages is None and not (prompt.text or "").strip():
-            _check_not_empty(encoder, prompt)
-    if not num_long:
+    _check_not_empty(encoder, prompts)
+    if known is not None and known <= limit:
+        return
+    too_long = dict(lengths_above(encoder, prompts, limit))
+    if not too_long:
         return
     advice = f"shorten the prompt or type a smaller {setting}"
-    if filters and limit > 0 and num_long < num_prompts:
+    if filters and limit > 0 and len(too_long) < len(prompts):
         advice = (
-            f"type data.max_prompt_tokens={limit} to leave out {num_long} of {num_prompts} "
-            f"prompts, or a smaller {setting}"
+            f"type data.max_prompt_tokens={limit} to leave out {len(too_long)} of "
+            f"{len(prompts)} prompts, or a smaller {setting}"
         )
+    first, length = next(iter(too_long.items()))
     name = "the model's context" if context == encoder.context_length else "rollout.max_length"
     raise UserError(
-        f"{first}; with {setting}={max_tokens} that exceeds {name} of {context}: {advice}"
+        f"prompt {prompts[first].id} has {length + num_added} tokens; with "
+        f"{setting}={max_tokens} that exceeds {name} of {context}: {advice}"
     )
 
 
@@ -174,9 +204,13 @@ def check_room(
     )
 
 
-def _check_not_empty(encoder: Encoder, prompt: Prompt) -> None:
-    if not encoder.encode(prompt):
-        raise UserError(f"prompt {prompt.id} is empty: remove it from the data")
+def _check_not_empty(encoder: Encoder, prompts: Sequence[Prompt]) -> None:
+    if isinstance(prompts, FileRows):
+        return  # each text was checked when it was read
+    for prompt in prompts:
+        is_blank = prompt.messages is None and not (prompt.text or "").strip()
+        if is_blank and not encoder.encode(prompt):
+            raise UserError(f"prompt {prompt.id} is empty: remove it from the data")
 
 
 def longest_rows(
@@ -194,9 +228,8 @@ def longest_rows(
     def size(prompt: Prompt) -> int:
         return forward_length(encoder, prompt, columns)
 
-    if len(prompts) > NUM_ENCODED:
-        prompts = nlargest(max(num, NUM_ENCODED), prompts, key=bound)
-    return nlargest(num, prompts, key=size)
+    few = largest(prompts, max(num, NUM_ENCODED), bound, bool(columns))
+    return nlargest(num, few, key=size)
 
 
 def forward_length(encoder: Encoder, prompt: Prompt, columns: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -126,8 +126,7 @@ class Preflight:
     @property
     def _encoder(self) -> Encoder:
         """The trained network whose tokenizer encodes the rows."""
-        encoder: Any = next(iter(self.learner.networks.values()))
-        return encoder
+        return cast(Encoder, next(iter(self.learner.networks.values())))
 
     @property
     def _columns(self) -> Sequence[str]:

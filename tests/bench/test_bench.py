@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import bench.__main__ as command
-from bench import growth, ours, process, records, report, workloads
+from bench import growth, ours, process, records, report, scale, workloads
 from bench.endless import Endless
 from bench.limit import Architecture, Rates, update_flops
 from bench.records import Record, Run, Side
@@ -317,6 +317,25 @@ class TestGrowth:
         assert [point["x"] for point in points] == [2, 4]
         assert all(point["seconds"] > point["rollout"] > 0 for point in points)
         assert points[1]["flops"] > 1.5 * points[0]["flops"]
+
+    @pytest.mark.slow
+    def test_measures_what_must_not_grow(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(scale, "run_python", forked)
+        monkeypatch.setattr(growth, "ROOT", tmp_path)
+        growth.main(["data", "ranks", "--small", "--out", str(tmp_path)])
+        text = (tmp_path / "GROWTH.md").read_text()
+        for row in ("| 200 rows |", "| 400 rows |", "| 1 ranks |"):
+            assert row in text
+
+    def test_counts_files_by_the_first_part_of_their_path(self, tmp_path: Path) -> None:
+        (tmp_path / "samples").mkdir()
+        for name in ("samples/a", "samples/b", "c"):
+            (tmp_path / name).write_bytes(b"x" * 500_000)
+        text = scale.files(tmp_path)
+        assert "| c | 1 |" in text
+        assert "| samples | 2 |" in text
 
     def test_exponent_of_powers(self) -> None:
         x = [1.0, 2.0, 4.0, 8.0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlmods.config.run_spec import RunSpec
+from rlmods.data.file_rows import kinds
 from rlmods.needs import PreferenceNeeds, needs_of
 from rlmods.ranking import BradleyTerry
 from rlmods.training.settings import GKDSettings, PolicyGradientSettings, RewardModelSettings
@@ -27,11 +28,11 @@ def ptx(spec: RunSpec) -> Iterator[str]:
     advice = "type data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN"
     if not spec.splits.ptx:
         yield f"algo.ptx_coefficient: all rows are held out by data=: {advice}"
-    sources = {prompt.source for prompt in spec.splits.ptx}
+    sources = {prompt.source for prompt in kinds(spec.splits.ptx)}
     for name in spec.splits.ptx_weights or ():
         if sources and name not in sources:
             yield f"ptx: all rows of the source {name} are held out by data=: drop the source"
-    for prompt in spec.splits.ptx:
+    for prompt in kinds(spec.splits.ptx):
         if "response" not in prompt.meta:
             if prompt.source is not None:
                 advice = f"type ptx.sources.{prompt.source}.response=COLUMN"
@@ -52,7 +53,7 @@ def prompts(spec: RunSpec) -> Iterator[str]:
 def columns(spec: RunSpec) -> Iterator[str]:
     for column in spec.algorithm.columns(spec.settings):
         needed = {column, "ranks"} if column == "candidates" else {column}
-        for prompt in spec.splits.train:
+        for prompt in kinds(spec.splits.train):
             if not needed <= prompt.meta.keys():
                 purpose, advice = COLUMNS[column]
                 if isinstance(spec.settings, GKDSettings):
@@ -67,7 +68,7 @@ def demonstrations(spec: RunSpec) -> Iterator[str]:
     teacher = spec.parts.get("teacher")
     if teacher is None or teacher.demonstration is None:
         return
-    for prompt in spec.splits.train:
+    for prompt in kinds(spec.splits.train):
         if teacher.shows(prompt) is None:
             known = set(prompt.meta)
             if prompt.answer is not None:
@@ -81,7 +82,9 @@ def demonstrations(spec: RunSpec) -> Iterator[str]:
 def margins(spec: RunSpec) -> Iterator[str]:
     ranking = spec.parts.get("ranking")
     reads_margins = isinstance(ranking, BradleyTerry) and ranking.margin
-    if reads_margins and all(prompt.meta.get("margin") is None for prompt in spec.splits.train):
+    if reads_margins and all(
+        prompt.meta.get("margin") is None for prompt in kinds(spec.splits.train)
+    ):
         yield "ranking.margin=true, but the data has no margin: type ranking.margin=false"
 
 
@@ -95,7 +98,7 @@ def preferences(spec: RunSpec) -> Iterator[str]:
         )
     if "candidates" not in spec.algorithm.needs_columns:
         return
-    rows = [prompt for prompt in spec.splits.train if "candidates" in prompt.meta]
+    rows = [prompt for prompt in kinds(spec.splits.train) if "candidates" in prompt.meta]
     if needs.pairs and not any(len(set(prompt.meta["ranks"])) > 1 for prompt in rows):
         advice = "type data.train=FILE with pairs or rankings"
         if preference is not None:

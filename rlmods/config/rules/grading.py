@@ -10,6 +10,7 @@ from typing import Any
 from rlmods.config.instantiate import at_key
 from rlmods.config.run_spec import RunSpec
 from rlmods.data import Splits
+from rlmods.data.file_rows import kinds
 from rlmods.needs import JudgeNeeds, needs_of
 from rlmods.protocols import ChecksPrompt
 from rlmods.reward import BySource, WeightedSum
@@ -32,7 +33,7 @@ def terms(spec: RunSpec) -> Iterator[Term]:
 
 def sources(spec: RunSpec) -> Iterator[str]:
     reward = spec.parts.get("reward")
-    one_of_each = {prompt.source: prompt for prompt in _prompts(spec)}
+    one_of_each = {prompt.source: prompt for prompt in _kinds(spec)}
     for name, prompt in one_of_each.items():
         if isinstance(reward, WeightedSum) and name in reward.terms:
             yield (
@@ -49,8 +50,8 @@ def answers(spec: RunSpec) -> Iterator[str]:
     readers = {term.source for term in terms(spec) if term.weight and term.needs.answer}
     if not judge_reads and not readers:
         return
-    answered = {prompt.source for prompt in _prompts(spec) if prompt.answer is not None}
-    for prompt in _prompts(spec):
+    answered = {prompt.source for prompt in _kinds(spec) if prompt.answer is not None}
+    for prompt in _kinds(spec):
         if prompt.answer is not None:
             continue
         advice = "type data.answer=COLUMN"
@@ -67,7 +68,7 @@ def answers(spec: RunSpec) -> Iterator[str]:
 
 def columns(spec: RunSpec) -> Iterator[str]:
     for term in terms(spec):
-        graded = [p.meta for p in _prompts(spec) if term.source in (None, p.source)]
+        graded = [p.meta for p in _kinds(spec) if term.source in (None, p.source)]
         for setting in term.needs.columns:
             column = getattr(term.reward, setting)
             if graded and all(meta.get(column) is None for meta in graded):
@@ -142,6 +143,12 @@ def _with_reward(spec: RunSpec, reward: Any) -> RunSpec:
     config.reward = config.validation.reward
     choices = {**spec.choices, "reward": str(spec.choices.get("reward@validation.reward"))}
     return replace(spec, config=config, parts={**spec.parts, "reward": reward}, choices=choices)
+
+
+def _kinds(spec: RunSpec) -> Iterator[Prompt]:
+    """Yield prompts of all kinds, which the rules on columns tell apart."""
+    yield from kinds(spec.splits.train)
+    yield from kinds(spec.splits.val)
 
 
 def _prompts(spec: RunSpec) -> Iterator[Prompt]:
