@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -30,11 +29,12 @@ from rlmods.training.checkpoint import LearnerCheckpoint
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
 from rlmods.training.frozen import Reference
+from rlmods.training.lengths import longest_texts
 from rlmods.training.meter import Meter, PhaseTimer, peak_memory_mb
 from rlmods.training.metrics import SampleLog
 from rlmods.training.networks import check_deferred, parameter_groups, shard
 from rlmods.training.out_of_memory import explain
-from rlmods.training.preflight import Preflight, longest_texts
+from rlmods.training.preflight import Preflight
 from rlmods.training.settings import Batch
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
 from rlmods.training.views import LoopView
@@ -413,10 +413,13 @@ class Learner(L.LightningModule):
         self.trainer.should_stop = self.iteration >= self.max_iterations
 
     def _run_size(self) -> RunSize:
-        named = chain.from_iterable((self.validation.data or {}).values())
-        prompts = (*self.splits.train, *self.splits.val, *named)
-        prompt, response = longest_texts(self.policy, prompts, (), self.rollout)
-        response = max(response, self.validation.max_tokens or 0)
+        named = (self.validation.data or {}).values()
+        prompt = 0
+        response = self.validation.max_tokens or 0
+        for prompts in (self.splits.train, self.splits.val, *named):
+            own = longest_texts(self.policy, prompts, (), self.rollout)
+            prompt = max(prompt, own[0])
+            response = max(response, own[1])
         rows = self.batch.prompts * self.batch.samples // self.ranks.world_size
         return RunSize(
             precision=str(self.trainer.precision),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import lightning as L
@@ -152,9 +151,14 @@ def _check_responses(spec: RunSpec, policy: Policy, splits: Splits) -> None:
                 f"context is {policy.context_length}: shorten the row, or choose another model "
                 "with policy=hf policy.name=..."
             )
-    said = chain.from_iterable(_responses(examples(rows), names) for rows, names in checked)
-    shown = chain.from_iterable(map(examples, (splits.train, splits.val, splits.ptx)))
-    policy.warn_of_control_tokens(said, shown)
+    said: list[str] = []
+    prompts: list[Prompt] = []
+    for rows, names in checked:
+        said += _responses(examples(rows), names)
+    for rows in (splits.train, splits.val, splits.ptx):
+        prompts += examples(rows)
+    policy.warn_of_control_tokens(said, prompts)
+    policy.warn_of_unknown_characters(said, prompts)
 
 
 def _responses(rows: Iterable[Prompt], columns: Sequence[str]) -> Iterator[str]:
