@@ -150,6 +150,11 @@ class Truncates(Protocol):
     """Sample among this many most probable tokens. 0: among all."""
 
 
+def truncates(rollout: object) -> bool:
+    """Return True if a rollout samples from a truncated distribution."""
+    return isinstance(rollout, Truncates) and (rollout.top_p < 1 or rollout.top_k > 0)
+
+
 @runtime_checkable
 class ReportsTokens(Protocol):
     """A rollout that reports its progress."""

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from rlmods.callbacks.hooks import Metrics, Rows
+from rlmods.callbacks.hooks import Metrics, Rows, as_learner
 from rlmods.errors import UserError
+from rlmods.protocols import truncates
 from rlmods.run import atomic_write
 from rlmods.training.train_step import FailedStep
 
@@ -169,12 +170,13 @@ AHEAD_DIFFERS = (
     "one iteration moves the policy too far for responses sampled ahead; the run is saved and "
     "stopped, type rollout.ahead=0, or a smaller optimizer.lr"
 )
+SAMPLER_GAP = "sampler_gap"
 LIMITS = (
     ("ratio", "train/ratio_max", "max_ratio", 3, DIVERGED),
     ("kl_old", "train/kl_old", "max_kl", 3, DIVERGED),
     ("kl_ref", "train/kl_ref", "max_kl", 3, DIVERGED),
     ("grad_norm", "train/grad_norm", "max_grad_norm", 3, DIVERGED),
-    ("sampler_gap", "train/sampler_logprob_gap", "max_sampler_gap", 1, SAMPLER_DIFFERS),
+    (SAMPLER_GAP, "train/sampler_logprob_gap", "max_sampler_gap", 1, SAMPLER_DIFFERS),
     ("ahead_gap", "train/ahead_logprob_gap", "max_ahead_gap", 3, AHEAD_DIFFERS),
 )
 """Rules that end the run: name, metric, setting with the limit, window, advice. A difference
@@ -300,7 +302,8 @@ class Monitor(Callback):
             infinities are beyond. null: none.
             max_kl: limit of `train/kl_old` and `train/kl_ref`, nats per token.
             max_grad_norm: limit of `train/grad_norm`.
-            max_sampler_gap: limit of `train/sampler_logprob_gap`, nats per token.
+            max_sampler_gap: limit of `train/sampler_logprob_gap`, nats per token; none if the
+                rollout has a top_p or top_k, which makes a difference of its own.
             max_ahead_gap: limit of `train/ahead_logprob_gap`, nats per token.
             stop_on_warning: rules that only warn end the run too.
 
@@ -332,6 +335,10 @@ class Monitor(Callback):
         self.fired: dict[str, str] = {}
         """Latest message of every rule that has held since the run began, by name."""
         self._error = ""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if truncates(as_learner(pl_module).rollout):  # which makes the difference
+            self.rules = tuple(rule for rule in self.rules if rule.name != SAMPLER_GAP)
 
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         self._evaluate(trainer, learner, {**metrics, **_derive(metrics)})

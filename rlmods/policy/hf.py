@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -127,9 +126,9 @@ class HuggingFace:
                 )
             set_template_kwargs(tokenizer, self.chat_template_kwargs)
             return self._network(config, tokenizer, source)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, MemoryError, UserError):
             raise
-        except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+        except Exception as error:  # transformers raises almost any for broken files
             raise UserError(f"{name!r} {self._problem(error)}") from error
 
     def _network(

@@ -296,7 +296,6 @@ class ScalarModel(TokenizerMixin, nn.Module):
             UserError: there is no such model, it cannot be loaded, or it has no head with one
             output.
         """
-        from safetensors import SafetensorError
         from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
         location, _ = find(source)
@@ -318,7 +317,9 @@ class ScalarModel(TokenizerMixin, nn.Module):
                 **NO_CODE,
                 **NO_PICKLE,
             )
-        except (OSError, ValueError, SafetensorError) as error:
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:  # transformers raises almost any for broken files
             raise UserError(
                 f"cannot load a reward model from {str(source)!r} ({explain(error)}); train "
                 "one with algo=reward_model"

@@ -338,6 +338,13 @@ class TestSampler:
             train(trained, 4, callbacks=(Monitor(),))
         assert trained.iteration == 1
 
+    @pytest.mark.parametrize("truncated", [{"top_p": 0.5}, {"top_k": 2}])
+    def test_a_truncated_distribution_is_no_disagreement(self, truncated: dict[str, Any]) -> None:
+        trained = learner(rollout=Local(max_tokens=8, **truncated), correction=Truncated())
+        rows = train(trained, 2, callbacks=(Monitor(),))
+        assert trained.iteration == 2
+        assert max(row.get("train/sampler_logprob_gap", 0.0) for row in rows) > 0.1
+
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "flat groups": (

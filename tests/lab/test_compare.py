@@ -326,6 +326,8 @@ class TestTrain:
             "policy.allow_pickle=true",
             "env_id=x",
             "reward.function=evil.py:f",
+            "environment.agent=evil:play",
+            "environment.command=[sh,-c,evil]",
         ],
     )
     def test_overrides_that_reach_further_need_trust(self, override: str, script: Path) -> None:

@@ -188,6 +188,31 @@ class TestHuggingFace:
             ScalarModel.load(folder)
         assert "\n" not in str(error.value)
 
+    @pytest.mark.parametrize(
+        ("file", "content"),
+        [
+            ("model.safetensors", b"\xff" * 64),
+            ("model.safetensors", (2**40).to_bytes(8, "little") + b"{}"),
+            ("tokenizer.json", b'{"a": 1}'),
+            ("config.json", {"hidden_size": 33}),
+            ("config.json", {"hidden_size": "a"}),
+            ("config.json", {"num_hidden_layers": None}),
+            ("config.json", {"vocab_size": 7}),
+            ("config.json", {"vocab_size": -7}),
+        ],
+    )
+    def test_files_that_do_not_fit(
+        self, file: str, content: bytes | dict[str, Any], folder: Path
+    ) -> None:
+        path = folder / file
+        if isinstance(content, dict):
+            content = json.dumps(json.loads(path.read_text()) | content).encode()
+        path.write_bytes(content)
+        assert "\n" not in error_message(HuggingFace(name=str(folder)))
+        with pytest.raises(UserError) as error:
+            ScalarModel.load(folder)
+        assert "\n" not in str(error.value)
+
 
 def test_a_template_that_reaches_for_python_is_named() -> None:
     tokenizer = Tiny(pretrained=False, hidden_size=32, num_layers=1)().tokenizer

@@ -14,7 +14,7 @@ from rlmods.config.run_spec import RunSpec
 from rlmods.correction import NoCorrection
 from rlmods.environment import SingleTurn
 from rlmods.needs import EnvironmentNeeds, RolloutNeeds, ScheduleNeeds, needs_of
-from rlmods.protocols import Truncates
+from rlmods.protocols import truncates
 from rlmods.rollout.turns import MultiTurn, find_prompt_without_episode
 from rlmods.training.settings import GKDSettings, PolicyGradientSettings
 
@@ -54,9 +54,8 @@ def temperature(spec: RunSpec) -> Iterator[str]:
 def truncation(spec: RunSpec) -> Iterator[str]:
     rollout = spec.parts.get("rollout")
     correction = spec.parts.get("correction")
-    truncates = isinstance(rollout, Truncates) and (rollout.top_p < 1 or rollout.top_k > 0)
     corrected = correction is not None and not isinstance(correction, NoCorrection)
-    if "ratio" in spec.parts and truncates and not corrected:
+    if "ratio" in spec.parts and truncates(rollout) and not corrected:
         other = "" if correction is None else ", or correction=truncated"
         yield (
             "rollout.top_p and rollout.top_k sample from another distribution than the one that "
