@@ -78,7 +78,7 @@ class Endpoint:
     async def _as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check the key first, and return errors as OpenAI's clients read them."""
         try:
-            request["session"] = self._session(request)
+            self._session(request)
             return await handler(request)
         except RequestError as error:
             return _error(error.status, str(error), error.code)
@@ -86,7 +86,11 @@ class Endpoint:
             return _error(error.status, error.reason, "invalid_request")
 
     def _session(self, request: web.Request) -> Session:
-        """Return the session of a request's key."""
+        """Return the session of a request's key.
+
+        Raises:
+            RequestError: it is not the key of a running session.
+        """
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")
         session = self.sessions.get(key.strip()) if scheme.lower() == "bearer" else None
         if session is None or session.outcome is not None:
@@ -118,7 +122,7 @@ class Endpoint:
 
     async def _answer(self, request: web.Request, ask: Ask) -> tuple[Answer, Ask]:
         """Wait for the answer. A request whose client leaves before it is sampled is dropped."""
-        session: Session = request["session"]
+        session = self._session(request)
         self.ignored.update(ask.ignored)
         waiting: Request = session.ask(ask)
         try:

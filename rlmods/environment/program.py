@@ -157,6 +157,7 @@ class CommandProgram:
             )
         except OSError as error:
             self._process = None
+            self._close()
             session.end(Outcome("crash", error=in_one_line(str(error))))
             return
         text = json.dumps(task, default=str).encode()
@@ -165,6 +166,10 @@ class CommandProgram:
     def stop(self) -> None:
         if self._process is not None and self._process.returncode is None:
             self._kill()
+
+    def _close(self) -> None:
+        self._output.close()
+        self._errors.close()
 
     def _kill(self) -> None:
         assert self._process is not None
@@ -180,8 +185,7 @@ class CommandProgram:
             outcome = Outcome("crash", error=in_one_line(error))
         else:
             outcome = Outcome(rewards=_printed_rewards(_last_line(self._output)))
-        self._output.close()
-        self._errors.close()
+        self._close()
         self._session.end(outcome)
         self._kill()  # what it has started itself
 
