@@ -8,7 +8,9 @@ its weights before it samples.
     host=127.0.0.1          address to listen on; 0.0.0.0: all of the machine, which lets everybody
                             who reaches it change the model
     tensor_parallel=1       number of GPUs that share the model
-    dtype=null              float32, bfloat16 or float16; null: the policy's
+    dtype=null              float32, bfloat16 or float16; null: bfloat16 where a trainer with
+                            trainer.precision=auto computes in bfloat16 on this machine's GPU, else
+                            the policy's
     max_length=null         maximum number of tokens of a prompt and its response; null: the
                             policy's context
     cache_gib=null          size of the key-value cache; null: vLLM chooses, or 1 without a GPU
@@ -37,6 +39,7 @@ import torch
 
 from rlmods.cli.command import command, configuration, take_settings
 from rlmods.config.instantiate import instantiate
+from rlmods.distributed.trainer import choose
 from rlmods.policy import Policy
 from rlmods.rollout.vllm import check_architecture
 
@@ -56,6 +59,15 @@ class ServeSettings:
     cache_gib: float | None = None
 
 
+def data_type(settings: ServeSettings, policy: Policy) -> str:
+    """Return the data type of the server's weights."""
+    if settings.dtype is not None:
+        return settings.dtype
+    if torch.cuda.is_available() and choose(policy, "cuda").name == "bf16-mixed":
+        return "bfloat16"
+    return str(policy.model.dtype).removeprefix("torch.")
+
+
 def flags(settings: ServeSettings, policy: Policy, folder: Path) -> list[str]:
     """Return the arguments of `vllm serve` for the policy that is saved in `folder`."""
     has_gpu = torch.cuda.is_available()
@@ -65,7 +77,7 @@ def flags(settings: ServeSettings, policy: Policy, folder: Path) -> list[str]:
         "host": settings.host,
         "port": settings.port,
         "tensor-parallel-size": settings.tensor_parallel,
-        "dtype": settings.dtype or str(policy.model.dtype).removeprefix("torch."),
+        "dtype": data_type(settings, policy),
         "max-model-len": context,
         "logprobs-mode": "processed_logprobs",  # after temperature and truncation
         "generation-config": "vllm",  # not the checkpoint's
@@ -97,8 +109,10 @@ def serve(arguments: Sequence[str]) -> str:
         os.environ.setdefault(name, value)
     os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # set by the check
     with TemporaryDirectory(prefix="rlmods-serve-") as folder:
-        policy.export(Path(folder))
         given = [*flags(settings, policy, Path(folder)), *more]
+        if getattr(policy.model.config, "quantization_config", None) is None:
+            policy.model.to(getattr(torch, data_type(settings, policy)))  # half of the files
+        policy.export(Path(folder))
         del policy
         run_server(given)
     return "stopped"

@@ -10,9 +10,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from rlmods.cli import serve
 from rlmods.cli.serve import ServeSettings, flags
+from rlmods.distributed import trainer
 from rlmods.errors import UserError
 from tests.support import tiny_setup
 
@@ -69,6 +71,36 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         monkeypatch.setenv(name, "")  # restored after the test, also if it was not set
         monkeypatch.delenv(name)
     return found
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "typed", "expected"),
+    [
+        (True, None, "bfloat16"),
+        (True, "float32", "float32"),
+        (False, None, "float32"),
+        (False, "bfloat16", "bfloat16"),
+    ],
+)
+def test_the_data_type_is_that_of_the_trainer(
+    has_gpu: bool,
+    typed: str | None,
+    expected: str,
+    started: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the files too: half as much to write and read."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    monkeypatch.setattr(trainer, "MIN_PARAMETERS", 1)
+    # vLLM's import is isolated from the random state of the GPUs
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", list)
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", lambda states: None)
+    small = ["policy=tiny", "policy.pretrained=false", "policy.hidden_size=64"]
+    serve.serve([*small, *([] if typed is None else [f"dtype={typed}"])])
+    [found] = started
+    assert pairs(found["arguments"])["--dtype"] == expected
+    assert found["config"]["dtype"] == expected
 
 
 def test_the_policy_of_the_run_is_served(started: list[dict[str, Any]]) -> None:
