@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.deferred import is_checked_later
@@ -379,6 +379,17 @@ class Policy(TokenizerMixin, nn.Module):
 
     def write(self, folder: Path, state: Mapping[str, Tensor]) -> None:
         """Write the directory, given the full state of `self.model`."""
-        with original_dropout(self.model, self.dropout):
-            self.model.save_pretrained(folder, state_dict=state)
+        generation = self.model.generation_config
+        self.model.generation_config = GenerationConfig()
+        try:
+            with original_dropout(self.model, self.dropout):
+                self.model.save_pretrained(folder, state_dict=state)
+        finally:
+            self.model.generation_config = generation
+        try:
+            generation.save_pretrained(folder)
+        except (
+            ValueError
+        ):  # some checkpoints have a temperature without `do_sample`: as it is there
+            generation.to_json_file(folder / "generation_config.json")
         self.tokenizer.save_pretrained(folder)

@@ -140,8 +140,11 @@ class HuggingFace:
         name = str(self.name)
         dtype = getattr(torch, self.dtype)
         attention = self.attention
-        if attention is None and getattr(config.get_text_config(), "attn_logit_softcapping", None):
-            attention = "eager"  # others leave the cap out, without a word in transformers 5.17
+        # Versions of transformers before 5.20 leave the cap out without a word.
+        if getattr(config.get_text_config(), "attn_logit_softcapping", None):
+            if attention == "sdpa":
+                raise ValueError("its attention has capped scores")
+            attention = attention or "eager"
         settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention}
         problem = "policy.quantization is set"
         if self.quantization is not None:

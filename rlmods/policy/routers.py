@@ -208,7 +208,8 @@ def _is_supported(output: Any) -> bool:
 
 
 def _router_classes(model: nn.Module) -> tuple[type, ...]:
-    """Return the classes whose outputs transformers records as router logits."""
+    """Return the classes whose outputs transformers records as router logits. Versions before 5.20
+    name none for DeepSeek-V3."""
     classes: set[type] = set()
     for module in model.modules():
         if not isinstance(module, PreTrainedModel):
@@ -218,6 +219,8 @@ def _router_classes(model: nn.Module) -> tuple[type, ...]:
             kind = getattr(recorder, "target_class", recorder)
             if isinstance(kind, type):
                 classes.add(kind)
+    if not classes:
+        classes = {type(x) for x in model.modules() if type(x).__name__.endswith("TopkRouter")}
     return tuple(classes)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
 
@@ -197,8 +198,10 @@ class TrainStep:
         losses: list[MicroLoss] = []
         for i, micro, indices in work:
             self.timer.on_safe_point()
-            is_last = len(losses) == len(work) - 1
-            with self.gradient_sync(is_last=is_last and reduces):
+            next_source = work[len(losses) + 1][0] if len(losses) < len(work) - 1 else None
+            # another source may train fewer networks
+            self.set_all_reduce(next_source != i)
+            with self.gradient_sync(is_last=next_source is None and reduces):
                 value = sources[i].loss(micro, sources[i].totals)
                 losses.append(MicroLoss(i, indices, value.detach()))
                 # DDP and FSDP average gradients over ranks; the totals are global already.
@@ -207,11 +210,18 @@ class TrainStep:
 
     def gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
         """Delay the gradient reduction of DDP to the last microbatch. FSDP, which holds no full
-        gradients, reduces with each."""
+        gradients, reduces with each within a replica (`set_all_reduce`)."""
         strategy = self.module.trainer.strategy
         if is_last or not isinstance(strategy, DDPStrategy):
             return nullcontext()
         return strategy.block_backward_sync()
+
+    def set_all_reduce(self, enabled: bool) -> None:
+        """Let backward of networks with hybrid sharding add the gradients of other replicas, which
+        are on other nodes, or let it keep its sums until then."""
+        for network in self.module.networks.values():
+            if isinstance(network, FSDPModule):
+                network.set_requires_all_reduce(enabled)
 
     def clip(self) -> dict[str, Tensor]:
         """Clip the gradients of each network, and return their norms before."""

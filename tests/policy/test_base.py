@@ -344,6 +344,18 @@ class TestExport:
         assert after["eos_token_id"] == [1, 40]
         assert load(tmp_path / "out").eos_ids == lm.eos_ids
 
+    def test_of_a_generation_config_that_transformers_refuses_to_write(
+        self, tmp_path: Path
+    ) -> None:
+        """Some checkpoints on the hub have one. The export comes after hours of training."""
+        policy().export(tmp_path / "hub")
+        path = tmp_path / "hub/generation_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"temperature": 0.6}))
+        load(tmp_path / "hub").export(tmp_path / "run")
+        exported = json.loads((tmp_path / "run/generation_config.json").read_text())
+        assert exported["temperature"] == 0.6
+        load(tmp_path / "run")
+
 
 class TestEncode:
     def test_beginning_of_text_is_added_once_and_the_generation_prompt_at_the_end(self) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.cli.console import silence_libraries
@@ -32,6 +34,7 @@ CASE = (
     "batch.samples=3",
     "batch.minibatches=1",
     "batch.epochs=2",
+    "batch.token_budget=48",
     "rollout.max_tokens=8",
     "sampling=fixed",
     "validation.max_prompts=2",
@@ -61,6 +64,20 @@ def trained(
     return {name: tensor.clone() for name, tensor in sharding.full_state(learner).items()}
 
 
+class Calls:
+    """Counts all-reduce operations in backward, by their group."""
+
+    def __init__(self) -> None:
+        self.groups: list[Any] = []
+        self._all_reduce = dist.all_reduce
+        dist.all_reduce = self
+
+    def __call__(self, x: torch.Tensor, *args: Any, **options: Any) -> Any:
+        if sys._getframe(1).f_code.co_name == "foreach_reduce":
+            self.groups.append(options["group"])
+        return self._all_reduce(x, *args, **options)
+
+
 STAGES = {
     "save": [
         ("fsdp", FSDP2, 1, None),
@@ -83,6 +100,7 @@ if __name__ == "__main__":
     for name, strategy, iterations, source in STAGES[stage]:
         resume = None if source is None else where / source / RESUMED
         made = strategy()
+        calls = Calls()
         with defer_loading(isinstance(made, FSDP2)):  # as trainer=fsdp does
             weights = trained(
                 where / name,
@@ -93,5 +111,10 @@ if __name__ == "__main__":
             )
         if name == "hybrid":
             assert made.shards.mesh_dim_names == ("replicate", "shard"), made.shards
+            networks = made.lightning_module.networks.values()
+            parts = [x for x in networks for x in x.modules() if isinstance(x, FSDPModule)]
+            # two optimizer steps of several microbatches
+            assert len(calls.groups) == 2 * len(parts), (len(calls.groups), len(parts))
+        dist.all_reduce = calls._all_reduce
         if is_first_rank():
             torch.save(weights, where / f"{name}.pt")
