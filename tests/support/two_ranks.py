@@ -50,6 +50,11 @@ SMALL = (
     "data.num_train=64",
     "data.num_val=8",
 )
+OWN_SETTINGS: dict[str, tuple[str, ...]] = {
+    "arpo": ("branching.num_initial=1", *GAME, "environment.max_turns=4"),
+    "iterative_grpo": ("algo.reference_every=1", "algo.refresh_prompts=6"),
+}
+"""Further overrides of an algorithm's own recipe."""
 OTHERS: dict[str, tuple[str, ...]] = {
     "dapo sequence_mean and two validations": (
         "algo=dapo",
@@ -131,6 +136,14 @@ OTHERS: dict[str, tuple[str, ...]] = {
     ),
     "gkd demonstration": ("algo=gkd", *GKD, "teacher=self", *HINT, *LORA),
     "grpo turns lora": ("algo=grpo", *ONLINE, *LORA, *GAME, "environment.max_turns=4"),
+    "grpo tools": (
+        "algo=grpo",
+        *ONLINE,
+        "data=long_sums",
+        "environment=tools",
+        "environment.max_tokens=12",
+        "reward=length",
+    ),
     "grpo branches": (
         "algo=grpo",
         *ONLINE,
@@ -191,7 +204,7 @@ def typed(case: str, folder: Path) -> list[str]:
         ]
     kind = algorithm(case)
     size = ONLINE if kind.samples_responses else ROWS
-    own = ["algo.reference_every=1", "algo.refresh_prompts=6"] if case == "iterative_grpo" else []
+    own = OWN_SETTINGS.get(case, ())
     size = GKD if case == "gkd" else size
     sizes = [s for s in size if s != "sampling=fixed" or "sampling" in kind.groups]
     return [*alone(case, folder), *sizes, *SMALL, *own]
@@ -294,11 +307,11 @@ class Tape(L.Callback):
         self.said += sorted(row for rank in all_gather(mine) for row in rank)
 
 
-def trained(case: str, folder: Path, **options: Any) -> dict[str, Any]:
+def trained(case: str, folder: Path, *, more: Sequence[str] = (), **options: Any) -> dict[str, Any]:
     """Weights, metrics and samples of plain gradient descent: weights then tell what the gradient
-    was."""
+    was. `more`: further overrides."""
     silence_libraries()
-    made = composed(*typed(case, folder), f"run_dir={folder / 'run'}")
+    made = composed(*typed(case, folder), f"run_dir={folder / 'run'}", *more)
     run = build.load(made)
     learner: Any = run.learner
     learner.optimizer = partial(torch.optim.SGD, lr=0.2)
