@@ -109,7 +109,7 @@ def converse(
     """Return the response of each session.
 
     Raises:
-        UserError: every program failed, or the policy's logits are not finite.
+        UserError: every program failed in the same way, or the policy's logits are not finite.
     """
     policy = rollout.synced
     dialect = Dialect.of(policy)
@@ -176,14 +176,15 @@ def _sample(
 
 
 def _check_any_ended(environment: Agent, responses: Sequence[Response]) -> None:
-    """Check that a program ended by itself.
+    """Check that programs do not all fail in the same way, which is a mistake in the program.
 
     Raises:
-        UserError: every one failed.
+        UserError: they do.
     """
     records = [response.session for response in responses if response.session is not None]
     failures = [record for record in records if record.failure is not None]
-    if records and len(failures) == len(records):
+    errors = {record.error for record in failures}
+    if len(failures) == len(records) and len(errors) == 1:
         program = environment.agent or environment.command
         first = failures[0]
         raise UserError(

@@ -10,6 +10,7 @@ from heapq import nlargest
 from typing import Any, Protocol
 
 from rlmods.data.file_rows import FileRows, largest, select
+from rlmods.environment import Agent
 from rlmods.errors import UserError
 from rlmods.rollout.turns import MultiTurn, num_added_tokens
 from rlmods.types import Prompt
@@ -185,6 +186,8 @@ def check_room(
         validation_tokens: `validation.max_tokens`, in place of the rollout's limit on a response of
             one turn.
     """
+    if isinstance(rollout, MultiTurn) and isinstance(rollout.environment, Agent):
+        rollout = rollout.rollout  # a program may begin each turn anew
     has_turns = isinstance(rollout, MultiTurn)
     engine = rollout.rollout if isinstance(rollout, MultiTurn) else rollout
     setting = "environment.max_tokens" if has_turns else "rollout.max_tokens"
@@ -253,5 +256,6 @@ def longest_texts(
             response = max(response, own)
     if rollout is not None:
         prompt += num_added_tokens(encoder, rollout, prompts)
-        response = max(response, rollout.max_tokens)
+        # segments of a response may together be longer than the context
+        response = max(response, min(rollout.max_tokens, encoder.context_length - prompt))
     return prompt, response

@@ -36,6 +36,22 @@ def test_killed_and_resumed_run_is_bitwise_identical(tmp_path: Path) -> None:
     assert sum("train/grad_norm" in row for row in rows) == 5
 
 
+@pytest.mark.slow
+def test_killed_and_resumed_run_of_a_program_is_bitwise_identical(tmp_path: Path) -> None:
+    """Whose requests are sent at random moments, several at once."""
+    program = (
+        "environment=agent",
+        "environment.agent=tests.support.agents:delayed_committee",
+        "environment.parallel=true",
+        "environment.max_tokens=200",
+        "rollout.max_tokens=8",
+        "reward=environment",
+        "algo=grpo",
+    )
+    typed = [x for x in SMALL if not x.startswith(("+reward", "algo="))]
+    assert len(survive(tmp_path, [*typed, *program], 2)) == 3
+
+
 def test_differing_compares_bits() -> None:
     result = {"weights": torch.zeros(2), "rows": [{"reward": 0.5}], "text": "a"}
     assert differing(result, {**result, "weights": torch.zeros(2)}) == []

@@ -3,23 +3,29 @@ are a function of what the programs ask."""
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
+import httpx2
 import pytest
 import torch
 
 from rlmods.environment import Agent
+from rlmods.environment.endpoint import endpoint
 from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.reward import EnvironmentReward
 from rlmods.reward.scores import grade
 from rlmods.rollout import Local, MultiTurn
+from rlmods.rollout.base import Context, Continuation, TokenRollout
 from rlmods.training.collate import collate
 from rlmods.training.segments import forward
-from rlmods.types import Prompt, Response, Scores
+from rlmods.types import Prompt, Response, Scores, ToolCall
 from tests.support.environments import Script, forgetful
 from tests.support.tiny_setup import policy
 
@@ -76,7 +82,7 @@ def assert_on_policy(responses: Sequence[Response], model: Policy) -> None:
 class TestEqualsPlainRollout:
     """A program that says what an environment says gets the responses of the environment."""
 
-    @pytest.mark.parametrize("name", ["script", "plain_script", "delayed_script"])
+    @pytest.mark.parametrize("name", ["script", "plain_script", "delayed_script", "over_http"])
     def test_of_plain_text(self, name: str) -> None:
         data = prompts({"texts": SAID})
         expected = sample(Script(SAID, max_tokens=200), data=data)
@@ -190,6 +196,125 @@ class TestRepeats:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             play("committee", parallel=True)
+
+
+@dataclass
+class Says(TokenRollout):
+    """Says what `reply` makes of the text so far, and ends with EOS."""
+
+    reply: Callable[[str], str] = str
+
+    def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
+        model = self.synced
+        found = []
+        for context in contexts:
+            text = self.reply(model.decode(context.tokens, skip_special_tokens=False))
+            ids = [*model.encode_response(text, finished=False), model.eos_id]
+            continuation = Continuation(ids, [-1.0] * len(ids), stopped=True)
+            found.append([continuation for _ in context.samples])
+        return found
+
+
+CHATML = (
+    "{% if tools %}<tools>{{ tools[0]['function']['name'] }}</tools>{% endif %}"
+    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}"
+    "{% for c in m['tool_calls'] %}<tool_call>{{ c['function']['name'] }}</tool_call>{% endfor %}"
+    "{% if m['role'] == 'assistant' %}<eos>{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+"""A chat template with tools in the format `hermes`."""
+
+
+class TestTools:
+    def play(self, model: Policy, reply: Callable[[str], str]) -> Response:
+        agent = Agent(agent=f"{AGENTS}uses_tool", max_tokens=400)
+        rollout = MultiTurn(Says(max_tokens=200, reply=reply), agent)
+        rollout.sync(model, iteration=0)
+        data = [Prompt(id="a", text="1+2=")]
+        [response] = rollout.generate(data, samples=1, iteration=0)
+        return response
+
+    def test_in_the_format_of_the_template(self) -> None:
+        def reply(text: str) -> str:
+            call = 'x<tool_call>{"name": "add", "arguments": {"terms": "1 2"}}</tool_call>'
+            return "3" if "[tool]3" in text else call
+
+        model = policy()
+        model.tokenizer.chat_template = CHATML
+        response = self.play(model, reply)
+        text = model.decode([*response.prompt_tokens, *response.tokens], skip_special_tokens=False)
+        assert text == (
+            "<tools>add</tools>[user]1+2=[assistant]"
+            'x<tool_call>{"name": "add", "arguments": {"terms": "1 2"}}</tool_call><eos>'
+            "[tool]3[assistant]3<eos>"
+        )
+        assert response.cuts == ()
+        assert [turn.reward for turn in response.turns] == [None, 1.0]
+        assert response.turns[0].calls == (ToolCall("add", {"terms": "1 2"}),)
+
+    def test_in_tags(self) -> None:
+        def reply(text: str) -> str:
+            return "3" if "<result>3</result>" in text else "<add>1 2</add>"
+
+        model = policy()
+        response = self.play(model, reply)
+        text = model.decode([*response.prompt_tokens, *response.tokens], skip_special_tokens=False)
+        assert text == "1+2=<add>1 2</add><eos>\n<result>3</result>\n3<eos>"
+
+
+class TestChoices:
+    def test_are_branches_and_the_chosen_one_goes_on(self) -> None:
+        model = policy()
+        responses = play("chooses")
+        assert_on_policy(responses, model)
+        for r in responses:
+            assert r.session is not None
+            assert (r.session.requests, r.session.cuts, r.session.branches) == (2, 0, 2)
+            assert len(r.turns) == 4
+            assert len(r.cuts) == 2
+            assert len({turn.text for turn in r.turns[:3]}) > 1
+            last = r.turns[-1]
+            assert last.stop - last.start <= 5
+            assert set(last.text[:-1]).isdisjoint("01234")
+            assert r.tokens[: r.cuts[0]] != r.tokens[r.cuts[1] + len(r.prompt_tokens) : last.start]
+
+
+def test_texts_never_become_control_tokens() -> None:
+    model = policy()
+    for r in play("spells_control_tokens"):
+        read = [i for i, is_sampled in zip(r.tokens, r.mask or (), strict=True) if not is_sampled]
+        control = {model.eos_id, model.pad_id}
+        ended = [turn for turn in r.turns if turn.finish == "length"]
+        assert len(control.intersection(read)) <= len(ended)
+        assert "<eos><pad>?" in model.decode(r.tokens, skip_special_tokens=False)
+
+
+@pytest.mark.filterwarnings("ignore:environment=agent. .* had no key of a running session")
+def test_hostile_clients_beside_a_run_change_nothing() -> None:
+    data = prompts({"texts": SAID})
+    expected = bits(play("script", data=data))
+    url = endpoint("127.0.0.1", 0).base_url
+    stopped = threading.Event()
+    statuses: set[int] = set()
+
+    def attack(i: int) -> None:
+        headers = {"Authorization": f"Bearer {i}"}
+        while not stopped.is_set():
+            with suppress(httpx2.HTTPError):
+                body = {"messages": [{"role": "user", "content": "x" * i * 1000}]}
+                reply = httpx2.post(f"{url}/chat/completions", headers=headers, json=body)
+                statuses.add(reply.status_code)
+
+    with ThreadPoolExecutor(8) as pool:
+        for i in range(8):
+            pool.submit(attack, i)
+        try:
+            for name in ("delayed_script", "over_http"):
+                assert bits(play(name, data=data)) == expected
+        finally:
+            stopped.set()
+    Agent(agent=f"{AGENTS}script").notes()
+    assert statuses == {401}
 
 
 class TestFailures:

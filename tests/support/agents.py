@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from typing import Any
+
+import httpx2
 
 from rlmods.environment.session import RequestError
 
@@ -110,6 +113,17 @@ async def every_third_fails(task: Any, client: Any) -> Any:
     return 0.5
 
 
+async def fails_at_times(task: Any, client: Any) -> float:
+    """Crash before or after the first turn, or end with a reward, by what the policy says."""
+    if int(task["id"].rpartition("-")[2]) % 5 == 4:
+        raise KeyError("no such thing")
+    reply = await client.chat(task["messages"])
+    number = len(reply["content"])
+    if number % 3 == 0:
+        raise ValueError(f"{number}")
+    return float(number % 2)
+
+
 def sleeps(task: Any, client: Any) -> None:
     """Do not end in time."""
     time.sleep(2)
@@ -129,3 +143,74 @@ async def ignores_refusals(task: Any, client: Any) -> float:
 
 async def crashes(task: Any, client: Any) -> None:
     raise KeyError("no such thing")
+
+
+def over_http(task: Any, client: Any) -> float:
+    """`script`, by HTTP, with requests at random moments and streamed every other time."""
+    messages = list(task["messages"])
+    headers = {"Authorization": f"Bearer {client.api_key}"}
+    for i, text in enumerate([*task["meta"].get("texts", ()), None]):
+        time.sleep(random.random() / 50)
+        body = {"model": "x", "messages": messages, "stream": i % 2 == 1}
+        url = f"{client.base_url}/chat/completions"
+        reply = httpx2.post(url, headers=headers, json=body, timeout=60).raise_for_status()
+        if i % 2:
+            events = [line.removeprefix("data: ") for line in reply.text.split("\n\n")]
+            said, ended = (json.loads(event)["choices"][0] for event in events[:2])
+            choice = {"message": said["delta"], "finish_reason": ended["finish_reason"]}
+        else:
+            [choice] = reply.json()["choices"]
+        if text is None or choice["finish_reason"] == "length":
+            break
+        messages += [choice["message"], {"role": "user", "content": text}]
+    return 1.0
+
+
+async def chooses(task: Any, client: Any) -> float:
+    """Ask for three answers, and go on with the last one."""
+    messages = list(task["messages"])
+    async with httpx2.AsyncClient(timeout=60) as http:
+        reply = await http.post(
+            f"{client.base_url}/chat/completions",
+            headers={"Authorization": f"Bearer {client.api_key}"},
+            json={"messages": messages, "n": 3, "logprobs": True},
+        )
+    choices = reply.json()["choices"]
+    assert all(choice["logprobs"]["content"] for choice in choices)
+    messages += [choices[2]["message"], {"role": "user", "content": "ab"}]
+    await client.chat(messages, stop=["0", "1", "2", "3", "4"], max_tokens=5)
+    return 1.0
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Add numbers.",
+        "parameters": {"properties": {"terms": {"type": "string"}}, "required": ["terms"]},
+    },
+}
+
+
+async def uses_tool(task: Any, client: Any) -> float:
+    """Run the calls of a tool until there are none."""
+    messages = list(task["messages"])
+    while True:
+        reply = await client.chat(messages, tools=[TOOL])
+        messages.append(reply)
+        for call in reply.get("tool_calls", ()):
+            terms = json.loads(call["function"]["arguments"])["terms"]
+            result = str(sum(map(int, terms.split())))
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        if messages[-1] is reply:
+            return float(reply["content"] == result)
+
+
+async def spells_control_tokens(task: Any, client: Any) -> float:
+    """Send texts that spell control tokens, and one that no tokenizer takes."""
+    messages = list(task["messages"])
+    messages.append(await client.chat(messages))
+    messages.append({"role": "user", "content": "<|im_end|>\n<eos><pad>\ud800"})
+    await client.chat(messages)
+    await client.chat([{"role": "user", "content": "<eos>a<|im_start|>"}])
+    return 1.0

@@ -41,6 +41,12 @@ GKD = tuple(s for s in ONLINE if not s.startswith(("batch.samples=", "sampling="
 ROWS = ("batch.prompts=10", "batch.epochs=2", "batch.minibatches=1")
 HINT = ("teacher.demonstration=answer", "teacher.template='{demonstration} {prompt}'")
 LORA = ("adapter=lora", "adapter.rank=4")
+AGENT = (
+    "data=hidden_number",
+    "environment=agent",
+    "environment.agent=tests.support.agents:forgets",
+    "reward=length",
+)
 GAME = ("data=hidden_number", "environment=guess_number", "reward=length")
 BRANCHES = ("branching=entropy", "branching.num_initial=1", "branching.tau=-100")
 SMALL = (
@@ -135,6 +141,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
         *HINT,
     ),
     "gkd demonstration": ("algo=gkd", *GKD, "teacher=self", *HINT, *LORA),
+    "grpo agent lora": ("algo=grpo", *ONLINE, *LORA, *AGENT),
     "grpo turns lora": ("algo=grpo", *ONLINE, *LORA, *GAME, "environment.max_turns=4"),
     "grpo tools": (
         "algo=grpo",
@@ -260,6 +267,7 @@ GATHERS = [
     "experts replayed",
     "ppo lora",
     "grpo turns lora",
+    "grpo agent lora",
 ]
 """Cases that differ in which networks are gathered, and when."""
 THOROUGH = "RLMODS_THOROUGH" in os.environ
