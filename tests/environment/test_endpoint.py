@@ -52,6 +52,9 @@ class Server:
         self.session.end(Outcome())
         self.thread.join()
         del self.endpoint.sessions[self.key]
+        # what later tests of this process would be warned of
+        self.endpoint.ignored.clear()
+        self.endpoint.num_unauthorized = 0
 
     def _serve(self) -> None:
         while True:
