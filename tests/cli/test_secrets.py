@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -207,4 +208,30 @@ def test_sweeps(tmp_path: Path) -> None:
     assert status != 0
     assert "error: " in output
     assert SECRET not in output
+    assert leaks(tmp_path) == []
+
+
+def test_rows_of_other_commands(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    Tiny(pretrained=False, hidden_size=32, num_layers=1)().export(model)
+    candidates = [{"text": "2"}, {"text": "3"}]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"id": "a", "prompt": "1+1=", "candidates": candidates}))
+    with serve(lambda body, number: "A") as server:
+        url = server.url.replace("//", f"//u:{SECRET}@") + f"?k={SECRET}"
+        settings = ("judge.model='m-${oc.env:PLANTED}'", f'judge.url="{url}"')
+        reward = ("reward=rating", "+judge@reward.judge=llm", *(f"reward.{x}" for x in settings))
+        sizes = ("num_prompts=2", "data.num_train=8")
+        commands = [
+            ["label", str(rows), "judge=llm", *settings, f"out={tmp_path}/labelled.jsonl"],
+            ["collect", str(model), *reward, *sizes, f"out={tmp_path}/collected.jsonl"],
+            ["evaluate", str(model), *reward, "data.num_val=2"],
+            ["redteam", *reward, *sizes, f"out={tmp_path}/holes.json"],
+        ]
+        for name, *arguments in commands:
+            _, output = run(["-m", f"rlmods.{name}", *arguments], tmp_path)
+            assert "error: " not in output
+            assert SECRET not in output
+        assert {body["model"] for body in server.bodies} == {f"m-{SECRET}-env"}
+    assert len(list(tmp_path.glob("*.json*"))) == 5
     assert leaks(tmp_path) == []
