@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlmods.config import equivalents
-from rlmods.config.options import CONF, options
+from rlmods.config.options import CONF, groups, options
 from rlmods.errors import UserError, suggest
 
 OPEN_GROUPS = ("optimizer", "trainer", "callbacks", "logger", "reward", "judge")
@@ -49,6 +49,9 @@ def explain_override(error: Exception) -> UserError | None:
     if isinstance(error, OverrideParseException):
         key, has_value, value = error.override.partition("=")
         advice = "an override is key=value or group=option"
+        same = [group for group in groups() if key in options(group)]
+        if not has_value and same:
+            return UserError(f"{key}: {advice}: type {same[-1]}={key}")
         if has_value:
             advice += f"; a value with special characters needs quotes: '{key}=\"{value}\"'"
         return UserError(f"{error.override}: {text}; {advice}")

@@ -87,7 +87,7 @@ def get_column(
     the columns and suggests one."""
     if name in row:
         return row[name]
-    similar = get_close_matches(name, row, 1, 0.5) or [c for c in row if name in c or c in name]
+    similar = get_close_matches(name, row, 1, 0.7) or [c for c in row if name in c or c in name]
     hint = f"data.{field}={similar[0] if similar else 'COLUMN'}" + (
         f" (or data.{field}=null if there is none)" if optional else ""
     )

@@ -177,11 +177,16 @@ def _results(group: Group, metric: str, last: int) -> Results:
     results = group.results(metric, last)
     if results:
         return results
+    raise no_value(group, metric)
+
+
+def no_value(group: Group, metric: str) -> UserError:
+    """Return the error for a metric that the runs of a group lack."""
     known: set[str] = set()
     for run in group.runs:
         for row in run.metrics:
             known.update(key for key in row if key.startswith("val/"))
-    raise UserError(
+    return UserError(
         f"--metric {metric}: {group.runs[0].path} has no value of it; "
         f"{suggest(metric, sorted(known))}"
     )

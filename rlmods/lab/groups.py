@@ -14,6 +14,8 @@ from rlmods.errors import UserError
 from rlmods.run.saved import SavedRun
 from rlmods.run.settings import leaves, readable
 
+METRIC = "val/accuracy"
+"""Metric that is compared unless another is typed."""
 MAX_DEPTH = 4
 """Levels of folders below a given one in which runs are found."""
 NOT_COMPARED = (
@@ -62,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folders", nargs="+", type=Path, metavar="DIR", help="a run, or a folder of runs"
     )
     parser.add_argument(
-        "--metric", default="val/accuracy", help="metric that is compared; default: val/accuracy"
+        "--metric", default=METRIC, help=f"metric that is compared; default: {METRIC}"
     )
     parser.add_argument(
         "--last",

@@ -132,7 +132,11 @@ def _import(module_name: str, name: str) -> ModuleType:
         return import_module(module_name)
     except Exception as error:  # a module may raise anything
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = "" if isinstance(error, ImportError) else f" ({frame.filename}:{frame.lineno})"
+        place = (
+            ""
+            if isinstance(error, ImportError | SyntaxError)
+            else f" ({frame.filename}:{frame.lineno})"
+        )
         raise UserError(
             f"reward.function={name}: {type(error).__name__}: {error}{place}"
         ) from error

@@ -62,7 +62,7 @@ class RewardModelBase:
         if not self.sources:
             algorithm = {"neural": "reward_model", "process": "process_reward_model"}[option]
             raise UserError(
-                f"reward={option} needs a reward model: type reward.terms.{option}.reward.model="
+                f"reward={option} needs a reward model: type reward.model="
                 f"RUN_OR_DIRECTORY (train one with algo={algorithm})"
             )
         for source in self.sources:

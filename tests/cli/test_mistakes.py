@@ -58,6 +58,10 @@ MISTAKES = {
     "trainer=deepspeed": "choose from ddp, default, fsdp",
     # syntax
     "algo": "an override is key=value or group=option",
+    "grpo": "type algo=grpo",
+    "num_generation=8": "type batch.samples=8",
+    "max_iterations=8": "type trainer.max_iterations=8",
+    "reward=neural": "type reward.terms.neural.reward.model=RUN_OR_DIRECTORY",
     "'data.template=Q: {question}'": "needs quotes: 'data.template=\"Q: {question}\"'",
     "+adapter=lora": "type it without +",
     "kl=0.1": "type GROUP=OPTION, or GROUP.SETTING=NUMBER",

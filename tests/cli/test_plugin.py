@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +24,8 @@ from rlmods.ratio import LogLikelihood
 from tests.support import composed as support
 from tests.support.processes import Process
 from tests.support.tiny_setup import attached, close, collected, gradients, learner
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -224,21 +228,27 @@ def test_output_is_text_or_json(folder: Path, capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().out) == plugin.list_plugins()
 
 
-@pytest.mark.parametrize(
-    ("group", "typed", "shown"),
-    [
-        ("reward", ["reward=polite", "reward.word=e"], "reward=polite"),
-        (
-            "algo",
-            ["algo=polite", "algo.imitation=0.5"],
-            "polite[sampling=fixed,algo.imitation=0.5]",
-        ),
-    ],
-)
-def test_a_new_part_trains(
-    group: str, typed: list[str], shown: str, folder: Path, tmp_path: Path
-) -> None:
-    plugin.new(group, "polite", folder)
+@pytest.mark.slow
+def test_the_commands_of_the_page_run(folder: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "own_algorithm.md").read_text()
+    [block] = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "plugins").symlink_to(folder)
+    outputs = []
+    for command in block.splitlines():
+        words = shlex.split(command)[1:]
+        if words[0] == "train.py":
+            words += ["batch.prompts=4", "validation.max_prompts=4", f"run_dir=run{len(outputs)}"]
+        process = Process(words, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        stdout, stderr = process.communicate(timeout=240)
+        assert process.returncode == 0, stdout + stderr
+        outputs.append(stdout)
+    assert outputs[2].splitlines()[0] == "mine"
+    assert outputs[3].splitlines()[0] == "mine[algo.imitation=0.5]"
+
+
+def test_a_new_reward_trains(folder: Path, tmp_path: Path) -> None:
+    plugin.new("reward", "polite", folder)
+    typed = ["reward=polite", "reward.word=e"]
     small = [
         "trainer.max_iterations=1",
         "batch.prompts=2",
@@ -253,4 +263,4 @@ def test_a_new_part_trains(
     )
     stdout, stderr = process.communicate(timeout=240)
     assert process.returncode == 0, stderr
-    assert shown in stdout
+    assert "reward=polite" in stdout

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from rlmods.config.equivalents import advice, reject_flags, table
 from rlmods.config.options import CONF
 from rlmods.errors import UserError
 from rlmods.run import name
+from tests.support.processes import Process
 
 
 @pytest.mark.slow
@@ -67,3 +72,22 @@ def test_settings_typed_as_flags(arguments: list[str], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         reject_flags(arguments, {"--multirun"})
     reject_flags(["--multirun", "seed=1,2"], {"--multirun"})
+
+
+@pytest.mark.slow
+def test_the_script_of_the_page_runs_as_its_command(tmp_path: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", equivalents.PAGE, re.DOTALL)[0]
+    (tmp_path / "my_rewards.py").write_text(code.split("config =")[0])
+    rows = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(40)]
+    (tmp_path / "problems.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    [command] = re.findall(r"```\npython (.*?)```", equivalents.PAGE, re.DOTALL)
+    arguments = [*shlex.split(command.replace("\\\n", " ")), "run_dir=run"]
+    process = Process(arguments, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    _, stderr = process.communicate(timeout=240)
+    assert process.returncode == 0, stderr
+    metrics = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    trained = [row for row in metrics if "train/reward/function/right" in row]
+    assert [row["iteration"] for row in trained] == [1, 2, 3]
+    for row in trained:
+        terms = [row[f"train/reward/function/{name}"] for name in ("right", "short")]
+        assert row["train/reward"] == pytest.approx(terms[0] + 0.1 * terms[1])

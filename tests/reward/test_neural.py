@@ -212,10 +212,7 @@ class TestRejects:
     @pytest.mark.parametrize("model", [None, [], "", [None]])
     def test_a_missing_model(self, model: Any) -> None:
         message = self.error_message(model)
-        assert (
-            "reward=neural needs a reward model: type "
-            "reward.terms.neural.reward.model=RUN_OR_DIRECTORY" in message
-        )
+        assert "reward=neural needs a reward model: type reward.model=RUN_OR_DIRECTORY" in message
         assert "algo=reward_model" in message
 
     def test_a_model_that_does_not_exist(self, run: str) -> None:

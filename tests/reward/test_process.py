@@ -209,10 +209,7 @@ class TestRejects:
 
     def test_a_missing_model(self) -> None:
         message = self.error_message()
-        assert (
-            "reward=process needs a reward model: type "
-            "reward.terms.process.reward.model=RUN_OR_DIRECTORY" in message
-        )
+        assert "reward=process needs a reward model: type reward.model=RUN_OR_DIRECTORY" in message
         assert "algo=process_reward_model" in message
 
     def test_an_outcome_reward_model(self, tmp_path: Path) -> None:

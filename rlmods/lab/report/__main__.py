@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from rlmods.errors import Parser, one_line_errors
-from rlmods.lab.compare import Comparison, comparable
-from rlmods.lab.groups import Group, add_arguments, find_runs, group_runs, positive
+from rlmods.lab.compare import Comparison, comparable, no_value
+from rlmods.lab.groups import METRIC, Group, add_arguments, find_runs, group_runs, positive
 from rlmods.lab.report.contents import contents
 from rlmods.lab.statistics import Interval, mean_interval
 from rlmods.run.files import atomic_write, dumps
@@ -61,12 +61,14 @@ def run(arguments: argparse.Namespace) -> str:
     """Write the report, or with `--text` none, and return what is printed.
 
     Raises:
-        UserError: no runs, no such baseline, or the file cannot be written.
+        UserError: no runs, no such baseline or metric, or the file cannot be written.
     """
     groups = group_runs(find_runs(arguments.folders))
     metric = arguments.metric
     last = arguments.last
     baseline = arguments.baseline
+    if metric != METRIC and not any(group.results(metric, last) for group in groups):
+        raise no_value(groups[0], metric)
     if arguments.text:
         return text_table(groups, comparable(groups, metric, last, baseline), metric, last)
     shown = contents(groups, metric, last, baseline, arguments.samples, arguments.prompts)

@@ -101,6 +101,11 @@ class TestContents:
             == "ratio=symmetric"
         )
 
+    def test_unknown_metric(self, runs: Path) -> None:
+        with pytest.raises(SystemExit, match=r"--metric nosuch: .* has no value of it; choose"):
+            main([str(runs), "--metric", "nosuch"])
+        assert not (runs / "report.html").exists()
+
     def test_unknown_baseline(self, runs: Path) -> None:
         with pytest.raises(UserError, match="did you mean ratio=symmetric"):
             contents(group_runs(find_runs([runs])), "val/accuracy", 1, "symmetric")
