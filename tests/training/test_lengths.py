@@ -71,6 +71,10 @@ class TestBound:
         assert bound is not None
         assert row_length(MODELS[name], row, columns) <= bound
 
+    def test_is_reached_by_characters_that_the_normalizer_divides(self) -> None:
+        prompt = Prompt(id="p", text="\U0001d160")
+        assert MODELS["NFC"].token_bound(prompt) == len(MODELS["NFC"].encode(prompt)) == 12
+
     def test_is_exact_for_a_tokenizer_of_characters(self) -> None:
         policy = small()
         for text in ("1+2=", "", "12"):
