@@ -91,8 +91,8 @@ def explain_override(error: Exception) -> UserError | None:
 def _unknown_option(file: str, known: Sequence[str] | None) -> UserError:
     """Return the error for an option whose file `GROUP/OPTION` does not exist."""
     top, _, name = file.partition("/")
-    pattern, typed = NAMES.get(top, ("", ""))
-    if re.fullmatch(pattern, name):
+    pattern, typed = NAMES.get(top, (".+", ""))
+    if typed and re.fullmatch(pattern, name):
         return UserError(f"{top}={name}: no such option; type {typed}{name}")
     group, _, option = file.rpartition("/")
     extra = EXTRAS.get(f"{group}={option}")

@@ -79,6 +79,7 @@ MISTAKES = {
     "trainer.max_epochs=3": "type trainer.max_iterations=ITERATIONS",
     "zzz=1": "zzz: no such setting; choose from seed, run_dir, resume, fork, batch,",
     "algo=grpp": "did you mean grpo",
+    "ratio=": "ratio=: no such option; choose from cispo, clip_higher,",
     "advantage=ppo": "choose from accept, branch_hard, branch_soft, ema, gae,",
     "reward=[math,x]": "reward=x: no such option; choose from accuracy, by_source, code, ",
     "ptx.train=x": "no option of ptx is selected: type data@ptx=OPTION",
