@@ -120,7 +120,9 @@ class CachedRows:
     def _forward(self, ids: Tensor, position: Tensor) -> Tensor:
         # Attention has a faster path without a mask. A purely recurrent model takes only the mask
         # of the tokens that it processes.
-        masked = self.padded and (self.cache_name == "past_key_values" or ids.shape[1] > 1)
+        kinds = getattr(self.policy.model.config.get_text_config(), "layer_types", None) or ()
+        is_recurrent = self.cache_name == "cache_params" or set(kinds) == {"linear_attention"}
+        masked = self.padded and (not is_recurrent or ids.shape[1] > 1)
         context = {
             "attention_mask": self.mask[:, : self.width].long() if masked else None,
             "position_ids": position,
@@ -178,10 +180,12 @@ def _number(prefixes: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
 
 
 def cache_argument(model: PreTrainedModel) -> str:
-    """Return the name of the argument that takes the cache: `cache_params` in purely recurrent
-    models (Mamba), else `past_key_values`."""
+    """Return the name of the argument that takes the cache. Before transformers 5.24 it is
+    `cache_params` in purely recurrent models (Mamba), and `past_key_values` in others."""
     parameters = inspect.signature(model.base_model.forward).parameters
     is_recurrent = "cache_params" in parameters and "past_key_values" not in parameters
+    if "cache" in parameters:
+        return "cache"
     return "cache_params" if is_recurrent else "past_key_values"
 
 

@@ -3,6 +3,7 @@ sampler and trainer agree, or refused."""
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -151,9 +152,12 @@ class Shifted(GPT2LMHeadModel):
     def __init__(self, config: GPT2Config) -> None:
         super().__init__(config)
         forward = self.transformer.forward
-        self.transformer.forward = lambda *args, position_ids=None, **inputs: forward(
-            *args, **inputs
-        )
+
+        @wraps(forward)
+        def without_positions(*args: Any, position_ids: Any = None, **inputs: Any) -> Any:
+            return forward(*args, **inputs)
+
+        self.transformer.forward = without_positions
 
 
 class _WithoutCache:

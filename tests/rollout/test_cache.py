@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import wraps
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -207,8 +208,9 @@ def test_a_model_that_reads_the_padding_between_is_found() -> None:
     assert sampler_gap(policy, decode, PROMPTS, BEGINNINGS) < 5e-6
     forward = policy.model.base_model.forward
 
+    @wraps(forward)
     def by_slot(*args: Any, **kwargs: Any) -> Any:
-        cache = kwargs.get("past_key_values")
+        cache = kwargs.get("cache", kwargs.get("past_key_values"))
         first = 0 if cache is None else cache.get_seq_length()
         if first and kwargs["input_ids"].shape[1] > 1:
             kwargs["position_ids"] = torch.arange(first, first + kwargs["input_ids"].shape[1])[None]
