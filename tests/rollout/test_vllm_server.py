@@ -12,9 +12,10 @@ import torch
 from rlmods.adapter import LoRA
 from rlmods.distributed import sharding
 from rlmods.distributed.collectives import all_gather
+from rlmods.environment import Agent
 from rlmods.errors import UserError
 from rlmods.policy import Policy
-from rlmods.rollout import VLLMServer, external
+from rlmods.rollout import MultiTurn, VLLMServer, external
 from rlmods.rollout import vllm_server as servers_module
 from rlmods.types import Prompt, Response
 from tests.rollout.stand_in import Change, StandIn, choice, servers
@@ -94,6 +95,25 @@ class TestRequests:
                 assert r.tokens == expected["token_ids"]
         with servers(None) as found:
             assert outcomes(sample(found, policy)) == outcomes(responses)
+
+    def test_sessions_of_programs_continue_their_ids(self, policy: Policy) -> None:
+        environment = Agent(agent="tests.support.agents:chooses", max_tokens=100)
+        sampled = []
+        for count in (1, 2):
+            with servers(*[None] * count) as found:
+                part = MultiTurn(rollout(found), environment)
+                part.sync(policy, iteration=0)
+                responses = part.generate(PROMPTS, samples=3, iteration=0)
+                assert complete(responses, policy)
+                sent = [tuple(ids) for server in found for ids in server.prompts]
+                stops = [x["stop"] for server in found for x in server.settings]
+            sampled.append(outcomes(responses))
+            for r in responses:
+                last = r.turns[-1]
+                assert tuple(r.tokens[r.cuts[-1] : last.start]) in sent
+            assert stops.count(["0", "1", "2", "3", "4"]) == len(responses)
+            assert len({tuple(r.tokens) for r in responses}) == len(responses)
+        assert sampled[0] == sampled[1]
 
     def test_everything_that_changes_sampling_is_sent(self, policy: Policy) -> None:
         with servers(None) as found:
