@@ -303,6 +303,8 @@ class Rows:
 
     def select(self: R, rows: Tensor) -> R:
         """Return the rows selected by an index [n] or a bool mask [N]."""
+        if rows.dtype == torch.bool:  # once for all fields: the host waits for the number of rows
+            rows = rows.nonzero().squeeze(1)
         return self._map(lambda x: x[rows])
 
     def to(self: R, device: torch.device | str) -> R:

@@ -317,7 +317,7 @@ class Learner(L.LightningModule):
 
     def log_row(self, metrics: Mapping[str, float]) -> None:
         """Log metrics of the iteration, also for Lightning's callbacks that monitor one."""
-        tensors = {name: torch.tensor(x, device=self.device) for name, x in metrics.items()}
+        tensors = {name: torch.tensor(x) for name, x in metrics.items()}
         self.trainer.callback_metrics.update(tensors)
         row = {"optimizer_step": self.optimizer_steps, **metrics}
         for logger in self.loggers:

@@ -225,7 +225,7 @@ class PolicyGradient(Learner):
             with self.timer("rollout"):
                 responses = self.sample_responses(self.rollout, prompts)
         num_tokens = sum(response.num_new for response in responses)
-        self.response_tokens += int(self.ranks.reduce(torch.tensor(num_tokens)))
+        self.response_tokens += self.ranks.reduce_count(num_tokens)
         return responses
 
     def sample_responses(self, rollout: Rollout, prompts: Sequence[Prompt]) -> list[Response]:
@@ -319,10 +319,10 @@ class PolicyGradient(Learner):
 
     def select(self, scores: Tensor, batch: Experience) -> Tensor:
         """Return a mask of the rows that `sampling` selects by `scores` [N] (NaN: unscored)."""
-        scored = ~scores.isnan()
-        selected = torch.zeros_like(scored)
+        scored = (~scores.isnan()).nonzero().squeeze(1)
+        selected = torch.zeros_like(scores, dtype=torch.bool)
         chosen = self.sampling(scores[scored].float(), batch.group[scored])
-        size = (int(scored.sum()),)
+        size = (len(scored),)
         check_returned(self.sampling, "sampling", "the selection", chosen, size, is_mask=True)
         selected[scored] = chosen
         return selected
@@ -491,7 +491,7 @@ class PolicyGradient(Learner):
 
     def iteration_metrics(self) -> dict[str, float]:
         seconds = self.timer.seconds["rollout"] + self.timer.seconds["rollout_ahead"]
-        num_tokens = int(self.ranks.reduce(torch.tensor(self.sampled_tokens)))
+        num_tokens = self.ranks.reduce_count(self.sampled_tokens)
         metrics = super().iteration_metrics()
         if num_tokens:  # all responses of the last iteration may have been sampled ahead
             metrics["perf/response_tokens_per_s"] = num_tokens / max(seconds, 1e-9)

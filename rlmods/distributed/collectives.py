@@ -34,6 +34,10 @@ class Ranks:
         """Device of this rank."""
         return self._module.device
 
+    def reduce_count(self, count: int, op: str = "sum") -> int:
+        """Reduce a number that the host knows; on a single rank the device has no part in it."""
+        return count if self.world_size == 1 else int(self.reduce(torch.tensor(count), op))
+
     def reduce(self, x: Tensor, op: str = "sum") -> Tensor:
         """Reduce `x` over ranks with `op` ("sum", "min" or "max"). Returns float64, so that counts
         stay exact."""

@@ -220,7 +220,7 @@ class Policy(TokenizerMixin, nn.Module):
             # demonstrations
             if other is not None:
                 before = States(before.by_token(before.hidden))
-            targets = before.distinct(tokens[:, 1:][mask[:, 1:]])
+            targets = before.targets(tokens, mask)
             outputs = self._score(before.hidden, targets, temperature, entropy, other)
             values = None if value_head is None else value_head(before.hidden).squeeze(-1).float()
 

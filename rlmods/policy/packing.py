@@ -54,8 +54,8 @@ class Packing:
     """Position of each token in its row."""
     states: Int[Tensor, " m"]
     """For each distinct scored token, the packed token before it."""
-    distinct: Int[Tensor, " m"]
-    """For each distinct scored token, its place among all scored tokens, row by row."""
+    targets: Int[Tensor, " m"]
+    """The id of each distinct scored token."""
     scored: Int[Tensor, " n"]
     """For each scored token, row by row, its place among the distinct ones."""
     chunks: Sequence[Chunk]
@@ -68,8 +68,9 @@ class Packing:
         """Lay out right-padded rows. The tokens in the mask are scored, and each depends on all
         columns before it."""
         device = tokens.device
-        ids = tokens.cpu().numpy()
-        scored = mask.cpu().numpy()
+        # one copy, because the host waits for it
+        ids, is_scored = torch.stack([tokens, mask.to(tokens.dtype)]).cpu().numpy()
+        scored = is_scored.astype(bool)
         row = np.arange(len(ids))[:, None]
         column = np.arange(ids.shape[1])
         scored = scored & (column > 0)  # nothing precedes the first column
@@ -109,7 +110,7 @@ class Packing:
             tokens=tensor(ids[own]),
             positions=tensor(np.broadcast_to(column, own.shape)[own]),
             states=tensor(states[distinct]),
-            distinct=tensor(distinct),
+            targets=tensor(targets[distinct]),
             scored=tensor(repeats),
             chunks=chunks,
             outputs=tensor(places[own]),
@@ -263,9 +264,9 @@ class States(NamedTuple):
     """Before each of them, row by row (m = n), or, with a packing, before each distinct one."""
     packing: Packing | None = None
 
-    def distinct(self, x: Tensor) -> Tensor:
-        """Return what belongs to the states, of a tensor with one entry for each scored token."""
-        return x if self.packing is None else x[self.packing.distinct]
+    def targets(self, tokens: TokenInts, mask: TokenMask) -> Int[Tensor, " m"]:
+        """Return the id that follows each state, given the rows."""
+        return tokens[:, 1:][mask[:, 1:]] if self.packing is None else self.packing.targets
 
     def by_token(self, x: Tensor) -> Tensor:
         """Return an entry for each scored token, of a tensor with one for each state."""

@@ -194,12 +194,12 @@ class _Batch:
 
     def keep_pasts(self, finished: Int[Tensor, " F"]) -> None:
         """Keep the keys and values of these rows of the batch, for the prompts that want them."""
-        if self.keep is None or not self.context.has_growing_layers:
+        if not any(self.keep or ()) or not self.context.has_growing_layers:
             return
-        for i in finished.tolist():
-            row = int(self.rows[i])
-            prompt = int(self.prompt_of[row])
-            if self.keep[prompt]:
+        rows = self.rows[finished]
+        indices = torch.stack([finished, rows, self.prompt_of[rows]], 1)
+        for i, row, prompt in indices.tolist():
+            if self.keep is not None and self.keep[prompt]:
                 sampled = self.out.tokens[row, : self.out.lengths[row] - 1].tolist()
                 ids = [*self.prompts[prompt], *sampled]
                 self.out.pasts[row] = copy_past(self.context, i, ids)

@@ -37,7 +37,7 @@ class SampleBuffer:
 
     def min_groups(self) -> int:
         """Return the smallest number of kept groups of any rank."""
-        return int(self.ranks.reduce(torch.tensor(self.num_groups), "min"))
+        return self.ranks.reduce_count(self.num_groups, "min")
 
     def pop(self, num_groups: int) -> Experience:
         """Remove and return the oldest kept groups, filled up to `num_groups` with rejected groups

@@ -233,14 +233,16 @@ class SampleLog:
     def set_advantages(self, batch: Experience) -> None:
         """Set `advantage` of the responses in `batch` that have a loss: the mean over their tokens.
         Responses of a group are in the order of sampling; groups without rows are older."""
-        advantages = masked_mean(batch.advantages, batch.mask).tolist()
-        is_trained = batch.mask.any(1).tolist()
+        numbers = [masked_mean(batch.advantages, batch.mask), batch.mask.any(1), batch.group]
+        # at once, because the host waits; exact in float64
+        rows = torch.stack([x.double() for x in numbers], 1).tolist()
         seen = Counter[int]()
-        for i, group in enumerate(batch.group.tolist()):
-            rows = self._by_group.get(group, [])
-            if rows and is_trained[i]:
-                row = rows[seen[group]]
-                row["advantage"] = advantages[i]
+        for i, (advantage, is_trained, group_number) in enumerate(rows):
+            group = int(group_number)
+            sampled = self._by_group.get(group, [])
+            if sampled and is_trained:
+                row = sampled[seen[group]]
+                row["advantage"] = advantage
                 if "branch" in row:
                     end = int(batch.lengths[i])
                     columns = slice(end - len(row["tokens"]), end)

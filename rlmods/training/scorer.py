@@ -123,7 +123,7 @@ class LogprobScorer:
         missing = needed & batch.on_policy & batch.mask.any(1)
         rows = missing.nonzero().squeeze(1)
         # Ranks may need different numbers of rows, but every rank must take part in the forwards.
-        if not self.ranks.reduce(torch.tensor(len(rows))):
+        if not self.ranks.reduce_count(len(rows)):
             return batch
         some_row = torch.tensor([0], device=self.ranks.device)
         part = batch.select(rows) if len(rows) else batch.select(some_row).without_loss()

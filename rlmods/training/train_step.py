@@ -76,7 +76,7 @@ class Microbatches:
         """Yield microbatches and the indices of their rows; an added microbatch has no indices."""
         group = rows.group if self.by_group and isinstance(rows, Experience) else None
         chunks = pack(rows.forward_tokens, self.token_budget, group)
-        num_chunks = int(self.ranks.reduce(torch.tensor(len(chunks)), "max"))
+        num_chunks = self.ranks.reduce_count(len(chunks), "max")
         for i in range(num_chunks):
             self.timer.advance()
             if i < len(chunks):

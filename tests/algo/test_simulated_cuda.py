@@ -54,19 +54,19 @@ def test_training_in_16_bits_uses_fast_attention() -> None:
 
 
 LIMITS = {
-    "decode step": {"launches": 1082, "waits": 1, "copies": 0},
-    "decode step, padded": {"launches": 1097, "waits": 2, "copies": 0},
-    "decode step, adapter": {"launches": 2210, "waits": 1, "copies": 0},
+    "decode step": {"launches": 1090, "waits": 1, "copies": 0},
+    "decode step, padded": {"launches": 1105, "waits": 2, "copies": 0},
+    "decode step, adapter": {"launches": 2220, "waits": 1, "copies": 0},
     "microbatch": {
         "forward launches": 1440,
-        "forward waits": 3,
+        "forward waits": 1,
         "forward copies": 8,
         "backward launches": 2880,
         "backward waits": 0,
     },
 }
 """Largest counts in a model of 24 layers: lower them where the code comes to need less."""
-ITERATION_WAITS = 155
+ITERATION_WAITS = 52
 """Largest number of waits in an iteration with two optimizer steps, sampling not counted."""
 
 
@@ -81,6 +81,6 @@ def test_nobody_waits_for_the_device_without_need() -> None:
     assert not above
     for part in LIMITS:
         assert set(measured[part]["kernels"]) <= {"bfloat16 flash", "bfloat16 efficient"}
-    assert measured["decode step"]["cache"] == ["float32 bfloat16"]
+    assert measured["decode step"]["cache"] == ["bfloat16 bfloat16"]
     waits = measured["iteration"]
     assert sum(waits.values()) <= ITERATION_WAITS, waits

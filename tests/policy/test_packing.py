@@ -203,8 +203,11 @@ class TestWork:
         ]
         found = Packing.of(f.batch.tokens, f.mask)
         assert len(found) == max(1, len(prefixes))
-        assert len(found.states) == len(found.distinct) == len(set(scored))
-        assert [scored[i] for i in found.distinct[found.scored].tolist()] == scored
+        assert len(found.states) == len(found.targets) == len(set(scored))
+        prefix_of: dict[int, tuple[int, ...]] = {}
+        for i, prefix in zip(found.scored.tolist(), scored, strict=True):
+            assert prefix_of.setdefault(i, prefix) == prefix
+            assert int(found.targets[i]) == prefix[-1]
 
     def test_rows_of_similar_lengths_are_attended_together(self) -> None:
         tokens, mask = groups([(1, [length]) for length in (100, 90, 50, 20, 15, 3)])

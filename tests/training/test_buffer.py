@@ -41,10 +41,10 @@ def rows(*groups: int, mark: int = 0) -> Experience:
 def buffer(*kept: int, rejected: tuple[int, ...] = (), other_rank: int = 99) -> SampleBuffer:
     """Return a buffer on one of two ranks, the other of which has `other_rank` groups."""
 
-    def reduce(x: torch.Tensor, op: str) -> torch.Tensor:
-        return {"min": min, "max": max}[op](x, torch.tensor(other_rank))
+    def reduce_count(count: int, op: str) -> int:
+        return {"min": min, "max": max}[op](count, other_rank)
 
-    ranks: Any = SimpleNamespace(reduce=reduce)
+    ranks: Any = SimpleNamespace(reduce_count=reduce_count)
     made = SampleBuffer(ranks)
     groups = sorted((*kept, *rejected))
     for part in (groups[: len(groups) // 2], groups[len(groups) // 2 :]):

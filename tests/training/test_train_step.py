@@ -72,6 +72,9 @@ class OtherRanks:
     def __init__(self, world_size: int, num_microbatches: int = 1) -> None:
         self.world_size, self.num_microbatches = world_size, num_microbatches
 
+    def reduce_count(self, count: int, op: str = "sum") -> int:
+        return int(self.reduce(torch.tensor(count), op))
+
     def reduce(self, x: torch.Tensor, op: str = "sum") -> torch.Tensor:
         if op == "sum":
             return x.to(torch.float64) * self.world_size

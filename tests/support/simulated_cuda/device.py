@@ -13,6 +13,7 @@ load()
 import threading
 
 import torch
+import torch.cuda.nccl
 import torch._dynamo  # before a GPU seems to be there
 from torch import Tensor, nn
 from torch.nn import functional
@@ -77,6 +78,7 @@ def install() -> SimulatedDevice:
     torch.cuda.get_rng_state = lambda device="cuda": generator.get_state()
     torch.cuda.get_rng_state_all = lambda: [generator.get_state()]
     torch.cuda.set_rng_state = lambda state, device="cuda": generator.set_state(state)
+    torch.cuda.nccl.version = answer((2, 0, 0))
     functional.scaled_dot_product_attention = attention
     nn.Module._apply = move  # type: ignore[method-assign]
     # torch.tensor(..., device="cuda") is made on the CPU first
