@@ -9,11 +9,14 @@ A part without `needs` has the defaults below. `needs_of` is the only reader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, TypeVar, get_args
 
 from rlmods.errors import UserError
+
+Credits = Literal["response", "reward_to_go", "token"]
+"""From the coarsest to the finest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,8 @@ class AdvantageNeeds:
     outcomes: bool = False
     """The argument `outcomes` [N], NaN for none: the rewards per response, which `rewards` then
     does not contain."""
+    turns: bool = False
+    """The arguments `turn` and `state`: int [N, T], `Experience.turn` and `Experience.state`."""
     branches: bool = False
     """The argument `origin`: int [N, T], `Experience.origin`, or None if no tokens are shared."""
     terms: bool = False
@@ -50,9 +55,25 @@ class AdvantageNeeds:
     KL_{t+1} + ...)."""
     normalizes_batch: bool = False
     """Normalises over all rows that an iteration trains on (`BatchAdvantage`)."""
-    credit: Literal["response", "reward_to_go", "token"] = "response"
+    credit: Credits = "response"
     """response: one advantage per response. token: the tokens of a response may have different
     ones. reward_to_go: they differ only if single tokens are rewarded, as by a KL in the reward."""
+
+    @staticmethod
+    def combine(estimators: Sequence[object]) -> AdvantageNeeds:
+        """Return the needs of a sum of estimators: every one that a term has."""
+        members = [needs_of(estimator, AdvantageNeeds) for estimator in estimators]
+        flags = {}
+        for declared in fields(AdvantageNeeds):
+            if declared.name not in ("credit", "ignores_rewards"):
+                flags[declared.name] = any(getattr(needs, declared.name) for needs in members)
+        credits = {needs.credit for needs in members}
+        finest: Credits = "response"
+        for credit in get_args(Credits):
+            if credit in credits:
+                finest = credit
+        ignores_rewards = all(needs.ignores_rewards for needs in members)
+        return AdvantageNeeds(**flags, credit=finest, ignores_rewards=ignores_rewards)
 
 
 @dataclass(frozen=True, kw_only=True)

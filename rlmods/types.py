@@ -21,6 +21,8 @@ TokenFloats = Float[Tensor, "N T"]
 """A number for each token slot of each response."""
 TokenInts = Int[Tensor, "N T"]
 TokenMask = Bool[Tensor, "N T"]
+TermFloats = Float[Tensor, "N T K"]
+"""A number for each token of each response, from each of K terms."""
 RoutedExperts = Int[Tensor, "N T L k"]
 """The k experts of each token at each of L routers."""
 RowFloats = Float[Tensor, " N"]
@@ -281,6 +283,8 @@ class Scores(Sequence[float | None]):
     else None."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weights of the terms whose weighted sum `values` is; empty if the reward has no terms."""
+    members: Mapping[str, Scores] = field(default_factory=dict)
+    """Scores of each term before weighting, by name, also of weight 0; empty without terms."""
 
     @overload
     def __getitem__(self, index: int) -> float | None: ...
@@ -368,6 +372,16 @@ class Experience(Rows):
     column if and only if they have the same origin there. None without branches."""
     cuts: TokenMask | None = None
     """True on the first token of each segment but the first (`Response.cuts`); None without any."""
+    turn: TokenInts | None = None
+    """Index of the policy's turn at each token of the response, observations after the turn
+    included; -1 on prompt and padding. None unless the estimator reads it
+    (`AdvantageNeeds.turns`)."""
+    state: TokenInts | None = None
+    """Key of the observation before the token's turn: equal for equal observations; 0 before the
+    first turn. None where `turn` is None."""
+    term_advantages: TermFloats | None = None
+    """Advantages of each term of advantage=sum before weighting, NaN on the responses that its
+    reward leaves unscored; None for other estimators."""
     routed_experts: RoutedExperts | None = None
     """Experts chosen by each router at each token for `old_logprobs` (int16); -1: not computed yet.
     None for dense models."""

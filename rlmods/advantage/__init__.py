@@ -1,6 +1,8 @@
 """Advantage estimators: rewards to advantages per token."""
 
 from rlmods.advantage.accept import Accept
+from rlmods.advantage.anchor_state import AnchorState
+from rlmods.advantage.batch_mean import BatchMean
 from rlmods.advantage.branch_norm import BranchNorm
 from rlmods.advantage.ema import EMA
 from rlmods.advantage.gae import GAE
@@ -15,7 +17,9 @@ from rlmods.advantage.no_advantage import NoAdvantage
 from rlmods.advantage.process import Process
 from rlmods.advantage.reinforce_pp import ReinforcePP
 from rlmods.advantage.rloo import RLOO
+from rlmods.advantage.sum import Sum
 from rlmods.advantage.tree import Tree
+from rlmods.advantage.turn_norm import TurnNorm
 
 __all__ = [
     "EMA",
@@ -23,6 +27,8 @@ __all__ = [
     "GDPO",
     "RLOO",
     "Accept",
+    "AnchorState",
+    "BatchMean",
     "BranchNorm",
     "Greedy",
     "GroupMean",
@@ -33,5 +39,7 @@ __all__ = [
     "NoAdvantage",
     "Process",
     "ReinforcePP",
+    "Sum",
     "Tree",
+    "TurnNorm",
 ]

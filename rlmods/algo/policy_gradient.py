@@ -48,6 +48,7 @@ from rlmods.training.metrics import (
 from rlmods.training.returned import check_returned, field_of
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.settings import PolicyGradientSettings
+from rlmods.training.turns import turn_columns
 from rlmods.types import Experience, Prompt, Response, Scores, Totals
 
 
@@ -250,7 +251,11 @@ class PolicyGradient(Learner):
         if self.reward_scale is not None:
             self.reward_scale.update(scores.values, self.ranks)
         rewards = self.credit.rewards(scores, self.scale(scores.values))
-        return self.as_rows(responses, rewards, group)
+        batch = self.as_rows(responses, rewards, group)
+        if self.credit.needs.turns:
+            turn, state = turn_columns(responses, batch.tokens.shape)
+            batch = replace(batch, turn=turn.to(self.device), state=state.to(self.device))
+        return batch
 
     def as_rows(self, responses: Sequence[Response], rewards: Scores, group: Tensor) -> Experience:
         """Return the responses as tensors on the device."""

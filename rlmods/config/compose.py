@@ -203,11 +203,12 @@ def _parts(
 
 
 def _used_choices(choices: Mapping[str, str], used_groups: Collection[str]) -> dict[str, str]:
-    """Return the options that decide what the run does, with those of the reward's terms."""
+    """Return the options that decide what the run does, with those of the terms of a group."""
     shown = {*used_groups, "data", "policy", "variant", "reward@validation.reward"}
     used = {}
     for group, option in choices.items():
-        is_term = group.startswith("reward@reward.") and "reward" in used_groups
+        name, _, key = group.partition("@")
+        is_term = name in used_groups and key.startswith(f"{name}.")
         if option is not None and (group in shown or is_term):
             used[group] = option
     return used

@@ -56,7 +56,9 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
         declared = _defaults(group, option)
         if declared is not None:
             of_recipe = own.get(group, {}) if option == groups[group] else {}
-            departures += _differences(config[group], declared | of_recipe, group)
+            added = _added(group, choices)
+            departures += [f"{key}={added_option}" for key, added_option in added.items()]
+            departures += _differences(config[group], declared | of_recipe, group, added)
     listed = _listed_settings(algorithm)
     settings = OmegaConf.masked_copy(config.algo, [key for key in listed if key in config.algo])
     departures += _differences(settings, listed | own.get("algo", {}), "algo")
@@ -105,9 +107,27 @@ def _reward_departures(
     return departures
 
 
-def _differences(config: DictConfig, declared: Mapping[str, Any], key: str) -> list[str]:
-    """Return `key.name=value` for each setting that differs from its declared value."""
+def _added(group: str, choices: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a group that are added inside of it, `+GROUP@KEY=OPTION`, by key."""
+    prefix = f"{group}@{group}."
+    added = {}
+    for choice, option in choices.items():
+        if choice.startswith(prefix):
+            added[choice.removeprefix(f"{group}@")] = option
+    return added
+
+
+def _differences(
+    config: DictConfig,
+    declared: Mapping[str, Any],
+    key: str,
+    added: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Return `key.name=value` for each setting that differs from its declared value, or from the
+    value in the option that is `added` at its key."""
     before = dict(leaves(declared, key))
+    for path, option in (added or {}).items():
+        before |= dict(leaves(_defaults(key, option) or {}, path))
     now = leaves(OmegaConf.to_container(config, resolve=False), key)
     return [
         f"{name}={_as_typed(value)}"

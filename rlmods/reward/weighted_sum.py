@@ -166,7 +166,7 @@ class WeightedSum:
             terms |= {name: term.values} | prefixed(name, term.terms)
             counts |= prefixed(name, term.counts)
             columns |= prefixed(name, term.columns)
-        return replace(total, terms=terms, counts=counts, columns=columns)
+        return replace(total, terms=terms, counts=counts, columns=columns, members=scores)
 
 
 def _check_term(name: str, term: Any) -> None:

@@ -74,7 +74,7 @@ def collate(
         behavior_logprobs[row, columns] = torch.tensor(response.behavior_logprobs)
         if scores.values[row] is not None:
             mask[row, columns] = True if response.mask is None else torch.tensor(response.mask)
-    rewards, steps = _rewards(scores, mask, starts)
+    rewards, steps = token_rewards(scores, mask, starts)
     versions = [r.meta.get("iteration", policy_version) for r in responses]
     has_branches = any(response.branch for response in responses)
     has_cuts = any(response.cuts for response in responses)
@@ -106,7 +106,9 @@ def collate_unscored(
     return collate(responses, scores, group, policy_version=policy_version, pad_id=pad_id)
 
 
-def _rewards(scores: Scores, mask: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+def token_rewards(
+    scores: Scores, mask: Tensor, starts: Sequence[int]
+) -> tuple[Tensor, Tensor | None]:
     """Return the reward of each token, and `Experience.steps` if there are rewards by step.
     `starts`: column of each response."""
     if scores.tokens is None:

@@ -11,40 +11,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlmods.advantage.sum import CreditTerm, Sum
 from rlmods.distributed.collectives import Ranks
 from rlmods.errors import UserError
 from rlmods.needs import AdvantageNeeds, needs_of
 from rlmods.ops import differs_by_token, rewards_to_go
 from rlmods.protocols import Advantage, BatchAdvantage
+from rlmods.training.collate import token_rewards
 from rlmods.training.metrics import correctness
 from rlmods.training.returned import check_finite, check_returned, field_of
-from rlmods.types import Experience, Scores
+from rlmods.types import Credit, Experience, Scores
 
 
 @dataclass(frozen=True)
 class CreditAssignment:
     """Calls an advantage estimator with the rewards and the arguments that it declares
-    (`rlmods.needs.AdvantageNeeds`)."""
+    (`rlmods.needs.AdvantageNeeds`), or each estimator of advantage=sum."""
 
     advantage: Advantage
     """Part of the group `advantage`."""
 
     @cached_property
     def needs(self) -> AdvantageNeeds:
-        """The estimator's declarations."""
+        """The declarations of the estimator, or of all terms of a sum."""
         return needs_of(self.advantage, AdvantageNeeds)
 
+    @property
+    def terms(self) -> tuple[CreditTerm, ...]:
+        """The estimators; none if the part is not a sum."""
+        return self.advantage.parts if isinstance(self.advantage, Sum) else ()
+
     def rewards(self, scores: Scores, scaled: Sequence[float | None]) -> Scores:
-        """Return the scores with the rewards that the estimator reads: correctness, or the `scaled`
-        values and the rewards by step."""
-        if self.needs.correctness:
-            values = [None if math.isnan(x) else x for x in correctness(scores).tolist()]
-            rewards = replace(scores, values=values, tokens=None)
-        else:
-            rewards = replace(scores, values=scaled)
-        if self.needs.outcomes and scores.step_tokens is not None:
-            rewards = replace(rewards, tokens=scores.step_tokens)
-        return rewards
+        """Return the scores with the rewards that the estimator reads, where `scaled` values are
+        the totals. For a sum, these are the totals."""
+        total = replace(scores, values=scaled)
+        if self.terms:
+            return total
+        return rewards_for(self.needs, scores if self.needs.correctness else total)
 
     def estimate(self, batch: Experience, scores: Scores, penalty: Tensor) -> Experience:
         """Add advantages, before a normalisation over the batch, and returns.
@@ -52,13 +55,55 @@ class CreditAssignment:
         `penalty` [N, T], the weighted KL in the reward, is subtracted from `rewards`. An estimator
         that divides by a statistic of the rewards gets them without it; the penalties of a token
         and all later ones are then subtracted from the token's advantage."""
-        if not self.needs.normalizes_rewards:
-            batch = replace(batch, rewards=batch.rewards - penalty)
-        advantage: Any = self.advantage
-        estimate = advantage.estimate if isinstance(advantage, BatchAdvantage) else advantage
-        credit = estimate(
-            batch.rewards, batch.mask, batch.group, batch.values, **self._options(batch, scores)
-        )
+        if not self.terms:
+            if not self.needs.normalizes_rewards:
+                batch = replace(batch, rewards=batch.rewards - penalty)
+            credit = self._credit(self.advantage, batch, scores, penalty)
+            return replace(batch, advantages=credit.advantages, returns=credit.returns)
+        columns = []
+        returns = None
+        for term in self.terms:
+            read = term_scores(term, scores)
+            rows = batch if read is None else with_rewards(batch, read)
+            if not term.needs.normalizes_rewards:
+                rows = replace(rows, rewards=rows.rewards - penalty)
+            credit = self._credit(term.estimator, rows, read or scores, penalty)
+            is_unscored = batch.mask.any(1) & ~rows.mask.any(1)
+            columns.append(torch.where(is_unscored[:, None], torch.nan, credit.advantages))
+            returns = credit.returns if returns is None else returns
+        batch = replace(batch, returns=returns, turn=None, state=None)
+        return self._add_up(batch, columns)
+
+    def normalize(self, batch: Experience) -> Experience:
+        """Normalise the advantages over the rows that an iteration trains on, on all ranks: of each
+        estimator that does so."""
+        if batch.term_advantages is None:
+            normalised = _normalize(self.advantage, batch.advantages, batch.mask)
+            return replace(batch, advantages=normalised)
+        columns = []
+        for term, column in zip(self.terms, batch.term_advantages.unbind(-1), strict=True):
+            mask = batch.mask & ~column.isnan()
+            columns.append(_normalize(term.estimator, column, mask))
+        return self._add_up(batch, columns)
+
+    def _add_up(self, batch: Experience, columns: Sequence[Tensor]) -> Experience:
+        """Return the batch with the weighted sum of the terms' advantages."""
+        total = None
+        for term, column in zip(self.terms, columns, strict=True):
+            weighted = term.weight * torch.where(column.isnan(), 0.0, column)
+            total = weighted if total is None else total + weighted
+        assert total is not None
+        return replace(batch, advantages=total, term_advantages=torch.stack(list(columns), -1))
+
+    def _credit(
+        self, advantage: Advantage, batch: Experience, scores: Scores, penalty: Tensor
+    ) -> Credit:
+        """Return what an estimator returns, checked."""
+        needs = needs_of(advantage, AdvantageNeeds)
+        estimator: Any = advantage
+        estimate = estimator.estimate if isinstance(advantage, BatchAdvantage) else estimator
+        options = _options(needs, batch, scores)
+        credit = estimate(batch.rewards, batch.mask, batch.group, batch.values, **options)
         shape = batch.mask.shape
         advantages: Any = field_of(advantage, "advantage", "advantages", credit)
         check_returned(advantage, "advantage", "advantages", advantages, shape)
@@ -68,16 +113,9 @@ class CreditAssignment:
         returns: Any = field_of(advantage, "advantage", "returns", credit)
         if returns is not None:
             check_returned(advantage, "advantage", "returns", returns, shape)
-        if self.needs.normalizes_rewards:
+        if needs.normalizes_rewards:
             advantages = advantages - rewards_to_go(penalty, batch.mask)
-        return replace(batch, advantages=advantages, returns=returns)
-
-    def normalize(self, batch: Experience) -> Experience:
-        """Normalise the advantages over the rows that an iteration trains on, on all ranks, if the
-        estimator does so."""
-        if not isinstance(self.advantage, BatchAdvantage):
-            return batch
-        return replace(batch, advantages=self.advantage.normalize(batch.advantages, batch.mask))
+        return Credit(advantages, returns)
 
     def check(self, batch: Experience, level: str, ranks: Ranks) -> None:
         """Check that a ratio of this level gets one advantage per response if it has one value per
@@ -94,27 +132,73 @@ class CreditAssignment:
                 f"{type(self.advantage).__name__} that differ by token: type ratio=sequence_token"
             )
 
-    def _options(self, batch: Experience, scores: Scores) -> dict[str, Tensor]:
-        """Return the further arguments that the estimator declares.
 
-        Raises:
-            UserError: it needs rewards by step, and there are none.
-        """
-        options: dict[str, Tensor] = {}
-        if self.needs.steps:
-            if batch.steps is None:
-                raise UserError(
-                    "this advantage needs a reward for each step, but the reward returns one "
-                    "per response: type reward=process"
-                )
-            options["steps"] = batch.steps
-        if self.needs.outcomes:
-            options["outcomes"] = nan_for_none(scores.outcomes or [None] * len(scores))
-        if self.needs.branches and batch.origin is not None:
-            options["origin"] = batch.origin
-        if self.needs.terms:
-            options["terms"], options["weights"] = reward_terms(scores)
-        return {name: x.to(batch.rewards.device) for name, x in options.items()}
+def rewards_for(needs: AdvantageNeeds, scores: Scores) -> Scores:
+    """Return the scores with the rewards that an estimator with these needs reads: correctness, the
+    rewards by step without outcomes, or all."""
+    if needs.correctness:
+        values = [None if math.isnan(x) else x for x in correctness(scores).tolist()]
+        scores = replace(scores, values=values, tokens=None)
+    if needs.outcomes and scores.step_tokens is not None:
+        scores = replace(scores, tokens=scores.step_tokens)
+    return scores
+
+
+def term_scores(term: CreditTerm, scores: Scores) -> Scores | None:
+    """Return the rewards that a term of a sum reads; None for the total rewards of the batch."""
+    if term.reward is not None:
+        return rewards_for(term.needs, scores.members[term.reward])
+    reads_total = not term.needs.correctness and not term.needs.outcomes
+    return None if reads_total else rewards_for(term.needs, scores)
+
+
+def with_rewards(batch: Experience, scores: Scores) -> Experience:
+    """Return the batch with other rewards, and an empty mask on the responses that they leave
+    unscored."""
+    assert batch.turn is not None
+    starts = (batch.turn >= 0).long().argmax(1).tolist()
+    device = batch.mask.device
+    scored = torch.tensor([value is not None for value in scores.values], device=device)
+    mask = batch.mask & scored[:, None]
+    rewards, steps = token_rewards(scores, mask.cpu(), starts)
+    return replace(
+        batch,
+        mask=mask,
+        rewards=rewards.to(device),
+        steps=None if steps is None else steps.to(device),
+    )
+
+
+def _normalize(advantage: Advantage, advantages: Tensor, mask: Tensor) -> Tensor:
+    """Return the advantages as an estimator normalises them over the batch, if it does so."""
+    if isinstance(advantage, BatchAdvantage):
+        return advantage.normalize(advantages, mask)
+    return advantages
+
+
+def _options(needs: AdvantageNeeds, batch: Experience, scores: Scores) -> dict[str, Tensor]:
+    """Return the further arguments that an estimator with these needs gets.
+
+    Raises:
+        UserError: it needs rewards by step, and there are none.
+    """
+    options: dict[str, Tensor] = {}
+    if needs.steps:
+        if batch.steps is None:
+            raise UserError(
+                "this advantage needs a reward for each step, but the reward returns one "
+                "per response: type reward=process"
+            )
+        options["steps"] = batch.steps
+    if needs.outcomes:
+        options["outcomes"] = nan_for_none(scores.outcomes or [None] * len(scores))
+    if needs.turns and batch.turn is not None and batch.state is not None:
+        options |= {"turn": batch.turn, "state": batch.state}
+    if needs.branches and batch.origin is not None:
+        options["origin"] = batch.origin
+    if needs.terms:
+        options["terms"], options["weights"] = reward_terms(scores)
+    return {name: x.to(batch.rewards.device) for name, x in options.items()}
 
 
 def reward_terms(scores: Scores) -> tuple[Tensor, Tensor]:

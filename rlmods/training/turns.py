@@ -3,7 +3,9 @@ off from others or have cuts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +46,29 @@ def branch_origins(
             origin[row, start : start + shared] = branch.parent
             branch = members[group[row]][branch.parent].branch
     return origin
+
+
+def turn_columns(responses: Sequence[Response], shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return `Experience.turn` and `Experience.state`. A response without turns is one turn."""
+    turns = torch.full(tuple(shape), -1)
+    states = torch.zeros_like(turns)
+    for row, response in enumerate(responses):
+        first = len(response.prompt_tokens)
+        turns[row, first : first + len(response.tokens)] = 0
+        state = 0
+        for index, turn in enumerate(response.turns):
+            columns = slice(first + turn.start, first + len(response.tokens))
+            turns[row, columns] = index
+            states[row, columns] = state
+            state = state_key(turn.observed)
+    return turns, states
+
+
+def state_key(observed: Sequence[Mapping[str, str]]) -> int:
+    """Return a positive number that is equal for equal messages."""
+    text = json.dumps([dict(message) for message in observed], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:7], "big") + 1
 
 
 def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:

@@ -14,6 +14,8 @@ from rlmods.advantage import (
     GDPO,
     RLOO,
     Accept,
+    AnchorState,
+    BatchMean,
     BranchNorm,
     Greedy,
     GroupMean,
@@ -24,7 +26,9 @@ from rlmods.advantage import (
     NStep,
     Process,
     ReinforcePP,
+    Sum,
     Tree,
+    TurnNorm,
 )
 from rlmods.needs import AdvantageNeeds, needs_of
 from rlmods.ops import differs_by_token
@@ -36,12 +40,16 @@ PARTS: dict[str, Any] = {
     "gae_whitened": lambda: GAE(whiten=True),
     "rloo": RLOO,
     "accept": Accept,
+    "anchor_state": AnchorState,
+    "batch_mean": BatchMean,
+    "batch_mean_scaled": lambda: BatchMean(scale="batch"),
     "branch_hard": BranchNorm,
     "branch_soft": lambda: BranchNorm(attribution="soft"),
     "gdpo": GDPO,
     "greedy": Greedy,
     "group_mean": GroupMean,
     "group_norm": GroupNorm,
+    "group_norm_by_batch": lambda: GroupNorm(scale="batch"),
     "length_weighted": LengthWeighted,
     "max_rl": MaxRL,
     "n_step": NStep,
@@ -50,7 +58,9 @@ PARTS: dict[str, Any] = {
     "reinforce_pp": ReinforcePP,
     "reinforce_pp_discounted": lambda: ReinforcePP(gamma=0.9),
     "reinforce_pp_baseline": lambda: ReinforcePP(baseline="group"),
+    "sum": lambda: Sum({"all": {"estimator": GroupMean()}}),
     "tree": Tree,
+    "turn_norm": TurnNorm,
 }
 
 
@@ -66,6 +76,9 @@ def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tenso
         if needs_of(part, AdvantageNeeds).steps
         else {}
     )
+    if needs_of(part, AdvantageNeeds).turns and not isinstance(part, Sum):
+        turn = (torch.arange(b.mask.shape[1]) // 2).expand(b.mask.shape)
+        options = {"turn": turn, "state": turn}
     if needs_of(part, AdvantageNeeds).terms:
         options = {"terms": scale * rewards[:, :2], "weights": torch.ones(2)}
     # all responses to a prompt share their first two columns
@@ -100,10 +113,12 @@ GROUP_BASELINES = [
     "branch_soft",
     "group_mean",
     "group_norm",
+    "group_norm_by_batch",
     "length_weighted",
     "max_rl",
     "reinforce_pp_baseline",
     "rloo",
+    "sum",
     "tree",
 ]
 
@@ -132,6 +147,7 @@ DECLARED = {
     "steps": {"process"},
     "outcomes": set(),
     "branches": {"branch_hard", "branch_soft", "tree"},
+    "turns": {"anchor_state", "sum", "turn_norm"},
     "terms": {"gdpo"},
     "nonnegative": {"max_rl"},
     "correctness": {"accept"},
@@ -156,7 +172,8 @@ def test_a_group_is_needed_where_a_single_response_teaches_nothing(name: str) ->
     alone = B.select(torch.tensor([0]))
     rewards = OUTCOME[:1]
     is_zero = bool((estimates(PARTS[name], alone, rewards) == 0).all())
-    assert needs(name).group == (is_zero and name not in {"ema", "none"})
+    is_of_batch = name in {"batch_mean", "batch_mean_scaled"}
+    assert needs(name).group == (is_zero and name not in {"ema", "none"} and not is_of_batch)
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -166,6 +183,7 @@ def test_a_missing_argument_is_named(name: str) -> None:
         "values": declared.values or declared.greedy,
         "steps": declared.steps,
         "terms": declared.terms,
+        "turn": declared.turns and name != "sum",
     }
     missing = [key for key, is_needed in argument.items() if is_needed]
     if missing:
@@ -204,7 +222,8 @@ def test_whoever_normalises_over_the_batch_can_do_it_later(name: str) -> None:
     part = PARTS[name]()
     assert hasattr(part, "estimate") == hasattr(part, "normalize")
     own = B.group == B.group[0]
-    if hasattr(part, "normalize") or name == "ema":
+    is_of_batch = name in {"batch_mean", "batch_mean_scaled", "group_norm_by_batch"}
+    if hasattr(part, "normalize") or name == "ema" or is_of_batch:
         return
     alone = B.select(own.nonzero().squeeze(1))
     torch.testing.assert_close(

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rlmods.advantage import GroupNorm
-from tests.support.batches import Batch, batches, few
+from rlmods.advantage import GroupMean, GroupNorm
+from tests.support.batches import Batch, batch, batches, few
 from tests.support.reference import group_advantage
 
 
@@ -103,3 +103,25 @@ def test_values_in_masked_slots_change_no_bit(b: Batch) -> None:
     clean, dirty = (GroupNorm()(x.rewards, x.mask, x.group).advantages for x in (b, p))
     assert torch.equal(clean, dirty)
     assert (dirty[~b.mask] == 0).all()
+
+
+def test_scale_by_the_batch() -> None:
+    """Two prompts with rewards 0, 2 and 5, 5, an unscored response left out: the standard deviation
+    of 0, 2, 5 and 5 divides both groups."""
+    scores = torch.tensor([0.0, 2.0, 5.0, 5.0, 9.0], dtype=torch.float64)
+    mask = torch.tensor([[True], [True], [True], [True], [False]])
+    group = torch.tensor([0, 0, 1, 1, 1])
+    part = GroupNorm(eps=0.5, scale="batch")
+    found = part(scores[:, None], mask, group).advantages[:, 0]
+    divisor = scores[:4].std() + 0.5
+    expected = torch.tensor([-1.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64) / divisor
+    torch.testing.assert_close(found, expected)
+    assert part.needs.normalizes_rewards
+
+
+def test_no_scale_is_group_mean() -> None:
+    b = batch(9, 6, seed=3)
+    part = GroupNorm(scale="none")
+    expected = GroupMean()(b.rewards, b.mask, b.group).advantages
+    assert torch.equal(part(b.rewards, b.mask, b.group).advantages, expected)
+    assert not part.needs.normalizes_rewards

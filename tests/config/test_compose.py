@@ -54,6 +54,9 @@ def refused(*typed: str) -> str:
     return str(error.value)
 
 
+SUM = ("advantage=sum", "+advantage@advantage.terms.a.estimator=group_mean")
+
+
 def cases() -> Iterator[tuple[str, str]]:
     """Yield each option with a kind of algorithm that uses its group, and the first option of a
     group with each kind that refuses it. An experiment chooses its algorithm. With
@@ -211,6 +214,20 @@ class TestLabel:
             (("algo=dpo", "algo.sft_coefficient=0.5"), "dpo[algo.sft_coefficient=0.5]"),
             (("algo=online_dpo", "algo.reference_every=5"), "online_dpo[algo.reference_every=5]"),
             (("algo=reward_model", "algo.centre=0.01"), "reward_model[algo.centre=0.01]"),
+            (
+                ("algo=grpo", *SUM, "+advantage.terms.a.weight=0.5"),
+                "grpo[advantage=sum,advantage.terms.a.estimator=group_mean,"
+                "advantage.terms.a.weight=0.5]",
+            ),
+            (
+                (
+                    *("algo=grpo", "advantage=sum"),
+                    "+advantage@advantage.terms.a.estimator=turn_norm",
+                    "advantage.terms.a.estimator.gamma=0.5",
+                ),
+                "grpo[advantage=sum,advantage.terms.a.estimator=turn_norm,"
+                "advantage.terms.a.estimator.gamma=0.5]",
+            ),
             (("correction=none",), "dapo"),
             (("correction=truncated",), "dapo[correction=truncated]"),
             (
@@ -431,6 +448,22 @@ RULES = {
         ),
         (("algo=ppo", *PROCESS), "advantage=gae_whitened would add them up"),
         (
+            ("algo=grpo", *SUM, *PROCESS),
+            "and advantage.terms.a would add them up and so pay for the number of steps",
+        ),
+        (
+            ("algo=grpo", *SUM, "+advantage.terms.a.reward=process", *PROCESS),
+            "reward.terms.process.reward gives one reward per step, and advantage.terms.a",
+        ),
+        (
+            (
+                *("algo=grpo", "advantage=sum", *PROCESS),
+                "+advantage@advantage.terms.a.estimator=process",
+                "+advantage.terms.a.reward=gold",
+            ),
+            "advantage.terms.a needs a reward for each step, but reward.terms.gold.reward",
+        ),
+        (
             ("algo=rloo", *PROCESS, "reward.terms.gold.weight=1.0"),
             "advantage=rloo would add them up",
         ),
@@ -458,7 +491,21 @@ RULES = {
             "type reward.rewards.a.terms.gold.weight=1, or advantage=process",
         ),
     ],
+    "credit_terms": [
+        (
+            ("algo=grpo", *SUM, "+advantage.terms.a.reward=formt"),
+            "advantage.terms.a.reward=formt: reward=math has no such term; did you mean format?",
+        ),
+        (
+            ("algo=grpo", *SUM, "+advantage.terms.a.reward=b", *BY_SOURCE),
+            "has no such term; type advantage.terms.a.reward=null",
+        ),
+    ],
     "kl_in_reward": [
+        (
+            ("algo=grpo", *SUM, "+advantage.terms.a.reward=format", "kl=reward"),
+            "advantage=sum uses only the rewards of terms",
+        ),
         (
             ("algo=rloo", *PROCESS, "advantage._target_=tests.config.test_compose.FirstStep"),
             "uses only the rewards of steps, so a KL in the reward would have no effect: "

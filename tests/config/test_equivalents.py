@@ -41,7 +41,7 @@ def test_page_is_up_to_date() -> None:
     [
         ("beta", "0", "type kl=none"),
         ("beta", "0.1", "type kl=loss kl.coefficient=0.1"),
-        ("scale_rewards", "batch", "type advantage=reinforce_pp_baseline"),
+        ("scale_rewards", "batch", "type advantage=group_norm advantage.scale=batch"),
         ("scale_rewards", "False", "type advantage=group_mean"),
         ("use_vllm", "True", "type rollout=vllm"),
         ("epsilon", "0.3", "type ratio=symmetric ratio.low=0.3 ratio.high=0.3"),

@@ -115,3 +115,8 @@ class TestRamp:
             [first + (last - first) * progress for progress in (0, 0.25, 0.5, 0.75, 1, 1, 1)]
         )
         assert coefficients[-1] == pytest.approx(last, rel=1e-12)
+
+    def test_settings_at_their_bounds(self) -> None:
+        part = PARTS["ramp"](coefficient=0.2, final=0.0, iterations=1)
+        part.on_iteration_end({})
+        assert part.coefficient == 0.0

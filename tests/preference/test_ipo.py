@@ -46,3 +46,10 @@ def test_loss_and_gradient_are_0_at_the_target_gap() -> None:
     value, grad = both(IPO(0.1), r)
     assert (value == 0).all()
     assert (grad == 0).all()
+
+
+def test_reward_is_the_scaled_log_ratio() -> None:
+    logprobs = torch.tensor([[-2.0, -7.0]], dtype=torch.float64)
+    ref_logprobs = torch.tensor([[-4.0, -3.0]], dtype=torch.float64)
+    reward = IPO(0.5).reward(logprobs, ref_logprobs, torch.ones(1, 2, dtype=torch.long))
+    assert reward.tolist() == [[1.0, -2.0]]

@@ -35,3 +35,7 @@ def test_reward_is_the_scaled_log_odds() -> None:
     assert ORPO(0.5).reward(logprobs, None, torch.tensor([[3]])).item() == pytest.approx(
         0.5 * (p / (1 - p)).log().item()
     )
+
+
+def test_it_needs_no_reference() -> None:
+    assert not ORPO.needs.reference

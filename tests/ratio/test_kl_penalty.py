@@ -136,3 +136,8 @@ def test_state_is_restored_exactly() -> None:
     assert other == part
     assert other.coefficient == 0.6
     assert isinstance(part, Controller)
+
+
+def test_coefficient_may_start_at_its_bounds() -> None:
+    assert KLPenalty(coefficient=2.0, maximum=2.0).coefficient == 2.0
+    assert KLPenalty(coefficient=0.5, minimum=0.5).coefficient == 0.5

@@ -59,6 +59,44 @@ def group_advantage(
     return dense(field, mask.shape)
 
 
+def turn_advantage(
+    rewards: Tensor,
+    mask: Tensor,
+    group: Tensor,
+    turn: Tensor,
+    key: Tensor,
+    gamma: float,
+    eps: float,
+    unbiased: bool,
+) -> Tensor:
+    """turn_norm (`key` is the turn's index) or anchor_state (`key` is its state): each turn against
+    the turns of equal group id and key."""
+    slots = true_slots(mask)
+    score: dict[tuple[int, int], float] = {}
+    cell: dict[tuple[int, int], tuple[int, int]] = {}
+    for i, ts in enumerate(slots):
+        indices = sorted({int(turn[i, t]) for t in ts})
+        for k in indices:
+            later = [t for t in ts if int(turn[i, t]) >= k]
+            score[i, k] = sum(gamma ** (int(turn[i, t]) - k) * float(rewards[i, t]) for t in later)
+            [own] = {int(key[i, t]) for t in ts if int(turn[i, t]) == k}
+            cell[i, k] = (int(group[i]), own)
+    field: Field = {}
+    for i, ts in enumerate(slots):
+        for t in ts:
+            own_turn = (i, int(turn[i, t]))
+            members = [score[other] for other in score if cell[other] == cell[own_turn]]
+            size = len(members)
+            mean = sum(members) / size
+            squares = sum((x - mean) ** 2 for x in members)
+            advantage = 0.0
+            if size > 1 and max(members) - min(members) > 1e-9:
+                divisor = sqrt(squares / (size - 1 if unbiased else size)) + eps
+                advantage = (score[own_turn] - mean) / divisor
+            field[i, t] = torch.tensor(advantage, dtype=torch.float64)
+    return dense(field, mask.shape)
+
+
 def gae(
     rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float
 ) -> tuple[Tensor, Tensor]:

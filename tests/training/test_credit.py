@@ -3,18 +3,32 @@ subtracted once."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from rlmods.advantage import Accept, BranchNorm, GroupMean, GroupNorm, Process, ReinforcePP, Tree
+from rlmods.advantage import (
+    Accept,
+    BatchMean,
+    BranchNorm,
+    GroupMean,
+    GroupNorm,
+    Process,
+    ReinforcePP,
+    Sum,
+    Tree,
+    TurnNorm,
+)
 from rlmods.errors import UserError
+from rlmods.training.collate import token_rewards
 from rlmods.training.credit import CreditAssignment
-from rlmods.types import Experience, Scores
+from rlmods.types import Credit, Experience, Scores
 from tests.support.batches import Batch, batch
 from tests.support.reference import dense, to_go
+from tests.support.turns import turns_of
 
 B = batch(9, 6, seed=3)
 PENALTY = torch.where(B.mask, B.log_ratio.abs() + 0.1, 0.0)
@@ -117,3 +131,132 @@ def test_branches_reach_the_estimator(part: Any) -> None:
     without = CreditAssignment(part).estimate(rows(B), scores, nothing).advantages
     assert torch.equal(without, part(B.rewards, B.mask, B.group).advantages)
     assert not torch.allclose(found, without)
+
+
+def sum_of(*estimators: Any, **settings: Any) -> Sum:
+    terms = {}
+    for index, estimator in enumerate(estimators):
+        terms[str(index)] = {"estimator": estimator} | settings
+    return Sum(terms)
+
+
+def turn_rows(b: Batch) -> Experience:
+    """Rows whose first column is a prompt."""
+    turn, state = turns_of(b, seed=2)
+    turn[:, 0] = -1
+    mask = b.mask.clone()
+    mask[:, 0] = False
+    return replace(rows(b, turn=turn, state=state), mask=mask)
+
+
+@pytest.mark.parametrize("part", [GroupNorm(), GroupMean(), ReinforcePP(), TurnNorm(), BatchMean()])
+def test_a_sum_of_one_term_is_the_term(part: Any) -> None:
+    scores = Scores([0.5] * 9)
+    alone = CreditAssignment(part)
+    summed = CreditAssignment(sum_of(part))
+    expected = alone.normalize(alone.estimate(turn_rows(B), scores, PENALTY))
+    found = summed.normalize(summed.estimate(turn_rows(B), scores, PENALTY))
+    assert expected.advantages.abs().max() > 0.1
+    assert torch.equal(found.advantages, expected.advantages)
+
+
+def test_terms_are_normalised_apart() -> None:
+    """Each term over the rows that are trained on, before they are added up."""
+    scores = Scores([0.5] * 9)
+    credit = CreditAssignment(
+        Sum(
+            {
+                "a": {"estimator": ReinforcePP(), "weight": 2.0},
+                "b": {"estimator": ReinforcePP(gamma=0.5), "weight": -0.5},
+            }
+        )
+    )
+    nothing = torch.zeros_like(PENALTY)
+    half = credit.estimate(turn_rows(B), scores, nothing).select(torch.arange(5))
+    expected = 0.0
+    for weight, gamma in ((2.0, 1.0), (-0.5, 0.5)):
+        alone = CreditAssignment(ReinforcePP(gamma=gamma))
+        part = alone.estimate(turn_rows(B), scores, nothing).select(torch.arange(5))
+        expected = expected + weight * alone.normalize(part).advantages
+    found = credit.normalize(half)
+    torch.testing.assert_close(found.advantages, expected)
+    assert found.term_advantages is not None
+    weighted = 2.0 * found.term_advantages[..., 0] - 0.5 * found.term_advantages[..., 1]
+    torch.testing.assert_close(found.advantages, weighted)
+
+
+def test_a_term_reads_its_own_reward() -> None:
+    """`style` abstains on the third response, which has no part in its statistics; `correct` is by
+    token, on the second and third token."""
+    b = batch(4, 5, seed=1, holes=0.0)
+    mask = torch.tensor([[False, True, True, True, True]] * 4)
+    group = torch.zeros(4, dtype=torch.long)
+    batch_rows = replace(
+        rows(b, turn=torch.where(mask, 0, -1), state=torch.zeros(4, 5, dtype=torch.long)),
+        mask=mask,
+        group=group,
+        rewards=torch.zeros(4, 5),
+    )
+    by_token = [[None, 1.0, 2.0, None], [None, 0.0, 0.0, None], [None] * 4, [None] * 4]
+    members = {
+        "style": Scores([1.0, 0.0, None, 0.5]),
+        "correct": Scores([3.0, 0.0, 0.0, 0.0], tokens=by_token),
+    }
+    scores = Scores([0.0] * 4, members=members)
+    part = Sum(
+        {
+            "style": {"estimator": GroupMean(), "reward": "style", "weight": 2.0},
+            "correct": {"estimator": ReinforcePP(), "reward": "correct"},
+        }
+    )
+    found = CreditAssignment(part).estimate(batch_rows, scores, torch.zeros(4, 5))
+    style = torch.tensor([1.0, -1.0, 0.0, 0.0])[:, None] * mask
+    to_go = torch.zeros(4, 5)
+    to_go[0] = torch.tensor([0.0, 3.0, 3.0, 2.0, 0.0])
+    torch.testing.assert_close(found.advantages, style + to_go)
+    assert found.term_advantages is not None
+    assert found.term_advantages[2, :, 0].isnan().all()
+    normalised = CreditAssignment(part).normalize(found)
+    assert normalised.advantages.isfinite().all()
+
+
+def test_a_term_that_reads_correctness() -> None:
+    b = batch(3, 4, seed=1, holes=0.0)
+    mask = torch.tensor([[False, True, True, True]] * 3)
+    batch_rows = replace(
+        rows(b, turn=torch.where(mask, 0, -1), state=torch.zeros(3, 4, dtype=torch.long)),
+        mask=mask,
+        group=torch.zeros(3, dtype=torch.long),
+    )
+    scores = Scores([0.3, 0.1, 2.0], correct=[True, False, None])
+    found = CreditAssignment(sum_of(Accept())).estimate(batch_rows, scores, torch.zeros(3, 4))
+    alone = CreditAssignment(Accept())
+    own = alone.rewards(scores, scores.values)
+    rewards, _ = token_rewards(own, mask, [1, 1, 1])
+    expected = Accept()(rewards, mask, batch_rows.group).advantages
+    torch.testing.assert_close(found.advantages, expected)
+
+
+def test_outcomes_are_unknown_where_the_reward_reports_none() -> None:
+    b = batch(4, 5, seed=1)
+    steps = b.mask & (torch.arange(5) % 2 == 0)
+    part = Process(outcome_weight=1.0)
+    found = CreditAssignment(part).estimate(
+        rows(b, steps=steps), Scores([0.0] * 4), torch.zeros_like(b.rewards)
+    )
+    unknown = torch.full((4,), torch.nan)
+    expected = part(b.rewards, b.mask, b.group, None, steps, unknown).advantages
+    torch.testing.assert_close(found.advantages, expected)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_part_that_returns_no_number_is_named_unless_its_input_was_none(value: float) -> None:
+    class Broken:
+        def __call__(self, rewards: Tensor, mask: Tensor, *rest: Any) -> Credit:
+            return Credit(torch.full_like(rewards, value))
+
+    nothing = torch.zeros_like(PENALTY)
+    with pytest.raises(UserError, match="Broken: advantages is NaN or infinite"):
+        CreditAssignment(Broken()).estimate(rows(B), Scores([None] * 9), nothing)
+    poisoned = replace(rows(B), rewards=torch.full_like(B.rewards, torch.nan))
+    CreditAssignment(Broken()).estimate(poisoned, Scores([None] * 9), nothing)

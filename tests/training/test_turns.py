@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from rlmods.training.meter import Meter
-from rlmods.training.turns import branch_origins, equal_runs, log_turns, segment_starts
+from rlmods.training.turns import (
+    branch_origins,
+    branch_row,
+    equal_runs,
+    log_turns,
+    segment_starts,
+    turn_columns,
+)
 from rlmods.types import Branch, Prompt, Response, ToolCall, Turn
 
 PROMPT = Prompt(id="p", text="?")
@@ -18,6 +25,38 @@ def test_cuts_are_counted_from_the_end_of_the_prompt() -> None:
     rows = [response(4, num_prompt=2, cuts=(1, 3)), response(2)]
     starts = segment_starts(rows, (2, 6))
     assert starts.nonzero().tolist() == [[0, 3], [0, 5]]
+
+
+def test_turns_hold_their_observations_and_states_what_was_observed_before() -> None:
+    """Both responses observe `seen` before a turn: the first before its second turn, the second
+    before its third. A response without turns is one turn."""
+    seen = ({"role": "user", "content": "seen"},)
+    other = ({"role": "user", "content": "other"},)
+    first = response(4, num_prompt=2, turns=(Turn(0, 1, observed=seen), Turn(2, 4)))
+    second = response(
+        5,
+        turns=(Turn(0, 1, observed=other), Turn(2, 3, observed=seen), Turn(4, 5)),
+    )
+    turn, state = turn_columns([first, second, response(2)], (3, 7))
+    assert turn.tolist() == [
+        [-1, -1, 0, 0, 1, 1, -1],
+        [-1, 0, 0, 1, 1, 2, -1],
+        [-1, 0, 0, -1, -1, -1, -1],
+    ]
+    key = int(state[0, 4])
+    assert key > 0
+    assert state[0].tolist() == [0, 0, 0, 0, key, key, 0]
+    between = int(state[1, 3])
+    assert between not in (0, key)
+    assert state[1].tolist() == [0, 0, 0, between, between, key, 0]
+    assert state[2].eq(0).all()
+
+
+def test_the_row_of_a_branch_names_its_parent() -> None:
+    branched = branch_row(response(4, branch=Branch(parent=2, shared=3)), sample=1)
+    assert (branched["sample"], branched["parent"], branched["shared"]) == (1, 2, 3)
+    alone = branch_row(response(4), sample=0)
+    assert (alone["sample"], alone["parent"], alone["shared"]) == (0, None, 0)
 
 
 def test_origin_is_the_response_that_sampled_the_token() -> None:
@@ -70,17 +109,18 @@ def test_turns_are_logged_per_response() -> None:
         turns=(Turn(0, 2, calls=calls[:1]), Turn(3, 5)),
         branch=Branch(parent=0, shared=3),
     )
+    whole = response(2, turns=(Turn(0, 2),), meta={"decisions": ()})
     meter = Meter()
-    log_turns(meter, "train", [long, response(2), branched])
+    log_turns(meter, "train", [long, response(2), branched, whole, whole])
     assert meter.compute() == {
-        "train/turns": 2.0,
-        "train/observation_tokens": 1.0,
-        "train/tool_calls": 2.0,
-        "train/tool_errors": 0.5,
-        "train/malformed_calls": 0.5,
-        "train/tool_s": 1.0,
-        "train/cut_fraction": 0.5,
-        "train/branched_fraction": 0.5,
-        "train/shared_tokens": 1.0,
-        "train/shared_tool_calls": 0.5,
+        "train/turns": 1.5,
+        "train/observation_tokens": 0.5,
+        "train/tool_calls": 1.0,
+        "train/tool_errors": 0.25,
+        "train/malformed_calls": 0.25,
+        "train/tool_s": 0.5,
+        "train/cut_fraction": 0.25,
+        "train/branched_fraction": 0.25,
+        "train/shared_tokens": 0.5,
+        "train/shared_tool_calls": 0.25,
     }

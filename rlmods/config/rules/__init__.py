@@ -13,6 +13,7 @@ RULES: tuple[Rule, ...] = (
     rollout.protocols,
     estimator.group_size,
     estimator.critic,
+    estimator.credit_terms,
     estimator.steps,
     estimator.kl_in_reward,
     estimator.kl_estimator,

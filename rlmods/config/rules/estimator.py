@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from rlmods.advantage import Sum
 from rlmods.config.rules.grading import terms
 from rlmods.config.run_spec import RunSpec
 from rlmods.critic import NoCritic
+from rlmods.errors import suggest
 from rlmods.kl import Adaptive, Penalty, Ramp
 from rlmods.needs import AdvantageNeeds, RatioNeeds, RewardNeeds, SamplingNeeds, needs_of
 from rlmods.protocols import Controller
+from rlmods.reward import WeightedSum
+from rlmods.reward.weighted_sum import Term
 from rlmods.training.settings import PolicyGradientSettings
 
 
@@ -54,34 +59,85 @@ def critic(spec: RunSpec) -> Iterator[str]:
         )
 
 
-def steps(spec: RunSpec) -> Iterator[str]:
-    if "advantage" not in spec.parts:
+def credit_terms(spec: RunSpec) -> Iterator[str]:
+    advantage = spec.parts.get("advantage")
+    if not isinstance(advantage, Sum):
         return
-    needs = advantage_needs(spec)
-    advantage = spec.option("advantage")
-    reward = spec.option("reward")
+    reward = spec.parts["reward"]
+    names = list(reward.terms) if isinstance(reward, WeightedSum) else []
+    for part in advantage.parts:
+        if part.reward is None or part.reward in names:
+            continue
+        path = f"advantage.terms.{part.name}.reward"
+        hint = suggest(part.reward, names) if names else f"type {path}=null"
+        yield f"{path}={part.reward}: {spec.option('reward')} has no such term; {hint}"
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """An estimator of the run, and the reward that it reads."""
+
+    name: str
+    """The override that chose it."""
+    needs: AdvantageNeeds
+    reward: str
+    """The override that chose the reward, or the term's key."""
+    reward_needs: RewardNeeds
+    terms: Sequence[Term]
+    """The terms that it reads."""
+
+
+def estimators(spec: RunSpec) -> Iterator[Estimator]:
+    """Yield the run's estimator, or each estimator of advantage=sum; none without a reward."""
+    advantage = spec.parts.get("advantage")
+    if advantage is None:
+        return
     weighted = [term for term in terms(spec) if term.weight]
-    if needs.steps:
-        if not reward_needs(spec).gives_steps:
+    total = (spec.option("reward"), reward_needs(spec), weighted)
+    if not isinstance(advantage, Sum):
+        yield Estimator(spec.option("advantage"), advantage_needs(spec), *total)
+        return
+    for part in advantage.parts:
+        name = f"advantage.terms.{part.name}"
+        if part.reward is None:
+            yield Estimator(name, part.needs, *total)
+            continue
+        key = f"terms.{part.reward}.reward"
+        needs = needs_of(spec.parts["reward"].members[key], RewardNeeds)
+        read = [term for term in terms(spec) if f"{term.path}.".startswith(f"reward.{key}.")]
+        yield Estimator(name, part.needs, f"reward.{key}", needs, read)
+
+
+def steps(spec: RunSpec) -> Iterator[str]:
+    for estimator in estimators(spec):
+        yield from _steps_of(estimator, spec)
+
+
+def _steps_of(estimator: Estimator, spec: RunSpec) -> Iterator[str]:
+    """Yield what keeps an estimator from reading its reward, which is by step or is not."""
+    advantage = estimator.name
+    reward = estimator.reward
+    if estimator.needs.steps:
+        if not estimator.reward_needs.gives_steps:
             yield (
                 f"{advantage} needs a reward for each step, but {reward} returns one per "
                 "response: type reward=process"
             )
-        for term in weighted:
+        for term in estimator.terms:
             if term.needs.gives_tokens:
                 yield (
                     f"{advantage} would read every token of a spread reward as a step: type "
                     f"{term.path}.spread=last"
                 )
-        if needs.outcomes and not reward_needs(spec).gives_outcomes:
+        if estimator.needs.outcomes and not estimator.reward_needs.gives_outcomes:
             monitors = [term.path for term in terms(spec) if not term.weight]
             other = f"{monitors[0].removesuffix('.reward')}.weight=1, or " if monitors else ""
             yield (
                 f"{advantage} also needs a reward for each response, but {reward} only has "
                 f"rewards of steps: type {other}advantage=process"
             )
-    elif reward_needs(spec).gives_steps:
-        path = next(term.path for term in weighted if term.needs.gives_steps)
+    elif estimator.reward_needs.gives_steps:
+        path = next(term.path for term in estimator.terms if term.needs.gives_steps)
         yield (
             f"{reward} gives one reward per step, and {advantage} would add them up and so pay "
             f"for the number of steps: type {path}.aggregate=min, or advantage=process"

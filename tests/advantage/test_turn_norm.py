@@ -1,0 +1,78 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.advantage import GroupNorm, TurnNorm
+from tests.support.batches import Batch, batch, batches, few
+from tests.support.reference import turn_advantage
+from tests.support.turns import turns_of
+
+
+@few
+@given(batches, st.integers(0, 10**6), st.floats(0, 1), st.booleans())
+def test_equals_the_loop(b: Batch, seed: int, gamma: float, unbiased: bool) -> None:
+    p = b.poisoned()
+    turn, state = turns_of(b, seed)
+    estimator = TurnNorm(1e-4, unbiased, gamma)
+    advantages = estimator(p.rewards, p.mask, p.group, None, turn, state).advantages
+    expected = turn_advantage(b.rewards, b.mask, b.group, turn, turn, gamma, 1e-4, unbiased)
+    torch.testing.assert_close(advantages, expected)
+
+
+def test_one_turn_equals_group_norm() -> None:
+    b = batch(9, 6, seed=3)
+    turn = torch.zeros_like(b.mask, dtype=torch.long)
+    expected = GroupNorm()(b.rewards, b.mask, b.group).advantages
+    assert expected.abs().max() > 0.1
+    found = TurnNorm()(b.rewards, b.mask, b.group, None, turn, turn).advantages
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_turn_is_compared_with_the_same_turn_of_others() -> None:
+    """Turn rewards 1, 5 and 0, 7: the first response is better in its first turn and worse in its
+    second, whatever the scale. gamma 1: returns 6, 5 and 7, 7."""
+    rewards = torch.tensor([[1.0, 0.0, 5.0], [0.0, 0.0, 7.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, False, True]] * 2)
+    turn = torch.tensor([[0, 0, 1]] * 2)
+    group = torch.tensor([4, 4])
+    own = TurnNorm()(rewards, mask, group, None, turn, turn).advantages
+    r = 0.5**0.5
+    assert own[0].tolist() == pytest.approx([r, 0, -r], abs=1e-5)
+    assert own[1].tolist() == pytest.approx([-r, 0, r], abs=1e-5)
+    later = TurnNorm(gamma=1.0)(rewards, mask, group, None, turn, turn).advantages
+    assert later[0].tolist() == pytest.approx([-r, 0, -r], abs=1e-5)
+
+
+def test_a_turn_that_one_response_reaches_has_no_advantage() -> None:
+    rewards = torch.tensor([[1.0, 9.0], [0.0, 0.0]])
+    mask = torch.tensor([[True, True], [True, False]])
+    turn = torch.tensor([[0, 1], [0, -1]])
+    found = TurnNorm()(rewards, mask, torch.tensor([0, 0]), None, turn, turn).advantages
+    assert found[0, 0] > 0.5
+    assert found[0, 1] == 0
+
+
+def test_it_needs_turns() -> None:
+    b = batch(4, 3, seed=1)
+    with pytest.raises(ValueError, match="needs turn"):
+        TurnNorm()(b.rewards, b.mask, b.group)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"eps": 0.0}, "advantage.eps=0.0: must be above 0"),
+        ({"gamma": -0.1}, "advantage.gamma=-0.1: must be between 0 and 1"),
+        ({"gamma": 1.1}, "advantage.gamma=1.1: must be between 0 and 1"),
+        ({"gamma": float("nan")}, "advantage.gamma=nan: must be between 0 and 1"),
+    ],
+)
+def test_settings_have_bounds(settings: dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TurnNorm(**settings)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0])
+def test_settings_at_their_bounds(gamma: float) -> None:
+    assert TurnNorm(gamma=gamma).gamma == gamma
