@@ -288,6 +288,7 @@ class TestMistakes:
     )
     def test_are_refused_before_the_model_loads(self, typed, words, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "load", None)
+        (tmp_path / "config.json").write_text("{}")
         with pytest.raises(UserError) as error:
             collect(
                 str(tmp_path),
@@ -298,7 +299,7 @@ class TestMistakes:
                 ],
             )
         assert words in str(error.value)
-        assert not list(tmp_path.iterdir())
+        assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
 class TestCommand:

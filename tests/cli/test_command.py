@@ -134,7 +134,11 @@ class TestFindPolicy:
 
     def test_run_directory_and_hub_name(self, tmp_path):
         assert find_policy("owner/name") == ("owner/name", None)
+        with pytest.raises(UserError, match="is not a run or a model"):
+            find_policy(str(tmp_path))
+        (tmp_path / "config.json").touch()
         assert find_policy(str(tmp_path)) == (str(tmp_path), None)
+        (tmp_path / "config.json").unlink()
         (tmp_path / "config.yaml").touch()
         with pytest.raises(UserError, match="no export/ yet"):
             find_policy(str(tmp_path))
