@@ -45,8 +45,9 @@ class Sum:
         +advantage.terms.outcome.reward=accuracy +advantage.terms.turns.weight=0.5
 
     A term gives 0 to a response on which its reward abstains, and leaves the response out of its
-    statistics. A reward term of weight 0 counts in no total, but a term of the sum may read it. One
-    term of weight 1 is the estimator alone, bit for bit.
+    statistics. A KL in the reward counts once, whatever the weights. A reward term of weight 0
+    counts in no total, but a term of the sum may read it. One term of weight 1 is the estimator
+    alone, bit for bit.
 
     Raises: UserError for terms of another form, or for terms that cannot share a critic."""
 

@@ -272,13 +272,14 @@ def with_credit(rows: Experience, other: Experience) -> Experience:
     missing = rows.tokens.shape[1] - other.tokens.shape[1]
 
     def widen(x: Tensor) -> Tensor:
-        return pad(x, (0, missing))
+        return pad(x, (0, 0) * (x.ndim - 2) + (0, missing))
 
     return replace(
         rows,
         advantages=widen(other.advantages),
         mask=rows.mask & widen(other.mask),
         returns=None if other.returns is None else widen(other.returns),
+        term_advantages=None if other.term_advantages is None else widen(other.term_advantages),
     )
 
 

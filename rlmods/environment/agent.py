@@ -78,7 +78,8 @@ class Agent:
     """Maximum number of tokens of all turns and observations of a session."""
     timeout_s: float = 60.0
     """Seconds that a program may take to its first request, and from an answer to its next one. It
-    is ended at this limit."""
+    is ended at this limit. The first refusal after an answer starts them anew, later ones do
+    not."""
     failure_reward: float | None = None
     """Reward of a session that crashes, times out, or sends no request; null: it is not scored."""
     workers: int = 64

@@ -111,6 +111,8 @@ class Dialog:
     num_cuts: int = 0
     num_branches: int = 0
     num_refused: int = 0
+    was_refused: bool = False
+    """True if a request was refused since the last answer."""
     num_tokens: int = 0
     """Tokens of turns and observations, with the limits of turns that are being sampled."""
     is_limited: bool = False
@@ -132,7 +134,9 @@ class Dialog:
             except (RequestError, UserError) as error:
                 self.num_refused += 1
                 refuse(request, _as_refusal(error))
-                self.running.session.restart_clock()
+                if not self.was_refused:  # else a program that asks on and on never ends
+                    self.running.session.restart_clock()
+                self.was_refused = True
             else:
                 self.num_requests += 1
                 asked.append(Asked(request, nodes))
@@ -287,6 +291,7 @@ class Dialog:
         first = asked.nodes[0]
         name = hashlib.blake2b(repr(first.order).encode(), digest_size=12).hexdigest()
         num_prompt_tokens = len(first.context())
+        self.was_refused = False
         self.running.session.restart_clock()
         give(asked.request, Answer(f"chatcmpl-{name}", num_prompt_tokens, choices))
 

@@ -54,7 +54,8 @@ class CreditAssignment:
 
         `penalty` [N, T], the weighted KL in the reward, is subtracted from `rewards`. An estimator
         that divides by a statistic of the rewards gets them without it; the penalties of a token
-        and all later ones are then subtracted from the token's advantage."""
+        and all later ones are then subtracted from the token's advantage. In a sum, whose terms
+        each subtract a part, it counts once whatever their weights."""
         if not self.terms:
             if not self.needs.normalizes_rewards:
                 batch = replace(batch, rewards=batch.rewards - penalty)
@@ -62,12 +63,12 @@ class CreditAssignment:
             return replace(batch, advantages=credit.advantages, returns=credit.returns)
         columns = []
         returns = None
-        for term in self.terms:
+        for term, share in zip(self.terms, penalty_shares(self.terms), strict=True):
             read = term_scores(term, scores)
             rows = batch if read is None else with_rewards(batch, read)
             if not term.needs.normalizes_rewards:
-                rows = replace(rows, rewards=rows.rewards - penalty)
-            credit = self._credit(term.estimator, rows, read or scores, penalty)
+                rows = replace(rows, rewards=rows.rewards - share * penalty)
+            credit = self._credit(term.estimator, rows, read or scores, share * penalty)
             is_unscored = batch.mask.any(1) & ~rows.mask.any(1)
             columns.append(torch.where(is_unscored[:, None], torch.nan, credit.advantages))
             returns = credit.returns if returns is None else returns
@@ -131,6 +132,13 @@ class CreditAssignment:
                 "this ratio has one value per response and would average advantages of "
                 f"{type(self.advantage).__name__} that differ by token: type ratio=sequence_token"
             )
+
+
+def penalty_shares(terms: Sequence[CreditTerm]) -> list[float]:
+    """Return the share s_k of the penalty that each term subtracts from its rewards: sign(w_k) /
+    sum_j |w_j|, so that sum_k w_k s_k is 1 and the penalty counts once."""
+    total = sum(abs(term.weight) for term in terms)
+    return [math.copysign(1 / total, term.weight) if term.weight else 0.0 for term in terms]
 
 
 def rewards_for(needs: AdvantageNeeds, scores: Scores) -> Scores:

@@ -64,9 +64,17 @@ def turn_columns(responses: Sequence[Response], shape: Sequence[int]) -> tuple[T
     return turns, states
 
 
-def state_key(observed: Sequence[Mapping[str, str]]) -> int:
-    """Return a positive number that is equal for equal messages."""
-    text = json.dumps([dict(message) for message in observed], sort_keys=True)
+def state_key(observed: Sequence[Mapping[str, Any]]) -> int:
+    """Return a positive number that is equal for equal messages, whatever the ids of calls: an id
+    says where in its response a call stands."""
+    messages = []
+    for message in observed:
+        said: dict[str, Any] = dict(message)
+        said.pop("tool_call_id", None)
+        if "tool_calls" in said:
+            said["tool_calls"] = [call["function"] for call in said["tool_calls"]]
+        messages.append(said)
+    text = json.dumps(messages, sort_keys=True)
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:7], "big") + 1
 

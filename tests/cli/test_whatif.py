@@ -381,6 +381,20 @@ def test_one_of_equal_responses_keeps_its_loss(left_out: int) -> None:
     assert found.advantages[1 - left_out].tolist() == [2, 2, 2]
 
 
+def test_the_terms_of_a_sum_do_not_stay_with_another_estimator() -> None:
+    own = rows(0)
+    of_sum = replace(own, term_advantages=torch.ones(*own.tokens.shape, 2))
+    assert with_credit(of_sum, own).term_advantages is None
+
+
+def test_the_terms_of_another_sum_get_the_width_of_the_rows() -> None:
+    own = replace(rows(0), lengths=torch.tensor([2, 2]))
+    of_sum = replace(own, term_advantages=torch.ones(*own.tokens.shape, 2)).trim()
+    found = with_credit(own, of_sum).term_advantages
+    assert found is not None
+    assert found[0].tolist() == [[1, 1], [1, 1], [0, 0]]
+
+
 class TestForkedRuns:
     """The loss and the gradient are those of a run that is forked from the same checkpoint with
     these parts. A combination that is refused is also refused by the run."""

@@ -364,6 +364,10 @@ class TestFailures:
         with pytest.raises(UserError, match="the first by timeout: no request and no end within"):
             play("sleeps", timeout_s=0.1)
 
+    def test_a_program_that_asks_again_after_each_refusal_is_ended(self) -> None:
+        with pytest.raises(UserError, match="the first by timeout: no request and no end within"):
+            play("stubborn", timeout_s=0.3, max_turns=2, data=prompts()[:1], samples=2)
+
     def test_a_refusal_is_an_exception_of_the_program(self) -> None:
         for r in play("ignores_refusals", max_tokens=30):
             assert r.session is not None

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import time
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -49,6 +50,17 @@ def plain_script(task: Any, client: Any) -> float:
         if text is None or reply["finish_reason"] == "length":
             break
         messages += [reply, {"role": "user", "content": text}]
+    return 1.0
+
+
+async def stubborn(task: Any, client: Any) -> float:
+    """Ask again after each refusal, for 8 s."""
+    messages = list(task["messages"])
+    end = time.monotonic() + 8
+    while time.monotonic() < end:
+        with suppress(RequestError):
+            messages.append(await client.chat(messages))
+            messages.append({"role": "user", "content": "ab"})
     return 1.0
 
 

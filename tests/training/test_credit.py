@@ -160,6 +160,23 @@ def test_a_sum_of_one_term_is_the_term(part: Any) -> None:
     assert torch.equal(found.advantages, expected.advantages)
 
 
+@pytest.mark.parametrize("weight", [0.5, 0.0, -2.0])
+def test_a_penalty_counts_once_in_a_sum(weight: float) -> None:
+    scores = Scores([0.5] * 9)
+    terms = {
+        "outcome": {"estimator": GroupNorm(), "weight": 2.0},
+        "turns": {"estimator": TurnNorm(), "weight": weight},
+    }
+    credit = CreditAssignment(Sum(terms))
+    batch_rows = turn_rows(B)
+    penalty = torch.where(batch_rows.mask, PENALTY, 0.0)
+    without = credit.estimate(batch_rows, scores, torch.zeros_like(penalty)).advantages
+    found = credit.estimate(batch_rows, scores, penalty).advantages
+    to_go_penalty = dense(to_go(penalty, batch_rows.mask), penalty.shape)
+    assert to_go_penalty.abs().max() > 0.1
+    torch.testing.assert_close(found, without - to_go_penalty)
+
+
 def test_terms_are_normalised_apart() -> None:
     """Each term over the rows that are trained on, before they are added up."""
     scores = Scores([0.5] * 9)

@@ -10,6 +10,7 @@ from rlmods.training.turns import (
     equal_runs,
     log_turns,
     segment_starts,
+    state_key,
     turn_columns,
 )
 from rlmods.types import Branch, Prompt, Response, ToolCall, Turn
@@ -50,6 +51,19 @@ def test_turns_hold_their_observations_and_states_what_was_observed_before() -> 
     assert between not in (0, key)
     assert state[1].tolist() == [0, 0, 0, between, between, key, 0]
     assert state[2].eq(0).all()
+
+
+def test_a_state_is_the_same_whatever_the_ids_of_calls() -> None:
+    """Ids name the place of a call in its response; arguments belong to the state."""
+
+    def key(name: str, place: int) -> int:
+        function = {"name": "buy", "arguments": {"id": place}}
+        calls = [{"id": name, "type": "function", "function": function}]
+        asked = {"role": "assistant", "content": "", "tool_calls": calls}
+        told = {"role": "tool", "tool_call_id": name, "content": "sold"}
+        return state_key([asked, told])
+
+    assert key("000000001", 3) == key("000000007", 3) != key("000000001", 4)
 
 
 def test_the_row_of_a_branch_names_its_parent() -> None:
