@@ -57,13 +57,22 @@ def kl_divergence(p: Float[Tensor, "n V"], q: Float[Tensor, "n V"]) -> Float[Ten
 def group_reduce(x: RowFloats, group: RowInts, how: str) -> RowFloats:
     """Reduce `x` over the rows of each group with `how` ("sum", "amax", "amin") and return the
     result on every row of the group."""
-    ids, index = torch.unique(group, return_inverse=True)
-    of_group = x.new_zeros(len(ids))
-    if (
-        how == "sum" and x.device.type == "cuda"
-    ):  # where scatter_reduce adds in the order of arrival
+    index = group_index(group)
+    of_group = torch.zeros_like(x)
+    if how == "sum" and x.device.type == "cuda":
+        # scatter_reduce adds in the order of arrival there
         return of_group.index_put((index,), x, accumulate=True)[index]
     return of_group.scatter_reduce(0, index, x, how, include_self=False)[index]
+
+
+def group_index(group: RowInts) -> RowInts:
+    """Return the rank of each id among the distinct ids. `torch.unique` would wait for a GPU: the
+    size of its result depends on the values."""
+    order = group.argsort(stable=True)
+    ordered = group[order]
+    begins = torch.zeros_like(ordered)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    return torch.empty_like(order).scatter(0, order, begins.cumsum(0))
 
 
 def constant_group(score: RowFloats, scored: RowMask, group: RowInts) -> RowMask:

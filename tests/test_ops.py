@@ -7,6 +7,7 @@ from rlmods.ops import (
     center_by_group,
     constant_group,
     differs_by_token,
+    group_index,
     group_reduce,
     importance_ratio,
     masked_mean,
@@ -36,6 +37,14 @@ def test_masked_sum_and_mean_are_loops_over_true_slots(b: Batch) -> None:
     torch.testing.assert_close(
         masked_mean(p.values, b.mask), torch.tensor(means, dtype=torch.float64)
     )
+
+
+@few
+@given(st.lists(st.integers(-5, 5), max_size=9))
+def test_group_index_is_the_rank_of_the_id(ids: list[int]) -> None:
+    group = torch.tensor(ids, dtype=torch.long)
+    expected = [sorted(set(ids)).index(x) for x in ids]
+    assert group_index(group).tolist() == expected
 
 
 def test_group_reduce_goes_by_id_and_not_by_position() -> None:

@@ -66,7 +66,7 @@ LIMITS = {
     },
 }
 """Largest counts in a model of 24 layers: lower them where the code comes to need less."""
-ITERATION_WAITS = 52
+ITERATION_WAITS = 40
 """Largest number of waits in an iteration with two optimizer steps, sampling not counted."""
 
 

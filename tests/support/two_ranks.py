@@ -90,6 +90,17 @@ OTHERS: dict[str, tuple[str, ...]] = {
         "algo.overlong_filter=true",
         "rollout.max_tokens=6",
     ),
+    "grpo sum of estimators": (
+        "algo=grpo",
+        *ONLINE,
+        "advantage=sum",
+        "+advantage@advantage.terms.whitened.estimator=reinforce_pp",
+        "+advantage@advantage.terms.group.estimator=group_norm",
+        "advantage.terms.group.estimator.scale=batch",
+        "+advantage.terms.group.reward=format",
+        "+advantage@advantage.terms.batch.estimator=batch_mean",
+        "+advantage.terms.batch.weight=-0.5",
+    ),
     "grpo kl in the reward": ("algo=grpo", *ONLINE, "kl=reward", "kl.coefficient=0.5"),
     "ppo shared": ("algo=ppo", *ONLINE, "critic=shared", "kl.coefficient=0.2"),
     "ppo imitating": (
@@ -251,6 +262,7 @@ OVER_RANKS = [
     "dpo ipo",
     "reward_model ranking",
     "grpo branches",
+    "grpo sum of estimators",
 ]
 """Further cases with a part that reduces over ranks. Parts of the others compute row by row."""
 GATHERS = [

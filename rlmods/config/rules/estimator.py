@@ -15,7 +15,7 @@ from rlmods.kl import Adaptive, Penalty, Ramp
 from rlmods.needs import AdvantageNeeds, RatioNeeds, RewardNeeds, SamplingNeeds, needs_of
 from rlmods.protocols import Controller
 from rlmods.reward import WeightedSum
-from rlmods.reward.weighted_sum import Term
+from rlmods.reward.weighted_sum import Term, leaves
 from rlmods.training.settings import PolicyGradientSettings
 
 
@@ -102,10 +102,9 @@ def estimators(spec: RunSpec) -> Iterator[Estimator]:
         if part.reward is None:
             yield Estimator(name, part.needs, *total)
             continue
-        key = f"terms.{part.reward}.reward"
-        needs = needs_of(spec.parts["reward"].members[key], RewardNeeds)
-        read = [term for term in terms(spec) if f"{term.path}.".startswith(f"reward.{key}.")]
-        yield Estimator(name, part.needs, f"reward.{key}", needs, read)
+        reward = spec.parts["reward"].terms[part.reward]["reward"]
+        term = Term(f"reward.terms.{part.reward}.reward", reward)
+        yield Estimator(name, part.needs, term.path, term.needs, list(leaves(term)))
 
 
 def steps(spec: RunSpec) -> Iterator[str]:
