@@ -3,6 +3,8 @@ of what is asked is a label."""
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from rlmods.grading.grader import Rules, verify
@@ -118,3 +120,49 @@ def test_other_sentences_do_not(text: str) -> None:
 )
 def test_a_side_of_an_equation_is_not_a_name(answer: str) -> None:
     assert not verify(rf"\boxed{{{answer}}}", "6", Rules(), "If $2x=12$, what is $m+n$ with $n=x$?")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "wrong"),
+    [
+        (r"\frac{dy}{dx} = 2x", "2x", "3x"),
+        (r"|\vec{v}| = 6", "6", "7"),
+        (r"P(A) = \frac12", "1/2", "1/3"),
+        ("f'(3) = 6", "6", "3"),
+        (r"\det(A) = 6", "6", "-6"),
+        ("y=2x", "f(x)=2x", "f(x)=3x"),
+        ("x^2+K", "x^2+C", "x^2"),
+    ],
+)
+def test_a_name_that_its_form_tells_needs_no_question(answer: str, gold: str, wrong: str) -> None:
+    assert verify(rf"\boxed{{{answer}}}", gold, Rules())
+    assert not verify(rf"\boxed{{{answer}}}", wrong, Rules())
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"), [(r"\frac{1}{2} = 2x", "2x"), ("x=2y", "f(x)=2x"), ("2f(3) = 6", "6")]
+)
+def test_the_side_of_an_equation_is_not_a_name_by_its_form(answer: str, gold: str) -> None:
+    assert not verify(rf"\boxed{{{answer}}}", gold, Rules())
+
+
+def test_a_residue_may_name_the_modulus_of_its_question() -> None:
+    text = r"\boxed{x \equiv 3 \pmod{7}}"
+    assert verify(text, "3", Rules(), "Find x modulo 7.")
+    assert verify(r"\boxed{3 \pmod 7}", "3", Rules(), "What remains if it is divided by 7?")
+    for question in ("Find x modulo 5.", "Find x modulo 70.", "Find x."):
+        assert not verify(text, "3", Rules(), question)
+    assert not verify(text, "4", Rules(), "Find x modulo 7.")
+
+
+def test_a_percentage_of_the_question_may_have_a_fraction_as_gold() -> None:
+    question = "What percent is it?"
+    assert verify(r"\boxed{40\%}", "0.4", Rules(), question)
+    assert verify(r"\boxed{40\%}", "40", Rules(), question)
+    assert not verify(r"\boxed{4\%}", "0.4", Rules(), question)
+
+
+def test_a_name_of_many_brackets_is_read_in_linear_time() -> None:
+    start = time.thread_time()
+    verify(r"\boxed{" + r"\(a)" * 29 + "x}", "6", Rules(), "Find it.")
+    assert time.thread_time() - start < 1

@@ -68,6 +68,11 @@ SAME = [  # gold, answer
     ("B", "B) 17"),
     (r"\text{Monday}", "monday"),
     (r"7^{2023}", r"7 \cdot 7^{2022}"),
+    (r"0.1\overline{6}", r"0.1\bar{6}"),
+    ("1/6", r"0.1\dot{6}"),
+    (r"\frac12", r"\frac12 \text{ or } 0.5"),
+    ("33", "m+n=7+26=33"),
+    (r"n \equiv 1 \pmod{4}", r"n\equiv 1 (\text{mod }4)"),
 ]
 DIFFERENT = [
     ("5", "5.001"),
@@ -111,6 +116,11 @@ DIFFERENT = [
     ("1", r"\infty"),
     ("3x-y+13=0", "3x+4y+14=0"),
     ("", ""),
+    ("1/6", r"0.1\bar{7}"),
+    (r"\frac12", r"\frac12 \text{ or } 0.6"),
+    (r"\{1,2\}", r"1 \text{ or } 1"),
+    ("33", "m+n=7+25=33"),
+    (r"n \equiv 1 \pmod{4}", r"n\equiv 1 (\text{mod }5)"),
 ]
 SAME_LIMITS = [
     (r"\int_0^1 x^3 dx + x", "x + 1/4"),

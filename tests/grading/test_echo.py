@@ -360,3 +360,12 @@ def test_what_a_question_mentions_does_not_refuse_a_right_answer(
     question: str, gold: str, answer: str
 ) -> None:
     assert verify(f"\\boxed{{{answer}}}", gold, question=question)
+
+
+@pytest.mark.parametrize(
+    "question", ["List the roots in ascending order.", "Write them from the least to the greatest."]
+)
+def test_an_order_that_is_asked_counts(question: str) -> None:
+    assert verify(r"\boxed{1, 2, 3}", "1, 2, 3", question=question)
+    assert not verify(r"\boxed{3, 1, 2}", "1, 2, 3", question=question)
+    assert verify(r"\boxed{3, 1, 2}", "1, 2, 3", question="List the roots.")

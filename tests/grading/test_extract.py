@@ -333,6 +333,12 @@ FURTHER_TEXT = [  # gold, text that must not be paid
     ("5", "It is not $5$."),
     ("x", "\\boxed{\\min(x,5)}"),
     ("f(10^{36}+1)", "\\boxed{f(10^{36}+2)}"),
+    ("12", "The answer is 12 (not sure)."),
+    ("12", "\\boxed{12\\text{ (thousand)}}"),
+    ("4", "\\boxed{4}\\pi"),
+    ("10", "\\boxed{101}_2"),
+    ("101", "\\boxed{101}_2"),
+    ("1, 2", "\\boxed{1} ✅ no, 2 🎉"),
 ]
 WHOLE_SENTENCES = [  # gold, text that must be paid
     ("5000000", "The answer is $5$ million."),
@@ -374,6 +380,11 @@ WHOLE_SENTENCES = [  # gold, text that must be paid
     ("5", "\\boxed{5} to the nearest integer"),
     ("5", "The answer is \\boxed{5} - done."),
     ("5\\text{ cm}", "\\boxed{5} cm"),
+    ("42", "The answer is 42! 🎉"),
+    ("12", "\\boxed{12 \\text{ (see above)}}"),
+    ("12", "The answer is 12 (see above)."),
+    ("4\\pi", "\\boxed{4}\\pi"),
+    ("101_2", "\\boxed{101}_2"),
 ]
 
 

@@ -71,6 +71,13 @@ RIGHT = [  # gold, response
         for x in (r",\ ", r"\;", "~", r"\quad", r", \hspace{1em}", r"\text{, }", r"\,\text{and}\,")
     ),
     ("yes", r"\boxed{\text{Yes}}"),
+    ("x^2", r"\boxed{x**2}"),
+    ("0.0015", r"\boxed{1.5 x 10^{-3}}"),
+    ("60", r"\boxed{60 \frac{\text{km}}{\text{h}}}"),
+    ("1/3", r"\boxed{0.333\ldots}"),
+    ("1, 2", r"\boxed{1\text{, and }2}"),
+    (r"\text{DNE}", r"\boxed{\text{does not exist}}"),
+    ("DNE", "The limit does not exist."),
 ]
 WRONG = [
     ("52", r"\boxed{5²}"),
@@ -110,6 +117,11 @@ WRONG = [
     (r"\frac{200}{3}", r"\boxed{66.7}"),
     (r"\frac{\pi}{100}", r"\boxed{\frac{\pi + 10^{-9}}{100}}"),
     (r"\sqrt{2}", r"\boxed{\sqrt{2 + 10^{-9}}}"),
+    ("0.0015", r"\boxed{1.5 x}"),
+    ("0.003", r"\boxed{0.333\ldots}"),
+    ("60 km/h", r"\boxed{60 \frac{\text{m}}{\text{h}}}"),
+    ("DNE", "The limit exists."),
+    ("0", "The limit does not exist."),
 ]
 
 

@@ -46,6 +46,7 @@ RIGHT = [  # gold, answers
     ("18", [r"\begin{array}{c}18\end{array}", r"\approx 18", r"18\quad\text{cm}", r"\quad 18"]),
     (r"x=2k\pi \text{ for } k \in \mathbb{Z}", [r"x = 2\pi k\text{ for }k\in\mathbb{Z}"]),
     (r"4\pi", [r"4$\pi$", r"$4\pi$", r"4 \cdot \pi"]),
+    ("6", [r"6\text{ different ways}", r"6\text{ possible values}"]),
 ]
 WRONG = [
     (r"50\%", ["5000%"]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rlmods.grading.grader.asked import as_asked
 from rlmods.grading.grader.compare import same_answer
-from rlmods.grading.grader.echo import is_unevaluated, repeats, restates
+from rlmods.grading.grader.echo import is_unevaluated, misorders, repeats, restates
 from rlmods.grading.grader.extract import extract, extract_gold
 from rlmods.grading.grader.rules import CLOSED_FORMS, Rules
 from rlmods.grading.grader.values import is_gold, same_plain
@@ -46,10 +46,10 @@ def verify(text: str, gold: str, rules: Rules = CLOSED_FORMS, question: str = ""
 
 
 def is_refused(answer: str, gold: str, rules: Rules, question: str) -> bool:
-    """Return True if an answer of the right value repeats the question, or leaves the work that it
-    asks for."""
+    """Return True if an answer of the right value repeats the question, or leaves the work or the
+    order that it asks for."""
     try:
-        if repeats(answer, gold, question) or restates(answer, gold, question):
+        if any(rule(answer, gold, question) for rule in (repeats, restates, misorders)):
             return True
         return rules.form != "any" and is_unevaluated(answer, gold, question)
     except ArithmeticError:  # a zeroth root or the like has no normal form

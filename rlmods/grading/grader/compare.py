@@ -51,10 +51,14 @@ _SAME_NOTATION = (
     (re.compile(r"\\([gl])eq(?![A-Za-z])"), r"\\\1e"),
     (re.compile(r"\\mid(?![A-Za-z])"), "|"),
     (re.compile(r",?\s*&\s*(?:\\text\s*\{\s*(?:if|for|when)\s*\})?"), "&"),
-    (re.compile(r"\\pmod\s*\{?(\w+)\}?|\\bmod(?![A-Za-z])"), r"\\bmod \1"),
+    (
+        re.compile(r"\(\s*\\text\s*\{\s*mod\s*\}\s*(\w+)\s*\)|\\[pb]?mod\s*\{?(\w+)\}?"),
+        r"\\bmod \1\2",
+    ),
+    (re.compile(r"\\equiv\s*\{(\w+)\}"), r"\\equiv \1"),
 )
 """Ways to write the same in a text outside the grammar."""
-_NAME = re.compile(r"\A[A-Za-z](?:\([A-Za-z]\))?=")
+_NAME = re.compile(r"\A[A-Za-z](?:\([A-Za-z]\))?(?:=|\\sim)")
 _SET_OPERATIONS = ("cup", "cap", "setminus")
 
 
@@ -112,6 +116,9 @@ class Comparison:
         gold requires."""
         if _key(gold) == _key(answer):
             return True
+        is_single = _items(gold) is None and not _are_sets(_unwrap(gold), answer)
+        if answer.op == "list" and answer.text == "or" and is_single:  # one value in two forms
+            return all(self(gold, member) for member in answer.args)
         if is_number(self.equation_value(gold), reduced=False):
             given = self.equation_value(answer)
             if given.op not in ("rel", "list") and not has_form(given, self.rules.form):
@@ -126,7 +133,7 @@ class Comparison:
             gold = self.equation_value(gold)
             answer = self.equation_value(answer)
         if is_number(gold, reduced=False) and _defines_a_sum(answer):
-            answer = answer.args[1]
+            answer = self.equation_value(Node("rel", answer.args[1:], answer.text[2:]))
         if _key(gold) == _key(answer):
             return True
         if _are_sets(gold, answer):
@@ -280,12 +287,13 @@ def _is_label(node: Node) -> bool:
 
 
 def _defines_a_sum(node: Node) -> bool:
-    """Return True for the value of a sum of letters, as of `m + n = 33`."""
-    if node.op != "rel" or node.text != "=":
+    """Return True for the value of a sum of letters, as of `m + n = 33` or `m + n = 7 + 26 =
+    33`."""
+    if node.op != "rel" or set(node.text.split()) != {"="}:
         return False
-    left, right = node.args
+    left = node.args[0]
     letters_only = left.op == "+" and all(term.op == "name" for term in _terms(left, "+"))
-    return letters_only and is_number(right, reduced=False)
+    return letters_only and is_number(node.args[-1], reduced=False)
 
 
 def _is_solved(node: Node) -> bool:

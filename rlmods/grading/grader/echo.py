@@ -12,13 +12,13 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from rlmods.grading.grader.compare import equation_value
+from rlmods.grading.grader.compare import Comparison, equation_value
 from rlmods.grading.grader.evaluate import evaluate, reset_budget, unknowns
 from rlmods.grading.grader.normal import Key, normal_form, normal_forms
 from rlmods.grading.grader.numbers import close, is_integer
 from rlmods.grading.grader.parse import parse
 from rlmods.grading.grader.realset import real_set
-from rlmods.grading.grader.rules import is_number
+from rlmods.grading.grader.rules import STRICT, is_number
 from rlmods.grading.grader.style import MATH, clean, compact, flat, plain_characters
 from rlmods.grading.grader.syntax import FUNCTIONS, Node, ParseError
 from rlmods.grading.grader.values import plain_number
@@ -43,6 +43,11 @@ _EXPAND = re.compile(
 )
 _FACTOR = re.compile(
     r"\bfactor(?:i[sz]e|ed|ing|isation|ization)?\b|\bas a product\b", re.IGNORECASE
+)
+_ORDER = re.compile(
+    r"\b(?:(?:a|de)scending|(?:in|de)creasing|alphabetical|chronological) order\b"
+    r"|\bfrom (?:the )?(?:least|smallest|lowest|greatest|largest|highest|biggest) (?:\w+ )?to\b",
+    re.IGNORECASE,
 )
 _REWRITE = re.compile(r"\b(?:convert|(?:re)?write|express|simplify|reduce|change)\b", re.IGNORECASE)
 _LITERAL = re.compile(r"\d{1,40}(?:,\d{3})*(?:\.\d{1,40})?|\.\d{1,40}", re.ASCII)
@@ -88,6 +93,18 @@ def restates(answer: str, gold: str, question: str) -> bool:
     return is_plain and _REWRITE.search(question) is not None
 
 
+def misorders(answer: str, gold: str, question: str) -> bool:
+    """Return True for a list in another order than the gold, where the question asks for one."""
+    if _ORDER.search(question) is None:
+        return False
+    try:
+        answers, golds = (list(_members(_parsed(text))) for text in (answer, gold))
+    except ParseError:
+        return False
+    pairs = zip(golds, answers, strict=False)
+    return len(golds) > 1 and not all(Comparison(STRICT).same_item(*pair) for pair in pairs)
+
+
 @lru_cache(maxsize=4096)
 def _literals(text: str) -> frozenset[Fraction]:
     """Return the values of the numbers that a text holds."""
@@ -119,9 +136,8 @@ def is_unevaluated(answer: str, gold: str, question: str) -> bool:
     if left & _ALWAYS or (_FACTOR.search(question) and not has_factors):
         return True
     asked = _work_of_question(question)
-    expands = _EXPAND.search(question) is not None
-    asked = asked | {"brackets"} if expands else asked - {"bracket"}
-    return bool(left & asked)
+    brackets = {"bracket", "brackets"} if _EXPAND.search(question) else set()
+    return bool(left & (asked - {"bracket"} | brackets))
 
 
 def _is_expression(answer: str, gold: str) -> bool:
@@ -212,10 +228,13 @@ def _forms(nodes: Iterable[Node]) -> _Forms:
 
 
 def _size(node: Node) -> int:
-    """Return the number of symbols, numbers and functions of an expression."""
+    """Return 1000 for each symbol, number and function of an expression, and 1 for each digit."""
+    if node.op == "number":
+        return 1000 + len(node.text)
+    size = sum(map(_size, node.args))
     if is_number(node, reduced=True):
-        return 1
-    return (node.op in ("name", "call")) + sum(map(_size, node.args)) or 1
+        return 1000 + size % 1000
+    return 1000 * (node.op in ("name", "call")) + size or 1000
 
 
 def _parts(node: Node) -> Iterator[Node]:
@@ -313,6 +332,8 @@ def _kinds_of_call(node: Node) -> Iterator[str]:
 
 
 def _kinds_of_product(node: Node) -> Iterator[str]:
+    if is_number(node, reduced=False):
+        return
     factors = list(_factors(node))
     matrices = sum(factor.contains("matrix") for factor, _ in factors)
     if matrices > 1 or (node.op == "^" and matrices):

@@ -15,7 +15,15 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rlmods.grading.grader.style import MATH, MAX_CHARS, TEXT, WORD, closing_brace
+from rlmods.grading.grader.style import (
+    BOLD,
+    MATH,
+    MAX_CHARS,
+    TEXT,
+    WORD,
+    closing_brace,
+    plain_characters,
+)
 from rlmods.grading.grader.units import read_quantity, read_unit
 from rlmods.grading.turns import after_thoughts
 
@@ -56,13 +64,18 @@ _HEDGE_BEFORE = re.compile(
 _HASHES = re.compile(r"####[ \t]*([^\n]+)")
 _HEADING = re.compile(r"\A(?:the\s+)?(?:final\s+)?answer\b[\s:*]*", re.IGNORECASE)
 _EMPHASIS = r"(?:[*_}]{1,3}|</[a-z]{1,6}>)?"
+_SUBJECT = r"(?:answer|(?:correct|right) (?:choice|option))"
 _STATED = re.compile(
-    rf"(?<![A-Za-z0-9])(?:answer{_EMPHASIS}\s*(?:is\b|:)|ans\.?\s*:){_EMPHASIS}[:\s]*"
+    rf"(?<![A-Za-z0-9])(?:{_SUBJECT}{_EMPHASIS}\s*(?:is\b|:)|ans\.?\s*:){_EMPHASIS}[:\s]*"
     r"|\banswer\*\*\s*\n\s*"
     r"|^[#*_ \t]{0,20}(?:the[ \t]+)?(?:final[ \t]+)?answer[*_ \t]*\n\s*",
     re.IGNORECASE | re.MULTILINE,
 )
 _PERCENT_AFTER = re.compile(r"(?:\$|\\[)\]])?\s{0,3}(?:\\?%|percent\b|pct\b)")
+_SCRIPT_AFTER = re.compile(
+    r"(?:\s?[_^]\s?(?:\{[^{}]{1,20}\}|\\circ|\w))+"
+    r"|\s?\\(?:pi|sqrt|[dt]?frac)(?![A-Za-z])[^\s$]{0,40}"
+)
 _UNIT_AFTER = re.compile(
     rf"\$?(?:\s|~|\\[,; ]){{0,5}}{TEXT}\{{([^{{}}\n]{{1,40}})\}}(?:\^\{{?[23]\}}?)?"
 )
@@ -71,16 +84,17 @@ _SENTENCE_END = re.compile(
     r"|,\s(?:as (?:required|desired|claimed|needed)|which)\b"
 )
 _FILLER = re.compile(
-    r"\A(?:(?:therefore|thus|then|hence|simply|exactly|just|indeed|given by|equal to)\b[\s,:]*)+",
+    r"\A(?:(?:therefore|thus|then|hence|simply|exactly|just|indeed|clearly|given by|equal to)\b"
+    r"[\s,:]*)+",
     re.IGNORECASE,
 )
 
 
-_QED = tuple(
-    rf"{pair[0]}\{name}{pair[1]}"
-    for name in ("blacksquare", "square", "Box", "qed")
-    for pair in (("$", "$"), ("", ""))
-)
+_QED_SIGN = r"\\(?:blacksquare|square|Box|qed)"
+_QED = re.compile(rf"(?:\${_QED_SIGN}\$|{_QED_SIGN})\Z")
+_JOY = "✅✓✔⭐✨🎉🎊👍\ufe0f" + "".join(map(chr, range(0x1F600, 0x1F610))) + " \t\r\n"
+"""Signs of joy, and the space between them."""
+_QUOTED = re.compile(r"^> ?(?=\*\*|[A-Za-z$\\])", re.MULTILINE)
 _STRUCK = (("<!--", "-->"), ("<s>", "</s>"), ("<del>", "</del>"), ("<strike>", "</strike>"))
 _TILDES = re.compile(r"(?<![\w}~\\])~~(?=[^\s~])[^~\n]{1,80}~~(?!\w)")
 _CLAUSE = re.compile(r",?\s*\b(?:where|which|because|since|as|so|obtained|giving)\b|[(\[]")
@@ -88,7 +102,7 @@ _CLAUSE = re.compile(r",?\s*\b(?:where|which|because|since|as|so|obtained|giving
 _CHANGED_AFTER = re.compile(
     r"(?:[ \t$*_]|\\[)\]])*(?:(?:squared|cubed|factorial)\b"
     r"|(?:times|minus|plus|over|divided by|multiplied by|to|through|mod|[-+*/^]"
-    r"|\\(?:times|cdot|div)(?![A-Za-z]))\s*[-\d$\\(])",
+    r"|\\(?:times|cdot|div)(?![A-Za-z]))\s*(?:[-\d$\\]|\((?![A-Za-z]{2})))",
     re.IGNORECASE,
 )
 """What makes an answer a part of an expression."""
@@ -121,16 +135,32 @@ def extract(text: str) -> str | None:
     "Therefore" , and for a short text its last formula, the number that its last
     sentence states, or the whole text. An alternative that follows the answer ("or 6") is a part of
     it; a marked answer that is denied beside its marker is none."""
-    text = _without_struck(after_thoughts(text)).strip()
-    for sign in _QED:
-        text = text.removesuffix(sign).rstrip()
+    text = _QUOTED.sub("", _without_struck(after_thoughts(text)).strip())
+    text = _without_flourish(text)
     rules = [_boxed, _tagged, _after_hashes, _after_words, concluded]
     if len(text) <= MAX_UNMARKED_CHARS:
         rules += [_last_formula, stated, without_lead]
     answers = (rule(text) for rule in rules)
     answer = next((answer for answer in answers if answer is not None), "")
     answer = answer.strip().strip("*_`").strip()
-    return answer if 0 < len(answer) <= MAX_CHARS else None
+    return _without_remark(answer) if 0 < len(answer) <= MAX_CHARS else None
+
+
+def _without_flourish(text: str) -> str:
+    """Return the text without the end of a proof and signs of joy, such as ` ✅` or `! 🎉`."""
+    plain = text.rstrip(_JOY)
+    if plain != text.rstrip():
+        plain = plain.removesuffix("!")
+    return _QED.sub("", plain).rstrip()
+
+
+def _without_remark(answer: str) -> str:
+    """Return an answer such as `12 (see above)` without the remark; words that change or doubt the
+    answer stay, and so do units."""
+    remark = _REMARK.search(answer)
+    if remark is None or _DOUBT.search(remark[1]) or read_unit(remark[1]) is not None:
+        return answer
+    return answer[: remark.start()]
 
 
 def _without_struck(text: str) -> str:
@@ -207,7 +237,7 @@ def _boxed(text: str) -> str | None:
     start, contents = _joined(text, marks, _joins)
     if marks[-1].content is None or is_denied(text, start):
         return ""
-    contents[-1] += _suffix(text, marks[-1].end)
+    contents[-1] += _suffix_or_script(text, marks[-1].end)
     return _with_alternatives(text, start, ", ".join(contents), marks[-1].end)
 
 
@@ -222,6 +252,12 @@ def _with_alternatives(text: str, start: int | None, answer: str, end: int) -> s
     after = _HEDGE_AFTER.match(text, end)
     parts = [before and before[1], answer, after and after[1]]
     return ", ".join(filter(None, parts))
+
+
+def _suffix_or_script(text: str, end: int) -> str:
+    r"""Return what belongs to the mark that ends at `end`, such as `_2`, `\pi` or a unit."""
+    script = _SCRIPT_AFTER.match(text, end)
+    return _suffix(text, end) if script is None else script[0]
 
 
 def _suffix(text: str, end: int) -> str:
@@ -333,7 +369,7 @@ def _last_formula(text: str) -> str | None:
     start, contents = _joined(text, marks, _joins)
     if is_denied(text, start) or is_taken_back(text, marks[-1].end):
         return ""
-    contents[-1] += _suffix(text, marks[-1].end)
+    contents[-1] += _suffix_or_script(text, marks[-1].end)
     before = _HEDGE_BEFORE.search(text[:start])
     return ", ".join([before[1], *contents] if before is not None else contents)
 
@@ -367,7 +403,8 @@ _SENTENCE = re.compile(
 )
 _REMAIN = re.compile(
     rf"(?P<number>{_NUMBER})"
-    r"(?P<after>\s+(?:[a-z]+\s+){0,3}(?:remains?|are left|is left|are needed|are possible))",
+    r"(?P<after>\s+(?:[a-z]+\s+){0,3}(?:remains?|are left|is left|are needed|are possible)"
+    r"(?:\s+[a-z]+){0,6})",
     re.ASCII,
 )
 
@@ -422,7 +459,7 @@ _DENIED_AFTER = re.compile(
     r"|can(?:not|['’]t)\s+be\s+(?:right|correct|true)\b"
     r"|(?:is|are|has|have|must)\s+(?:to\s+)?(?:be\s+)?rejected\b|❌|✗"
     r"|(?:is|are)\s+(?:not possible|impossible)\b"
-    r"|(?:does|do|did|can)(?:\s*not|n['’]t)\s+(?:work|fit|hold|be)\b"
+    r"|(?:does|do|did|can)(?:\s*not|n['’]t)\s+(?:work|fit|hold|be|satisfy)\b"
     rf"|(?:but\s+)?(?:that|this|it)['’]s\s+{_WRONG}|i disagree\b"
     rf"|[^.,\n]{{0,60}},\s*but\s+(?:it|that|this)\s+(?:is|was)\s+{_WRONG}"
     r"|(?:hmm,?\s+)?no\b(?=\s*[,.!:;]|\s+(?:it|wait|that)\b)"
@@ -432,6 +469,13 @@ _DENIED_AFTER = re.compile(
 )
 CONTEXT_CHARS = 100
 """Characters before and after an answer that may deny it."""
+
+
+_REMARK = re.compile(
+    r"(?<=[\w}%)])(?:(?:\s|~|\\[,;: ]|\\q?quad)+|(?=\\text))(?:\\text\s*\{\s*)?"
+    r"\(((?!(?:mod|base|and|if|for|where)\b)[A-Za-z]{2,}(?: [A-Za-z]+){0,6})\)\}?\s*\Z",
+    re.ASCII,
+)
 
 
 def is_denied(text: str, start: int) -> bool:
@@ -465,7 +509,8 @@ def without_lead(text: str) -> str:
 
 
 def _of_sentence(sentence: str) -> str | None:
-    sentence = without_lead(sentence.strip().rstrip(".!*_ ").strip("*_ "))
+    sentence = BOLD.sub("", plain_characters(sentence)).strip()
+    sentence = without_lead(sentence.rstrip(".!*_ ").strip("*_ "))
     if _END.search(sentence) or len(_DIGITS.findall(sentence)) != 1:
         return None
     match = _SENTENCE.fullmatch(sentence) or _REMAIN.fullmatch(sentence)

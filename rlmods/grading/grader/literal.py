@@ -50,6 +50,7 @@ def _date(text: str) -> list[str]:
 
 
 def _digits(text: str) -> str:
-    """Return the text with spaces only between words, and numbers without leading zeros."""
+    """Return the text with spaces only between words, and numbers without leading zeros or the v of
+    a version."""
     text = re.sub(r"\s*([-/])\s*", r"\1", text.casefold())
-    return re.sub(r"(?<![\d.])0+(?=\d)", "", text)
+    return re.sub(r"(?<![\d.])0+(?=\d)|\Av(?=\d)", "", text)

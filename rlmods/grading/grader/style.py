@@ -23,6 +23,7 @@ MATH = re.compile(
     r"\$\$((?:[^$\\]|\\.)+)\$\$|\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL
 )
 """A formula between its delimiters."""
+BOLD = re.compile(r"(?<!\w)\*\*|\*\*(?!\w)")
 WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 _SPACES = re.compile(r"(?:\\[ ,;:!]|[\s~\f])+")
 _SWITCH = re.compile(
@@ -67,7 +68,6 @@ _INSIGNIFICANT = re.compile(
 )
 _TIMES = re.compile(r"\\(?:cdot|times|ast)(?![A-Za-z])")
 _FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
-_ROW_SPACE = re.compile(r"\\\\\[\s*-?[\d.]{1,6}\s*(?:pt|em|ex|mm|cm|in)\s*\]")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
 _CURRENCIES = {r"\$": "dollars", "€": "euros", "£": "GBP", "¥": "yen", "₹": "rupees"}
 _CURRENCY_SIGN = re.compile(r"\\\$|[€£¥₹]")
@@ -76,13 +76,8 @@ _CURRENCY_AFTER = re.compile(r"([0-9](?:[0-9,.]*[0-9])?)\s*([€£¥₹])")
 _LONE_DOLLAR = re.compile(r"\A([^$]*?)(?<!\\)\$(?=\s?[\d.][^$]*\Z)")
 """A dollar sign that does not begin a formula."""
 _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_SIGN_IN_TEXT = re.compile(
-    r"\\(?:text|mathrm|textrm|mathbin|mathrel|mathord)\s*\{\s*\\?([-+%=])\s*\}"
-)
-_SIGN_IN_BRACES = re.compile(r"(?<![\^_A-Za-z])\{\s*([-+])\s*\}")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _MATH_DELIMITERS = re.compile(r"(?:\s?(?:(?<!\\)\\[()\[\]]|\\?\$))+\s?")
-_NEGATIVE_SPACE = re.compile(r"\\!\s*")
 _SPACED_THOUSANDS = re.compile(
     r"(?<![\d.,/^_])[1-9]\d{0,2}(?:(?:\\[,; ]|[ ~])\d{3})+(?!\d|\s*/|\s*\\[dt]?frac)", re.ASCII
 )
@@ -93,13 +88,46 @@ _HALF_DAY = re.compile(
     r"|([AP])M\b|([apAP])\.\s?[mM]\b\.?|(?<=[\d ~])([ap])m\b)"
 )
 _HOUR = re.compile(r"\d{1,2}", re.ASCII)
-_LEADING = re.compile(r"\A(?:\s|~=|=(?![=<>])|\\(?:approx|therefore)(?![A-Za-z]))*")
-_NO_SOLUTION = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?\.?", re.IGNORECASE)
-_ALL_REALS = re.compile(
-    r"(?:[a-z] (?:is|can be) )?(?:any|all|every|(?:the )?set of(?: all)?)(?: the)? "
-    r"reals?(?: numbers?)?(?: [a-z])?\.?",
-    re.IGNORECASE,
+_LEADING = re.compile(
+    r"\A(?:\s|~=|=(?![=<>])|\\(?:approx|therefore)(?![A-Za-z])"
+    r"|\\text\s*\{\s*[Tt]he (?:set|line|point|interval)(?: is)?:?\s*\})*"
 )
+_NOTATIONS = (
+    (re.compile(r"\\\\\[\s*-?[\d.]{1,6}\s*(?:pt|em|ex|mm|cm|in)\s*\]"), r"\\\\ "),
+    (
+        re.compile(
+            r"\\(?:text|mathrm|textrm|mathbin|mathrel|mathord)"
+            r"\s*\{\s*\\?([-+%=,;:](?:\s*(?:and|or)\b)?)\s*\}"
+        ),
+        r"\1",
+    ),
+    (re.compile(r"(?<![\^_A-Za-z])\{\s*([-+])\s*\}"), r"\1"),
+    (re.compile(r"\\!\s*"), ""),
+    (re.compile(r"(?<=[\w)}])\*\*(?=[\w({-])"), "^"),
+    (re.compile(r"(?<=\d) ?x ?(?=10 ?\^)"), "*"),
+    (
+        re.compile(
+            r"\\[dt]?frac\s*\{\s*\\(?:text|mathrm)\s*\{([a-z ]+)\}\s*\}"
+            r"\s*\{\s*\\(?:text|mathrm)\s*\{([a-z ]+)\}\s*\}"
+        ),
+        r"\\text{\1/\2}",
+    ),
+    (re.compile(r"(?<=\.\d\d)(\d*)\s*(?:\.\.\.|\\[lc]?dots)\s*\Z"), r"\1"),
+)
+"""Other ways to write the same, with what takes their place."""
+_MEANINGS = (
+    (re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?\.?", re.IGNORECASE), r"\emptyset"),
+    (
+        re.compile(
+            r"(?:[a-z] (?:is|can be) )?(?:any|all|every|(?:the )?set of(?: all)?)(?: the)? "
+            r"reals?(?: numbers?)?(?: [a-z])?\.?",
+            re.IGNORECASE,
+        ),
+        r"\reals",
+    ),
+    (re.compile(r"(?:the |this )?(?:limit )?does not exist\.?|DNE", re.IGNORECASE), r"\text{DNE}"),
+)
+_MEANINGFUL = re.compile(r"real|solution|exist|\bdne\b", re.IGNORECASE)
 _LETTER_CHOICE = re.compile(r"\A(?:\W|\\text\w*)*[A-Z]\W*\Z")
 _BOLD_LETTER = re.compile(r"\\mathbf\s*\{\s*(\(?[A-Z]\)?)\s*\}")
 _TRAILING = re.compile(
@@ -110,15 +138,14 @@ _BRACED_MARK = re.compile(r"\s*\\?\{\s*([,:=.])\s*\\?\}\s*")
 
 def clean(text: str) -> str:
     """Return `text` without style. `^\\circ` becomes a degree sign."""
-    text = _ROW_SPACE.sub(r"\\\\ ", plain_characters(text))
+    text = plain_characters(text)
     if r"\begin" not in text:
         text = _DOUBLED.sub(r"\\", text)
-    text = _SIGN_IN_TEXT.sub(r"\1", text)
-    text = _SIGN_IN_BRACES.sub(r"\1", text)
+    for notation, replacement in _NOTATIONS:
+        text = notation.sub(replacement, text)
     text = _NUMBER_SETS.sub(lambda match: _NUMBER_SET[match[match.lastindex or 0]], text)
     text = _MATH_DELIMITERS.sub(_between_formulas, text)
     text = _DEGREES.sub("°", text)
-    text = _NEGATIVE_SPACE.sub("", text)
     if "\\" in text:
         text = _APART.sub("\f", text)
         for pattern in (_SWITCH, _COLOUR, _WRAPPER):
@@ -142,12 +169,11 @@ def compact(text: str) -> str:
 
 
 def _in_words(text: str) -> str | None:
-    if "real" not in text.lower() and "solution" not in text.lower():
+    """Return the set or symbol that an answer in words means, None for other answers."""
+    if not _MEANINGFUL.search(text):
         return None
     words = flat(text)
-    if _ALL_REALS.fullmatch(words):
-        return r"\reals"
-    return r"\emptyset" if _NO_SOLUTION.fullmatch(words) else None
+    return next((value for phrase, value in _MEANINGS if phrase.fullmatch(words)), None)
 
 
 def _without_braces(text: str) -> str:

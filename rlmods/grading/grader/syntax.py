@@ -86,7 +86,7 @@ _TOKEN = re.compile(
     r"(?P<skip>\s+|~|\\[ ,;:!>])"
     rf"|{TEXT}\{{(?P<text>[^{{}}\\$]*)\}}"
     rf"|(?P<wrapper>{TEXT}(?=\{{))"
-    r"|(?P<repeating>\d*\.\d*)\\overline\s*\{(?P<period>\d+)\}"
+    r"|(?P<repeating>\d*\.\d*)\\(?:overline|bar|dot)\s*\{(?P<period>\d+)\}"
     r"|(?P<number>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)"
     r"|\\(?P<command>[A-Za-z]+)"
     r"|(?P<word>[A-Za-z]+)"

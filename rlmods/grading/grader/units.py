@@ -144,6 +144,7 @@ def _base_units() -> dict[str, Unit]:
 _BASE = _base_units()
 _COMPOUND = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "fps": "ft/s"}
 _PREFIXES = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+_ADJECTIVES = ("different", "distinct", "possible")
 _SUFFIXES = {"squared": 2, "cubed": 3}
 SYMBOLS = frozenset("msghLlKJNWVA")
 """Units of one letter: a unit where they are set upright after a number, otherwise a name."""
@@ -174,6 +175,8 @@ def read_unit(text: str) -> Unit | None:
         position = match.end()
         if match["over"]:
             sign = -1
+        elif match["word"] in _ADJECTIVES:
+            continue
         elif match["word"] in _PREFIXES:
             prefix = _PREFIXES[match["word"]]
         elif match["word"]:
