@@ -109,7 +109,8 @@ def converse(
     """Return the response of each session.
 
     Raises:
-        UserError: every program failed in the same way, or the policy's logits are not finite.
+        UserError: the programs of several prompts all failed in the same way, or the policy's
+            logits are not finite.
     """
     policy = rollout.synced
     dialect = Dialect.of(policy)
@@ -176,11 +177,14 @@ def _sample(
 
 
 def _check_any_ended(environment: Agent, responses: Sequence[Response]) -> None:
-    """Check that programs do not all fail in the same way, which is a mistake in the program.
+    """Check that programs do not all fail in the same way, which is a mistake in the program. With
+    a single prompt, as the last one of a validation, it may also be the prompt.
 
     Raises:
         UserError: they do.
     """
+    if len({response.prompt.id for response in responses}) < 2:
+        return
     records = [response.session for response in responses if response.session is not None]
     failures = [record for record in records if record.failure is not None]
     errors = {record.error for record in failures}

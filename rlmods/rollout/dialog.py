@@ -296,8 +296,14 @@ class Dialog:
         give(asked.request, Answer(f"chatcmpl-{name}", num_prompt_tokens, choices))
 
     def close(self) -> None:
-        """End the program if it runs, and keep how it ended."""
-        self.outcome = self.running.session.outcome
+        """End the program if it runs, and keep how it ended. Rewards of turns without an answer are
+        a mistake in the program, unless a limit refused them."""
+        outcome = self.running.session.outcome
+        given = None if outcome is None else outcome.rewards
+        if isinstance(given, list) and 0 < len(self.nodes) < len(given) and not self.is_limited:
+            error = f"returned {len(given)} rewards for {len(self.nodes)} turns"
+            outcome = Outcome("crash", error=error)
+        self.outcome = outcome
         self.running.close()
 
     def record(self, failure_reward: float | None) -> SessionRecord:

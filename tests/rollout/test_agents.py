@@ -366,7 +366,17 @@ class TestFailures:
 
     def test_a_program_that_asks_again_after_each_refusal_is_ended(self) -> None:
         with pytest.raises(UserError, match="the first by timeout: no request and no end within"):
-            play("stubborn", timeout_s=0.3, max_turns=2, data=prompts()[:1], samples=2)
+            play("stubborn", timeout_s=0.3, max_turns=2, data=prompts()[:2], samples=1)
+
+    def test_rewards_of_turns_that_were_not_answered_are_a_crash(self) -> None:
+        with pytest.raises(UserError, match="the first by crash: returned 2 rewards for 1 turns"):
+            play("gives_more_rewards_than_turns")
+
+    def test_of_a_single_prompt_does_not_end_the_run(self) -> None:
+        """It may be the last one of the validation, or a hard one."""
+        for r in play("sleeps", timeout_s=0.1, data=prompts()[:1], samples=2):
+            assert r.session is not None
+            assert r.session.failure == "timeout"
 
     def test_a_refusal_is_an_exception_of_the_program(self) -> None:
         for r in play("ignores_refusals", max_tokens=30):

@@ -64,6 +64,11 @@ async def stubborn(task: Any, client: Any) -> float:
     return 1.0
 
 
+async def gives_more_rewards_than_turns(task: Any, client: Any) -> list[float]:
+    await client.chat(task["messages"])
+    return [1.0, 5.0]
+
+
 async def forgets(task: Any, client: Any) -> list[float | None]:
     """Send a conversation of two turns, then a summary of it, then continue both."""
     first = list(task["messages"])
