@@ -255,11 +255,11 @@ def test_the_end_of_an_iteration_is_announced_once_and_before_its_checkpoint(
 
 def test_response_tokens_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     made = attached(learner())
-    reduce = made.ranks.reduce
+    count = made.ranks.reduce_count
     monkeypatch.setattr(
         made.ranks,
-        "reduce",
-        lambda x, op="sum": 2 * reduce(x, op) if op == "sum" else reduce(x, op),
+        "reduce_count",
+        lambda x, op="sum": 2 * count(x, op) if op == "sum" else count(x, op),
     )
     made.sample(SPLITS.train[:4])
     num_tokens = sum(len(row["tokens"]) for row in made.samples)

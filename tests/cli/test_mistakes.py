@@ -80,7 +80,7 @@ MISTAKES = {
     "zzz=1": "zzz: no such setting; choose from seed, run_dir, resume, fork, batch,",
     "algo=grpp": "did you mean grpo",
     "ratio=": "ratio=: no such option; choose from cispo, clip_higher,",
-    "advantage=ppo": "choose from accept, branch_hard, branch_soft, ema, gae,",
+    "advantage=ppo": "choose from accept, anchor_state, batch_mean, branch_hard,",
     "reward=[math,x]": "reward=x: no such option; choose from accuracy, by_source, code, ",
     "ptx.train=x": "no option of ptx is selected: type data@ptx=OPTION",
     "hydra/launcher=submitit_slurm": "not installed: type pip install -e '.[slurm]'",
