@@ -1,7 +1,6 @@
 """Advantage estimators: rewards to advantages per token."""
 
 from rlmods.advantage.accept import Accept
-from rlmods.advantage.anchor_state import AnchorState
 from rlmods.advantage.batch_mean import BatchMean
 from rlmods.advantage.branch_norm import BranchNorm
 from rlmods.advantage.ema import EMA
@@ -27,7 +26,6 @@ __all__ = [
     "GDPO",
     "RLOO",
     "Accept",
-    "AnchorState",
     "BatchMean",
     "BranchNorm",
     "Greedy",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import torch
 
 from rlmods.errors import UserError
 from rlmods.needs import AdvantageNeeds, needs_of
@@ -61,6 +63,11 @@ class Sum:
             raise UserError(f"advantage=sum needs terms: type {ADD} for each")
         for name, term in self.terms.items():
             _check_term(name, term)
+        if not any(part.weight for part in self.parts):
+            name = self.parts[0].name
+            raise UserError(
+                f"advantage=sum: every weight is 0: type advantage.terms.{name}.weight=1"
+            )
         of_critic = [part.name for part in self.parts if part.needs.values or part.needs.greedy]
         if len(of_critic) > 1:
             raise UserError(
@@ -98,16 +105,22 @@ class Sum:
         Args:
             arguments: further arguments by estimator, as in `turns={"turn": turn}`.
         """
-        total = None
+        columns = []
         returns = None
         for part in self.parts:
             options = arguments.get(part.name, {})
             credit = part.estimator(rewards, mask, group, values, **options)
-            weighted = part.weight * credit.advantages
-            total = weighted if total is None else total + weighted
+            columns.append(credit.advantages)
             returns = credit.returns if returns is None else returns
-        assert total is not None
-        return Credit(total, returns)
+        return Credit(self.total(columns), returns)
+
+    def total(self, columns: Sequence[TokenFloats]) -> TokenFloats:
+        """Return the weighted sum of the terms' advantages, where NaN counts as 0."""
+        first, *others = self.parts
+        total = first.weight * torch.where(columns[0].isnan(), 0.0, columns[0])
+        for part, column in zip(others, columns[1:], strict=True):
+            total = total + part.weight * torch.where(column.isnan(), 0.0, column)
+        return total
 
 
 def _check_term(name: str, term: Any) -> None:

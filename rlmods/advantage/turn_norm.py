@@ -1,7 +1,7 @@
 """Advantages of turns, compared across the responses to a prompt."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,16 +15,22 @@ from rlmods.types import Credit, RowInts, TokenFloats, TokenInts, TokenMask
 
 @dataclass(frozen=True)
 class TurnNorm:
-    """Normalisation by turn: A_k = (G_k - mean(G_k)) / (std(G_k) + eps) on every token of turn k,
-    with the discounted return G_k = r_k + gamma r_{k+1} + gamma^2 r_{k+2} + ... of the rewards r of
-    the turns, mean and std over the k-th turns of the responses to one prompt.
+    """Normalisation by turn: A_k = (G_k - mean(G)) / (std(G) + eps) on every token of turn k, with
+    the discounted return G_k = r_k + gamma r_{k+1} + gamma^2 r_{k+2} + ... of the rewards r of the
+    turns, mean and std over the turns that turn k is compared with.
 
-    MT-GRPO, arXiv:2505.11821, section 4.2, where gamma is 0: a turn is credited with its own
-    reward. The paper adds the normalised outcome on every turn, as advantage=sum does with
-    advantage=group_norm as its second term. Give each turn its reward with
-    reward=environment reward.by_turn=true; with a reward for the last token alone and gamma 0, only
-    the last turn has an advantage. Turns with equal returns, and a turn that only one response
-    reaches, get exactly 0."""
+    - compare=turn: the k-th turns of the responses to one prompt. MT-GRPO, arXiv:2505.11821,
+      section 4.2, where gamma is 0: a turn is credited with its own reward. Set reward=environment
+      reward.by_turn=true; with a reward on the last token alone and gamma 0, only the last turn has
+      an advantage.
+    - compare=state (advantage=anchor_state): all turns of the responses to one prompt that follow
+      an equal observation, an anchor state. GiGPO, arXiv:2505.10978, equations 6 to 9. The first
+      turns of all responses follow the prompt, and are one state. With gamma below 1, a turn on a
+      shorter way to the same reward is better.
+
+    Both papers add the normalised outcome on every turn, as advantage=sum does with
+    advantage=group_norm as its second term. Turns with equal returns, and a turn without another
+    one to compare with, get exactly 0."""
 
     eps: float = 1e-6
     """Added to the standard deviation; above 0."""
@@ -32,6 +38,8 @@ class TurnNorm:
     """Divide the squared deviations by the number of turns minus 1."""
     gamma: float = 0.0
     """Discount per turn, 0 to 1."""
+    compare: Literal["turn", "state"] = "turn"
+    """turn: the same turn of other responses. state: turns that follow an equal observation."""
 
     needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(
         group=True, turns=True, normalizes_rewards=True, credit="token"
@@ -41,6 +49,7 @@ class TurnNorm:
         rules = {
             "eps": (self.eps > 0, "above 0"),
             "gamma": (0 <= self.gamma <= 1, "between 0 and 1"),
+            "compare": (self.compare in ("turn", "state"), "turn or state"),
         }
         check_bounds(self, "advantage", rules)
 
@@ -53,11 +62,16 @@ class TurnNorm:
         turn: TokenInts | None = None,
         state: TokenInts | None = None,
     ) -> Credit:
-        if turn is None:
-            raise ValueError("TurnNorm needs turn: the index of the turn of each token")
+        if turn is None or state is None:
+            raise ValueError("TurnNorm needs turn and state: the turn and state of each token")
         returns, sampled = turn_returns(rewards, mask, turn, self.gamma)
-        index = torch.arange(returns.shape[1], device=turn.device).expand_as(returns)
-        advantages = normalize_turns(returns, sampled, group, index, self.eps, self.unbiased)
+        if self.compare == "turn":
+            key = torch.arange(returns.shape[1], device=turn.device).expand_as(returns)
+        else:
+            key = state.new_zeros(returns.shape)
+            # all tokens of a turn have its state
+            key.scatter_(1, turn.clamp(min=0), state)
+        advantages = normalize_turns(returns, sampled, group, key, self.eps, self.unbiased)
         return Credit(turns_to_tokens(advantages, mask, turn))
 
 

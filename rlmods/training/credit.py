@@ -73,7 +73,7 @@ class CreditAssignment:
             columns.append(torch.where(is_unscored[:, None], torch.nan, credit.advantages))
             returns = credit.returns if returns is None else returns
         batch = replace(batch, returns=returns, turn=None, state=None)
-        return self._add_up(batch, columns)
+        return self._with_terms(batch, columns)
 
     def normalize(self, batch: Experience) -> Experience:
         """Normalise the advantages over the rows that an iteration trains on, on all ranks: of each
@@ -85,16 +85,12 @@ class CreditAssignment:
         for term, column in zip(self.terms, batch.term_advantages.unbind(-1), strict=True):
             mask = batch.mask & ~column.isnan()
             columns.append(_normalize(term.estimator, column, mask))
-        return self._add_up(batch, columns)
+        return self._with_terms(batch, columns)
 
-    def _add_up(self, batch: Experience, columns: Sequence[Tensor]) -> Experience:
-        """Return the batch with the weighted sum of the terms' advantages."""
-        total = None
-        for term, column in zip(self.terms, columns, strict=True):
-            weighted = term.weight * torch.where(column.isnan(), 0.0, column)
-            total = weighted if total is None else total + weighted
-        assert total is not None
-        return replace(batch, advantages=total, term_advantages=torch.stack(list(columns), -1))
+    def _with_terms(self, batch: Experience, columns: Sequence[Tensor]) -> Experience:
+        assert isinstance(self.advantage, Sum)
+        advantages = self.advantage.total(columns)
+        return replace(batch, advantages=advantages, term_advantages=torch.stack(list(columns), -1))
 
     def _credit(
         self, advantage: Advantage, batch: Experience, scores: Scores, penalty: Tensor

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rlmods.advantage import GAE, RLOO, Greedy, GroupNorm, Sum, TurnNorm
@@ -14,6 +14,7 @@ from tests.support.turns import turns_of
 @few
 @given(batches, st.floats(-2, 2), st.floats(-2, 2))
 def test_is_the_weighted_sum(b: Batch, first: float, second: float) -> None:
+    assume(first or second)
     terms = {
         "outcome": {"estimator": GroupNorm(), "weight": first},
         "baseline": {"estimator": RLOO(), "weight": second},
@@ -67,6 +68,10 @@ def test_it_needs_what_its_terms_need() -> None:
         ({"a": {"estimator": RLOO(), "weight": "x"}}, "weight=x: must be a finite number"),
         ({"a": {"estimator": RLOO(), "weight": True}}, "weight=True: must be a finite number"),
         ({"a": {"estimator": RLOO(), "weight": float("inf")}}, "weight=inf: must be a finite"),
+        (
+            {"a": {"estimator": RLOO(), "weight": 0}, "b": {"estimator": GAE(), "weight": 0.0}},
+            "every weight is 0: type advantage.terms.a.weight=1",
+        ),
         ({"a": {"estimator": RLOO(), "reward": 3}}, "reward=3: must be the name"),
         ({"a": {"estimator": Sum({"b": {"estimator": RLOO()}})}}, "a.estimator is a sum itself"),
         (
