@@ -52,79 +52,61 @@ PANELS = {
 }
 
 
+PROMPTS = "data.num_train=16000"
+DEMONSTRATIONS = (
+    "data.wrong_fraction=0.35",
+    "data.num_train=1280",
+    "batch.prompts=64",
+    "optimizer.lr=1e-4",
+)
+RANKINGS = (
+    "batch.prompts=96",
+    "optimizer.lr=5e-4",
+    "schedule=cosine",
+    "schedule.warmup=30",
+    "trainer.max_iterations=500",
+    "validation.every=50",
+)
+
+
 def stages(folder: Path) -> dict[str, list[str]]:
     """Return the arguments of every stage by name, in order."""
-    start = ["policy=hf", f"policy.name={folder}/sft/export"]
-    pairs = [
-        "data=preferences",
-        f"data.train={folder}/labelled.jsonl",
-        f"data.val={folder}/held_out.jsonl",
-        *start,
-    ]
-    proxy = ["reward=neural", f"reward.terms.neural.reward.model={folder}/reward_model"]
-    prompts = ["data.num_train=16000"]
-    ppo = [
-        "algo=ppo",
-        *start,
-        *proxy,
-        *prompts,
-        "optimizer.lr=7e-5",
-        "critic.lr=5e-4",
-        "trainer.max_iterations=60",
-    ]
-
-    def train(name: str, *overrides: str) -> list[str]:
-        return [TRAIN, *overrides, f"run_dir={folder}/{name}", "resume=auto"]
-
-    demonstrations = [
-        "data.wrong_fraction=0.35",
-        "data.num_train=1280",
-        "batch.prompts=64",
-        "optimizer.lr=1e-4",
-    ]
-    preferred = ["batch.prompts=64", "trainer.max_iterations=100"]
-    rankings = ["batch.prompts=96", "optimizer.lr=5e-4", "schedule=cosine", "schedule.warmup=30"]
     return {
-        "sft": train("sft", "algo=sft", *demonstrations, "trainer.max_iterations=20"),
+        "sft": train(folder, "sft", "algo=sft", *DEMONSTRATIONS, "trainer.max_iterations=20"),
         "collect": [
-            "-m",
-            "rlmods.collect",
-            f"{folder}/sft",
-            "data=arithmetic",
-            *prompts,
-            "batch.prompts=256",
-            "batch.samples=6",
-            f"out={folder}/candidates.jsonl",
+            *("-m", "rlmods.collect", f"{folder}/sft", "data=arithmetic", PROMPTS),
+            *("batch.prompts=256", "batch.samples=6", f"out={folder}/candidates.jsonl"),
         ],
         "label": [
-            "-m",
-            "rlmods.label",
-            f"{folder}/candidates.jsonl",
-            "judge=rule",
-            "keep_ties=false",
-            f"out={folder}/labelled.jsonl",
+            *("-m", "rlmods.label", f"{folder}/candidates.jsonl", "judge=rule"),
+            *("keep_ties=false", f"out={folder}/labelled.jsonl"),
         ],
-        "reward_model": train(
-            "reward_model",
-            "algo=reward_model",
-            *pairs,
-            *rankings,
-            "trainer.max_iterations=500",
-            "validation.every=50",
-        ),
-        "ppo": train("ppo", *ppo, "kl.coefficient=1"),
-        "ppo_without_kl": train("ppo_without_kl", *ppo, "kl.coefficient=0"),
-        "dpo": train(
-            "dpo",
-            "algo=dpo",
-            *pairs,
-            *proxy,
-            *preferred,
-            "optimizer.lr=5e-5",
-            "algo.sft_coefficient=0.3",
-        ),
-        "rft": train("rft", "algo=sft", *pairs, *proxy, *preferred, "optimizer.lr=1e-4"),
+        **trained_on_pairs(folder),
     }
+
+
+def trained_on_pairs(folder: Path) -> dict[str, list[str]]:
+    """Return the stages after the pairs are labelled."""
+    start = ["policy=hf", f"policy.name={folder}/sft/export"]
+    splits = [f"data.train={folder}/labelled.jsonl", f"data.val={folder}/held_out.jsonl"]
+    pairs = ["data=preferences", *splits, *start]
+    proxy = ["reward=neural", f"reward.terms.neural.reward.model={folder}/reward_model"]
+    rates = ["optimizer.lr=7e-5", "critic.lr=5e-4"]
+    ppo = ["algo=ppo", *start, *proxy, PROMPTS, *rates, "trainer.max_iterations=60"]
+    preferred = [*pairs, *proxy, "batch.prompts=64", "trainer.max_iterations=100"]
+    dpo = ["algo=dpo", *preferred, "optimizer.lr=5e-5", "algo.sft_coefficient=0.3"]
+    return {
+        "reward_model": train(folder, "reward_model", "algo=reward_model", *pairs, *RANKINGS),
+        "ppo": train(folder, "ppo", *ppo, "kl.coefficient=1"),
+        "ppo_without_kl": train(folder, "ppo_without_kl", *ppo, "kl.coefficient=0"),
+        "dpo": train(folder, "dpo", *dpo),
+        "rft": train(folder, "rft", "algo=sft", *preferred, "optimizer.lr=1e-4"),
+    }
+
+
+def train(folder: Path, name: str, *overrides: str) -> list[str]:
+    """Return the arguments of a training run."""
+    return [TRAIN, *overrides, f"run_dir={folder}/{name}", "resume=auto"]
 
 
 def write_held_out(path: Path) -> None:

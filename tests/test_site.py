@@ -91,7 +91,6 @@ class TestGroups:
             page = site.group_page(group)
             for path in (CONF / group).glob("*.yaml"):
                 assert f"## {path.stem}\n" in page
-                assert "TODO" not in page
 
     def test_settings_and_equation_of_a_part(self) -> None:
         page = site.group_page("ratio")
