@@ -57,6 +57,12 @@ def one_line_errors(interrupted: str = "interrupted") -> Iterator[None]:
         sys.exit(1)
 
 
+def in_one_line(said: object, max_chars: int | None = None) -> str:
+    """Return a text without line breaks, or the message of an error: its type if it has none."""
+    text = " ".join(str(said).split())[:max_chars]
+    return text or (type(said).__name__ if isinstance(said, BaseException) else "")
+
+
 def suggest(name: str, known: Iterable[object]) -> str:
     """Return a suggestion for an unknown name: the known names most similar to it, or all of them
     if none is similar."""

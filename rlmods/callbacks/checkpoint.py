@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from rlmods.callbacks.hooks import Metrics, Rows, as_learner
 from rlmods.callbacks.summary import model_card
 from rlmods.distributed.collectives import all_gather
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 from rlmods.run import atomic_write, dumps
 from rlmods.run.checkpoints import (
     CHECKPOINT_NAME,
@@ -350,7 +350,7 @@ def _first_error(reason: str | None) -> str | None:
 def _format_error(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return " ".join(str(error).split())[:100]
+    return in_one_line(error, 100)
 
 
 def _replace(folder: Path, new: Path) -> None:

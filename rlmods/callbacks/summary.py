@@ -18,7 +18,7 @@ from rlmods.callbacks.hooks import Metrics, Rows, as_learner
 from rlmods.callbacks.monitor import Monitor
 from rlmods.callbacks.progress import format_validation
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 from rlmods.run import atomic_write, dumps, wrap_write_errors
 from rlmods.run.directory import RunDir
 from rlmods.run.saved import SavedRun
@@ -141,7 +141,7 @@ class Summary(Callback):
             try:
                 learner.export(folder)
             except SafetensorError as error:
-                raise OSError(errno.EIO, " ".join(str(error).split())) from error
+                raise OSError(errno.EIO, in_one_line(error)) from error
 
     def _print(self, trainer: Trainer, learner: Learner, length: str) -> None:
         """Print the result in a line, and the warnings of the run."""

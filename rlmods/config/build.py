@@ -12,14 +12,14 @@ from lightning.pytorch.utilities import rank_zero_warn
 from omegaconf import DictConfig
 
 from rlmods.algo import Learner
-from rlmods.config.instantiate import instantiate, one_line
+from rlmods.config.instantiate import instantiate
 from rlmods.config.run_spec import RunSpec
 from rlmods.data import PromptModule, Splits
 from rlmods.data.file_rows import examples
 from rlmods.distributed import strategy
 from rlmods.distributed.deferred import defer_checks, defer_loading
 from rlmods.distributed.trainer import Precision, choose, device_type, select_device
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 from rlmods.policy.base import Policy
 from rlmods.training.evaluation import Validation
 from rlmods.training.lengths import (
@@ -210,7 +210,7 @@ def _trainer(config: DictConfig, callbacks: list[L.Callback], loggers: list[Any]
         L.fabric.utilities.exceptions.MisconfigurationException,
     ) as error:
         raise UserError(
-            f"trainer: {one_line(error)} On any machine: type trainer.accelerator=auto "
+            f"trainer: {in_one_line(error)} On any machine: type trainer.accelerator=auto "
             "trainer.devices=1"
         ) from error
     strategy.check(made.strategy)

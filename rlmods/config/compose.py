@@ -21,7 +21,6 @@ from rlmods.config.instantiate import (
     check_values,
     find_class,
     instantiate,
-    one_line,
     parse_settings,
 )
 from rlmods.config.recipe import label
@@ -31,7 +30,7 @@ from rlmods.data import Splits
 from rlmods.data.file_rows import select
 from rlmods.data.schema import import_extra
 from rlmods.distributed import strategy
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 from rlmods.logger.trackers import PACKAGES
 from rlmods.reward import BySource, WeightedSum
 from rlmods.rollout.turns import over_turns
@@ -267,7 +266,7 @@ def load_splits(config: DictConfig, key: str) -> Splits:
     try:
         splits: Splits = read()
     except (TypeError, ValueError) as error:
-        raise UserError(f"{key}: {one_line(error)}") from error
+        raise UserError(f"{key}: {in_one_line(error)}") from error
     except UserError as error:
         raise UserError(at_key(str(error), "data", key)) from error
     return splits
@@ -325,7 +324,7 @@ def _check_optimizer(config: DictConfig) -> None:
         create([torch.nn.Parameter(torch.zeros(1))])
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"optimizer: {one_line(error)}; a setting has the wrong type or is out of range"
+            f"optimizer: {in_one_line(error)}; a setting has the wrong type or is out of range"
         ) from error
 
 

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlmods.config.plugins import explain_plugin_error
-from rlmods.errors import Limit, UserError
+from rlmods.errors import Limit, UserError, in_one_line
 
 S = TypeVar("S")
 TYPE_NAMES = {
@@ -70,7 +70,7 @@ def instantiate(
             group = key.rpartition(".")[2]
             config = OmegaConf.select(config._get_root(), key)
         cause = _root_cause(error)
-        message = at_key(one_line(cause), group or key, key)
+        message = at_key(in_one_line(cause), group or key, key)
         if not isinstance(cause, UserError):
             message = _explain_settings(cause, message, config, key)
         plugin_error = None if isinstance(cause, UserError) else explain_plugin_error(error)
@@ -94,7 +94,7 @@ def find_class(target: str, key: str) -> Any:
     try:
         return get_class(target)
     except (ValueError, ImportError) as error:
-        raise explain_plugin_error(error) or UserError(f"{key}: {one_line(error)}") from error
+        raise explain_plugin_error(error) or UserError(f"{key}: {in_one_line(error)}") from error
 
 
 def parse_settings(
@@ -115,7 +115,7 @@ def parse_settings(
     try:
         values: Any = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise UserError(f"{name}: {one_line(error)}") from error
+        raise UserError(f"{name}: {in_one_line(error)}") from error
     values = {key: value for key, value in values.items() if key not in ignore}
     _reject_unknown_keys(kind, values, name)
     types = get_type_hints(kind, include_extras=True)
@@ -124,7 +124,7 @@ def parse_settings(
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
-        raise UserError(one_line(error)) from error
+        raise UserError(in_one_line(error)) from error
 
 
 def check_values(value: object, key: str, annotation: object = None) -> None:
@@ -220,8 +220,3 @@ def _root_cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None and not isinstance(error, UserError):
         error = error.__cause__
     return error
-
-
-def one_line(error: BaseException) -> str:
-    """Return the message of an error without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
 
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 
 CLASSES = {
     Path.__module__: ("Path", "PosixPath", "PurePosixPath"),
@@ -69,7 +69,7 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def _unreadable(folder: Path, error: BaseException) -> UserError:
-    reason = " ".join(str(error).split())[:120] or type(error).__name__
+    reason = in_one_line(error, 120)
     return UserError(
         f"{folder}: cannot be read as a checkpoint ({reason}), choose another with resume=PATH"
     )

@@ -3,16 +3,13 @@ OpenAI-compatible model."""
 
 from __future__ import annotations
 
-import os
 import secrets
 import shlex
 import shutil
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rlmods.environment.program import (
     Address,
@@ -20,15 +17,17 @@ from rlmods.environment.program import (
     FunctionProgram,
     Program,
     Task,
-    in_one_line,
 )
 from rlmods.environment.session import Session
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError, check_bounds, in_one_line
 from rlmods.needs import EnvironmentNeeds
+from rlmods.run.functions import load_function
 from rlmods.types import Prompt
 
 if TYPE_CHECKING:
     from rlmods.environment.endpoint import Endpoint
+
+KEY = "environment.agent"
 
 
 @dataclass(eq=False)
@@ -52,12 +51,13 @@ class Agent:
     """A program converses with the policy by requests (docs/agents.md). Each response to a prompt
     is a session: one run of the program.
 
-    `agent` is "module:function", `async def f(task, client)` or a plain function. `task` has "id",
-    "messages", "answer" and "meta"; `await client.chat(messages)` returns the assistant's message,
-    and `client.base_url` and `client.api_key` are for clients of other packages. It returns the
-    reward, a list with the reward of each turn, or None. `command` is a program that reads the task
-    from its standard input, finds the endpoint by `OPENAI_BASE_URL` and `OPENAI_API_KEY`, and may
-    print the reward as its last line.
+    `agent` is "module:function" or "file.py:function": `async def f(task, client)` or a plain
+    function. `task` has "id", "messages", "answer" and "meta"; `await client.chat(messages)`
+    returns the assistant's message, and `client.base_url` and `client.api_key` are for clients of
+    other packages. It returns the reward, a list with the reward of each turn, or None.
+
+    `command` is a program that reads the task from its standard input, finds the endpoint by
+    `OPENAI_BASE_URL` and `OPENAI_API_KEY`, and may print the reward as its last line.
 
     All running sessions go through their requests together: the requests that wait are sampled
     once each program waits or has ended. A program that works long holds up the others. In return,
@@ -69,7 +69,7 @@ class Agent:
     needs: ClassVar[EnvironmentNeeds] = EnvironmentNeeds(copies=False)
 
     agent: str | None = None
-    """Function "module:function". Set either this or `command`."""
+    """Function "module:function" or "file.py:function". Set either this or `command`."""
     command: str | None = None
     """Command that runs a session, without a shell."""
     max_turns: int = 8
@@ -104,7 +104,7 @@ class Agent:
                 "environment.command='python my_agent.py'"
             )
         if self.agent is not None:
-            load_function(self.agent)
+            load_function(self.agent, KEY)
         if self.command is not None:
             check_command(self.command)
 
@@ -117,7 +117,8 @@ class Agent:
         address = Address(server.base_url, key)
         program: Program
         if self.agent is not None:
-            program = FunctionProgram(load_function(self.agent), as_task(prompt), session, address)
+            function = load_function(self.agent, KEY)
+            program = FunctionProgram(function, as_task(prompt), session, address)
         else:
             program = CommandProgram(str(self.command), as_task(prompt), session, address)
         return RunningAgent(session, program, key, server.sessions)
@@ -156,28 +157,6 @@ def as_task(prompt: Prompt) -> Task:
         "answer": prompt.answer,
         "meta": dict(prompt.meta),
     }
-
-
-def load_function(name: str) -> Callable[..., Any]:
-    """Return the function "module:function".
-
-    Raises:
-        UserError: there is none.
-    """
-    module, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        function = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(
-            f"environment.agent={name}: {in_one_line(str(error))}: type MODULE:FUNCTION of a "
-            "module in the current folder, a plugin or an installed package"
-        ) from error
-    if not callable(function):
-        raise UserError(f"environment.agent={name}: is not a function: type MODULE:FUNCTION")
-    found: Callable[..., Any] = function
-    return found
 
 
 def check_command(command: str) -> None:

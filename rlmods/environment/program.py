@@ -19,6 +19,7 @@ from typing import IO, Any, Protocol
 
 from rlmods.environment.chat_completions import as_dict, finish_reason, parse_chat
 from rlmods.environment.session import Answer, Outcome, Session
+from rlmods.errors import in_one_line
 
 MAX_ERROR_CHARS = 300
 """Characters of an error that are kept."""
@@ -114,7 +115,9 @@ class FunctionProgram:
         try:
             outcome = Outcome(rewards=as_rewards(run(function, task, address)))
         except BaseException as error:  # also SystemExit: it ends the session, not the run
-            outcome = Outcome("crash", error=in_one_line(f"{type(error).__name__}: {error}"))
+            outcome = Outcome(
+                "crash", error=in_one_line(f"{type(error).__name__}: {error}", MAX_ERROR_CHARS)
+            )
         self._session.end(outcome)
 
     def _run_plain(self, function: Callable[..., Any], task: Task, address: Address) -> Any:
@@ -158,7 +161,7 @@ class CommandProgram:
         except OSError as error:
             self._process = None
             self._close()
-            session.end(Outcome("crash", error=in_one_line(str(error))))
+            session.end(Outcome("crash", error=in_one_line(error, MAX_ERROR_CHARS)))
             return
         text = json.dumps(task, default=str).encode()
         threading.Thread(target=self._watch, args=(text,), name="agent", daemon=True).start()
@@ -182,7 +185,7 @@ class CommandProgram:
         status = self._process.returncode
         if status:
             error = _last_line(self._errors) or f"it ended with status {status}"
-            outcome = Outcome("crash", error=in_one_line(error))
+            outcome = Outcome("crash", error=in_one_line(error, MAX_ERROR_CHARS))
         else:
             outcome = Outcome(rewards=_printed_rewards(_last_line(self._output)))
         self._close()
@@ -225,8 +228,3 @@ def _last_line(file: IO[bytes]) -> str:
     file.seek(max(0, size - MAX_OUTPUT))
     lines = file.read().decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else ""
-
-
-def in_one_line(text: str) -> str:
-    """Return a text without line breaks, cut to a length for logs."""
-    return " ".join(text.split())[:MAX_ERROR_CHARS]

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, get_type_hints
 
 from rlmods.environment.search import Search
-from rlmods.errors import UserError, suggest
+from rlmods.errors import UserError, in_one_line, suggest
 from rlmods.grading.pool import Outcome, Pool, WorkerError
 from rlmods.grading.tool_worker import calculator, python, to_text
 from rlmods.types import ToolCall
@@ -134,7 +134,7 @@ def load(name: str, documents: str | None = None, num_results: int = 3) -> Tool:
     try:
         function = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        function = " ".join(str(error).split())
+        function = in_one_line(error)
     if not callable(function):
         raise UserError(
             f"environment.tools: {name} is not a function ({function}): type MODULE.FUNCTION of a "

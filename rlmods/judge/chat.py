@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
 
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 
 PREVIEW_LENGTH = 200
 """Characters of an unexpected reply that are shown in an error message."""
@@ -158,9 +158,10 @@ class Endpoint:
                 f"check {self.group}.url=http://HOST/v1, the key in ${self.key_variable} and the "
                 "proxies of the environment"
             )
-            raise NoReplyError(f"{_one_line(error)}: {advice}", final=True) from error
+            reason = in_one_line(error, PREVIEW_LENGTH)
+            raise NoReplyError(f"{reason}: {advice}", final=True) from error
         except httpx2.HTTPError as error:
-            raise NoReplyError(_one_line(error)) from error
+            raise NoReplyError(in_one_line(error, PREVIEW_LENGTH)) from error
 
     def _rejection(self, response: httpx2.Response, model: str) -> NoReplyError:
         """Return the error of a reply with another status than 200."""
@@ -211,10 +212,6 @@ def as_user_error(endpoint: Endpoint, error: NoReplyError, attempt: int, advice:
 def _tls() -> ssl.SSLContext:
     """Return the TLS settings, which take longer to load than a request on a local network."""
     return httpx2.create_ssl_context()
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:PREVIEW_LENGTH] or type(error).__name__
 
 
 def _seconds(retry_after: str | None) -> float:

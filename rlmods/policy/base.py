@@ -17,7 +17,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.deferred import is_checked_later
 from rlmods.distributed.sharding import device_of, full_state, shard_like
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 from rlmods.ops import scatter
 from rlmods.policy.chat_template import eos_ids
 from rlmods.policy.cpu_linear import use_cpu_linear
@@ -162,7 +162,7 @@ class Policy(TokenizerMixin, nn.Module):
             name = str(self.model.config.get_text_config()._attn_implementation)
             if name in (IMPLEMENTATION, "sdpa", "eager"):
                 raise
-            reason = " ".join(str(error).split())[:160]
+            reason = in_one_line(error, 160)
             raise UserError(
                 f"policy.attention={name} does not run on {self.device.type} in this precision "
                 f"({reason}): type trainer.precision=bf16-mixed, or policy.attention=sdpa"

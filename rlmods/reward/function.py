@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
+from functools import cached_property
 from typing import Any
 
 from rlmods.errors import UserError, suggest
 from rlmods.reward.scores import as_scores
 from rlmods.reward.weighted_sum import WeightedSum
+from rlmods.run.functions import example, load_function
 from rlmods.types import Response, Scores
 
-EXAMPLE = "type reward.function=MODULE:FUNCTION, or reward.function=FILE.py:FUNCTION"
+KEY = "reward.function"
 
 
 @dataclass(frozen=True)
@@ -55,14 +51,14 @@ class Function:
 
     def __post_init__(self) -> None:
         if not self.names:
-            raise UserError(f"reward=function needs a function: {EXAMPLE}")
+            raise UserError(f"reward=function needs a function: {example(KEY)}")
         if self.weights is not None and len(self.weights) != len(self.names):
             raise UserError(
                 f"reward.weights: {len(self.weights)} weights for {len(self.names)} functions: "
                 "type one for each"
             )
         for name in self.names:
-            load(name)
+            load_function(name, KEY)
 
     @property
     def names(self) -> list[str]:
@@ -73,7 +69,7 @@ class Function:
     def __call__(self, responses: Sequence[Response]) -> Scores:
         if len(self.names) > 1 or self.weights is not None:
             return self._sum(responses)
-        scores = call(load(self.names[0]), responses)
+        scores = call(load_function(self.names[0], KEY), responses)
         return self._with_correctness(scores)
 
     @cached_property
@@ -96,60 +92,6 @@ def _term_name(name: str, taken: Mapping[str, object]) -> str:
     """Return the name of a function as a term: without its module, unless another one has it."""
     short = name.rpartition(":")[2]
     return name.replace("/", ".").replace(":", ".") if short in taken else short
-
-
-@lru_cache(maxsize=64)
-def load(name: str) -> Callable[..., Any]:
-    """Return the function that "MODULE:FUNCTION" or "FILE.py:FUNCTION" names.
-
-    Raises:
-        UserError: the module or the function does not exist, or the module raises while it is
-            imported.
-    """
-    module_name, _, function_name = name.rpartition(":")
-    if not module_name or not function_name:
-        raise UserError(f"reward.function={name}: {EXAMPLE}")
-    module = _import(module_name, name)
-    function: Callable[..., Any] | None = vars(module).get(function_name)
-    if not callable(function):
-        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        hint = suggest(function_name, known) if known else "it defines no function"
-        raise UserError(f"reward.function={name}: no function {function_name}; {hint}")
-    return function
-
-
-def _import(module_name: str, name: str) -> ModuleType:
-    path = Path(module_name)
-    if path.suffix == ".py" and not path.is_file():
-        raise UserError(f"reward.function={name}: no file {path.absolute()}")
-    here = str(Path.cwd())
-    try:
-        if path.suffix == ".py":
-            return _import_file(path)
-        if here not in sys.path:
-            # last, so that files of the working directory do not shadow installed packages
-            sys.path.append(here)
-        return import_module(module_name)
-    except Exception as error:  # a module may raise anything
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = (
-            ""
-            if isinstance(error, ImportError | SyntaxError)
-            else f" ({frame.filename}:{frame.lineno})"
-        )
-        raise UserError(
-            f"reward.function={name}: {type(error).__name__}: {error}{place}"
-        ) from error
-
-
-def _import_file(path: Path) -> ModuleType:
-    spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 def call(function: Callable[..., Any], responses: Sequence[Response]) -> Scores:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from rlmods.distributed.collectives import local_rank
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError, check_bounds, in_one_line
 from rlmods.policy.base import Policy
 from rlmods.policy.quantization import without_quantization_config
 from rlmods.protocols import RunSize
@@ -174,7 +174,7 @@ class InProcess:
                 )
             except (ValueError, RuntimeError, NotImplementedError) as error:
                 # vLLM's messages name the cause
-                reason = " ".join(str(error).split())[:400]
+                reason = in_one_line(error, 400)
                 advice = (
                     "type another rollout.cache_gib, a smaller rollout.max_length or a smaller "
                     "batch.token_budget if memory is the cause, or rollout=local"

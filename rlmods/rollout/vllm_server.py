@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rlmods.distributed.collectives import all_gather, is_first_rank
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError, check_bounds, in_one_line
 from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.needs import RolloutNeeds
 from rlmods.policy.base import Policy
@@ -300,7 +300,7 @@ class Servers:
                 try:
                     save_file(part, folder.path / f"model-{i:05d}.safetensors")
                 except (OSError, SafetensorError) as error:
-                    reason = " ".join(str(error).split())[:160]
+                    reason = in_one_line(error, 160)
                     problem = (
                         f"{folder.path} cannot be written ({reason}): type rollout.folder=FOLDER "
                         "with room for the weights"

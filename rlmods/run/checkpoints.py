@@ -16,7 +16,7 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from rlmods.distributed.sharded_checkpoint import read_metadata
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 from rlmods.run.files import atomic_write
 from rlmods.run.saved import check_run
 
@@ -63,7 +63,7 @@ def find_damage(path: Path) -> str | None:
     # zipfile raises several kinds on damaged archives: a flipped bit gives an unknown compression
     # method (NotImplementedError) or marks an entry as encrypted (RuntimeError)
     except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        return " ".join(str(error).split()) or type(error).__name__
+        return in_one_line(error)
 
 
 def compute_checksums(folder: Path, rank: int = 0, world_size: int = 1) -> Checksums:
@@ -216,7 +216,7 @@ def read_iteration(path: Path) -> int:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=path.is_file())
     except Exception as error:  # torch raises many kinds
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        reason = in_one_line(error, 120)
         raise UserError(f"{path}: cannot be read as a checkpoint ({reason}){ADVICE}") from error
     if not isinstance(content, dict) or not {"iteration", "loops"} <= content.keys():
         raise UserError(f"{path}: not a checkpoint of a training run{ADVICE}")

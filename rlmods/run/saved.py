@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 import yaml
 
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 from rlmods.run.files import read_rows
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -31,7 +31,7 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config = yaml.load(path.read_text(), Loader=LOADER)
     except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:120]
+        reason = in_one_line(error, 120)
         raise UserError(f"{path}: cannot be read ({reason}): give another run") from error
     if not isinstance(config, dict):
         raise UserError(f"{path}: holds no settings: give another run")

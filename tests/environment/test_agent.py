@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlmods.environment import Agent
-from rlmods.environment.agent import as_task, load_function
+from rlmods.environment.agent import as_task
 from rlmods.errors import UserError
 from rlmods.types import Prompt
 
@@ -18,10 +18,10 @@ from rlmods.types import Prompt
     [
         ({}, r"type environment\.agent=MODULE:FUNCTION, or environment\.command="),
         ({"agent": "a:b", "command": "c"}, r"type environment\.agent=MODULE:FUNCTION, or"),
-        ({"agent": "no_such_module:agent"}, r"environment\.agent=no_such_module:agent: No module"),
-        ({"agent": "json:agent"}, r"module 'json' has no attribute 'agent'.*: type MODULE:FUNCT"),
-        ({"agent": "json:__name__"}, r"environment\.agent=json:__name__: is not a function"),
-        ({"agent": ""}, "type MODULE:FUNCTION"),
+        ({"agent": "no_such_module:agent"}, r"environment\.agent=no_such_module:agent: ModuleNot"),
+        ({"agent": "no_such_file.py:agent"}, r"environment\.agent=no_such_file\.py:agent: no file"),
+        ({"agent": "json:dumb"}, r"json:dumb: no function dumb; did you mean dump"),
+        ({"agent": ""}, r"type environment\.agent=MODULE:FUNCTION, or environment\.agent=FILE"),
         ({"command": "no_such_program x"}, r"there is no program 'no_such_program': type environ"),
         ({"command": "python 'x"}, r"environment\.command=python 'x: No closing quotation"),
         ({"command": "python x", "timeout_s": 0}, r"environment\.timeout_s=0: must be above 0"),
@@ -46,11 +46,12 @@ def test_the_task_is_the_row_of_the_data() -> None:
     assert as_task(Prompt(id="1", text="b"))["messages"] == [{"role": "user", "content": "b"}]
 
 
-def test_a_module_of_the_current_folder_is_found(tmp_path: Any, monkeypatch: Any) -> None:
+def test_a_file_or_a_module_of_the_current_folder_is_found(tmp_path: Any, monkeypatch: Any) -> None:
     (tmp_path / "agent_of_this_folder.py").write_text("def agent(task, client):\n    return 1.0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", ["/"])
-    assert load_function("agent_of_this_folder:agent")(None, None) == 1.0
+    for name in ("agent_of_this_folder:agent", "agent_of_this_folder.py:agent"):
+        assert Agent(agent=name).agent == name
 
 
 def test_a_key_is_refused_after_the_end() -> None:
