@@ -43,6 +43,7 @@ def differences(block: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 
 # what the option is: a variant of its class
 VARIANTS = {
+    "advantage/anchor_state.yaml": {"compare", "gamma"},
     "advantage/branch_soft.yaml": {"attribution"},
     "advantage/gae_whitened.yaml": {"whiten"},
     "advantage/process_outcome.yaml": {"outcome_weight"},

@@ -73,6 +73,7 @@ class TestCommand:
         code = "print('x' * 10**7); print(2)"
         assert run(code, task={"a": "x" * 10**6}).rewards == 2.0
 
+    @pytest.mark.slow
     def test_is_killed_with_its_children(self, tmp_path: Path) -> None:
         file = tmp_path / "alive"
         child = f"import time\nwhile True:\n open({str(file)!r}, 'a').write('x'); time.sleep(0.02)"

@@ -35,6 +35,7 @@ JOINED = [
 UNIVERSAL = [*ATOMS, *JOINED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [Rules(), CLOSED_FORMS], ids=["strict", "closed forms"])
 def test_no_answer_is_paid_for_two_golds(rules: Rules) -> None:
     paid = {

@@ -289,6 +289,7 @@ def test_texts_never_become_control_tokens() -> None:
         assert "<eos><pad>?" in model.decode(r.tokens, skip_special_tokens=False)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:environment=agent. .* had no key of a running session")
 def test_hostile_clients_beside_a_run_change_nothing() -> None:
     data = prompts({"texts": SAID})

@@ -468,6 +468,7 @@ def test_sharded_weights_are_sent_once_in_full(policy: Policy) -> None:
 
 
 class TestSamplingAhead:
+    @pytest.mark.slow
     @pytest.mark.parametrize("turns", [False, True], ids=["a turn", "several turns"])
     def test_two_ranks_are_one(self, turns: bool, tmp_path: Path) -> None:
         with servers(None) as [server]:

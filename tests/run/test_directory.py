@@ -304,6 +304,7 @@ class TestRanks:
             run = RunDir.open(settings)
             assert (run.checkpoint, run.iteration, checked) == (saved, 2, expected)
 
+    @pytest.mark.slow
     def test_torchrun_ranks_use_one_directory(self, tmp_path: Path) -> None:
         script = tmp_path / "script.py"
         script.write_text(

@@ -175,6 +175,7 @@ def test_the_answer_comes_first_and_samples_before_diagnostics(result: dict[str,
     assert {"alarms", "runs"} < set(result["sections"])
 
 
+@pytest.mark.slow
 def test_many_long_responses_and_names_of_javascript(tmp_path: Path) -> None:
     run = write_run(
         tmp_path / "a",
