@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rlmods.errors import Parser, UserError, one_line_errors
+from rlmods.errors import Parser, UserError, in_one_line, one_line_errors
 
 PROGRAM = "from rlmods.errors import one_line_errors\nwith one_line_errors(): print('a' * {})"
 
@@ -65,3 +65,10 @@ def test_says_nothing_where_the_reader_of_stdout_has_ended(size: int) -> None:
         process.stdout.close()
         said = process.stderr.read()
     assert (process.returncode, said) == (1, "")
+
+
+def test_in_one_line() -> None:
+    assert in_one_line(ValueError("a \n  b\tc")) == "a b c"
+    assert in_one_line("a b c", 3) == "a b"
+    assert in_one_line(ValueError()) == "ValueError"
+    assert in_one_line(" \n ") == ""

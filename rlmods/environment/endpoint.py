@@ -91,8 +91,8 @@ class Endpoint:
         Raises:
             RequestError: it is not the key of a running session.
         """
-        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-        session = self.sessions.get(key.strip()) if scheme.lower() == "bearer" else None
+        _, _, key = request.headers.get("Authorization", "").partition(" ")  # Bearer KEY
+        session = self.sessions.get(key.strip())
         if session is None or session.outcome is not None:
             self.num_unauthorized += 1
             raise RequestError(401, "this is not the key of a running session", "invalid_api_key")

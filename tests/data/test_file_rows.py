@@ -113,6 +113,17 @@ def test_the_longest_are_those_with_the_most_bytes(sets: Any) -> None:
     assert len(largest(in_file, 3, lambda prompt: 0, has_response=True)) == 3
 
 
+def test_a_selection_has_the_sizes_of_its_own_rows(sets: Any) -> None:
+    in_file, in_memory = sets
+    chosen = list(range(1, 60, 4))
+    few = select(in_file, chosen)
+    kept = select(in_memory, chosen)
+    for columns in ((), ("response",)):
+        found = list(lengths_above(Small(), few, 30, columns))
+        assert found == list(lengths_above(Small(), kept, 30, columns))
+        assert found
+
+
 def test_the_loader_serves_the_same_stream(sets: Any) -> None:
     batches = [[p.id for b in PromptLoader(prompts, 7, seed=3) for p in b] for prompts in sets]
     assert batches[0] == batches[1]

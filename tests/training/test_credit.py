@@ -277,3 +277,29 @@ def test_a_part_that_returns_no_number_is_named_unless_its_input_was_none(value:
         CreditAssignment(Broken()).estimate(rows(B), Scores([None] * 9), nothing)
     poisoned = replace(rows(B), rewards=torch.full_like(B.rewards, torch.nan))
     CreditAssignment(Broken()).estimate(poisoned, Scores([None] * 9), nothing)
+
+
+def test_a_term_that_abstains_is_normalised_over_the_other_responses() -> None:
+    b = batch(4, 5, seed=1, holes=0.0)
+    mask = torch.tensor([[False, True, True, True, True]] * 4)
+    own = replace(
+        rows(b, turn=torch.where(mask, 0, -1), state=torch.zeros(4, 5, dtype=torch.long)),
+        mask=mask,
+        group=torch.tensor([0, 0, 1, 0]),
+        rewards=torch.zeros(4, 5),
+    )
+    members = {"style": Scores([1.0, 0.0, None, 0.5]), "other": Scores([1.0, None, 0.0, 3.0])}
+    scores = Scores([0.0] * 4, members=members)
+    parts: dict[str, Any] = {"style": ReinforcePP(), "other": GroupMean()}
+    terms = {}
+    for name, part in parts.items():
+        terms[name] = {"estimator": part, "reward": name}
+    credit = CreditAssignment(Sum(terms))
+    found = credit.normalize(credit.estimate(own, scores, torch.zeros(4, 5)))
+    expected = torch.zeros(4, 5)
+    for name, term in members.items():
+        scored = torch.tensor([value is not None for value in term.values])
+        rewards, _ = token_rewards(term, mask & scored[:, None], [1] * 4)
+        alone = parts[name](rewards[scored], mask[scored], own.group[scored]).advantages
+        expected[scored] += alone
+    torch.testing.assert_close(found.advantages, expected)
