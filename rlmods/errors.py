@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
 from typing import Annotated, NoReturn
@@ -40,6 +40,14 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {advice}\n")
 
 
+def print_usage(arguments: Sequence[str], usage: str | None) -> None:
+    """Print `usage` and exit, for `--help` or without arguments. A command calls this before it
+    imports torch, which takes seconds."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage)
+        sys.exit(0 if arguments else 2)
+
+
 @contextmanager
 def one_line_errors(interrupted: str = "interrupted") -> Iterator[None]:
     """Exit with a one-line message on a user's mistake or Ctrl-C, and with none where the program
@@ -61,6 +69,13 @@ def in_one_line(said: object, max_chars: int | None = None) -> str:
     """Return a text without line breaks, or the message of an error: its type if it has none."""
     text = " ".join(str(said).split())[:max_chars]
     return text or (type(said).__name__ if isinstance(said, BaseException) else "")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 seed", "2 seeds"."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def suggest(name: str, known: Iterable[object]) -> str:

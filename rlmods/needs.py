@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from rlmods.errors import UserError
 
@@ -63,15 +63,11 @@ class AdvantageNeeds:
     def combine(estimators: Sequence[object]) -> AdvantageNeeds:
         """Return the needs of a sum of estimators: every one that a term has."""
         members = [needs_of(estimator, AdvantageNeeds) for estimator in estimators]
-        flags = {}
-        for declared in fields(AdvantageNeeds):
-            if declared.name not in ("credit", "ignores_rewards"):
-                flags[declared.name] = any(getattr(needs, declared.name) for needs in members)
-        credits = {needs.credit for needs in members}
-        finest: Credits = "response"
-        for credit in get_args(Credits):
-            if credit in credits:
-                finest = credit
+        flags = _of_any(AdvantageNeeds, members, without=("credit", "ignores_rewards"))
+        order: tuple[Credits, ...] = get_args(Credits)
+        finest: Credits = max(
+            (needs.credit for needs in members), key=order.index, default="response"
+        )
         ignores_rewards = all(needs.ignores_rewards for needs in members)
         return AdvantageNeeds(**flags, credit=finest, ignores_rewards=ignores_rewards)
 
@@ -154,15 +150,7 @@ class RewardNeeds:
         """Return the needs of a reward that calls these, without their `columns`, which name fields
         of each."""
         members = [needs_of(reward, RewardNeeds) for reward in rewards]
-        return RewardNeeds(
-            answer=any(needs.answer for needs in members),
-            group=any(needs.group for needs in members),
-            turns=any(needs.turns for needs in members),
-            runs_code=any(needs.runs_code for needs in members),
-            gives_steps=any(needs.gives_steps for needs in members),
-            gives_outcomes=any(needs.gives_outcomes for needs in members),
-            gives_tokens=any(needs.gives_tokens for needs in members),
-        )
+        return RewardNeeds(**_of_any(RewardNeeds, members, without=("columns",)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +236,16 @@ N = TypeVar(
     AdapterNeeds,
     ScheduleNeeds,
 )
+
+
+def _of_any(kind: type[Any], members: Sequence[object], without: Sequence[str]) -> dict[str, Any]:
+    """Return the flags of a kind of needs, True where a member has it, apart from the fields
+    `without`."""
+    flags = {}
+    for name in (field.name for field in fields(kind)):
+        if name not in without:
+            flags[name] = any(getattr(needs, name) for needs in members)
+    return flags
 
 
 def needs_of(part: object, kind: type[N]) -> N:

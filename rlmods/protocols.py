@@ -323,13 +323,6 @@ def counts_of(judge: object) -> Counter[str]:
     return Counter(judge.counts) if isinstance(judge, Counts) else Counter()
 
 
-def as_accepted(judge: object, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return candidates in the form that the judge takes: unchanged, or their texts."""
-    if needs_of(judge, JudgeNeeds).responses:
-        return candidates
-    return [x.text if isinstance(x, Response) else x for x in candidates]
-
-
 def compare(
     judge: Judge, pairs: Sequence[tuple[Prompt, Candidate, Candidate]]
 ) -> list[float | None]:
@@ -339,14 +332,16 @@ def compare(
     Raises:
         ValueError: a verdict outside 0 to 1.
     """
-    accepted: list[Any] = [
-        (prompt, *as_accepted(judge, candidates)) for prompt, *candidates in pairs
-    ]
-    verdicts = (
-        judge.compare(accepted)
-        if isinstance(judge, ComparesPairs)
-        else [judge(*pair) for pair in accepted]
-    )
+    accepted: list[Any] = list(pairs)
+    if not needs_of(judge, JudgeNeeds).responses:
+        accepted = []
+        for prompt, *candidates in pairs:
+            texts = [x.text if isinstance(x, Response) else x for x in candidates]
+            accepted.append((prompt, *texts))
+    if isinstance(judge, ComparesPairs):
+        verdicts = judge.compare(accepted)
+    else:
+        verdicts = [judge(*pair) for pair in accepted]
     for verdict in verdicts:
         if verdict is not None and not 0 <= verdict <= 1:
             raise ValueError(

@@ -334,7 +334,7 @@ class Experience(Rows):
     tokens: TokenInts
     """Prompt, response, then padding ids (never read)."""
     mask: TokenMask
-    """True on tokens with loss: the sampled ones, EOS included, without those of observations.
+    """True on tokens with loss: the sampled ones, EOS included, without observations.
     Where it is False, slots may hold any value."""
     lengths: RowInts
     """Number of prompt and response tokens; columns from there on are padding."""
@@ -432,13 +432,17 @@ class Experience(Rows):
         joined: dict[str, Any] = {}
         for name in columns[0]:
             fill = -1 if name == "routed_experts" else 0
-            padded = [_widen(tensors[name], width, fill) for tensors in columns]
+            padded = [widen(tensors[name], width, fill) for tensors in columns]
             present = [x for x in padded if x is not None]
             joined[name] = torch.cat(present) if len(present) == len(parts) else None
         return Experience(**joined)
 
 
-def _widen(x: Tensor | None, width: int, fill: int) -> Tensor | None:
+@overload
+def widen(x: Tensor, width: int, fill: int = 0) -> Tensor: ...
+@overload
+def widen(x: Tensor | None, width: int, fill: int = 0) -> Tensor | None: ...
+def widen(x: Tensor | None, width: int, fill: int = 0) -> Tensor | None:
     """Pad the columns of a tensor [N, T, ...] on the right; others stay."""
     if x is None or x.ndim == 1:
         return x

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rlmods.errors import Parser, UserError, in_one_line, one_line_errors
+from rlmods.errors import Parser, UserError, counted, in_one_line, one_line_errors
 
 PROGRAM = "from rlmods.errors import one_line_errors\nwith one_line_errors(): print('a' * {})"
 
@@ -48,6 +48,11 @@ def test_wrong_arguments_are_answered_by_one_line(
         parser.parse_args(typed)
     assert error.value.code == 2
     assert capsys.readouterr().err == message
+
+
+def test_numbers_have_their_noun() -> None:
+    shown = [counted(0, "run"), counted(1, "run"), counted(2, "run"), counted(2, "microbatch")]
+    assert shown == ["0 runs", "1 run", "2 runs", "2 microbatches"]
 
 
 @pytest.mark.parametrize("size", [1, 100_000])

@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +19,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from rlmods.callbacks.hooks import Metrics, Rows, as_learner
 from rlmods.callbacks.summary import model_card
 from rlmods.distributed.collectives import all_gather
-from rlmods.errors import UserError, in_one_line
+from rlmods.errors import UserError, check_bounds, in_one_line
 from rlmods.run import atomic_write, dumps
 from rlmods.run.checkpoints import (
     CHECKPOINT_NAME,
@@ -75,32 +74,29 @@ class IterationCheckpoint(Checkpoint):
             every_s: an iteration that ends so many seconds after the last checkpoint is saved too.
 
         Raises:
-            UserError: a negative count, an unknown mode, or `export=best` without `best`.
+            ValueError: a negative count, an unknown mode, or `export=best` without `best`.
         """
-        rules = {
-            "every": (every, every >= 0, "0 or more"),
-            "keep": (keep, keep >= 0, "0 or more"),
-            "keep_every": (keep_every, keep_every >= 0, "0 or more"),
-            "every_s": (every_s, every_s is None or every_s > 0, "null or above 0"),
-            "best_mode": (best_mode, best_mode in ("max", "min"), "max or min"),
-            "export": (export, export in (None, "best", "all"), "null, best or all"),
-        }
-        for name, (value, is_valid, words) in rules.items():
-            if not is_valid:
-                raise UserError(f"callbacks.checkpoint.{name}={value}: must be {words}")
-        if export == "best" and best is None:
-            raise UserError(
-                "callbacks.checkpoint.export=best needs a validation metric: type "
-                "callbacks.checkpoint.best=val/accuracy"
-            )
         self.folder = Path(folder)
         self.every = every
         self.every_s = every_s
         self.keep = keep
         self.keep_every = keep_every
-        self.metric = best
-        self.mode = best_mode
+        self.best = best
+        self.best_mode = best_mode
         self.export = export
+        exports = (None, "all") if best is None else (None, "best", "all")
+        rules = {
+            "every": (every >= 0, "0 or more"),
+            "keep": (keep >= 0, "0 or more"),
+            "keep_every": (keep_every >= 0, "0 or more"),
+            "every_s": (every_s is None or every_s > 0, "null or above 0"),
+            "best_mode": (best_mode in ("max", "min"), "max or min"),
+            "export": (
+                export in exports,
+                "null, all, or best with callbacks.checkpoint.best=val/accuracy",
+            ),
+        }
+        check_bounds(self, "callbacks.checkpoint", rules)
         self.failures = 0
         self._last_attempt = -1
         self._attempt_time = time.monotonic()
@@ -152,12 +148,12 @@ class IterationCheckpoint(Checkpoint):
         checkpoint["iteration"] = as_learner(pl_module).iteration
 
     def state_dict(self) -> dict[str, Any]:
-        if self.metric is None:
+        if self.best is None:
             return {}
-        return {"metric": self.metric, "mode": self.mode, "best": self._best}
+        return {"metric": self.best, "mode": self.best_mode, "best": self._best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        is_same = (state_dict["metric"], state_dict["mode"]) == (self.metric, self.mode)
+        is_same = (state_dict["metric"], state_dict["mode"]) == (self.best, self.best_mode)
         self._best = state_dict["best"] if is_same else None
 
     # The learner's hooks
@@ -166,14 +162,14 @@ class IterationCheckpoint(Checkpoint):
         self, trainer: Trainer, learner: Learner, metrics: Metrics, rows: Rows
     ) -> None:
         """Called before `on_iteration_end` of the same iteration."""
-        if self.metric is None:
+        if self.best is None:
             return
-        value = metrics.get(self.metric, math.nan)
+        value = metrics.get(self.best, math.nan)
         if learner.iteration > 0 and self._is_better(value):
             self._better = (learner.iteration, value)
-        elif learner.iteration == 0 and self.metric not in metrics:
+        elif learner.iteration == 0 and self.best not in metrics:
             raise UserError(
-                f"callbacks.checkpoint.best={self.metric}: no such validation metric, use one of "
+                f"callbacks.checkpoint.best={self.best}: no such validation metric, use one of "
                 f"{', '.join(sorted(metrics))}"
             )
 
@@ -198,7 +194,7 @@ class IterationCheckpoint(Checkpoint):
     def _is_better(self, value: float) -> bool:
         if self._best is None:
             return not math.isnan(value)
-        return value > self._best[1] if self.mode == "max" else value < self._best[1]
+        return value > self._best[1] if self.best_mode == "max" else value < self._best[1]
 
     # Saving
 
@@ -255,10 +251,7 @@ class IterationCheckpoint(Checkpoint):
     ) -> None:
         self.failures += 1
         if trainer.is_global_zero:
-            if temporary.is_dir():
-                shutil.rmtree(temporary, ignore_errors=True)
-            else:
-                temporary.unlink(missing_ok=True)
+            _remove(temporary)
             warnings.warn(message, stacklevel=2)
         learner.log_row({"checkpoint/failures": float(self.failures)})
 
@@ -268,32 +261,27 @@ class IterationCheckpoint(Checkpoint):
         self._unusable.discard(iteration)
         saved = [number for number, _ in list_checkpoints(self.folder) if number <= iteration]
         saved = [number for number in saved if number not in self._unusable]
+        kept = set(saved[-self.keep :] if self.keep else saved)
+        kept.update(filter(self._is_permanent, saved))
         try:
-            self._write_best()
-            for number in set(saved) - self._kept(saved):
+            if self._best is not None:
+                self._write_best(*self._best)
+                kept.add(self._best[0])
+            for number in set(saved) - kept:
                 _remove(self._path(number))
                 _remove(self.folder / EXPORT_NAME.format(number))
         except (OSError, UserError) as error:
             message = f"{self.folder}: older checkpoints could not be deleted ({error})"
             warnings.warn(message, stacklevel=2)
 
-    def _kept(self, saved: Sequence[int]) -> set[int]:
-        kept = set(saved[-self.keep :] if self.keep else saved)
-        kept.update(filter(self._is_permanent, saved))
-        if self._best is not None:
-            kept.add(self._best[0])
-        return kept
-
-    def _write_best(self) -> None:
-        if self._best is not None:
-            iteration, value = self._best
-            content = {
-                "metric": self.metric,
-                "mode": self.mode,
-                "checkpoint": CHECKPOINT_NAME.format(iteration),
-                "value": value,
-            }
-            atomic_write(self.folder / "best.json", dumps(content, indent=2) + "\n")
+    def _write_best(self, iteration: int, value: float) -> None:
+        content = {
+            "metric": self.best,
+            "mode": self.best_mode,
+            "checkpoint": CHECKPOINT_NAME.format(iteration),
+            "value": value,
+        }
+        atomic_write(self.folder / "best.json", dumps(content, indent=2) + "\n")
 
     def _path(self, iteration: int) -> Path:
         return self.folder / CHECKPOINT_NAME.format(iteration)

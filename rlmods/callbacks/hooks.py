@@ -1,7 +1,7 @@
 """Hooks that the learner calls on callbacks, in addition to Lightning's.
 
 Callbacks of Lightning that monitor a metric work too: `trainer.callback_metrics` holds the latest
-metrics, those of `metrics.jsonl`, and the learner calls `on_validation_end` after each validation
+metrics, as in `metrics.jsonl`, and the learner calls `on_validation_end` after each validation
 but the first, as `EarlyStopping` and `ModelCheckpoint` expect."""
 
 from __future__ import annotations

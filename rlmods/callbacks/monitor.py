@@ -317,13 +317,14 @@ class Monitor(Callback):
             "max_sampler_gap": max_sampler_gap,
             "max_ahead_gap": max_ahead_gap,
         }
-        for name, limit in limits.items():
-            if limit is not None and not limit > 0:
-                raise UserError(f"callbacks.monitor.{name}={limit}: must be above 0, or null")
         rules = []
         for name, metric, setting, window, advice in LIMITS:
             limit = limits[setting]
             if limit is not None:
+                if not limit > 0:
+                    raise UserError(
+                        f"callbacks.monitor.{setting}={limit}: must be above 0, or null"
+                    )
                 advice = f"{advice}, or another callbacks.monitor.{setting}"
                 rules.append(Rule(name, metric, Beyond(limit), window, advice, action="stop"))
         self.rules = (*rules, *IDLE, *WARNINGS)

@@ -17,6 +17,7 @@ from rich.table import Column
 from rich.text import Text
 
 from rlmods.callbacks.hooks import Metrics, Rows, as_learner
+from rlmods.errors import counted
 from rlmods.protocols import ReportsTokens
 
 if TYPE_CHECKING:
@@ -57,8 +58,6 @@ AFTER = ("validation", "checkpoint")
 """Phases after the iteration that has ended, and not of the next one."""
 MIN_SHOWN_S = 2.0
 """Seconds after which a phase is shown on a terminal."""
-TERMINAL_LINES = 200
-"""Iterations of a run that have a line on a terminal, evenly spaced: all of a shorter run."""
 
 
 class Progress(Callback):
@@ -74,8 +73,6 @@ class Progress(Callback):
         """
         self.patience_s = patience_s
         self._bars: Bars | None = None
-        self._every = 1
-        """Iterations between two lines."""
         self._validation = ""
         now = time.monotonic()
         self._last_output = now
@@ -96,7 +93,6 @@ class Progress(Callback):
         console = rich.get_console()
         if console.is_terminal:
             self._bars = Bars(console, learner.iteration, learner.max_iterations)
-            self._every = -(-learner.max_iterations // TERMINAL_LINES)
         self._stop.clear()
         self._thread = threading.Thread(
             target=self._watch, args=(learner,), name="progress", daemon=True
@@ -112,16 +108,14 @@ class Progress(Callback):
         if self._bars is not None:
             self._bars.sampled(done_rows, total_rows, tokens)
         elif time.monotonic() - self._last_output > self.patience_s:
-            self._print(f"sampling {done_rows}/{total_rows} responses, {tokens} tokens")
+            self._print(f"sampling {done_rows}/{total_rows} responses, {counted(tokens, 'token')}")
 
     @rank_zero_only
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         details = format_iteration(metrics)
         if self._bars is not None:
             self._bars.iteration_ended(learner.iteration, details)
-        is_last = learner.iteration == learner.max_iterations
-        if learner.iteration % self._every == 0 or is_last:
-            self._print(f"{_position(learner)}  {details}")
+        self._print(f"{_position(learner)}  {details}")
         self._print_validation(learner)
 
     @rank_zero_only
@@ -164,7 +158,7 @@ class Progress(Callback):
         seconds = now - self._phase_since
         details = f"{seconds:.0f} s"
         if name == "update":
-            details += f", {progress - self._phase_start} microbatches"
+            details += f", {counted(progress - self._phase_start, 'microbatch')}"
         shown = PHASES.get(name, name)
         if self._bars is not None:
             self._bars.show_phase(shown, details, name in PHASES and seconds >= MIN_SHOWN_S)
@@ -179,7 +173,7 @@ class Progress(Callback):
             self._thread.join()
             self._thread = None
         if self._bars is not None:
-            self._bars.stop()
+            self._bars.progress.stop()  # restores the cursor
             self._bars = None
 
     def _print(self, line: str) -> None:
@@ -250,10 +244,6 @@ class Bars:
         """Show a phase that takes long, unless responses are sampled."""
         visible = is_long and not self.progress.tasks[self._sampling].visible
         self.progress.update(self._phases, description=name, details=details, visible=visible)
-
-    def stop(self) -> None:
-        """Restore the cursor."""
-        self.progress.stop()
 
 
 def format_validation(metrics: Metrics) -> str:

@@ -166,25 +166,20 @@ def table(rows: Rows) -> tuple[list[str], list[list[Cell]]]:
 
     A prompt of several messages becomes one text. Control characters, which a terminal or browser
     may execute, become escapes."""
-    shown: dict[str, None] = {}
-    for row in rows:
-        shown |= {name: None for name, value in row.items() if _is_shown(name, value)}
-    columns = [name for name in FIRST if name in shown]
-    columns += [name for name in shown if name not in FIRST]
-    return columns, [_cells(row, columns) for row in rows]
+    shown = [_cells(row) for row in rows]
+    names = dict.fromkeys(chain.from_iterable(shown))
+    columns = [name for name in FIRST if name in names]
+    columns += [name for name in names if name not in FIRST]
+    return columns, [list(map(cells.get, columns)) for cells in shown]
 
 
-def _cells(row: Row, columns: list[str]) -> list[Cell]:
-    return [_cell(name, row.get(name)) for name in columns]
-
-
-def _is_shown(name: str, value: object) -> bool:
-    return name == "prompt" or value is None or isinstance(value, str | float | int)
-
-
-def _cell(name: str, value: Any) -> Cell:
-    if not _is_shown(name, value):
-        return None
-    if isinstance(value, list):
-        value = message_text(value)
-    return printable(value[:MAX_CHARS]) if isinstance(value, str) else value
+def _cells(row: Row) -> dict[str, Cell]:
+    """Return the texts and numbers of a row by column."""
+    cells: dict[str, Cell] = {}
+    for name, value in row.items():
+        text = message_text(value) if name == "prompt" else value
+        if isinstance(text, str):
+            cells[name] = printable(text[:MAX_CHARS])
+        elif text is None or isinstance(text, float | int):
+            cells[name] = text
+    return cells

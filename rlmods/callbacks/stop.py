@@ -17,7 +17,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
 from rlmods.callbacks.hooks import Metrics, as_learner
 from rlmods.distributed.collectives import is_first_rank
-from rlmods.errors import UserError
+from rlmods.errors import check_bounds
 from rlmods.protocols import ReportsTokens
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ class GracefulStop(Callback):
             ends.
 
         Raises:
-            UserError: a negative time.
+            ValueError: a negative time.
         """
-        if grace_s is not None and not grace_s >= 0:
-            raise UserError(f"callbacks.stop.grace_s={grace_s}: must be null, 0 or more")
         self.grace_s = grace_s
+        is_valid = grace_s is None or grace_s >= 0
+        check_bounds(self, "callbacks.stop", {"grace_s": (is_valid, "null, 0 or more")})
         self.signal: int | None = None
         """Signal that ends the run, the same on all ranks."""
         self.iteration_aborted = False

@@ -18,7 +18,7 @@ from rlmods.callbacks.hooks import Metrics, Rows, as_learner
 from rlmods.callbacks.monitor import Monitor
 from rlmods.callbacks.progress import format_validation
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
-from rlmods.errors import UserError, in_one_line
+from rlmods.errors import UserError, counted, in_one_line
 from rlmods.run import atomic_write, dumps, wrap_write_errors
 from rlmods.run.directory import RunDir
 from rlmods.run.saved import SavedRun
@@ -101,11 +101,11 @@ class Summary(Callback):
             atomic_write(
                 self.directory.export / "README.md", model_card(SavedRun(self.directory.path))
             )
-            length = f"{learner.iteration} iterations"
+            length = counted(learner.iteration, "iteration")
             if ended_early and not interrupted:
                 length = (
-                    f"{learner.iteration} of {learner.max_iterations} iterations, ended by "
-                    f"{learner.stopped_by or 'a callback'}"
+                    f"{learner.iteration} of {counted(learner.max_iterations, 'iteration')}, "
+                    f"ended by {learner.stopped_by or 'a callback'}"
                 )
             self._print(trainer, learner, length)
 
@@ -214,7 +214,7 @@ def model_card(run: SavedRun, iteration: int | None = None) -> str:
     sections = [
         "\n".join(["---", *front, "---"]),
         f"# {run.path.name}: {label}",
-        f"Trained with rlmods for {iteration} iterations (`{label}`), "
+        f"Trained with rlmods for {counted(iteration or 0, 'iteration')} (`{label}`), "
         f"seed {config.get('seed', run.summary.get('seed'))}.",
     ]
     if run.parts:

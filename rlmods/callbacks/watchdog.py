@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lightning import Callback, LightningModule, Trainer
 
 from rlmods.callbacks.hooks import Metrics, Rows
-from rlmods.errors import UserError
+from rlmods.errors import check_bounds
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner
@@ -34,11 +34,11 @@ class Watchdog(Callback):
             limit, as for a debugger.
 
         Raises:
-            UserError: a time that is not positive.
+            ValueError: a time that is not positive.
         """
-        if timeout_s is not None and not timeout_s > 0:
-            raise UserError(f"callbacks.watchdog.timeout_s={timeout_s}: must be above 0, or null")
         self.timeout_s = timeout_s
+        is_valid = timeout_s is None or timeout_s > 0
+        check_bounds(self, "callbacks.watchdog", {"timeout_s": (is_valid, "above 0, or null")})
         self._restarted = -float("inf")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

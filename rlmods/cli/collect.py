@@ -3,7 +3,7 @@
 
 RUN_OR_MODEL is a run directory (its `export/` responds to the training prompts of the run's data,
 with its rollout and batch.samples unless overrides change them), a directory of a Hugging Face
-model, or a hub name. Without it, the policy is that of policy=OPTION.
+model, or a hub name. Without it, the policy is policy=OPTION.
 
     out=candidates.jsonl    output file; rows that it already has are not sampled again, so the same
                             command continues after an interruption
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import sys
 
-from rlmods.cli.usage import print_usage
+from rlmods.errors import print_usage
 
 if __name__ == "__main__":
     print_usage(sys.argv[1:], __doc__)

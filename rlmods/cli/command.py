@@ -21,7 +21,6 @@ from rich import progress as bars
 from rich.console import Console
 
 from rlmods.cli.console import plain_errors, silence_libraries
-from rlmods.cli.usage import print_usage
 from rlmods.config import compose, equivalents, plugins
 from rlmods.config import schema as schema  # registers settings with Hydra
 from rlmods.config.instantiate import parse_settings
@@ -30,7 +29,7 @@ from rlmods.config.overrides import explain_override
 from rlmods.config.received import read_received
 from rlmods.config.rules import GRADING_RULES, RULES
 from rlmods.config.run_spec import RunSpec
-from rlmods.errors import UserError
+from rlmods.errors import UserError, print_usage
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported
 from rlmods.protocols import ChecksPolicy

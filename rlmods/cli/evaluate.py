@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import sys
 
-from rlmods.cli.usage import print_usage
+from rlmods.errors import print_usage
 
 if __name__ == "__main__":
     print_usage(sys.argv[1:], __doc__)
@@ -182,8 +182,8 @@ def _correct_pairs(reward: Neural, prompt: Prompt) -> list[float]:
 def _use_trained_reward_models(
     config: DictConfig, saved: Path, export: Path, overrides: Sequence[str]
 ) -> None:
-    """Set the reward models of the run, without those of weight 0, to those that the run has
-    trained further, in place. A model that is typed, by itself or with its term or the reward,
+    """Set the reward models of the run, except models of weight 0, to the ones that it has trained
+    further, in place. A model that is typed, by itself or with its term or the reward,
     stays as it is.
 
     Raises:
@@ -206,8 +206,8 @@ def _use_trained_reward_models(
 
 
 def _reward_models(node: Any, key: str) -> Iterator[tuple[str, str | list[str]]]:
-    """Yield key and name of each reward model in the settings of a reward, without those of terms
-    of weight 0."""
+    """Yield key and name of each reward model in the settings of a reward, except models of
+    terms of weight 0."""
     if not isinstance(node, dict) or ("reward" in node and not node.get("weight", 1.0)):
         return
     if node.get("_target_") == "rlmods.reward.Neural":
@@ -234,8 +234,8 @@ def kl_from(
     """
     if policy.tokenizer.get_vocab() != reference.tokenizer.get_vocab():
         raise UserError(
-            "reference: its vocabulary differs from that of the evaluated model, so their KL "
-            "is undefined; type another reference="
+            "reference: its vocabulary is not the one of the evaluated model, so their "
+            "KL is undefined; type another reference="
         )
     rollout = with_settings(rollout, temperature=1.0, top_p=1.0, top_k=0)
     rollout.sync(policy, iteration=0)

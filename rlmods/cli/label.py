@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import sys
 
-from rlmods.cli.usage import print_usage
+from rlmods.errors import print_usage
 
 if __name__ == "__main__":
     print_usage(sys.argv[1:], __doc__)

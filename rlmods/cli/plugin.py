@@ -22,10 +22,9 @@ from typing import Any
 import yaml
 
 from rlmods.cli import templates
-from rlmods.cli.usage import print_usage
 from rlmods.config import plugins
 from rlmods.config.options import CONF
-from rlmods.errors import UserError, one_line_errors, suggest
+from rlmods.errors import UserError, one_line_errors, print_usage, suggest
 from rlmods.run.files import dumps
 
 TEMPLATES = Path(str(templates.__file__)).parent
@@ -46,8 +45,8 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
         raise UserError(f"there is no template for {group}: {suggest(group, GROUPS)}")
     if not name.isidentifier() or iskeyword(name) or name != name.lower() or not name.strip("_"):
         raise UserError(
-            f"{name}: a plugin is a Python module, use lower case letters, digits and _, as "
-            f"in {_suggest_name(name)}"
+            f"{name}: a plugin is a Python module: use lower case letters, digits and _, as in "
+            "my_part"
         )
     in_plugins = any(f"{group}={name}" in source.overrides for source in plugins.sources())
     if in_plugins or (CONF / group / f"{name}.yaml").exists():
@@ -124,17 +123,6 @@ def _fill_in(file: str, name: str, class_name: str) -> str:
         r"rlmods\.cli\.templates\.\w+|(?<=plugins/)name\b|(?<==)name\b|(?<=name: )name\b",
         name,
         text,
-    )
-
-
-def _suggest_name(name: str) -> str:
-    """Return a valid module name that is close to `name`."""
-    return (
-        re.sub(r"\W+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name))
-        .lstrip("_0123456789")
-        .rstrip("_")
-        .lower()
-        or "my_part"
     )
 
 

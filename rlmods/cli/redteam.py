@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import sys
 
-from rlmods.cli.usage import print_usage
+from rlmods.errors import print_usage
 
 if __name__ == "__main__":
     print_usage(sys.argv[1:], __doc__)
@@ -50,7 +50,7 @@ from rlmods.grading.redteam.scoring import Grade, NoReferenceError, Report, Row,
 from rlmods.needs import RewardNeeds, needs_of
 from rlmods.reward.scores import as_scores
 from rlmods.run import dumps
-from rlmods.run.files import atomic_write, one_line
+from rlmods.run.files import atomic_write, one_line, shorten
 from rlmods.types import Prompt, Response
 
 CHARS_PER_TOKEN = 4
@@ -201,18 +201,13 @@ def show(report: Report) -> str:
             str(tally.abstained),
             highest,
             f"{tally.slowest_s:.2f} s",
-            shorten(str((tally.example or tally.failed_example).get("response", ""))),
+            _shown((tally.example or tally.failed_example).get("response", "")),
         )
         table.add_row(*map(Text, cells), style=style, end_section=tally is report.references[-1])
     file = io.StringIO()
     Console(file=file, width=max(120, Console().width), force_terminal=False).print(table)
     lines = [line.rstrip() for line in file.getvalue().splitlines()]
     return "\n".join([*lines, "", *map(one_line, _notes(report))])
-
-
-def shorten(text: str) -> str:
-    text = one_line(text)
-    return text if len(text) <= EXAMPLE_CHARS else f"{text[: EXAMPLE_CHARS - 4]} ..."
 
 
 def _notes(report: Report) -> Iterable[str]:
@@ -250,9 +245,13 @@ def _described(example: Mapping[str, Any]) -> str:
         beside = example["wrong_answer"]
         got = f"gets {example['reward']:.3g}, an honest wrong answer {beside:.3g}"
     return (
-        f"'{shorten(example['response'])}' to prompt {shorten(str(example['prompt']))} "
-        f"(answer {shorten(str(example['answer']))}) {got}"
+        f"'{_shown(example['response'])}' to prompt {_shown(example['prompt'])} "
+        f"(answer {_shown(example['answer'])}) {got}"
     )
+
+
+def _shown(value: object) -> str:
+    return shorten(str(value), EXAMPLE_CHARS)
 
 
 def main(arguments: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Start a vLLM server for `rollout=vllm_server`: `python -m rlmods.serve [policy=OPTION]
 [key=value] [-- FLAG...]`.
 
-The policy is that of the training command, with the same `policy.*` overrides. The trainer replaces
+Type the `policy` overrides of the training command. The trainer replaces
 its weights before it samples.
 
     port=8000               port of the server, one for each server on a machine
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import sys
 
-from rlmods.cli.usage import print_usage
+from rlmods.errors import print_usage
 
 if __name__ == "__main__":
     print_usage(sys.argv[1:], __doc__)

@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -31,7 +31,7 @@ from rlmods.cli.console import (
     print_traceback,
     silence_libraries,
 )
-from rlmods.errors import UserError
+from rlmods.errors import UserError, counted
 from rlmods.run.name import SWEPT
 from rlmods.run.saved import SavedRun
 from rlmods.run.secrets import clean, clean_urls
@@ -51,10 +51,8 @@ class Sweep:
     folder: Path | None = None
     """Directory of the sweep; None: there is no sweep."""
     members: list[Path] = field(default_factory=list)
-    """Directory of each member, in the order in which they run. Empty if the sweeper chooses them
+    """Directory of each member, in the order of the runs. Empty if the sweeper chooses them
     while it runs (Optuna)."""
-    has_table: bool = False
-    """Whether a member has printed the table of its settings."""
 
 
 _sweep = Sweep()
@@ -80,7 +78,7 @@ class CheckMembers(Callback):
 
 
 def read_grid(config: DictConfig) -> list[Override]:
-    """Return the overrides of a sweep, with those of its sweeper."""
+    """Return the overrides of a sweep, and the overrides of its sweeper."""
     loader = GlobalHydra.instance().config_loader()
     params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
     typed = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
@@ -96,7 +94,7 @@ def check_members(config: DictConfig, grid: list[Override]) -> list[Path]:
     """
     loader = GlobalHydra.instance().config_loader()
     [members] = BasicSweeper.split_arguments(grid, max_batch_size=None)
-    print(f"checking {len(members)} members of the sweep", flush=True)
+    print(f"checking {counted(len(members), 'member')} of the sweep", flush=True)
     from rlmods.config import compose  # seconds
 
     silence_libraries()
@@ -165,7 +163,11 @@ def run_member(
         SystemExit: a signal ended it, and with it the sweep, if members run one after the other.
     """
     folder = Path(config.run_dir)
-    with nullcontext() if runs_in_turn() else prefixed(f"{folder.name}  "):
+    if runs_in_turn():
+        return _run_member(config, folder, checked, train)
+    out = PrefixedLines(sys.stdout, f"{folder.name}  ")
+    error = PrefixedLines(sys.stderr, f"{folder.name}  ")
+    with redirect_stdout(out), redirect_stderr(error):
         return _run_member(config, folder, checked, train)
 
 
@@ -178,7 +180,7 @@ def _run_member(
     from rlmods.run.directory import RunDir  # torch
 
     try:
-        if is_finished(folder):
+        if SavedRun(folder).exit == "finished":
             RunDir.check_settings(checked())
             print(f"{folder}: finished already", flush=True)
             return best_accuracy(folder)
@@ -207,25 +209,8 @@ def runs_in_turn() -> bool:
 
 
 def prints_table() -> bool:
-    """Return whether a member prints the whole table of its settings: one of them does."""
-    if not runs_in_turn():
-        return int(HydraConfig.get().job.num) == 0
-    is_first = not _sweep.has_table
-    _sweep.has_table = True
-    return is_first
-
-
-@contextmanager
-def prefixed(prefix: str) -> Iterator[None]:
-    """Begin each line that the block prints with a prefix."""
-    out = PrefixedLines(sys.stdout, prefix)
-    error = PrefixedLines(sys.stderr, prefix)
-    with redirect_stdout(out), redirect_stderr(error):
-        try:
-            yield
-        finally:
-            out.close()
-            error.close()
+    """Return whether a member prints the whole table of its settings: the first one does."""
+    return int(HydraConfig.get().job.num) == 0
 
 
 class PrefixedLines(io.TextIOBase):
@@ -236,27 +221,12 @@ class PrefixedLines(io.TextIOBase):
         self._prefix = prefix
         self._begun = ""
 
-    def writable(self) -> bool:
-        return True
-
     def write(self, text: str) -> int:
         *lines, self._begun = (self._begun + text).split("\n")
         if lines:
             self._stream.write("".join(f"{self._prefix}{line}\n" for line in lines))
             self._stream.flush()
         return len(text)
-
-    def close(self) -> None:
-        """Write a line that has no end yet. The shared stream stays open."""
-        if self._begun:
-            self.write("\n")
-        super().close()
-
-
-def is_finished(folder: Path) -> bool:
-    """Return True if the run in this directory has trained all its iterations, or a callback ended
-    it."""
-    return SavedRun(folder).summary.get("exit") == "finished"
 
 
 def best_accuracy(folder: Path) -> float:
@@ -286,7 +256,9 @@ def member_lines(members: Sequence[Path]) -> list[str]:
     for member in members:
         summary = SavedRun(member).summary
         end = summary.get("exit", "not finished")
-        line = f"  {member.name:<{width}}  {end}, {summary.get('iterations', 0)} iterations"
+        line = (
+            f"  {member.name:<{width}}  {end}, {counted(summary.get('iterations', 0), 'iteration')}"
+        )
         accuracy = summary.get("val/accuracy", {})
         if accuracy.get("best") is not None:
             values = " ".join(f"{key} {accuracy[key]:.3f}" for key in ("first", "best", "last"))

@@ -9,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from torch import nn
 
+from rlmods.errors import counted
 from rlmods.needs import RolloutNeeds, SamplingNeeds, needs_of
 from rlmods.run.directory import RunDir
 
@@ -88,17 +89,19 @@ def _millions(parameters: Iterable[nn.Parameter]) -> float:
 
 def _iteration(spec: RunSpec, num_ranks: int) -> str:
     batch = spec.batch
-    line = f"{batch.prompts} rows"
+    line = counted(batch.prompts, "row")
     if spec.algorithm.samples_responses:
         rows = batch.prompts * batch.samples
-        line = f"{batch.prompts} prompts x {batch.samples} samples = {rows} responses"
+        prompts = counted(batch.prompts, "prompt")
+        samples = counted(batch.samples, "sample")
+        line = f"{prompts} x {samples} = {counted(rows, 'response')}"
     filters_groups = needs_of(spec.parts.get("sampling"), SamplingNeeds).group
     if filters_groups and getattr(spec.settings, "surplus", "") == "keep":
         line += "; surplus groups are carried over to the next one"
     if needs_of(spec.parts.get("rollout"), RolloutNeeds).ahead:
         line += "; the next one is sampled while this one is trained on"
     if num_ranks > 1:
-        line += f"; {batch.prompts // num_ranks} prompts on each of {num_ranks} ranks"
+        line += f"; {counted(batch.prompts // num_ranks, 'prompt')} on each of {num_ranks} ranks"
     return line
 
 
@@ -107,7 +110,7 @@ def _optimizer(spec: RunSpec) -> str:
     rows = batch.prompts * spec.algorithm.rows_per_prompt(batch)
     steps = batch.epochs * batch.minibatches
     return (
-        f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches "
+        f"{counted(steps, 'step')} per iteration (epochs {batch.epochs} x minibatches "
         f"{batch.minibatches} of {rows // batch.minibatches}), microbatches of "
         f"{batch.token_budget} tokens"
     )
@@ -115,10 +118,10 @@ def _optimizer(spec: RunSpec) -> str:
 
 def _length(run: LoadedRun) -> str:
     iterations = run.config.trainer.max_iterations
-    line = f"{iterations} iterations"
+    line = counted(iterations, "iteration")
     if not run.spec.algorithm.samples_responses:
         passes = iterations * run.spec.batch.prompts / len(run.splits.train)
-        line += f" = {passes:.2g} passes over the data"
+        line += f", {passes:.2g} x the data"
     return f"{line}, validation every {run.spec.validation.every}"
 
 
@@ -144,18 +147,18 @@ def _precision(run: LoadedRun) -> str:
 def _data(run: LoadedRun) -> dict[str, str]:
     """Return the lines of the prompts and, if there is one, of the supervised loss."""
     splits = run.splits
-    line = f"{len(splits.train)} training prompts, {len(splits.val)} validation prompts"
+    training = counted(len(splits.train), "training prompt")
+    line = f"{training}, {counted(len(splits.val), 'validation prompt')}"
     if run.num_long_prompts:
         limit = run.config.data.max_prompt_tokens
         line += (
-            f"; {run.num_long_prompts} prompts longer than data.max_prompt_tokens={limit} are left "
-            "out"
+            f"; {counted(run.num_long_prompts, 'prompt')} longer than "
+            f"data.max_prompt_tokens={limit} left out"
         )
     lines = {"data": line + _shares(splits.weights)}
     if splits.ptx:
-        rows = (
-            f"{len(splits.ptx)} pretraining rows, {run.spec.settings.ptx_rows} per optimizer step"
-        )
+        rows = counted(len(splits.ptx), "pretraining row")
+        rows += f", {run.spec.settings.ptx_rows} per optimizer step"
         lines["ptx"] = rows + _shares(splits.ptx_weights)
     return lines
 

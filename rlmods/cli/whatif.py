@@ -2,7 +2,7 @@
 [group=option,option] [step=N] [--json FILE]`.
 
 The iteration is repeated from the newest checkpoint before it: responses depend on seed, prompt and
-sample only, so they are those of the run. At one optimizer step, the last one or `step=N`, the loss
+sample only, so they repeat exactly. At one optimizer step, the last one or `step=N`, the loss
 and its gradient are computed with every combination of the options given, from `ratio`,
 `advantage`, `aggregation` and `correction`, on the weights and rows of the run. Nothing is written
 to RUN. Settings of a run that reach beyond the process, such as the `url` of a judge, are used only
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import sys
 
-from rlmods.cli.usage import print_usage
+from rlmods.errors import print_usage
 
 if __name__ == "__main__":
     print_usage(sys.argv[1:], __doc__)
@@ -35,7 +35,6 @@ import torch
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from torch import Tensor
-from torch.nn.functional import pad
 
 from rlmods.algo import PolicyGradient
 from rlmods.cli.command import TRUST, command, configuration
@@ -44,7 +43,7 @@ from rlmods.config.instantiate import instantiate
 from rlmods.config.rules import RULES, first_problem
 from rlmods.config.run_spec import RunSpec
 from rlmods.critic.loss import clip_range
-from rlmods.errors import Parser, UserError, suggest
+from rlmods.errors import Parser, UserError, counted, suggest
 from rlmods.needs import AdvantageNeeds, RatioNeeds, needs_of
 from rlmods.run import atomic_write, dumps
 from rlmods.run.checkpoints import (
@@ -61,7 +60,7 @@ from rlmods.training.checkpoint import Stateful
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension
 from rlmods.training.meter import Meter
-from rlmods.types import Experience, Response, Scores
+from rlmods.types import Experience, Response, Scores, widen
 
 GROUPS = ("ratio", "advantage", "aggregation", "correction")
 """Groups whose parts can be compared on the responses and weights of a run."""
@@ -83,7 +82,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Combination:
-    """Parts in place of those of the run."""
+    """Parts in place of the run's."""
 
     overrides: tuple[str, ...]
     parts: Mapping[str, Any] = field(default_factory=dict)
@@ -269,17 +268,13 @@ def with_credit(rows: Experience, other: Experience) -> Experience:
     if not set(keys) <= position.keys():
         raise SampledEarlierError
     other = other.select(torch.tensor([position[key] for key in keys]))
-    missing = rows.tokens.shape[1] - other.tokens.shape[1]
-
-    def widen(x: Tensor) -> Tensor:
-        return pad(x, (0, 0) * (x.ndim - 2) + (0, missing))
-
+    width = rows.tokens.shape[1]
     return replace(
         rows,
-        advantages=widen(other.advantages),
-        mask=rows.mask & widen(other.mask),
-        returns=None if other.returns is None else widen(other.returns),
-        term_advantages=None if other.term_advantages is None else widen(other.term_advantages),
+        advantages=widen(other.advantages, width),
+        mask=rows.mask & widen(other.mask, width),
+        returns=widen(other.returns, width),
+        term_advantages=widen(other.term_advantages, width),
     )
 
 
@@ -296,7 +291,7 @@ def _keys(rows: Experience) -> list[tuple[int, tuple[int, ...]]]:
 def combinations(
     typed: Sequence[str], saved: Path, spec: RunSpec, of_run: Sequence[str]
 ) -> list[Combination]:
-    """Return the run's own combination and those of the options typed.
+    """Return the run's own combination, and each combination of the options typed.
 
     Args:
         of_run: overrides of settings of the run (`_is_of_run`).
@@ -341,15 +336,14 @@ def _is_of_run(override: str) -> bool:
 
 def _check_group(override: str, spec: RunSpec) -> None:
     group = Override.parse(override).top
-    if group in GROUPS:
-        return
     if group not in spec.config:
         raise UserError(f"{override}: no such group; {suggest(group, GROUPS)}")
-    raise UserError(
-        f"{override}: {group} cannot be compared on the responses of a run, only "
-        f"{', '.join(GROUPS)}: to go on training with it, type "
-        f"python train.py ... fork=RUN@ITERATION {override}"
-    )
+    if group not in GROUPS:
+        raise UserError(
+            f"{override}: {group} cannot be compared on the responses of a run, only "
+            f"{', '.join(GROUPS)}: to go on training with it, type "
+            f"python train.py ... fork=RUN@ITERATION {override}"
+        )
 
 
 def _reason(parts: Mapping[str, Any], spec: RunSpec) -> str | None:
@@ -390,7 +384,7 @@ def whatif(
 
 
 def _starts(run: Path, iteration: int) -> Iterator[Path | None]:
-    """Yield the checkpoints that an iteration can be repeated from: those of the run, the newest
+    """Yield the checkpoints that an iteration can be repeated from: the ones of the run, the newest
     first, and the one that the run was forked or resumed from. None: the run began from scratch.
 
     Raises:
@@ -410,14 +404,11 @@ def _starts(run: Path, iteration: int) -> Iterator[Path | None]:
 
 
 def _config_file(run: Path, iteration: int) -> Path:
-    """Return the file with the settings of an iteration: `config.yaml`, or that of the last time
-    the run was resumed before it."""
-    latest = run / "config.yaml"
-    for path in sorted(run.glob("config.resumed_*.yaml")):
-        number = path.stem.rpartition("_")[2]
-        if number.isdecimal() and int(number) < iteration:
-            latest = path
-    return latest
+    """Return the file with the settings of an iteration: `config.yaml`, or the file of the last
+    time the run was resumed before it."""
+    resumed = sorted(run.glob("config.resumed_*.yaml"))
+    earlier = [path for path in resumed if int(path.stem.rpartition("_")[2]) < iteration]
+    return [run / "config.yaml", *earlier][-1]
 
 
 def _repeat(
@@ -445,11 +436,13 @@ def _repeat(
     num_steps = spec.batch.epochs * spec.batch.minibatches
     step = num_steps if step is None else step
     if not 1 <= step <= num_steps:
-        raise UserError(f"step={step}: the iteration makes {num_steps} optimizer steps")
+        raise UserError(f"step={step}: the iteration makes {counted(num_steps, 'optimizer step')}")
     comparison = Comparison(combinations(options, saved, spec, of_run), iteration, step)
     _train(spec, comparison, checkpoint)
     if not comparison.results:
-        raise UserError(f"iteration {iteration} made only {comparison.num_steps} optimizer steps")
+        raise UserError(
+            f"iteration {iteration} made only {counted(comparison.num_steps, 'optimizer step')}"
+        )
     recorded = dict(SavedRun(run).series("train/grad_norm"))
     return {
         "run": str(run),

@@ -171,7 +171,7 @@ def _responses(rows: Iterable[Prompt], columns: Sequence[str]) -> Iterator[str]:
 
 
 def num_ranks(spec: RunSpec, config: DictConfig) -> int:
-    """Return the number of processes that share an iteration. `config`: that of the loaded run.
+    """Return the number of processes that share an iteration. `config`: of the loaded run.
 
     Raises:
         UserError: the device or strategy does not exist on this machine, a launcher started another

@@ -31,7 +31,7 @@ from rlmods.data.file_rows import select
 from rlmods.data.schema import import_extra
 from rlmods.distributed import strategy
 from rlmods.errors import UserError, in_one_line
-from rlmods.logger.trackers import PACKAGES
+from rlmods.logger.trackers import TRACKERS
 from rlmods.reward import BySource, WeightedSum
 from rlmods.rollout.turns import over_turns
 from rlmods.run.settings import Override
@@ -133,7 +133,8 @@ def run_spec(
     unknown = [str(key) for key in config if key not in TOP_LEVEL_KEYS]
     if unknown:
         raise UserError(f"unknown key {unknown[0]!r}: known keys are {', '.join(TOP_LEVEL_KEYS)}")
-    _check_seed(config.seed)  # before the parts that repeat it
+    if type(config.seed) is not int or not 0 <= config.seed < 2**32:  # which parts repeat
+        raise UserError(f"seed={config.seed}: must be a whole number from 0 to {2**32 - 1}")
     algorithm: type[Learner] = find_class(config.algo._target_, "algo")
     used_groups = (*ALWAYS_USED, *algorithm.groups)
     _check_groups_are_used(config.algo.name, typed, used_groups)
@@ -202,7 +203,8 @@ def _parts(
 
 
 def _used_choices(choices: Mapping[str, str], used_groups: Collection[str]) -> dict[str, str]:
-    """Return the options that decide what the run does, with those of the terms of a group."""
+    """Return the options that decide what the run does, and the options of the terms of a
+    group."""
     shown = {*used_groups, "data", "policy", "variant", "reward@validation.reward"}
     used = {}
     for group, option in choices.items():
@@ -328,11 +330,6 @@ def _check_optimizer(config: DictConfig) -> None:
         ) from error
 
 
-def _check_seed(seed: object) -> None:
-    if type(seed) is not int or not 0 <= seed < 2**32:
-        raise UserError(f"seed={seed}: must be a whole number from 0 to {2**32 - 1}")
-
-
 def _check_trainer(config: DictConfig) -> None:
     length = config.trainer.max_iterations
     if type(length) is not int or length < 1:
@@ -357,6 +354,6 @@ def _check_loggers(config: DictConfig) -> None:
     """Check that the package of each logger is installed."""
     for name, node in config.logger.items():
         kind = find_class(node._target_, f"logger.{name}")
-        package = PACKAGES.get(kind.__name__)
-        if package is not None:
+        if kind.__name__ in TRACKERS:
+            package = TRACKERS[kind.__name__]["package"]
             import_extra(package, package, f"logger={name}")

@@ -60,9 +60,7 @@ def instantiate(
             raise UserError(f"{key}: its option has no _target_: write _target_: MODULE.CLASS")
         if not partial:
             return hydra_instantiate(config, _convert_="all")
-        function = hydra_instantiate(config, _partial_=True, _convert_="all")
-        _reject_unknown_keys(function.func, function.keywords, key)
-        return function
+        return hydra_instantiate(config, _partial_=True, _convert_="all")
     except ERRORS as error:
         nested = re.search(r"full_key: ([\w.]+)$", str(error))
         if nested is not None and nested[1] != key:  # a part of this part
@@ -71,8 +69,8 @@ def instantiate(
             config = OmegaConf.select(config._get_root(), key)
         cause = _root_cause(error)
         message = at_key(in_one_line(cause), group or key, key)
-        if not isinstance(cause, UserError):
-            message = _explain_settings(cause, message, config, key)
+        if not isinstance(cause, UserError) and not message.startswith(f"{key}."):
+            message = f"{key}: {message}"
         plugin_error = None if isinstance(cause, UserError) else explain_plugin_error(error)
         raise plugin_error or UserError(message) from error
 
@@ -138,8 +136,12 @@ def check_values(value: object, key: str, annotation: object = None) -> None:
     if allowed is not None:
         raise UserError(f"{key}={value}: must be {allowed}")
     if isinstance(value, dict):
-        kind = get_object(value["_target_"]) if "_target_" in value else None
-        types = _field_types(kind) if is_dataclass(kind) else {}
+        types: dict[str, Any] = {}
+        if "_target_" in value:
+            kind = get_object(value["_target_"])
+            types = _field_types(kind) if is_dataclass(kind) else {}
+            settings = [name for name in value if not name.startswith("_")]
+            _reject_unknown_keys(kind, settings, key)
         for name, inner in value.items():
             check_values(inner, f"{key}.{name}", types.get(name))
     elif isinstance(value, list):
@@ -192,26 +194,8 @@ def _reject_unknown_keys(target: Callable[..., object], keys: Iterable[str], gro
         if key not in parameters:
             name = f"{group}.{key}"
             known = ", ".join(parameters) or f"none, drop {name}"
-            raise UserError(f"unknown key {name}: known keys are {known}")
-
-
-def _explain_settings(error: BaseException, text: str, config: DictConfig, key: str) -> str:
-    """Return the message for an error of a part that is not a UserError. `text`: its own
-    message."""
-    if isinstance(error, TypeError) and "unexpected keyword argument" in text:
-        unknown = text.split("argument")[-1]
-        known = ", ".join(_known_settings(config._target_))
-        advice = AS_TERM if key == "reward" and "timeout_s" in config else ""
-        return f"{key}: unknown key{unknown}; known keys are {known}{advice}"
-    return text if text.startswith(f"{key}.") else f"{key}: {text}"
-
-
-def _known_settings(target: str) -> list[str]:
-    """Return the settings of a class."""
-    kind = get_class(target)
-    if is_dataclass(kind):
-        return [field.name for field in fields(kind) if field.init]
-    return list(inspect.signature(kind).parameters)
+            advice = AS_TERM if name == "reward.timeout_s" else ""
+            raise UserError(f"unknown key {name}: known keys are {known}{advice}")
 
 
 def _root_cause(error: BaseException) -> BaseException:

@@ -51,9 +51,14 @@ def usage(plugins: Iterable[Path] = ()) -> str:
     return "\n".join([USAGE, *lines])
 
 
-def table(conf: Path = CONF) -> str:
-    """Return a Markdown table of all groups and options."""
-    rows = ["| group | option | description |", "|---|---|---|"]
+def page(conf: Path = CONF) -> str:
+    """Return a Markdown page with the table of all groups and options."""
+    intro = (
+        "Options of each group, selected with `python train.py GROUP=OPTION`. Generated from "
+        "`conf/` by `make docs`; do not edit."
+    )
+    rows = ["# Groups and options", "", intro, ""]
+    rows += ["| group | option | description |", "|---|---|---|"]
     for group in groups(conf):
         for i, (name, text) in enumerate(options(group, conf).items()):
             rows.append(
@@ -61,15 +66,6 @@ def table(conf: Path = CONF) -> str:
                 f"{text.replace('|', chr(92) + '|')} |"
             )
     return "\n".join(rows)
-
-
-def page(conf: Path = CONF) -> str:
-    """Return a Markdown page with the table of all groups and options."""
-    intro = (
-        "Options of each group, selected with `python train.py GROUP=OPTION`. Generated from "
-        "`conf/` by `make docs`; do not edit."
-    )
-    return f"# Groups and options\n\n{intro}\n\n{table(conf)}"
 
 
 if __name__ == "__main__":

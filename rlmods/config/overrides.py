@@ -98,9 +98,9 @@ def _unknown_option(file: str, known: Sequence[str] | None) -> UserError:
     extra = EXTRAS.get(f"{group}={option}")
     if extra is not None:
         return UserError(f"{group}={option}: not installed: type pip install -e '.[{extra}]'")
-    return UserError(
-        f"{group}={option}: no such option; {suggest(option, known or options(group))}"
-    )
+    # "none" is like no other option: a group without it has no default to suggest
+    name = "" if option == "none" else option
+    return UserError(f"{group}={option}: no such option; {suggest(name, known or options(group))}")
 
 
 def _unknown_key(full_key: str, value: str, siblings: DictConfig) -> UserError:

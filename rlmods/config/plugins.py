@@ -24,8 +24,7 @@ from rlmods.errors import UserError
 FOLDER = (
     CONF.parent / "plugins" if (CONF.parent / "train.py").is_file() else Path("plugins").absolute()
 )
-"""Folder of plugins: that of the repository, or of the working directory if the package is
-installed."""
+"""Folder of plugins: in the repository, or in the working directory if the package is installed."""
 ENTRY_POINTS = "rlmods.plugins"
 """Group of the entry points of installed packages with plugins: `my_package = "my_package"`."""
 
@@ -49,7 +48,7 @@ class Source:
 
 
 class PluginFolders:
-    """Folders in which plugins are found."""
+    """Folders with plugins."""
 
     folders: ClassVar[tuple[Path, ...]] = (FOLDER,)
 
@@ -119,8 +118,8 @@ def make_importable(*folders: Path) -> None:
         module = plugin / f"{plugin.name}.py"
         if not plugin.name.isidentifier():
             raise UserError(
-                f"{plugin}: the folder's name is that of a Python module, use letters, digits "
-                "and _ only"
+                f"{plugin}: the folder's name is the name of a Python module: use letters, "
+                "digits and _ only"
             )
         if not module.is_file():
             raise UserError(

@@ -4,7 +4,7 @@ creates known parts only, and reaches nothing outside of the process."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -93,34 +93,28 @@ def is_known(target: object, top: str) -> bool:
     folders = (CONF, *(source.options for source in sources()))
     if any(target in _option_targets(folder) for folder in folders):
         return True
-    packages = [f"{source.module}." for source in sources()]
-    packages += LIBRARIES.get(top, ())
-    return any(
-        target.startswith(package) and _defining_module(target).startswith(package)
-        for package in packages
-    )
-
-
-def _defining_module(target: str) -> str:
-    """Return the module that defines a class, with a dot at the end. It is another one than
-    `target` names if the class is imported there, such as `subprocess.Popen`; "" without such a
-    class."""
-    try:
-        return f"{get_class(target).__module__}."
-    except (ImportError, ValueError):
-        return ""
+    packages = (*_plugin_packages(), *LIBRARIES.get(top, ()))
+    return any(_is_defined_in(package, target, get_class) for package in packages)
 
 
 def _is_tool(name: object) -> bool:
-    """Return whether a tool is built in, or a function MODULE.FUNCTION that a plugin of the user
-    defines itself, not by an import such as `shutil.rmtree`."""
+    """Return whether a tool is built in, or a function MODULE.FUNCTION of a plugin of the user."""
     if name in list(BUILT_IN):
         return True
-    module = str(name).rpartition(".")[0]
-    if not any(f"{module}.".startswith(f"{source.module}.") for source in sources()):
+    return any(_is_defined_in(package, str(name), get_method) for package in _plugin_packages())
+
+
+def _plugin_packages() -> list[str]:
+    return [f"{source.module}." for source in sources()]
+
+
+def _is_defined_in(package: str, name: str, find: Callable[[str], Any]) -> bool:
+    """Return whether a module of a package defines the class or function, and does not import it,
+    such as `subprocess.Popen`. `find` returns it."""
+    if not name.startswith(package):
         return False
     try:
-        return getattr(get_method(str(name)), "__module__", None) == module
+        return f"{getattr(find(name), '__module__', None)}.".startswith(package)
     except (ImportError, ValueError):
         return False
 

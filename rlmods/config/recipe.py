@@ -39,7 +39,7 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     `dapo[ratio=symmetric,ratio.low=0.1]`.
 
     Listed are the groups of the recipe with another option, the settings of these groups that
-    differ from those of their option, and the settings of the algorithm that differ from the
+    differ from their option's, and the settings of the algorithm that differ from the
     recipe, except those declared `rlmods.training.settings.unlabelled`. No paper chooses the option
     of `reward`, so it is not listed, but its settings and terms are, where they differ from the
     option's. A fork names its origin: `dapo[fork=a@60]`."""
@@ -59,7 +59,11 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
             added = _added(group, choices)
             departures += [f"{key}={added_option}" for key, added_option in added.items()]
             departures += _differences(config[group], declared | of_recipe, group, added)
-    listed = _listed_settings(algorithm)
+    listed = {
+        field.name: field.default
+        for field in fields(algorithm.settings_type)
+        if not field.metadata.get("unlabelled")
+    }
     settings = OmegaConf.masked_copy(config.algo, [key for key in listed if key in config.algo])
     departures += _differences(settings, listed | own.get("algo", {}), "algo")
     declared = _defaults("reward", choices.get("reward", ""))
@@ -70,19 +74,10 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     return f"{name}[{','.join(departures)}]" if departures else name
 
 
-def _listed_settings(algorithm: type[Learner]) -> dict[str, Any]:
-    """Return the defaults of the settings of an algorithm that labels list."""
-    return {
-        field.name: field.default
-        for field in fields(algorithm.settings_type)
-        if not field.metadata.get("unlabelled")
-    }
-
-
 def _reward_departures(
     config: DictConfig, declared: Mapping[str, Any], choices: Mapping[str, str]
 ) -> list[str]:
-    """Return the settings of the reward that differ from those of its option, and the terms that it
+    """Return the settings of the reward that differ from its option's, and the terms that it
     lacks or adds (by their option). A setting that the option leaves open, such as a model or a
     pattern, is not listed."""
     terms = dict(declared.get("terms") or {})
@@ -142,7 +137,7 @@ def _as_typed(value: object) -> str:
 
 
 def _defaults(group: str, option: str) -> dict[str, Any] | None:
-    """Return the settings that an option's file declares, with those of the options that it
+    """Return the settings that an option's file declares, and the settings of the options that it
     includes; None if there is no such file in `conf/` and the plugins (an option of another
     directory, `--config-dir`)."""
     files = _chain(group, option)
@@ -150,8 +145,8 @@ def _defaults(group: str, option: str) -> dict[str, Any] | None:
 
 
 def _chain(group: str, option: str) -> list[Path]:
-    """Return the file of an option, preceded by those of the options of the same group that it
-    includes."""
+    """Return the file of an option, preceded by the files of the options of the same group that
+    it includes."""
     folders = (CONF, *(source.options for source in sources()))
     files = [folder / group / f"{option}.yaml" for folder in folders]
     file = next((path for path in files if path.exists()), None)
@@ -168,7 +163,7 @@ def _chain(group: str, option: str) -> list[Path]:
 
 @lru_cache(maxsize=1024)
 def _merged(*files: Path) -> dict[str, Any]:
-    """Return the settings of the files, of which later ones override earlier ones."""
+    """Return the settings of the files. Later ones override earlier ones."""
     merged: Any = OmegaConf.merge(*(OmegaConf.create(_read(file)) for file in files))
     settings: dict[str, Any] = OmegaConf.to_container(merged)  # type: ignore[assignment]
     settings.pop("defaults", None)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TypeAlias
 
-from rlmods.errors import Parser, UserError, one_line_errors, suggest
+from rlmods.errors import Parser, UserError, counted, one_line_errors, suggest
 from rlmods.lab.groups import Group, add_arguments, find_runs, group_runs
 from rlmods.lab.sequential import decide, train
 from rlmods.lab.statistics import (
@@ -37,7 +38,7 @@ HIGHER_IS_BETTER = re.compile(
     r"(train|val(/[^/]+)?)/(reward|gold_reward|accuracy|(mean|pass|maj)@\d+"
     r"|(pair|step|first_error)_accuracy)(/|$)"
 )
-"""Metrics of which more is better, of all prompts, of a set and by source."""
+"""More of these metrics is better: of all prompts, of a set and by source."""
 FAILURES = re.compile(r"((train|val(/[^/]+)?)/)?reward/[^/]+/(timeouts|errors)$|(judge|time)/.*")
 """Failures of grading and judging, and seconds."""
 LOWER_IS_BETTER = {
@@ -52,7 +53,7 @@ LOWER_IS_BETTER = {
     *("malformed_calls", "tool_errors", "tool_s", "rejected_logprob", "calibration"),
     *("peak_memory_mb", "reward_model/loss"),
 }
-"""Metrics of which less is better, without what stands for the phase and a set."""
+"""Less of these metrics is better. Names are without the phase and the set."""
 
 
 Results: TypeAlias = dict[int | str, float]
@@ -103,15 +104,8 @@ def compare(
         UserError: there is one group only, no such baseline, a group without the metric, or without
             a seed in common with the baseline.
     """
-    if len(groups) < 2:
-        runs = ", ".join(str(run.path) for run in groups[0].runs[:3])
-        found = (
-            "there is one run only"
-            if len(groups[0].runs) == 1
-            else "all runs have the same settings apart from the seed"
-        )
-        raise UserError(f"{found} ({runs}): give runs with other parts too")
     first = find_baseline(groups, baseline)
+    _check_other_groups(groups)
     results = {group.name: _results(group, metric, last) for group in groups}
     own = results[first.name]
     others = [group for group in groups if group is not first]
@@ -158,6 +152,19 @@ def comparable(
     seeds = results[first.name].keys()
     others = [group for group in with_metric if seeds & results[group.name].keys()]
     return compare(others, metric, last, first.name) if len(others) > 1 else []
+
+
+def _check_other_groups(groups: Sequence[Group]) -> None:
+    """
+    Raises:
+        UserError: there is one group only.
+    """
+    if len(groups) == 1:
+        runs = ", ".join(str(run.path) for run in groups[0].runs[:3])
+        found = "all runs have the same settings apart from the seed"
+        if len(groups[0].runs) == 1:
+            found = "there is one run only"
+        raise UserError(f"{found} ({runs}): give runs with other parts too")
 
 
 def find_baseline(groups: Sequence[Group], name: str | None) -> Group:
@@ -259,7 +266,7 @@ def lines(comparisons: Sequence[Comparison]) -> list[str]:
 
 def _comparison_lines(x: Comparison) -> list[str]:
     verdict = {True: "better than", False: "worse than", None: "not decided against"}[x.better]
-    pairs = f"paired by {num_seeds(len(x.seeds))}"
+    pairs = f"paired by {counted(len(x.seeds), 'seed')}"
     text = [
         f"{x.name}: {_mean(x.mean)}",
         f"  {verdict} the baseline: {with_bounds(x.difference, '+.4f')} ({pairs})",
@@ -288,7 +295,7 @@ def _comparison_lines(x: Comparison) -> list[str]:
     if x.prompts is not None:
         text.append(
             f"  Greedy accuracy by prompt, for these seeds: {with_bounds(x.prompts, '+.4f')} "
-            f"(bootstrap over {x.prompts.num_values} prompts)"
+            f"(bootstrap over {counted(x.prompts.num_values, 'prompt')})"
         )
     return text
 
@@ -300,12 +307,7 @@ def with_bounds(interval: Interval, form: str) -> str:
 
 
 def _mean(interval: Interval) -> str:
-    return f"{with_bounds(interval, '.4f')} ({num_seeds(interval.num_values)})"
-
-
-def num_seeds(count: int) -> str:
-    """Return "1 seed", "2 seeds"."""
-    return f"{count} seed{'s' if count > 1 else ''}"
+    return f"{with_bounds(interval, '.4f')} ({counted(interval.num_values, 'seed')})"
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -348,11 +350,15 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 def _run_sequential(arguments: argparse.Namespace, groups: Sequence[Group]) -> str:
-    if len(groups) != 2:
-        names = ", ".join(group.name for group in groups)
-        raise UserError(f"--sequential compares two groups, not {len(groups)} ({names})")
+    _check_other_groups(groups)
     a = find_baseline(groups, arguments.baseline)
     b = groups[1] if a is groups[0] else groups[0]
+    if len(groups) > 2:
+        folders = [str(run.path) for run in (*a.runs, *b.runs)]
+        raise UserError(
+            f"--sequential compares two groups, not {len(groups)}: give the runs of two, such as "
+            f"{shlex.join(folders)} ({a.name}, and {b.name})"
+        )
     try:
         test = SequentialTest(arguments.min_seeds, arguments.max_seeds, ALPHA)
     except ValueError as error:
@@ -377,8 +383,8 @@ def _run_sequential(arguments: argparse.Namespace, groups: Sequence[Group]) -> s
     return (
         f"{b.name} is {verdict} {a.name} in {arguments.metric}: "
         f"{interval.mean:+.4f}, from {interval.low:+.4f} to {interval.high:+.4f}\n"
-        f"({len(seeds)} seeds; the tests after {arguments.min_seeds} to {arguments.max_seeds} "
-        f"seeds together err with a probability of {ALPHA:.0%})"
+        f"({counted(len(seeds), 'seed')}; the tests after {arguments.min_seeds} to "
+        f"{arguments.max_seeds} seeds together err with a probability of {ALPHA:.0%})"
     )
 
 

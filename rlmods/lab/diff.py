@@ -1,6 +1,6 @@
 """Find where and why two runs first differ: `python -m rlmods.diff RUN RUN`.
 
-Compares the files of two run directories in the order in which a run computes them: for each
+Compares the files of two run directories in the order of the computation: for each
 iteration the stages rollout, reward, advantage and update, then validation. Prints the first
 difference, down to row and token, and its most likely cause: an option of a group (`summary.json`),
 a setting (`config.yaml`), a source file (`sources.txt`), a package, the platform or the processor
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rlmods.errors import Parser, one_line_errors
-from rlmods.run.files import read_rows
+from rlmods.run.files import read_rows, shorten
 from rlmods.run.saved import SavedRun, check_run
 from rlmods.run.settings import leaves, readable
 
@@ -64,7 +64,7 @@ ACTS: Mapping[str, tuple[str, ...]] = {
     ),
     "validation": ("validation",),
 }
-"""Settings and packages of source files by the first stage in which they act. Others may act in all
+"""Settings and packages of source files by the first stage that they act on. Others may act on all
 stages."""
 WITHOUT_EFFECT = ("run_dir", "resume", "logger", "callbacks", "fork")
 """Settings that do not change what a run computes."""
@@ -293,8 +293,7 @@ def _sources(run: SavedRun) -> dict[str, str]:
 
 
 def _shorten(value: object) -> str:
-    text = str(value).replace("\n", "\\n")
-    return text if len(text) <= VALUE_LENGTH else f"{text[:VALUE_LENGTH]}..."
+    return shorten(str(value), VALUE_LENGTH)
 
 
 def text(first: Path, second: Path) -> str:

@@ -17,7 +17,7 @@ from rlmods.run.settings import leaves, readable
 METRIC = "val/accuracy"
 """Metric that is compared unless another is typed."""
 MAX_DEPTH = 4
-"""Levels of folders below a given one in which runs are found."""
+"""Runs are found so many levels of folders below a given one."""
 NOT_COMPARED = (
     "seed",
     "rollout.seed",
@@ -28,8 +28,7 @@ NOT_COMPARED = (
     "trainer.precision",
     "fork",
 )
-"""Settings in which runs of one group may differ: the seed, and what decides where results are
-written."""
+"""Runs of one group may differ in these settings: the seed, and where results are written."""
 RECIPES = ("algo", "variant")
 """Groups whose options choose options of other groups."""
 
@@ -195,7 +194,7 @@ def _runs(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _natural(path: Path) -> list[tuple[bool, int, str]]:
-    """Return the key by which `seed=2` precedes `seed=10`."""
+    """Return a key that sorts `seed=2` before `seed=10`."""
     words = re.findall(r"[0-9]+|[^0-9]+", path.name)
     return [(word.isdecimal(), int(word) if word.isdecimal() else 0, word) for word in words]
 

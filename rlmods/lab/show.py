@@ -15,9 +15,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rlmods.errors import Parser, UserError, one_line_errors, suggest
-from rlmods.lab.tree import Row, groups, shorten, summary, tree_lines
-from rlmods.run.files import message_text, printable, read_rows
+from rlmods.errors import Parser, UserError, counted, one_line_errors, suggest
+from rlmods.lab.tree import TEXT_LENGTH, Row, groups, summary, tree_lines
+from rlmods.run.files import message_text, printable, read_rows, shorten
 from rlmods.run.saved import check_run
 
 PREVIEW = 100
@@ -84,7 +84,7 @@ def _sample_file(run: Path, iteration: str) -> Path:
 def _heading(rows: Sequence[Row]) -> str:
     answer = rows[0].get("answer")
     heading = f"{rows[0]['id']}  {summary(rows)}"
-    return heading if answer is None else f"{heading}, answer {shorten(str(answer))}"
+    return heading if answer is None else f"{heading}, answer {shorten(str(answer), TEXT_LENGTH)}"
 
 
 def _list_lines(rows: Sequence[Row], width: int) -> Iterator[str]:
@@ -94,20 +94,16 @@ def _list_lines(rows: Sequence[Row], width: int) -> Iterator[str]:
     yield INDENT + shorten(prompt, width - len(INDENT))
     for i, row in enumerate(rows):
         facts = f"{INDENT}{i:>2}  reward {_number(row['reward'])}  {_ending(row)}"
-        yield shorten_behind(facts, str(row["response"]), width)
-
-
-def shorten_behind(facts: str, text: str, width: int) -> str:
-    """Return facts, and behind them the beginning of a text in one line."""
-    return f"{facts}  {shorten(text, max(20, width - len(facts) - 2))}"
+        room = max(20, width - len(facts) - 2)
+        yield f"{facts}  {shorten(str(row['response']), room)}"
 
 
 def _ending(row: Row) -> str:
     """Return the length of a response and why it ended."""
     turns = row.get("turns") or ()
-    length = f"{len(row['tokens'])} tokens"
+    length = counted(len(row["tokens"]), "token")
     if turns:
-        length = f"{len(turns)} turns, {length}"
+        length = f"{counted(len(turns), 'turn')}, {length}"
     return f"{length}, {'truncated' if row['finish'] == 'length' else 'ended'}"
 
 
@@ -150,7 +146,7 @@ def _turn_lines(row: Row) -> Iterator[str]:
         yield from _said("response", row["response"])
     for i, turn in enumerate(turns, 1):
         reward = "" if turn.get("reward") is None else f", reward {_number(turn['reward'])}"
-        tokens = f"{turn['stop'] - turn['start']} tokens"
+        tokens = counted(turn["stop"] - turn["start"], "token")
         yield from _said(f"assistant, turn {i}, {tokens}{reward}", turn.get("raw") or turn["text"])
         observed = turn.get("observed") or ()
         for message in observed:

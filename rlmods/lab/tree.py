@@ -1,4 +1,4 @@
-"""Responses to a prompt as a tree, of which some branch off from others.
+"""Responses to a prompt as a tree: some branch off from others.
 
 Every line is a segment: a range of tokens that the same responses share, the mean reward of these
 responses, and the advantage of the tokens. Below a segment are the ones that follow it; where
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from rlmods.run.files import one_line
+from rlmods.run.files import shorten
 
 Row: TypeAlias = Mapping[str, Any]
 Start = tuple[int | None, int]
@@ -117,7 +117,7 @@ def _segment_line(rows: Sequence[Row], segment: Segment) -> str:
     if segment.advantages:
         line += ", advantage " + " ".join(f"{value:+.3f}" for value in segment.advantages)
     if not segment.children:
-        response = shorten(row["response"])
+        response = shorten(row["response"], TEXT_LENGTH)
         line = f"response {segment.response}  {line}  {row['finish']}  {response}"
     for d in segment.decisions:
         line += (
@@ -140,9 +140,3 @@ def _advantages(row: Row, begin: int, end: int) -> list[float]:
     if runs is None:
         return [] if row.get("advantage") is None else [row["advantage"]]
     return list(dict.fromkeys(value for first, last, value in runs if first < end and last > begin))
-
-
-def shorten(text: str, length: int = TEXT_LENGTH) -> str:
-    """Return the beginning of a text in one line."""
-    line = one_line(text.strip())
-    return line if len(line) <= length else f"{line[: length - 3]}..."

@@ -17,12 +17,13 @@ from rlmods.run.files import one_line
 
 FILE = "trackers.json"
 """File of the run directory with the identifier of the run in each tracker."""
-PACKAGES = {"WandbLogger": "wandb", "MLFlowLogger": "mlflow", "Trackio": "trackio"}
-"""Package that a logger needs, by class; the extra has the same name."""
-IDENTIFIERS = {"WandbLogger": "id", "MLFlowLogger": "run_id", "Trackio": "run_id"}
-"""Setting with which a logger goes on with a run of its tracker, by class."""
-NAMES = {"WandbLogger": "name", "MLFlowLogger": "run_name", "Trackio": "name"}
-"""Setting with the name of a run, by class."""
+TRACKERS = {
+    "WandbLogger": {"package": "wandb", "name": "name", "identifier": "id"},
+    "MLFlowLogger": {"package": "mlflow", "name": "run_name", "identifier": "run_id"},
+    "Trackio": {"package": "trackio", "name": "name", "identifier": "run_id"},
+}
+"""By class of a logger: the package that it needs, whose extra has the same name, and the settings
+with the name of a run and with the identifier of a run that goes on."""
 
 
 def configure(loggers: DictConfig, folder: Path, label: str) -> None:
@@ -36,9 +37,9 @@ def configure(loggers: DictConfig, folder: Path, label: str) -> None:
     for node in loggers.values():
         kind = node._target_.rpartition(".")[2]
         if kind in saved:
-            node[IDENTIFIERS[kind]] = saved[kind]
-        elif kind in NAMES and node.get(NAMES[kind]) is None:
-            node[NAMES[kind]] = label
+            node[TRACKERS[kind]["identifier"]] = saved[kind]
+        elif kind in TRACKERS and node.get(TRACKERS[kind]["name"]) is None:
+            node[TRACKERS[kind]["name"]] = label
 
 
 def start(loggers: Sequence[Logger], folder: Path, settings: Mapping[str, Any]) -> None:
@@ -60,7 +61,7 @@ def start(loggers: Sequence[Logger], folder: Path, settings: Mapping[str, Any]) 
                 f"{kind} cannot start ({one_line(str(error))}): check its address and your login, "
                 "or type logger=none"
             ) from error
-        if kind in IDENTIFIERS and is_first_rank():
+        if kind in TRACKERS and is_first_rank():
             saved[kind] = str(logger.version)
             atomic_write(folder / FILE, dumps(saved) + "\n")
 

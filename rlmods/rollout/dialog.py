@@ -26,7 +26,7 @@ from rlmods.environment.session import (
     give,
     refuse,
 )
-from rlmods.errors import UserError
+from rlmods.errors import UserError, counted
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
 from rlmods.rollout.base import Continuation, EncodedPrompt, without_eos
@@ -301,7 +301,9 @@ class Dialog:
         outcome = self.running.session.outcome
         given = None if outcome is None else outcome.rewards
         if isinstance(given, list) and 0 < len(self.nodes) < len(given) and not self.is_limited:
-            error = f"returned {len(given)} rewards for {len(self.nodes)} turns"
+            error = (
+                f"returned {counted(len(given), 'reward')} for {counted(len(self.nodes), 'turn')}"
+            )
             outcome = Outcome("crash", error=error)
         self.outcome = outcome
         self.running.close()

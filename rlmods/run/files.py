@@ -31,7 +31,7 @@ def wrap_write_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(
             f"{path}: cannot write there ({error.strerror}): make room, or choose another "
-            "run_dir=..."
+            "run_dir=... or out=..."
         ) from error
 
 
@@ -88,6 +88,12 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def shorten(text: str, length: int) -> str:
+    """Return the beginning of a text in one line of at most `length` characters."""
+    line = one_line(text.strip())
+    return line if len(line) <= length else f"{line[: length - 3]}..."
+
+
 def _to_json(value: object) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
@@ -133,17 +139,12 @@ class JsonlWriter:
         Raises:
             UserError: the file cannot be written.
         """
-        with self._lock:
-            try:
-                if not self._repaired:
-                    self._repair()
-                with self.path.open("ab") as file:
-                    # lone surrogates, escaped as in JSON
-                    file.write(f"{dumps(row)}\n".encode(errors="backslashreplace"))
-            except OSError as error:
-                raise UserError(
-                    f"{self.path}: cannot write there ({error.strerror}), choose another file"
-                ) from error
+        with self._lock, wrap_write_errors(self.path):
+            if not self._repaired:
+                self._repair()
+            with self.path.open("ab") as file:
+                # lone surrogates, escaped as in JSON
+                file.write(f"{dumps(row)}\n".encode(errors="backslashreplace"))
 
     def _repair(self) -> None:
         """Delete an incomplete last line left by a crash, or add the newline if only that is

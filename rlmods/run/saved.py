@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 import yaml
 
-from rlmods.errors import UserError, in_one_line
+from rlmods.errors import UserError, counted, in_one_line
 from rlmods.run.files import read_rows
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -51,7 +51,7 @@ def check_run(path: Path, kind: str = "a run directory", file: str = "config.yam
     around = [folder for folder in path.parents if (folder / "config.yaml").is_file()]
     problem = f"it has no {file}"
     if inside:
-        problem = f"it holds {len(inside)} runs: type one of them, such as {inside[0]}"
+        problem = f"it holds {counted(len(inside), 'run')}: type one of them, such as {inside[0]}"
     elif around:
         problem = f"it is a part of the run {around[0]}: type that"
     elif not path.exists():

@@ -372,10 +372,10 @@ class TestExport:
         ({"every": -1}, "every=-1: must be 0 or more"),
         ({"every_s": 0.0}, "every_s=0.0: must be null or above 0"),
         ({"best_mode": "highest"}, "best_mode=highest: must be max or min"),
-        ({"export": "last"}, "export=last: must be null, best or all"),
-        ({"export": "best"}, "type callbacks.checkpoint.best=val/accuracy"),
+        ({"export": "last"}, "export=last: must be null, all, or best with"),
+        ({"export": "best"}, "best with callbacks.checkpoint.best=val/accuracy"),
     ],
 )
 def test_invalid_settings_are_rejected(invalid: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         IterationCheckpoint("x", **invalid)

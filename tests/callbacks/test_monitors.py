@@ -95,10 +95,6 @@ class TestEarlyStopping:
             "did not improve in the last 2" in out
         )
 
-    def test_training_metrics_can_be_monitored(self) -> None:
-        trained, _ = train([0.0] * 9, 8, EarlyStopping("train/lr", patience=3, mode="max"))
-        assert trained.iteration == 4
-
     def test_resumes_with_its_patience(self, tmp_path: Path) -> None:
         train(
             self.ACCURACIES,
@@ -111,14 +107,6 @@ class TestEarlyStopping:
             self.ACCURACIES[4:], 9, stopping, resume=tmp_path / "iteration_000003.ckpt"
         )
         assert trained.iteration == 4
-
-    def test_infinite_metrics_end_the_run(self) -> None:
-        class Infinite(L.Callback):
-            def on_validation_metrics(self, trainer: L.Trainer, learner: Any, *args: Any) -> None:
-                learner.log_row({"train/entropy": float("inf")})
-
-        trained, _ = train([0.0] * 4, 3, Infinite(), EarlyStopping("train/entropy"))
-        assert trained.iteration == 1
 
 
 @pytest.mark.slow
@@ -133,15 +121,3 @@ def test_model_checkpoint_keeps_the_best(tmp_path: Path) -> None:
     resumed, rows = train([0.1, 0.1], 4, resume=tmp_path / "best.ckpt")
     assert [row["iteration"] for row in rows if "train/reward" in row] == [3, 4]
     assert resumed.optimizer_steps == 4
-
-
-def test_a_signal_interrupts(tmp_path: Path) -> None:
-    stop, run = GracefulStop(), RunDir(tmp_path)
-
-    class Signal(L.Callback):
-        def on_train_batch_start(self, *args: Any) -> None:
-            stop.handle_signal(15)
-
-    trained, _ = train([0.0] * 4, 3, Signal(), stop, Summary(run, "dapo", {}))
-    assert trained.iteration == 1
-    assert json.loads(run.summary.read_text())["exit"] == "interrupted"

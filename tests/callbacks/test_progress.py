@@ -1,5 +1,4 @@
 import io
-import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,57 +144,6 @@ def test_bars_on_a_terminal(screen: io.StringIO, tmp_path: Path) -> None:
         assert part in shown, part
     assert shows_cursor(shown)
     assert progress._bars is None
-
-
-class Validating(Tiny):
-    """A learner that validates in each iteration."""
-
-    def training_step(self, batch: object, batch_idx: int) -> None:
-        ended = SimpleNamespace(iteration=self.iteration + 1, max_iterations=3)
-        metrics = {"val/accuracy": 0.625} | {f"val/pass@{k}": 0.625 for k in range(10)}
-        notify(self.trainer, "on_validation_metrics", ended, metrics, [])
-        super().training_step(batch, batch_idx)  # type: ignore[arg-type]
-
-
-def remaining(shown: str, width: int) -> list[str]:
-    """Lines that a terminal shows in the end."""
-    lines = [""]
-    row = 0
-    for part in re.split(r"(\x1b\[\?25[lh]|\x1b\[[0-9;]*m|\x1b\[1A|\x1b\[2K|\r|\n)", shown):
-        if part == "\x1b[1A":
-            row -= 1
-        elif part == "\x1b[2K":
-            lines[row] = ""
-        elif part == "\n":
-            row += 1
-            lines += [""] * (row + 1 - len(lines))
-        elif part and part != "\r" and not part.startswith("\x1b"):
-            lines[row] += part
-            assert len(lines[row]) <= width, lines[row]
-    return [line.rstrip() for line in lines]
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_past_iterations_and_validations_stay_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=width, _environ={"TERM": "xterm"})
-    monkeypatch.setattr(rich, "get_console", lambda: console)
-    fit(Validating(), 3, [Progress()])
-    lines = [line for line in remaining(out.getvalue(), width) if line]
-    assert [line.split("  ")[0] for line in lines] == [
-        f"iteration {i}/3" for i in (1, 1, 2, 2, 3, 3)
-    ]  # and no bar
-    assert all("reward" in line for line in lines[::2])
-    assert all("/3  val/accuracy 0.625" in line for line in lines[1::2])
-    assert all(line.endswith("…") for line in lines[1::2])
-
-
-def test_a_long_run_has_200_lines_on_a_terminal(screen: io.StringIO) -> None:
-    fit(Tiny(), 999, [Progress()])
-    numbers = [int(n) for n in re.findall(r"iteration +(\d+)/999  ", screen.getvalue())]
-    assert numbers == [*range(5, 999, 5), 999]
 
 
 def test_failing_run_restores_the_terminal(screen: io.StringIO) -> None:

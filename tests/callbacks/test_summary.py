@@ -219,9 +219,9 @@ def test_card_says_what_was_trained_how_and_with_which_result(tmp_path: Path) ->
 def test_card_of_a_checkpoint_of_a_run_that_goes_on(tmp_path: Path) -> None:
     path = write_run(tmp_path / "first", [0.25, 0.5])
     (path / "summary.json").unlink()
-    assert "Trained with rlmods for 1 iterations (`dapo`), seed 1." in model_card(SavedRun(path), 1)
+    assert "Trained with rlmods for 1 iteration (`dapo`), seed 1." in model_card(SavedRun(path), 1)
     (path / "config.yaml").unlink()  # as of a run that was started from Python
-    assert "Trained with rlmods for 1 iterations (`first`), seed None." in model_card(
+    assert "Trained with rlmods for 1 iteration (`first`), seed None." in model_card(
         SavedRun(path), 1
     )
 

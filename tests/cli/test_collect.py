@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -218,16 +217,6 @@ class TestInterruption:
             out.with_name("rows.jsonl.dropped.jsonl").read_bytes(),
         ) == complete[:2]
 
-    @pytest.mark.slow
-    def test_a_truncated_line_is_sampled_again(self, complete, model, tmp_path):
-        out, kept = tmp_path / "rows.jsonl", complete[0]
-        last = kept[:-1].rfind(b"\n") + 1
-        out.with_name("rows.jsonl.dropped.jsonl").write_bytes(complete[1])
-        for cut in (last, last + 1, (last + len(kept)) // 2, len(kept) - 2):
-            out.write_bytes(kept[:cut])
-            assert collect(model, [*SMALL, f"out={out}"]) == {**complete[2], "out": str(out)}
-            assert out.read_bytes() == kept
-
     def test_complete_rows_are_not_sampled_again(self, complete, model, tmp_path, monkeypatch):
         out = tmp_path / "rows.jsonl"
         out.write_bytes(complete[0])
@@ -261,17 +250,6 @@ class TestInterruption:
             collect(model, [*SMALL, f"out={out}", typed])
         assert words in str(error.value)
         assert out.read_bytes() == complete[0]
-
-    def test_another_prompt_with_the_same_id_is_refused(
-        self, complete, model, tmp_path, monkeypatch
-    ):
-        out = tmp_path / "rows.jsonl"
-        out.write_bytes(complete[0])
-        monkeypatch.setattr(
-            module, "_prompt_row", lambda p, real=module._prompt_row: real(replace(p, answer="7"))
-        )
-        with pytest.raises(UserError, match="has changed since it was written"):
-            collect(model, [*SMALL, f"out={out}"])
 
 
 class TestMistakes:

@@ -157,15 +157,6 @@ class TestRows:
             for row in read_rows(tmp_path / "out.jsonl")
         )
 
-    def test_rule_judge_with_another_reward(self, source, tmp_path):
-        summary = label(source, ["+reward@judge.reward=format", f"out={tmp_path}/out.jsonl"])
-        assert {row["id"]: row["ranks"] for row in read_rows(tmp_path / "out.jsonl")}["1"] == [
-            0,
-            1,
-            0,
-        ]
-        assert summary["without_verdict"] == 0
-
 
 class TestInterruption:
     def test_rows_are_written_as_they_are_judged(self, source, tmp_path, monkeypatch):

@@ -3,10 +3,8 @@ files."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -413,33 +411,6 @@ class TestPlugins:
             "advantage": "plain",
             "ratio": "straight",
         }
-
-
-def test_ctrl_c_ends_the_iteration_and_the_run_can_be_resumed(tmp_path):
-    overrides = (*RANDOM, "run_dir=run", "trainer.max_iterations=100000")
-    process = start(tmp_path, *overrides)
-    metrics, deadline = tmp_path / "run/metrics.jsonl", time.monotonic() + 120
-    while not (metrics.exists() and '"iteration": 1,' in metrics.read_text()):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert "resume=auto" in err
-    summary = json.loads((tmp_path / "run/summary.json").read_text())
-    done = summary["iterations"]
-    assert (summary["exit"], rows(metrics)[-1]["iteration"]) == ("interrupted", done)
-    assert f"iteration_{done:06d}.ckpt" in {
-        p.name for p in (tmp_path / "run/checkpoints").iterdir()
-    }
-    result = train(tmp_path, *overrides, "resume=auto", f"trainer.max_iterations={done + 1}")
-    assert (result.code, result.err) == (0, "")
-    assert [r["iteration"] for r in rows(metrics) if "train/reward" in r] == list(
-        range(1, done + 2)
-    )
-    assert json.loads((tmp_path / "run/summary.json").read_text())["exit"] == "finished"
 
 
 def test_sweep_with_one_run_dir_is_refused(tmp_path):

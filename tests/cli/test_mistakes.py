@@ -79,6 +79,7 @@ MISTAKES = {
     "trainer.max_epochs=3": "type trainer.max_iterations=ITERATIONS",
     "zzz=1": "zzz: no such setting; choose from seed, run_dir, resume, fork, batch,",
     "algo=grpp": "did you mean grpo",
+    "reward=none": "reward=none: no such option; choose from accuracy, ",
     "ratio=": "ratio=: no such option; choose from cispo, clip_higher,",
     "advantage=ppo": "choose from accept, anchor_state, batch_mean, branch_hard,",
     "reward=[math,x]": "reward=x: no such option; choose from accuracy, by_source, code, ",

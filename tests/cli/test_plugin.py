@@ -72,13 +72,13 @@ class TestRefusals:
         [
             ("rewards", "mine", "did you mean reward"),
             ("judge", "mine", "choose from advantage, aggregation, algo, environment, ratio"),
-            ("reward", "MyReward", "as in my_reward"),
-            ("reward", "my-reward", "as in my_reward"),
+            ("reward", "MyReward", "as in my_part"),
+            ("reward", "my-reward", "as in my_part"),
             ("reward", "class", "a plugin is a Python module"),
             ("reward", "math", "reward=math exists already"),
             ("reward", "random", "the module name random is used by"),
             ("reward", "_", "a plugin is a Python module"),
-            ("reward", "3bad", "as in bad"),
+            ("reward", "3bad", "as in my_part"),
         ],
     )
     def test_invalid_group_or_name(self, group: str, name: str, words: str, folder: Path) -> None:
@@ -244,23 +244,3 @@ def test_the_commands_of_the_page_run(folder: Path, tmp_path: Path) -> None:
         outputs.append(stdout)
     assert outputs[2].splitlines()[0] == "mine"
     assert outputs[3].splitlines()[0] == "mine[algo.imitation=0.5]"
-
-
-def test_a_new_reward_trains(folder: Path, tmp_path: Path) -> None:
-    plugin.new("reward", "polite", folder)
-    typed = ["reward=polite", "reward.word=e"]
-    small = [
-        "trainer.max_iterations=1",
-        "batch.prompts=2",
-        "batch.samples=2",
-        "sampling=fixed",
-        "validation.max_prompts=2",
-    ]
-    process = Process(
-        ["train.py", *typed, *small, "run_dir=run"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    stdout, stderr = process.communicate(timeout=240)
-    assert process.returncode == 0, stderr
-    assert "reward=polite" in stdout

@@ -62,7 +62,7 @@ def test_sizes_of_an_iteration(tmp_path: Path) -> None:
     )
     text = table(tmp_path, "algo=sft", "batch.prompts=32", "trainer.max_iterations=16")
     assert "iteration 32 rows" in text
-    assert "16 iterations = 2 passes over the data" in text
+    assert "16 iterations, 2 x the data" in text
 
 
 def test_forwards(tmp_path: Path) -> None:

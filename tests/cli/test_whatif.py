@@ -157,20 +157,6 @@ class TestComparison:
         assert narrow["clipped_low"] + narrow["clipped_high"] > 0
         assert wide["clipped_low"] + wide["clipped_high"] == 0
 
-    def test_the_gradient_of_a_run_with_other_parts_is_predicted(
-        self, run: Path, recorder: Recorder, tmp_path: Path
-    ) -> None:
-        typed = ["advantage=group_mean", "aggregation=sequence_mean"]
-        [_, predicted] = whatif(run, 1, typed, step=1)["rows"]
-        recorder.gradients.clear()
-        overrides = [*OVERRIDES, *typed, "trainer.max_iterations=1", f"run_dir={tmp_path}/b"]
-        job.train(configuration(overrides), {}, overrides)
-        release(tmp_path / "b")
-        assert predicted["grad_norm"] == pytest.approx(
-            float(recorder.gradients[0].norm()), rel=1e-6
-        )
-        assert predicted["distance"] > 1e-3
-
     def test_the_teacher_stays_with_another_advantage(
         self, recorder: Recorder, tmp_path: Path
     ) -> None:
@@ -318,11 +304,6 @@ def test_iterations_after_a_resume_have_the_settings_of_the_resumed_run(
 def test_mistakes(arguments: list[str], message: str, run: Path) -> None:
     with pytest.raises(UserError, match=message):
         _action([str(run), *arguments])
-
-
-def test_a_directory_without_a_run(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is not a run directory"):
-        whatif(tmp_path, 1, [])
 
 
 FORKED_RUNS = {

@@ -1108,9 +1108,9 @@ class TestUnknownKeys:
         ("typed", "says"),
         [
             ("+sed=1", "unknown key 'sed': known keys are data, policy"),
-            ("+ratio.hihg=0.3", "ratio: unknown key 'hihg'; known keys are low, high"),
-            ("+rollout.max_token=3", "max_token'; known keys are max_tokens"),
-            ("+data.levl=3", "levl'; known keys are level"),
+            ("+ratio.hihg=0.3", "unknown key ratio.hihg: known keys are low, high"),
+            ("+rollout.max_token=3", "max_token: known keys are max_tokens"),
+            ("+data.levl=3", "levl: known keys are level"),
             ("+reward.terms.format.reward.stile=answer", "stile"),
             ("+batch.prompt=3", "unknown key batch.prompt: known keys are prompts"),
             ("+validation.evry=3", "unknown key validation.evry: known keys are every"),
@@ -1127,8 +1127,8 @@ class TestUnknownKeys:
                 "+optimizer.learning_rate=1",
                 "unknown key optimizer.learning_rate: known keys are .*lr",
             ),
-            ("+schedule.warm=1", "unknown key 'warm'; known keys are warmup"),
-            ("+policy.widht=1", "unknown key 'widht'; known keys are pretrained"),
+            ("+schedule.warm=1", "unknown key schedule.warm: known keys are warmup"),
+            ("+policy.widht=1", "unknown key policy.widht: known keys are pretrained"),
         ],
     )
     def test_of_what_is_made_with_the_policy(self, typed: str, says: str) -> None:
@@ -1246,7 +1246,7 @@ class TestLongPrompts:
         show_run(run, RunDir(tmp_path / "run"))
         shown = " ".join(capsys.readouterr().out.split())
         assert f"{len(run.splits.train)} training prompts" in shown
-        assert "8 prompts longer than data.max_prompt_tokens=12 are left out" in shown
+        assert "8 prompts longer than data.max_prompt_tokens=12 left out" in shown
 
     @pytest.mark.parametrize(
         ("limit", "about"),

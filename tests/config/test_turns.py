@@ -12,7 +12,7 @@ from rlmods.environment import GuessNumber
 from rlmods.errors import UserError
 from rlmods.needs import EnvironmentNeeds
 from rlmods.policy.tiny import WEIGHTS
-from rlmods.rollout import Local, MultiTurn
+from rlmods.rollout import MultiTurn
 from tests.support.composed import composed, loaded
 
 GAME = ("data=hidden_number", "reward=environment", "environment=guess_number")
@@ -42,9 +42,6 @@ def named(file: Path) -> list[str]:
 
 
 class TestRules:
-    def test_single_turn_leaves_the_rollout_as_it_is(self) -> None:
-        assert type(composed().parts["rollout"]) is Local
-
     def test_a_game_wraps_it(self) -> None:
         made = composed("algo=ppo", *GAME, "environment.max_tokens=40")
         assert isinstance(made.parts["rollout"], MultiTurn)

@@ -29,10 +29,6 @@ class TestReward:
         assert made.choices["reward@validation.reward"] == "accuracy"
         assert made.label == "dapo"
 
-    def test_by_default_there_is_none(self) -> None:
-        assert composed().validation.reward is None
-        assert "reward@validation.reward" not in composed().choices
-
     @pytest.mark.parametrize(
         ("typed", "message"),
         [

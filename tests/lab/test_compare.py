@@ -366,8 +366,10 @@ class TestCommand:
 
     def test_sequential_needs_two_groups(self, runs: Path) -> None:
         write(runs, A, "c")
-        with pytest.raises(UserError, match="compares two groups, not 3"):
+        with pytest.raises(UserError, match="compares two groups, not 3") as error:
             module.run(parse([str(runs), "--sequential"]))
+        typed = str(error.value).partition("such as ")[2].partition(" (")[0].split()
+        assert "+0.1" in module.run(parse([*typed, "--sequential"]))
 
     def test_sequential(self, runs: Path) -> None:
         text = module.run(parse([str(runs), "--sequential"]))

@@ -370,7 +370,7 @@ class TestFailures:
             play("stubborn", timeout_s=0.3, max_turns=2, data=prompts()[:2], samples=1)
 
     def test_rewards_of_turns_that_were_not_answered_are_a_crash(self) -> None:
-        with pytest.raises(UserError, match="the first by crash: returned 2 rewards for 1 turns"):
+        with pytest.raises(UserError, match="the first by crash: returned 2 rewards for 1 turn"):
             play("gives_more_rewards_than_turns")
 
     def test_of_a_single_prompt_does_not_end_the_run(self) -> None:

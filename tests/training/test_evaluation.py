@@ -362,9 +362,7 @@ class TestKLFrom:
     def test_of_two_vocabularies_there_is_none(self) -> None:
         other = policy(1)
         other.tokenizer.add_tokens(["xyz"])
-        with pytest.raises(
-            UserError, match="its vocabulary differs from that of the evaluated model"
-        ):
+        with pytest.raises(UserError, match="its vocabulary is not the one of the evaluated model"):
             kl_from(other, policy(0), Local(max_tokens=8), SPLITS.val, 1, 64)
 
 

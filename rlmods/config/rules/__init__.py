@@ -49,7 +49,7 @@ RULES: tuple[Rule, ...] = (
     grading.turn_rewards,
     rollout.episodes,
 )
-"""All rules, in the order in which they are checked."""
+"""All rules, in the order of the checks."""
 GRADING_RULES: tuple[Rule, ...] = (
     rollout.protocols,
     grading.sources,

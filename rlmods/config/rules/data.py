@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rlmods.config.run_spec import RunSpec
 from rlmods.data.file_rows import kinds
+from rlmods.errors import counted
 from rlmods.needs import PreferenceNeeds, needs_of
 from rlmods.ranking import BradleyTerry
 from rlmods.training.settings import GKDSettings, PolicyGradientSettings, RewardModelSettings
@@ -45,8 +46,8 @@ def prompts(spec: RunSpec) -> Iterator[str]:
     count = len(spec.splits.train)
     if spec.batch.prompts > count:
         yield (
-            f"batch.prompts={spec.batch.prompts}, but the data has {count} prompts: type "
-            f"batch.prompts={count}"
+            f"batch.prompts={spec.batch.prompts}, but the data has {counted(count, 'prompt')}: "
+            f"type batch.prompts={count}"
         )
 
 

@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlmods.errors import Parser, one_line_errors
-from rlmods.lab.compare import Comparison, comparable, no_value
-from rlmods.lab.groups import METRIC, Group, add_arguments, find_runs, group_runs, positive
-from rlmods.lab.report.contents import contents
-from rlmods.lab.statistics import Interval, mean_interval
+from rlmods.errors import Parser, counted, one_line_errors
+from rlmods.lab.compare import comparable, lines, no_value
+from rlmods.lab.groups import METRIC, add_arguments, find_runs, group_runs, positive
+from rlmods.lab.report.contents import answer, contents
 from rlmods.run.files import atomic_write, dumps
 
 ASSETS = Path(__file__).parent / "assets"
@@ -70,15 +69,17 @@ def run(arguments: argparse.Namespace) -> str:
     if metric != METRIC and not any(group.results(metric, last) for group in groups):
         raise no_value(groups[0], metric)
     if arguments.text:
-        return text_table(groups, comparable(groups, metric, last, baseline), metric, last)
+        comparisons = comparable(groups, metric, last, baseline)
+        compared = ["", *lines(comparisons)] if comparisons else []
+        return "\n".join([*answer(groups, comparisons, metric, last), *compared])
     shown = contents(groups, metric, last, baseline, arguments.samples, arguments.prompts)
     html = page(shown)
     out = arguments.out or arguments.folders[0] / "report.html"
     atomic_write(out, html)
     num_runs = sum(len(group.runs) for group in groups)
     return (
-        f"wrote {out} ({num_runs} runs, {len(groups)} groups, {len(html) / 1e6:.1f} MB): open it "
-        "in a browser"
+        f"wrote {out} ({counted(num_runs, 'run')}, {counted(len(groups), 'group')}, "
+        f"{len(html) / 1e6:.1f} MB): open it in a browser"
     )
 
 
@@ -107,44 +108,6 @@ def _read(name: str) -> str:
 
 def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def text_table(
-    groups: Sequence[Group], comparisons: Sequence[Comparison], metric: str, last: int
-) -> str:
-    """Return aligned columns: group, seeds, mean and interval, difference from the baseline and its
-    p-value.
-
-    Seeds without a value of the metric are not in the mean: they are written as `4 of 5`."""
-    by_name = {x.name: x for x in comparisons}
-    rows = [["group", "seeds", metric, "difference", "p", ""]]
-    for group in groups:
-        results = list(group.results(metric, last).values())
-        seeds = str(len(results))
-        if len(results) < len(group.runs):
-            seeds = f"{len(results)} of {len(group.runs)}"
-        shown = _interval(mean_interval(results), ".4f") if results else "none"
-        comparison = by_name.get(group.name)
-        end = ["", "", ""]
-        if comparison is not None:
-            verdict = {True: "better", False: "worse", None: "not decided"}[comparison.better]
-            difference = _interval(comparison.difference, "+.4f")
-            p_value = "" if comparison.p_value is None else f"{comparison.p_value:.2g}"
-            end = [difference, p_value, verdict]
-        elif comparisons and group.name == comparisons[0].baseline:
-            end = ["", "", "baseline"]
-        rows.append([group.name, seeds, shown, *end])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _interval(interval: Interval, form: str) -> str:
-    bounds = f" [{interval.low:{form}}, {interval.high:{form}}]" if interval.is_bounded else ""
-    return f"{interval.mean:{form}}{bounds}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

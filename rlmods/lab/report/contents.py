@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlmods.errors import counted
 from rlmods.lab.compare import (
     Comparison,
     comparable,
     higher_is_better,
-    num_seeds,
     with_bounds,
 )
 from rlmods.lab.groups import Group, settings
 from rlmods.lab.report.samples import samples
-from rlmods.lab.statistics import Interval, mean_interval
+from rlmods.lab.statistics import mean_interval
 from rlmods.run.saved import SavedRun, is_value
 
 NUM_POINTS = 200
@@ -112,7 +112,7 @@ def answer(
     choose = max if higher_is_better(metric) else min
     best = choose(means, key=lambda name: means[name].mean)
     equal = [name for name in means if means[name].mean == means[best].mean]
-    found = f"{with_bounds(means[best], '.4g')} ({num_seeds(means[best].num_values)})."
+    found = f"{with_bounds(means[best], '.4g')} ({counted(means[best].num_values, 'seed')})."
     if len(means) == 1:
         return [f"{metric}: {found}", _cost(groups)]
     extreme = "highest" if choose is max else "lowest"
@@ -147,7 +147,7 @@ def _certainty(best: str, comparisons: Sequence[Comparison]) -> str:
 def _cost(groups: Sequence[Group]) -> str:
     """Return the time that all runs took, and the time of a run of each member if there are few."""
     runs = [run for group in groups for run in group.runs]
-    total = f"{len(runs)} run{'s' * (len(runs) > 1)}: {duration(sum(map(_seconds, runs)))}"
+    total = f"{counted(len(runs), 'run')}: {duration(sum(map(_seconds, runs)))}"
     if not 1 < len(groups) <= MAX_COSTS:
         return f"{total}."
     each = []
@@ -246,7 +246,7 @@ def _group(
     shown: dict[str, Any] = {
         "name": group.name,
         "label": group.runs[0].label,
-        "result": _interval(mean_interval(list(results.values()))) if results else None,
+        "result": asdict(mean_interval(list(results.values()))) if results else None,
         "difference": None,
         "prompts": None,
         "p_value": None,
@@ -254,18 +254,12 @@ def _group(
     }
     if comparison is not None:
         shown |= {
-            "difference": _interval(comparison.difference),
-            "prompts": _interval(comparison.prompts) if comparison.prompts else None,
+            "difference": asdict(comparison.difference),
+            "prompts": asdict(comparison.prompts) if comparison.prompts else None,
             "p_value": comparison.p_value,
             "better": comparison.better,
         }
     return shown
-
-
-def _interval(interval: Interval) -> dict[str, Any]:
-    """Return the fields of an interval, None for bounds that are infinite."""
-    shown = asdict(interval)
-    return {key: value if math.isfinite(value) else None for key, value in shown.items()}
 
 
 def _run(run: SavedRun, group: int) -> dict[str, Any]:

@@ -21,8 +21,6 @@ MAX_TOKENS = 2_000
 """Tokens of a response that are shown one by one."""
 MAX_RESPONSES = 64
 """Responses to a prompt that are kept."""
-TOKEN_VALUES = ("advantages", "log_ratio")
-"""Columns with a value for each token that are shown if the rows have them."""
 
 
 def short(value: float) -> float:
@@ -119,16 +117,10 @@ def _response(row: Row, decode: TokenTexts) -> dict[str, Any]:
             terms[name] = short(value)
         else:
             columns[key] = str(value)[:200]
-    values = {}
-    for name in TOKEN_VALUES:
-        if row.get(name):
-            numbers = row[name][:MAX_TOKENS]
-            values[name] = [None if x is None else short(x) for x in numbers]
     runs = (row.get("branch") or {}).get("segments") or ()
     more = {
         "terms": terms,
         "columns": columns,
-        "values": values,
         "calls": _calls(row.get("turns") or ()),
         "segments": [[begin, end, short(value)] for begin, end, value in runs],
     }

@@ -54,7 +54,7 @@ def branch(i: int, parent: int | None, shared: int, **more: Any) -> dict[str, An
 
 DECISION = {"position": 2, "entropy": 0.3, "initial_entropy": 0.2, "probability": 0.5}
 ROWS = [
-    sample("two", 0.5, log_ratio=[0.1, -0.2, 0.0, 0.3]),
+    sample("two", 0.5),
     sample(HOSTILE, -0.5, finish="length"),
     sample("three", -0.5, kept=False),
     sample("a", 0.5, id="p2", branch=branch(0, None, 0, decisions=[DECISION])),
@@ -135,8 +135,6 @@ def result(html: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
       type("#sample-search", "", "input");
       const spans = () => all("#sample-list .card .text span").map((x) => x.title);
       result.advantages = spans();
-      type("#sample-colour", "log_ratio", "change");
-      result.logRatios = spans();
       result.tree = $(".tree").textContent;
       result.calls = $(".call").textContent;
       result.alarms = $("#alarms-table").textContent;
@@ -245,7 +243,6 @@ class TestSamples:
     def test_tokens_are_coloured(self, result: dict[str, Any]) -> None:
         assert "token 0: advantage +0.5" in result["advantages"]
         assert "token 3: advantage -0.5" in result["advantages"]
-        assert "token 0: log_ratio +0.1" in result["logRatios"]
 
     def test_tree(self, result: dict[str, Any]) -> None:
         assert "tokens 0–2 · 2 responses · reward 0.5" in result["tree"]

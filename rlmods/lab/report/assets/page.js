@@ -239,11 +239,9 @@ function shade(x, scale) {
   return `rgba(${x >= 0 ? "30,140,70" : "205,60,40"},${(0.08 + 0.5 * strength).toFixed(3)})`;
 }
 
-/** Value of each token of a response: own values if the row has them, those of segments of a tree, or that of the response. */
-function tokenValues(row, column) {
-  if (!row.tokens) return column === "advantage" && row.advantage !== undefined ? [row.advantage] : null;
-  if (column === "log_ratio") return (row.values || {}).log_ratio || null;
-  if ((row.values || {}).advantages) return row.values.advantages;
+/** Advantage of each token of a response: the advantages of segments of a tree, or the one of the response. */
+function tokenValues(row) {
+  if (!row.tokens) return row.advantage !== undefined ? [row.advantage] : null;
   const count = row.tokens.length;
   if (row.segments) {
     const values = Array(count).fill(null);
@@ -254,7 +252,7 @@ function tokenValues(row, column) {
 }
 
 function responseText(row, column, scale) {
-  const texts = row.tokens || [row.text], values = column === "none" ? null : tokenValues(row, column);
+  const texts = row.tokens || [row.text], values = column === "none" ? null : tokenValues(row);
   if (!values) return el("pre", { className: "text" }, texts.join(""));
   const spans = texts.map((text, t) => {
     const x = values[t];
@@ -317,8 +315,7 @@ function samples() {
   const iteration = select("sample-iteration", [["", "all iterations"], ...when.map((x) => [x, x])], again);
   const only = select("sample-only", [["", "all responses"], ["kept", "kept by the filter"], ["rejected", "filtered out"], ["correct", "correct"],
     ["wrong", "wrong"], ["length", "truncated"], ["tree", "trees of responses"]], again);
-  const hasRatio = data.samples.some((group) => group.rows.some((row) => (row.values || {}).log_ratio));
-  const column = select("sample-colour", [["advantage", "colour: advantage"], ...(hasRatio ? [["log_ratio", "colour: log-ratio"]] : []), ["none", "no colour"]], () => draw());
+  const column = select("sample-colour", [["advantage", "colour: advantage"], ["none", "no colour"]], () => draw());
   const search = el("input", { type: "search", id: "sample-search", placeholder: "search prompts and responses", oninput: again });
   const count = el("span", { className: "note", id: "sample-count" }), list = el("div", { id: "sample-list" });
   const more = el("button", { id: "sample-more", onclick() { shown += PAGE; draw(); } }, "more");
