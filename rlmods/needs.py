@@ -189,16 +189,8 @@ class EnvironmentNeeds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReferenceNeeds:
-    """Declarations of a reference."""
-
-    copies_policy: bool = False
-    """The network is a frozen copy of the policy."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeacherNeeds:
-    """Declarations of a teacher."""
+class FrozenModelNeeds:
+    """Declarations of a reference or a teacher."""
 
     copies_policy: bool = False
     """The network is a frozen copy of the policy."""
@@ -231,8 +223,7 @@ N = TypeVar(
     JudgeNeeds,
     RolloutNeeds,
     EnvironmentNeeds,
-    ReferenceNeeds,
-    TeacherNeeds,
+    FrozenModelNeeds,
     AdapterNeeds,
     ScheduleNeeds,
 )

@@ -52,11 +52,9 @@ class BatchAdvantage(Protocol):
         self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None
     ) -> Credit:
         """Return the advantages before normalisation, given the arguments of `__call__`."""
-        ...
 
     def normalize(self, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:
         """Return the final advantages."""
-        ...
 
 
 @runtime_checkable
@@ -132,12 +130,10 @@ class Rollout(Protocol):
         self, prompts: Sequence[Prompt], *, samples: int, iteration: int
     ) -> list[Response]:
         """Return `samples` responses to each prompt, prompt-major."""
-        ...
 
     def sync(self, policy: Any, *, iteration: int) -> None:
         """Load the weights of `policy` (`rlmods.policy.Policy`); responses generated
         afterwards are sampled from them."""
-        ...
 
 
 @runtime_checkable
@@ -170,7 +166,6 @@ class ChecksPolicy(Protocol):
 
     def check_policy(self, policy: Any) -> None:
         """Raise UserError for a policy that it cannot sample from."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -194,7 +189,6 @@ class FitsRun(Protocol):
 
     def fit_run(self, policy: Any, run: RunSize) -> None:
         """Choose the settings that are null, before the first `sync`."""
-        ...
 
 
 @runtime_checkable
@@ -203,7 +197,6 @@ class ChecksPrompt(Protocol):
 
     def check_prompt(self, prompt: Prompt) -> None:
         """Raise ValueError for a prompt that it cannot use."""
-        ...
 
 
 @runtime_checkable
@@ -221,7 +214,6 @@ class Episode(Protocol):
         """Return what follows a turn of the policy: messages that it observes, or the end. It is
         called in a thread, once for each turn in their order. Also a truncated turn (`turn.finish
         == "length"`) is passed, but ends the episode whatever the reply."""
-        ...
 
 
 @runtime_checkable
@@ -231,7 +223,6 @@ class EndsEarly(Protocol):
     def end(self) -> Reply:
         """Return a reply whose reward and calls are added to the last turn. It is called in a
         thread."""
-        ...
 
 
 @runtime_checkable
@@ -249,7 +240,6 @@ class Environment(Protocol):
         parts of `key`, the seed, prompt id, occurrence, sample and iteration, so that a resumed run
         repeats it. Responses to one prompt are compared with each other: what the policy has to
         find out must not depend on the sample."""
-        ...
 
 
 @runtime_checkable
@@ -259,7 +249,6 @@ class BindsPolicy(Protocol):
     def for_policy(self, policy: Any) -> Environment:
         """Return the environment for a policy, for example with the format of its chat
         template."""
-        ...
 
 
 @runtime_checkable
@@ -272,11 +261,9 @@ class Teacher(Protocol):
     def __call__(self, policy: Any) -> Any:
         """Return the network (`rlmods.policy.Policy`), given the policy; None if it is not in this
         process."""
-        ...
 
     def prompt(self, prompt: Prompt) -> Prompt:
         """Return the prompt as the teacher sees it."""
-        ...
 
 
 @runtime_checkable
@@ -286,7 +273,6 @@ class ReturnsLogprobs(Protocol):
     def logprobs(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
         """Return the log-probabilities of the response tokens of rows (prompt ids, response
         ids)."""
-        ...
 
 
 @runtime_checkable
@@ -307,7 +293,6 @@ class ComparesPairs(Protocol):
 
     def compare(self, pairs: Sequence[tuple[Prompt, Candidate, Candidate]]) -> list[float | None]:
         """Return one verdict per pair."""
-        ...
 
 
 @runtime_checkable
@@ -358,12 +343,9 @@ class Controller(Protocol):
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         """Update with the metrics of the iteration, which are equal on all ranks."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain values and tensors."""
-        ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load what `state_dict` returned."""
-        ...

@@ -4,10 +4,11 @@ lists them."""
 from __future__ import annotations
 
 import ast
-import difflib
 import runpy
 import sys
 from pathlib import Path
+
+from rlmods.errors import suggest
 
 FOLDER = Path(__file__).parents[1]
 """Folder of the package."""
@@ -50,9 +51,7 @@ def main() -> None:
         sys.exit(0 if sys.argv[1:] else 2)
     known = commands()
     if name not in known:
-        close = difflib.get_close_matches(name, known, 1)
-        advice = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
-        sys.exit(f"error: rlmods {name}: there is no such command; {advice}")
+        sys.exit(f"error: rlmods {name}: there is no such command; {suggest(name, known)}")
     sys.argv = [f"rlmods {name}", *rest]
     # `__main__` is then the module of the command, by whose name further ranks are started
     runpy.run_module(f"rlmods.{name}", run_name="__main__", alter_sys=True)

@@ -51,7 +51,7 @@ from rlmods.cli.command import (
 )
 from rlmods.config.instantiate import instantiate
 from rlmods.data.schema import check_messages
-from rlmods.errors import UserError
+from rlmods.errors import UserError, counted
 from rlmods.judge import LLM, Neural, cohens_kappa, rankings
 from rlmods.judge.chat import NoReplyError
 from rlmods.judge.ranking import category
@@ -125,8 +125,8 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     if lost:
         first, error = next(iter(lost.items()))
         raise UserError(
-            f"judge.url={judge.url}: {len(lost)} rows, such as {first!r}, have questions without a "
-            f"reply: {error}; run the same command again, which asks only what is missing"
+            f"judge.url={judge.url}: no reply to questions of {counted(len(lost), 'row')}, such as "
+            f"{first!r}: {error}; run the same command again, which asks only what is missing"
         )
     counts = {event: count for event, count in counts_of(judge).items() if count}
     return _summary(output) | ({"judge": counts} if counts else {})

@@ -32,7 +32,7 @@ from rlmods.config.run_spec import RunSpec
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.distributed.trainer import choose
 from rlmods.errors import check_bounds
-from rlmods.needs import KLNeeds, PreferenceNeeds, ReferenceNeeds, needs_of
+from rlmods.needs import FrozenModelNeeds, KLNeeds, PreferenceNeeds, needs_of
 from rlmods.policy import Policy
 from rlmods.policy.output_layer import logits_per_chunk
 from rlmods.rollout import Local
@@ -173,7 +173,7 @@ def _held(
     if "preference" in parts:
         compares = needs_of(parts["preference"], PreferenceNeeds).reference
     if compares:
-        copies = needs_of(parts["reference"], ReferenceNeeds).copies_policy
+        copies = needs_of(parts["reference"], FrozenModelNeeds).copies_policy
         model = policy if copies else parts["reference"](policy)
         # of a copy under an adapter, only the adapter is copied
         sizes["reference"] = _num_bytes([model], trained=model.base_fingerprint is not None)

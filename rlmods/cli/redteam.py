@@ -43,7 +43,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlmods.cli.command import command, compose_run, progress
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError, check_bounds, counted
 from rlmods.grading.redteam import scoring
 from rlmods.grading.redteam.families import FAMILIES, MIN_LONG_CHARS, Attack, Case
 from rlmods.grading.redteam.scoring import Grade, NoReferenceError, Report, Row, Target
@@ -225,11 +225,12 @@ def _notes(report: Report) -> Iterable[str]:
             outcomes.append(f"{tally.paid} of {tally.tried} paid")
             outcomes.append(f"e.g. {_described(tally.example)}")
         if tally.failed_example:
-            outcomes.append(f"raised {len(tally.raised)} times, {tally.late} calls were late")
+            late = counted(tally.late, "late call")
+            outcomes.append(f"raised {counted(len(tally.raised), 'time')}, {late}")
             outcomes.append(f"e.g. {_described(tally.failed_example)}")
         yield f"{tally.name}: {', '.join(outcomes)}. Look at: {advice}"
     yield (
-        f"{report.num_prompts} prompts; answers to other prompts are right by chance in "
+        f"{counted(report.num_prompts, 'prompt')}; answers to other prompts are right by chance in "
         f"{report.chance:.1%} of cases"
     )
     yield from (f"problem: {problem}" for problem in report.problems)

@@ -114,17 +114,12 @@ def serve(arguments: Sequence[str]) -> str:
             policy.model.to(getattr(torch, data_type(settings, policy)))  # half of the files
         policy.export(Path(folder))
         del policy
-        run_server(given)
+        # `vllm serve` itself needs a package named vllm, which the CPU build is not
+        from vllm.entrypoints.launchers.api_server.entry import main as run
+
+        sys.argv = ["vllm", *given]
+        run()
     return "stopped"
-
-
-def run_server(given: Sequence[str]) -> None:
-    """Run `vllm serve` with these arguments. (The command itself needs a package named vllm, which
-    the CPU build is not.)"""
-    from vllm.entrypoints.launchers.api_server.entry import main as run
-
-    sys.argv = ["vllm", *given]
-    run()
 
 
 def main(arguments: list[str]) -> None:

@@ -36,10 +36,10 @@ def explain_override(error: Exception) -> UserError | None:
     """Return a one-line error for an override that Hydra rejected; None if Hydra did not raise
     `error`."""
     if "Config group override must be" in str(error):
-        advice = "a number: type GROUP=OPTION, or GROUP.SETTING=NUMBER for a setting of it"
-        if str(error).endswith("NoneType"):
-            advice = "null: drop it, or type GROUP=OPTION"
-        return UserError(f"a group takes the name of an option, not {advice}")
+        return UserError(
+            "a group takes the name of an option, not a number or null: type GROUP=OPTION, "
+            "GROUP.SETTING=VALUE for a setting of it, or drop it"
+        )
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return UserError(f"{mark.name}:{mark.line + 1}: is not valid YAML: {error.problem}")

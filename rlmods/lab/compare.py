@@ -106,7 +106,11 @@ def compare(
     """
     first = find_baseline(groups, baseline)
     _check_other_groups(groups)
-    results = {group.name: _results(group, metric, last) for group in groups}
+    results: dict[str, Results] = {}
+    for group in groups:
+        results[group.name] = group.results(metric, last)
+        if not results[group.name]:
+            raise no_value(group, metric)
     own = results[first.name]
     others = [group for group in groups if group is not first]
     differences = [_paired(first, other, results) for other in others]
@@ -178,13 +182,6 @@ def find_baseline(groups: Sequence[Group], name: str | None) -> Group:
             return group
     known = [group.name for group in groups]
     raise UserError(f"--baseline {name}: no such group: {suggest(str(name), known)}")
-
-
-def _results(group: Group, metric: str, last: int) -> Results:
-    results = group.results(metric, last)
-    if results:
-        return results
-    raise no_value(group, metric)
 
 
 def no_value(group: Group, metric: str) -> UserError:

@@ -13,6 +13,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from rlmods.errors import counted
 from rlmods.run.files import atomic_write, dumps, parse_row, read_lines, wrap_write_errors
 
 
@@ -90,7 +91,8 @@ def truncate_rows(path: Path, iteration: int) -> list[dict[str, Any]]:
             kept_lines.append(line + b"\n")
     if num_broken:
         warnings.warn(
-            f"{path}: {num_broken} broken lines in the middle of the file are deleted", stacklevel=2
+            f"{path}: deleted {counted(num_broken, 'broken line')} in the middle of the file",
+            stacklevel=2,
         )
     content = b"".join(kept_lines)
     if content != b"\n".join(lines):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlmods.errors import UserError
-from rlmods.needs import TeacherNeeds
+from rlmods.needs import FrozenModelNeeds
 from rlmods.policy import Policy
 from rlmods.teacher.demonstration import Demonstrated
 
@@ -32,8 +32,8 @@ class SelfTeacher(Demonstrated):
             )
 
     @property
-    def needs(self) -> TeacherNeeds:
-        return TeacherNeeds(copies_policy=self.weights == "start")
+    def needs(self) -> FrozenModelNeeds:
+        return FrozenModelNeeds(copies_policy=self.weights == "start")
 
     def __call__(self, policy: Policy) -> Policy:
         """Return the teacher; with `weights=current` the policy itself."""

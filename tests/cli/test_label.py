@@ -181,7 +181,7 @@ class TestInterruption:
         with serve(lambda body, n: (401, b"") if n == 14 else longer(body, n)) as server:
             with pytest.raises(
                 UserError,
-                match=r"1 rows, such as '3', have questions without a reply: HTTP 401",
+                match=r"no reply to questions of 1 row, such as '3': HTTP 401",
             ):
                 label(source, llm(server, f"out={out}", "judge.concurrency=1"))
             assert [row["id"] for row in read_rows(out)] == ["0", "1", "2", "4"]

@@ -86,7 +86,7 @@ def test_broken_lines_are_deleted_with_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     whole = '{"iteration": 1, "wall_s": 1}\n{"iteration": 2, "wall_s": 2}'
     path.write_text(f'{whole}\n{{broken\n{{"iteration": 3}}\n{{"itera')
-    with pytest.warns(UserWarning, match="1 broken lines"):
+    with pytest.warns(UserWarning, match="deleted 1 broken line in"):
         JsonlLogger(path, after=2)
     assert path.read_text() == f"{whole}\n"
     path.write_text(whole)

@@ -12,10 +12,9 @@ from rlmods.distributed.strategy import shards
 from rlmods.distributed.trainer import PRECISIONS
 from rlmods.needs import (
     AdapterNeeds,
+    FrozenModelNeeds,
     KLNeeds,
     PreferenceNeeds,
-    ReferenceNeeds,
-    TeacherNeeds,
     needs_of,
 )
 from rlmods.protocols import ReturnsLogprobs
@@ -33,7 +32,7 @@ def reference(spec: RunSpec) -> Iterator[str]:
         "kl": not needs_of(spec.parts.get("kl"), KLNeeds).reference,
         "preference": not needs_of(spec.parts.get("preference"), PreferenceNeeds).reference,
     }
-    is_other = not needs_of(spec.parts.get("reference"), ReferenceNeeds).copies_policy
+    is_other = not needs_of(spec.parts.get("reference"), FrozenModelNeeds).copies_policy
     for group, without_reference in without.items():
         if "reference" in spec.parts and is_other and without_reference:
             yield (
@@ -68,7 +67,7 @@ def teacher(spec: RunSpec) -> Iterator[str]:
             yield f"{algo} takes one response to each prompt: type batch.samples=1"
     if isinstance(part, ReturnsLogprobs) and spec.parts["rollout"].temperature != 1:
         yield f"{option} returns log-probabilities of temperature 1: type rollout.temperature=1"
-    copies_policy = needs_of(part, TeacherNeeds).copies_policy
+    copies_policy = needs_of(part, FrozenModelNeeds).copies_policy
     moves = reference_every(spec.settings) is not None and spec.choices.get("reference") == "policy"
     if moves and copies_policy and freezes_policy(spec):
         yield (
