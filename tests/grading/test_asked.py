@@ -24,7 +24,7 @@ def test_a_noun_of_the_question_is_a_unit(noun: str, form: str) -> None:
 
 
 def test_singular_and_plural() -> None:
-    assert verify(r"\boxed{1\text{ berry}}", "1", Rules(), "How many berries are left?")
+    assert verify(r"\boxed{1\text{ wagon}}", "1", Rules(), "How many wagons are left?")
 
 
 @pytest.mark.parametrize("words", ["dozen clips", "more clips", "thousand clips", "or 73 clips"])
@@ -131,7 +131,6 @@ def test_a_side_of_an_equation_is_not_a_name(answer: str) -> None:
         ("f'(3) = 6", "6", "3"),
         (r"\det(A) = 6", "6", "-6"),
         ("y=2x", "f(x)=2x", "f(x)=3x"),
-        ("x^2+K", "x^2+C", "x^2"),
     ],
 )
 def test_a_name_that_its_form_tells_needs_no_question(answer: str, gold: str, wrong: str) -> None:

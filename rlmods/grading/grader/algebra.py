@@ -7,10 +7,9 @@ stops after `LIMIT_S`."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from types import FrameType, MappingProxyType
+import operator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from rlmods.grading.grader.compare import equation_value, same_answer
@@ -19,6 +18,7 @@ from rlmods.grading.grader.parse import parse
 from rlmods.grading.grader.rules import STRICT, Rules, is_number
 from rlmods.grading.grader.style import clean_pair
 from rlmods.grading.grader.syntax import Node, ParseError, word_set
+from rlmods.grading.time_limit import LateError, time_limit
 
 LIMIT_S = 2.0
 MAX_NODES = 80
@@ -26,11 +26,26 @@ MAX_EXPONENT = 200
 """Largest number in an exponent or a factorial."""
 _LIMITS = word_set("sum prod int")
 _SINGLE = word_set("number name constant neg + * / ^ ! % call abs sum prod int matrix")
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "neg": operator.neg,
+    "+": operator.add,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "^": operator.pow,
+    "%": lambda value: value / 100,
+}
+_FUNCTIONS = {
+    **{name: name for name in word_set("det sin cos tan cot sec csc sinh cosh tanh log exp")},
+    "!": "factorial",
+    "abs": "Abs",
+    "arcsin": "asin",
+    "arccos": "acos",
+    "arctan": "atan",
+    "ln": "log",
+    "binom": "binomial",
+}
+"""Names of functions in sympy."""
 Verdict = bool | Literal["sympy", "sympy timeout"]
-
-
-class _LateError(Exception):
-    """sympy has taken longer than `LIMIT_S`."""
 
 
 def graded(answer: str, gold: str, rules: Rules = STRICT) -> Verdict:
@@ -50,11 +65,9 @@ def graded(answer: str, gold: str, rules: Rules = STRICT) -> Verdict:
     import sympy  # before the limit: the first time takes longer than most verdicts
 
     try:
-        with _limited():
+        with time_limit(LIMIT_S):
             return "sympy" if _equal(sympy, answer_node, gold_node) else False
-    except _LateError:
-        return "sympy timeout"
-    except MemoryError:
+    except (LateError, MemoryError):
         return "sympy timeout"
     except Exception:  # sympy fails in many ways on what it does not know
         return False
@@ -90,20 +103,6 @@ def _has_value(node: Node) -> bool:
     except ParseError:
         return False
     return True
-
-
-@contextmanager
-def _limited() -> Iterator[None]:
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise _LateError
-
-    previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
 
 
 def _equal(sympy: Any, answer: Node, gold: Node) -> bool:
@@ -179,58 +178,21 @@ class _Builder:
 
     def operate(self, node: Node, args: list[Any]) -> Any:
         sp = self.sympy
-        op = node.op
-        if op in ("^", "!"):
+        if node.op in ("^", "!"):
             last = args[-1]
             if last.is_number and (not last.is_real or abs(last) > MAX_EXPONENT):
                 raise ParseError("too large an exponent")
-        if op == "neg":
-            return -args[0]
-        if op == "+":
-            return args[0] + args[1]
-        if op == "*":
-            return args[0] * args[1]
-        if op == "/":
-            return args[0] / args[1]
-        if op == "^":
-            return args[0] ** args[1]
-        if op == "%":
-            return args[0] / 100
-        if op == "!":
-            return sp.factorial(args[0])
-        if op == "abs":
-            return args[0].det() if isinstance(args[0], sp.MatrixBase) else sp.Abs(args[0])
-        if op == "call":
-            return self.call(node.text, args)
-        raise ParseError(f"no sympy object: {op}")
-
-    def call(self, name: str, args: list[Any]) -> Any:
-        sp = self.sympy
-        functions = {
-            "det": sp.det,
-            "sin": sp.sin,
-            "cos": sp.cos,
-            "tan": sp.tan,
-            "cot": sp.cot,
-            "sec": sp.sec,
-            "csc": sp.csc,
-            "arcsin": sp.asin,
-            "arccos": sp.acos,
-            "arctan": sp.atan,
-            "sinh": sp.sinh,
-            "cosh": sp.cosh,
-            "tanh": sp.tanh,
-            "ln": sp.log,
-            "log": sp.log,
-            "exp": sp.exp,
-            "binom": sp.binomial,
-        }
-        if name == "sqrt":
+        if node.op == "abs" and isinstance(args[0], sp.MatrixBase):
+            return args[0].det()
+        if node.op == "call" and node.text == "sqrt":
             degree = args[1] if len(args) > 1 else sp.Integer(2)
             return args[0] ** (1 / degree)
-        if name not in functions:
+        if node.op in _OPERATIONS:
+            return _OPERATIONS[node.op](*args)
+        name = node.text if node.op == "call" else node.op
+        if name not in _FUNCTIONS:
             raise ParseError(f"no sympy function: {name}")
-        return functions[name](*args)
+        return getattr(sp, _FUNCTIONS[name])(*args)
 
     def limit(self, node: Node) -> Any:
         sp = self.sympy

@@ -61,7 +61,6 @@ _NAMES = re.compile(
 """Names of what is asked, in a text without spaces and braces: derivatives, norms, sizes of sets,
 probabilities, values of functions."""
 _FUNCTION = re.compile(r"[yfghp](?:\([a-z]\))?")
-_CONSTANT = re.compile(r"\+\s*(?:[ckK]|\\text\s*\{\s*(?:C|[Cc]onstant)\s*\})\Z")
 
 
 def as_asked(answer: str, gold: str, question: str) -> str:
@@ -73,8 +72,6 @@ def as_asked(answer: str, gold: str, question: str) -> str:
     are converted. So do words that change the number, unless the question asks how many dozens
     there are."""
     gold = gold.strip(" $.")
-    if re.search(r"\+\s*C\Z", gold):
-        answer = _CONSTANT.sub("+C", answer)
     answer = _without_label(answer, gold, question)
     wanted = plain_number(gold)
     if not question or wanted is None:
@@ -140,12 +137,5 @@ def _stems(question: str) -> frozenset[str]:
 
 
 def _stem(word: str) -> str:
-    """Return a word in small letters without the ending of its plural."""
-    word = word.casefold().removesuffix("'s")
-    if word.endswith("ies") and len(word) > 4:
-        return word[:-3] + "y"
-    if word.endswith("ves") and len(word) > 4:
-        return word[:-3] + "f"
-    if word.endswith(("ses", "xes", "zes", "ches", "shes", "oes")):
-        return word[:-2].removesuffix("z")
-    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
+    """Return a word in small letters without the `s` of its plural."""
+    return word.casefold().removesuffix("s").removesuffix("'")

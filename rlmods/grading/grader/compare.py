@@ -116,9 +116,6 @@ class Comparison:
         gold requires."""
         if _key(gold) == _key(answer):
             return True
-        is_single = _items(gold) is None and not _are_sets(_unwrap(gold), answer)
-        if answer.op == "list" and answer.text == "or" and is_single:  # one value in two forms
-            return all(self(gold, member) for member in answer.args)
         if is_number(self.equation_value(gold), reduced=False):
             given = self.equation_value(answer)
             if given.op not in ("rel", "list") and not has_form(given, self.rules.form):
@@ -150,8 +147,6 @@ class Comparison:
             return self.same_set(gold, answer)
         if gold.op == "rel":
             return self.same_relation(gold, answer)
-        if answer.op == "rel" or _is_interval(answer):
-            return False
         return self.same_single(gold, answer, labelled)
 
     def same_single(self, gold: Node, answer: Node, labelled: bool) -> bool:
@@ -177,24 +172,11 @@ class Comparison:
         if exact == 0 and defines:
             exact = 1
         value = node.args[exact]
-        members = node.args[:exact]
-        if operators == ["="] and _is_label(value) and not defines:
-            return node.args[0]
-        if not defines and unknowns(node) and not self.is_identity(members, value):
-            return node
-        for member in members:
-            is_number = not _is_label(member) and not unknowns(member)
-            if is_number and not self.same_item(value, member):
-                return node
-        return value
-
-    def is_identity(self, members: Sequence[Node], value: Node) -> bool:
-        """Return True for the steps of a calculation: (x+1)^2 = x^2+2x+1, of which no side is a
-        plain number or a symbol."""
-        sides = [*members, value]
-        if any(side.op not in ("+", "*", "/", "^", "call") for side in sides):
-            return False
-        return all(self.same_item(value, member) for member in members)
+        members = list(node.args[:exact])
+        if defines or not unknowns(node):
+            members = [x for x in members if not _is_label(x) and not unknowns(x)]
+        # otherwise the steps of a calculation: (x+1)^2 = x^2+2x+1
+        return value if all(self.same_item(value, member) for member in members) else node
 
     def same_items(self, golds: Sequence[Node], answers: Sequence[Node]) -> bool:
         """Compare as multisets: match each gold item with a different answer item. Values of

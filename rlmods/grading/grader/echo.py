@@ -6,15 +6,14 @@ Both have the right value. They are refused because a policy finds them without 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
 
 from rlmods.grading.grader.compare import Comparison, equation_value
 from rlmods.grading.grader.evaluate import evaluate, reset_budget, unknowns
-from rlmods.grading.grader.normal import Key, normal_form, normal_forms
+from rlmods.grading.grader.normal import Key, normal_form
 from rlmods.grading.grader.numbers import close, is_integer
 from rlmods.grading.grader.parse import parse
 from rlmods.grading.grader.realset import real_set
@@ -67,8 +66,8 @@ def repeats(answer: str, gold: str, question: str) -> bool:
     nodes = _expressions(answer) if _is_expression(answer, gold) else []
     if nodes == []:
         return False
-    asked = _forms_of_question(question)
-    wanted = _forms_of_gold(gold)
+    asked = _sizes_of_question(question)
+    wanted = _sizes_of_gold(gold)
     if nodes is None:
         written = compact(clean(answer))
         return written in compact(question) and written != compact(clean(gold))
@@ -168,8 +167,6 @@ def _members(node: Node) -> Iterator[Node]:
             node = equation_value(node)
         except ParseError:
             return
-    if node.op == "unit":
-        node = node.args[0]
     if node.op in _COLLECTIONS:
         for arg in node.args:
             yield from _members(arg)
@@ -179,8 +176,6 @@ def _members(node: Node) -> Iterator[Node]:
 
 def _is_atom(node: Node) -> bool:
     """Return True for a number or a symbol with a sign or a unit, which is not computed."""
-    if node.op in ("neg", "unit", "%"):
-        return _is_atom(node.args[0])
     if node.op == "rel":
         return all(map(_is_atom, node.args))
     return node.op in ("name", "constant", "text", "number", "base") or is_number(
@@ -188,43 +183,34 @@ def _is_atom(node: Node) -> bool:
     )
 
 
-class _Forms(NamedTuple):
-    """Normal forms of expressions."""
-
-    plain: Set[Key]
-    sizes: Mapping[Key, int]
-    """By folded form: the size of the smallest expression of it."""
+Sizes = Mapping[Key, int]
+"""By normal form: the size of the smallest expression that has it."""
 
 
-def _occurs(node: Node, asked: _Forms, wanted: _Forms) -> bool:
-    """Return True for an expression of the question which is not the gold, and for one of equal
-    value that is no simpler, unless the gold is not simpler either."""
-    plain, folded = normal_forms(node)
-    if plain in asked.plain and plain not in wanted.plain:
-        return True
+def _occurs(node: Node, asked: Sizes, wanted: Sizes) -> bool:
+    """Return True for an expression that is no simpler than one of the question with the same
+    normal form, unless the gold is not simpler either."""
+    form = normal_form(node)
     size = _size(node)
-    return asked.sizes.get(folded, size + 1) <= size > wanted.sizes.get(folded, 0)
+    return asked.get(form, size + 1) <= size > wanted.get(form, 0)
 
 
 @lru_cache(maxsize=4096)
-def _forms_of_gold(gold: str) -> _Forms:
-    return _forms(_expressions(gold) or ())
+def _sizes_of_gold(gold: str) -> Sizes:
+    return _sizes(_expressions(gold) or ())
 
 
 @lru_cache(maxsize=1024)
-def _forms_of_question(question: str) -> _Forms:
-    """Return the forms of all expressions of a question, and of their parts."""
-    return _forms(part for formula in _formulas(question) for part in _parts(formula))
+def _sizes_of_question(question: str) -> Sizes:
+    return _sizes(formula for formula in _formulas(question) if not _is_atom(formula))
 
 
-def _forms(nodes: Iterable[Node]) -> _Forms:
-    plain_forms = set()
+def _sizes(nodes: Iterable[Node]) -> Sizes:
     sizes: dict[Key, int] = {}
     for node in nodes:
-        plain, folded = normal_forms(node)
-        plain_forms.add(plain)
-        sizes[folded] = min(_size(node), sizes.get(folded, MAX_QUESTION_CHARS))
-    return _Forms(plain_forms, sizes)
+        form = normal_form(node)
+        sizes[form] = min(_size(node), sizes.get(form, MAX_QUESTION_CHARS))
+    return sizes
 
 
 def _size(node: Node) -> int:
@@ -235,14 +221,6 @@ def _size(node: Node) -> int:
     if is_number(node, reduced=True):
         return 1000 + size % 1000
     return 1000 * (node.op in ("name", "call")) + size or 1000
-
-
-def _parts(node: Node) -> Iterator[Node]:
-    if _is_atom(node):
-        return
-    yield node
-    for arg in node.args:
-        yield from _parts(arg)
 
 
 @lru_cache(maxsize=1024)
@@ -268,7 +246,6 @@ def _texts(question: str) -> Iterator[str]:
 
 def _sides(formula: str) -> Iterator[str]:
     for text in (formula, *_SIDE.split(formula)):
-        text = text.strip(" .,:;")
         if text:
             yield text
 
@@ -320,10 +297,8 @@ def _kinds_of_call(node: Node) -> Iterator[str]:
         yield "trigonometric"
     elif node.text in _LOGARITHMS:
         yield "uncollected" if node.args[0].value == 1 else "logarithm"
-    elif node.text == "sqrt":
-        if _is_sum(node.args[0]):
-            yield "root of a sum"
-        elif node.args[0].op == "number" and len(node.args) == 1 and is_integer(evaluate(node)):
+    elif node.text == "sqrt" and node.args[0].op == "number":
+        if len(node.args) == 1 and is_integer(evaluate(node)):
             yield "uncollected"
     elif node.text == "exp" and node.args[0].contains("call"):
         yield "uncollected"
@@ -366,29 +341,16 @@ def _num_of(op: str, nodes: Iterable[Node]) -> int:
 def _factors(node: Node, power: int = 1) -> Iterator[tuple[Node, int]]:
     """Yield the factors of a product with their whole exponents; a factor to a fractional power is
     one factor."""
-    if node.op == "neg":
-        yield from _factors(node.args[0], power)
-    elif node.op == "*":
+    if node.op == "*":
         for arg in node.args:
             yield from _factors(arg, power)
     elif node.op == "/":
         yield from _factors(node.args[0], power)
         yield from _factors(node.args[1], -power)
-    elif node.op == "^" and _whole(node.args[1]) is not None:
-        yield from _factors(node.args[0], power * (_whole(node.args[1]) or 0))
+    elif node.op == "^" and is_integer(node.args[1].value):
+        yield from _factors(node.args[0], power * int(node.args[1].value or 0))
     else:
         yield node, power
-
-
-def _whole(node: Node) -> int | None:
-    sign = 1
-    if node.op == "neg":
-        node = node.args[0]
-        sign = -1
-    value = node.value
-    if node.op != "number" or value is None or value.denominator != 1 or value > 1000:
-        return None
-    return sign * int(value)
 
 
 def _is_sum(node: Node) -> bool:
@@ -399,7 +361,7 @@ def _is_sum(node: Node) -> bool:
 
 def _collects(node: Node) -> bool:
     """Return True if equal terms of a sum could be collected, or numbers added."""
-    number, powers = normal_form(node, folded=True)
+    number, powers = normal_form(node)
     if len(powers) == 1 and powers[0][0][0][0] == "+" and powers[0][1] == 1:
         num_terms = len(powers[0][0][0][1])
     else:
@@ -415,11 +377,8 @@ def _num_terms(node: Node) -> int:
 
 def _combines_sets(node: Node) -> bool:
     """Return True if a set operation could be carried out: sets that meet, or finite sets."""
-    if node.op == "cap":
-        return True
-    if node.op == "setminus":
-        left, right = node.args
-        return right.text != r"\{\}" or left.text == r"\{\}"
+    if node.op in ("cap", "setminus"):
+        return node.args[1].text != r"\{\}" or node.op == "cap"
     try:
         reset_budget()
         members = list(_union(node))

@@ -112,8 +112,8 @@ _SCALED = re.compile(
 )
 _SCALES = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|dozen)\b")
 _JOINER = re.compile(r"\s*(?:,\s*(?:(?:and|or)\b)?|;|and\b|or\b)\s*")
-_LINE = re.compile(r"\s*\$?[-+]?[\d\\][^A-Za-z\n]{0,40}\$?\s*")
 _CHOICES = re.compile(r"\(?[A-Z]\)?(?:[.,;/\s]+\(?[A-Z]\)?){1,10}[.\s]*", re.ASCII)
+_LINE = re.compile(r"\s*\$?[-+]?[\d\\][^A-Za-z\n]{0,40}\$?\s*")
 
 
 class Mark(NamedTuple):
@@ -319,7 +319,6 @@ def _after_words(text: str) -> str | None:
     before, _, answer = sentence.rpartition(" is ")
     if _HEDGE.search(before):
         answer = sentence
-    answer = answer.strip().strip("*_")
     lines = rest.split("\n", maxsplit=10)
     if len(lines) > 1 and _LINE.fullmatch(lines[0]) and _LINE.fullmatch(lines[1]):
         answer = ", ".join(line.strip() for line in lines if _LINE.fullmatch(line))

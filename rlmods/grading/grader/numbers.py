@@ -113,8 +113,6 @@ def _row_product(row: Sequence[Value], columns: Sequence[Sequence[Value]]) -> Va
 
 
 def divide(a: Value, b: Value) -> Value:
-    if isinstance(a, tuple):
-        return multiply(a, divide(Fraction(1), b))
     return a / b if isinstance(a, Fraction) and isinstance(b, Fraction) else as_mp(a) / as_mp(b)
 
 
@@ -152,8 +150,6 @@ def modulo(a: Value, b: Value) -> Fraction:
 
 def function(name: str, args: Sequence[Value]) -> Value:
     """Return the value of a named function. Raises TypeError for a wrong number of arguments."""
-    if any(isinstance(arg, tuple) for arg in args):
-        raise Undefined("a function of a matrix")
     if name in _EXACT:
         return _EXACT[name](*args)
     analytic = "a" + name.removeprefix("arc") if name.startswith("arc") else name
@@ -161,12 +157,6 @@ def function(name: str, args: Sequence[Value]) -> Value:
     if analytic not in _ANALYTIC or abs(x) > 10**6:
         raise Undefined(name)
     return getattr(mp(), analytic)(x)
-
-
-def _floor(x: Value) -> Fraction:
-    if not is_real(x):
-        raise Undefined("floor of a complex number")
-    return Fraction(math.floor(x) if isinstance(x, Fraction) else int(mp().floor(x.real)))
 
 
 def _log(x: Value, base: Value = None) -> Value:
@@ -184,21 +174,17 @@ def _common(combine: Callable[..., int], args: Sequence[Value]) -> Fraction:
 def _factorial(x: Value) -> Value:
     if abs(x) > MAX_FACTORIAL:
         raise TooLarge("factorial")
-    if not is_integer(x):
-        return mp().gamma(as_mp(x) + 1)
-    if x < 0:
-        raise Undefined("factorial of a negative number")
+    if not is_integer(x) or x < 0:
+        raise Undefined("factorial of a number that is not whole")
     return Fraction(math.factorial(int(x)))
 
 
 def _binomial(n: Value, k: Value) -> Value:
-    if is_integer(n) and is_integer(k):
-        if not 0 <= k <= n:
-            return Fraction(0)
-        if n > 10**6 or min(k, n - k) > MAX_FACTORIAL:
-            raise TooLarge("binomial")
-        return Fraction(math.comb(int(n), int(k)))
-    return _factorial(n) / (_factorial(k) * _factorial(as_mp(n) - as_mp(k)))
+    if not is_integer(n) or not is_integer(k) or not 0 <= k <= n:
+        raise Undefined("binomial of numbers that are not whole")
+    if n > 10**6 or min(k, n - k) > MAX_FACTORIAL:
+        raise TooLarge("binomial")
+    return Fraction(math.comb(int(n), int(k)))
 
 
 def _root(x: Value, degree: Value = Fraction(2)) -> Value:
@@ -219,8 +205,6 @@ def _root(x: Value, degree: Value = Fraction(2)) -> Value:
 
 _EXACT: dict[str, Callable[..., Value]] = {
     "abs": abs,
-    "floor": _floor,
-    "ceil": lambda x: -_floor(-x),
     "!": _factorial,
     "binom": _binomial,
     "min": lambda *args: min(args),

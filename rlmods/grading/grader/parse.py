@@ -38,7 +38,7 @@ MAX_DEPTH = 60
 """Depth of the parser's recursion: 30 nested brackets."""
 RELATIONS = frozenset(("=", "<", ">", "<=", ">=", "!=", "~=", "in"))
 _CLOSING = {"(": ")", "[": "]", r"\{": r"\}", "{": "}"}
-_NO_ATOM = word_set("end choose over mod pmod rfloor rceil")
+_NO_ATOM = word_set("end choose over mod pmod")
 _MATRICES = word_set("matrix pmatrix bmatrix vmatrix array smallmatrix")
 _LISTS = word_set("cases aligned gathered align* gather*")
 _CONSTANTS = {
@@ -215,8 +215,6 @@ class _Parser:
             operator = self.advance()
             if operator == "^":
                 node = Node("^", (node, self.exponent()))
-            elif operator == "!" and self.accept("!"):
-                node = Node("call", (node,), "!!")
             elif operator == "°":
                 node = Node("unit", (node,), "degree")
             else:
@@ -350,8 +348,6 @@ class _Parser:
     def set_builder(self) -> None:
         r"""Read over `x \mid` or `x \in \mathbb{R} :`, so that the condition that follows is the
         set."""
-        if self.peek.kind != "name":
-            return
         texts = [token.text for token in self.tokens[self.position + 1 : self.position + 4]]
         if texts[0] in ("|", ":"):
             self.position += 2
@@ -372,10 +368,6 @@ class _Parser:
         if name in ("frac", "binom"):
             pair = (self.argument(), self.argument())
             return Node("/", pair) if name == "frac" else Node("call", pair, "binom")
-        if name in ("lfloor", "lceil"):
-            inside = self.sum()
-            self.expect("r" + name[1:])
-            return Node(name[1:], (inside,))
         if name in ("sum", "prod"):
             return self.series(name)
         if name == "int":
@@ -460,8 +452,6 @@ class _Parser:
         rows: list[tuple[Node, ...]] = [()]
         while not self.accept("end"):
             rows[-1] += (self.relation(),)
-            while self.peek.kind == "separator" and environment in _LISTS:
-                self.advance()
             while self.next_is("&", "\\\\"):
                 if self.advance() == "\\\\" and not self.next_is("end"):
                     rows.append(())

@@ -86,8 +86,6 @@ def _is_closed_form(node: Node) -> bool:
 
     The product of integers, (23)(56), and the sum or product of terms without its index, the sum of
     42 over k, are arithmetic."""
-    if node.op in ("unit", "%", "neg"):
-        return _is_closed_form(node.args[0])
     if node.op in ("*", "/"):
         closed = list(map(_is_closed_form, node.args))
         for arg, is_closed in zip(node.args, closed, strict=True):
@@ -98,7 +96,7 @@ def _is_closed_form(node: Node) -> bool:
     if node.op in ("sum", "prod"):
         return node.args[2].contains("name", node.text)
     if node.op in ("call", "name"):
-        return node.text in ("binom", "sqrt", "!!", "e")
+        return node.text in ("binom", "sqrt", "e")
     return node.op in _CLOSED
 
 

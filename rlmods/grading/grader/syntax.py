@@ -60,7 +60,7 @@ _COMMANDS = {
     **_tokens(
         "word", "choose over sum prod int overline bar hat widehat:hat tilde widetilde:tilde"
     ),
-    **_tokens("word", "begin end lfloor rfloor lceil rceil mod bmod:mod pmod"),
+    **_tokens("word", "begin end mod bmod:mod pmod"),
     **_tokens("separator", "land:and wedge:and lor:or vee:or"),
     **_tokens("op", r"cdot:* times:* ast:* div:/ pm:+- mp:-+ lvert:| rvert:| vert:| mid:|"),
     **_tokens("op", "lt:< le:<= leq:<= leqslant:<= gt:> ge:>= geq:>= geqslant:>= ne:!= neq:!="),
@@ -74,10 +74,6 @@ _COMMANDS = {
     **_tokens("name", "ldots dots:ldots cdots:ldots"),
 }
 _PERCENT = {name: Token("op", "%") for name in ("percent", "pct", "%")}
-_NUMBER_WORDS = word_set(
-    "hundred thousand million billion trillion dozen half quarter times squared cubed factorial "
-    "over plus minus not"
-)
 NEGATIONS = word_set("not no isnt never wrong incorrect false except without unlike")
 """Words that reverse what they are written beside, so that `\\text{Not } = 5` is not a label of
 5."""
@@ -93,7 +89,6 @@ _TOKEN = re.compile(
     r"|(?P<op>\\\\|\\[{}|%#&]|<=|>=|!=|~=|[-+*/^_=<>(){}\[\]|:;,!%&'°])",
     re.ASCII,
 )
-_CONTENT = re.compile(r"([-+]?)([\d.,]*\d)", re.ASCII)
 
 
 def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
@@ -151,20 +146,12 @@ def _classify(match: re.Match[str], matched: str, previous: Token) -> list[Token
 def _prose(words: str, previous: Token) -> list[Token]:
     words = words.replace("~", " ").strip().strip("., ")
     is_unit = read_unit(words) is not None
-    if "^" in words and not is_unit:
-        return tokenize(words)[:-1]
     if not words:
         return []
     if is_unit and (previous.kind == "number" or previous.text in ("}", ")", "/", "*")):
         return [Token("text", words)]
     if len(words) == 1 and words.isalpha():
         return [Token("name", words)]
-    literal = _CONTENT.match(words)
-    if literal is not None:
-        sign = [Token("op", literal[1])] if literal[1] else []
-        number = tokenize(literal[2].replace(",", ""))[:-1]
-        rest = words[literal.end() :].strip()
-        return [*sign, *number, *(_prose(rest, Token("number", "")) if rest else [])]
     known = _SHARED.get(words) or _PERCENT.get(words)
     return [known or Token("text", words)]
 
@@ -176,10 +163,6 @@ def _word(letters: str, previous: Token) -> list[Token]:
     known = _SHARED.get(letters) or _PERCENT.get(letters)
     if known is not None and not (letters in ("sec", "min") and after_number):
         return [known]
-    if letters.lower() in _NUMBER_WORDS:
-        after_unit = previous.kind == "text" and read_unit(previous.text) is not None
-        if not after_unit:
-            raise ParseError(f"number word: {letters}")
     if len(letters) > 3 or (letters in WORDS and (after_number or len(letters) > 1)):
         return [Token("text", letters)]
     return [Token("name", letter) for letter in letters]
@@ -195,8 +178,8 @@ MAX_HEIGHT = 200
 @dataclass(frozen=True, slots=True)
 class Node:
     op: str
-    """number, name, constant, text, neg, +, *, /, ^, +-, !, %, mod, call, apply, abs, floor, ceil,
-    sum, prod, int, base, unit, phrase, group, list, rel, ratio, matrix, row, cup, cap, setminus."""
+    """number, name, constant, text, neg, +, *, /, ^, +-, !, %, mod, call, apply, abs, sum, prod,
+    int, base, unit, phrase, group, list, rel, ratio, matrix, row, cup, cap, setminus."""
     args: tuple[Node, ...] = ()
     text: str = ""
     """Name: a symbol, a function, the bracket pair of a group, the unit, the operators of a

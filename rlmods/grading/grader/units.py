@@ -286,8 +286,6 @@ def read_quantity(text: str) -> Quantity | None:
         if total is None:
             return None
         value = str(total)
-        if total.denominator > 1:
-            value = rf"\frac{{{total.numerator}}}{{{total.denominator}}}"
     elif not words and not power and rest == text[start:]:
         return None
     scaled = rf"{value}\cdot 10^{{{power}}}" if power else value

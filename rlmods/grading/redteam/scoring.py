@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, NamedTuple
@@ -20,6 +18,7 @@ from rlmods.grading.redteam.families import (
     same,
     wrong_answers,
 )
+from rlmods.grading.time_limit import LateError, time_limit
 
 MAX_ROWS_PER_CALL = 256
 NUM_EXPENSIVE = 2
@@ -107,10 +106,6 @@ class Report:
     @property
     def is_clean(self) -> bool:
         return not self.holes and not self.problems
-
-
-class LateError(BaseException):
-    """A call of the reward took too long. Not an Exception, so that no reward catches it."""
 
 
 class NoReferenceError(ValueError):
@@ -383,20 +378,3 @@ def _is_hostile(case: Case, attack: Attack) -> bool:
     if attack.text.strip() in right:
         return False
     return not (case.gold and attack.answer and same(attack.answer, case.gold))
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise LateError in the block after `seconds`, also within a regular expression. For the main
-    thread only."""
-
-    def on_alarm(*_: object) -> None:
-        raise LateError
-
-    handler = signal.signal(signal.SIGALRM, on_alarm)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)

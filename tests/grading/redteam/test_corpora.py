@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from rlmods.grading.grader import verify
-from rlmods.grading.redteam.scoring import LateError, time_limit
+from rlmods.grading.time_limit import LateError, time_limit
 from tests.grading.redteam import __main__ as command
 from tests.grading.redteam import honest, hostile
 from tests.grading.redteam.__main__ import EXPLAINED

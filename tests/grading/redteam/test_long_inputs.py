@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlmods.grading.redteam.scoring import time_limit
+from rlmods.grading.time_limit import time_limit
 from rlmods.judge import Rule
 from rlmods.reward import (
     JSON,
