@@ -14,7 +14,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from rlmods.grading.arithmetic import evaluate
+from rlmods.grading.grader.evaluate import calculate
+from rlmods.grading.grader.syntax import ParseError
 from rlmods.grading.sandbox.run import Limits, call_function, check
 from rlmods.grading.sandbox.wire import encode, refuse
 
@@ -105,8 +106,8 @@ def _reaches(answer: str, numbers: list[int], target: int) -> bool:
     if sorted(map(int, re.findall(r"\d+", answer))) != sorted(numbers):
         return False
     try:
-        return evaluate(answer) == target
-    except (ValueError, ArithmeticError):
+        return bool(calculate(answer) == target)
+    except ParseError:
         return False
 
 

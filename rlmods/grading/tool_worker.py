@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from fractions import Fraction
 from importlib import import_module
 from typing import Any
 
-from rlmods.grading.arithmetic import evaluate
+from rlmods.grading.grader.evaluate import calculate
+from rlmods.grading.grader.numbers import is_integer, is_real
 from rlmods.grading.sandbox.run import Limits, run_program
 
 MARK = "... [truncated]"
@@ -40,14 +40,15 @@ def to_text(result: Any, max_chars: int) -> str:
 
 def calculator(expression: str) -> str:
     """Return the value of an arithmetic expression, such as 12 * (3 + 4)."""
-    # a power, as people write it; exclusive or is not arithmetic
-    expression = expression.replace("^", "**")
-    value = evaluate(expression)
-    if isinstance(value, Fraction):
-        value = value.numerator if value.denominator == 1 else float(value)
-    elif value.is_integer() and abs(value) < 1e15:
-        value = int(value)
-    return str(value)
+    if "%" in expression:  # a percentage, or a remainder
+        raise ValueError("% is not evaluated: write / 100")
+    value = calculate(expression.replace("**", "^"))
+    if not is_real(value):
+        raise ValueError("not a real number")
+    if is_integer(value):
+        return str(int(value))
+    number = float(value.real)
+    return str(int(number) if number.is_integer() and abs(number) < 1e15 else number)
 
 
 def python(code: str) -> str:

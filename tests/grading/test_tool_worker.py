@@ -22,14 +22,46 @@ class TestCalculator:
             ("6/2", "3"),
             ("1/4", "0.25"),
             ("2**10", "1024"),
-            ("-7 % 3", "2"),
+            ("-(7 - 10) / +4", "0.75"),
             ("0.1*10", "1"),
+            ("4**0.5", "2"),
+            ("2**-1", "0.5"),
+            ("12345678901234567890 * 9", "111111110111111111010"),
             ("12345*678", "8369910"),
             ("2^10", "1024"),
         ],
     )
     def test_values(self, text: str, value: str) -> None:
         assert calculator(text) == value
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *(
+                "__import__('os')",
+                "x",
+                "f(1)",
+                "(1).real",
+                "[1]",
+                "'a'",
+                "1j",
+                "(-8)**0.5",
+                "7 % 3",
+            ),
+            *(
+                "1 < 2",
+                "9**9**9**9",
+                "(" * 5000,
+                "-" * 5000 + "1",
+                "1 + " * 10_000 + "1",
+                "",
+                "1/0",
+            ),
+        ],
+    )
+    def test_other_texts_are_refused(self, text: str) -> None:
+        with pytest.raises(ValueError, match=r"\w"):
+            calculator(text)
 
 
 HASHES = subprocess.run(
