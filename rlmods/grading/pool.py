@@ -1,10 +1,11 @@
 """Pool of worker processes that can be killed: each call and each batch has a deadline, so that no
 call can hang the trainer.
 
-The workers are plain Python processes that communicate over pipes: `python -m rlmods.grading.pool
-MODULE FUNCTION`. They use neither fork (torch has threads) nor `multiprocessing` (which imports the
-main script again, torch included, and is forbidden in daemonic processes such as a DataLoader's
-workers). A worker exits when its parent does, even in the middle of a call."""
+The workers are plain Python processes that communicate over a socket: `python -m
+rlmods.grading.pool DESCRIPTOR MODULE FUNCTION`. They use neither fork (torch has threads) nor
+`multiprocessing` (which imports the main script again, torch included, and is forbidden in daemonic
+processes such as a DataLoader's workers). A worker exits when its parent does, even in the middle
+of a call."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ import os
 import pickle
 import queue
 import resource
-import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import IO, Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 START_TIMEOUT_S = 120.0
 """Time for a worker to start. Exceeding it is an error of the installation, not a slow call."""
@@ -34,7 +35,6 @@ MEMORY_BYTES = 4 * 2**30
 """Limit of a worker's address space. Exceeding it raises MemoryError in that call."""
 HEADER = struct.Struct("!I")
 """Length of a pickled call, which follows."""
-CHUNK_BYTES = 65536
 MAX_WAIT_S = 1e6
 """Longer waits exceed the integers of the system call."""
 
@@ -65,20 +65,26 @@ def failure_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
 
 
 class Worker:
-    """A worker process, called by one thread at a time."""
+    """A worker process, called by one thread at a time over a socket."""
 
     def __init__(self, target: str) -> None:
         path = os.pathsep.join(path for path in sys.path if path)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "rlmods.grading.pool", *target.split(":")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            # sets have the same order after a resume
-            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
-            # a process group, so that child processes of a call are killed too
-            start_new_session=True,
-        )
+        self.socket, other = socket.socketpair()
+        self.replies = self.socket.makefile("rb")
+        with other:
+            descriptor = other.fileno()
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "rlmods.grading.pool"),
+                    *(str(descriptor), *target.split(":")),
+                ],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(descriptor,),
+                # sets have the same order after a resume
+                env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
+                # a process group, so that child processes of a call are killed too
+                start_new_session=True,
+            )
 
     def start(self, target: str, warmup: object) -> None:
         """Wait for the start and the first call `target(warmup)`, if any. Raises WorkerError."""
@@ -96,66 +102,42 @@ class Worker:
         deadline = time.monotonic() + timeout_s
         try:
             if call is not None:
-                self.send(call, deadline)
+                payload = pickle.dumps(call)
+                self._limit(deadline)
+                self.socket.sendall(HEADER.pack(len(payload)) + payload)
             return self.receive(deadline)
-        except (OSError, ValueError) as error:  # ValueError: another thread has closed the pipes
+        except (OSError, ValueError) as error:  # ValueError: another thread has closed the socket
             self.close()
             is_late = isinstance(error, TimeoutError)
             return Outcome("timeout") if is_late else Outcome("error", str(error))
 
-    def send(self, call: Call, deadline: float) -> None:
-        """Send a call, in pieces that never block."""
-        payload = pickle.dumps(call)
-        data = memoryview(HEADER.pack(len(payload)) + payload)
-        stream = self.process.stdin
-        assert stream is not None
-        while data:
-            _wait(stream, select.POLLOUT, deadline)
-            data = data[stream.write(data[: select.PIPE_BUF]) :]
-
     def receive(self, deadline: float) -> Outcome:
         """Return the next reply. Raises OSError if the process has ended or sent something else."""
-        line = b""
-        stream = self.process.stdout
-        assert stream is not None
-        while not line.endswith(b"\n"):
-            _wait(stream, select.POLLIN, deadline)
-            chunk = stream.read(CHUNK_BYTES)
-            if not chunk:
-                raise OSError("the worker process ended")
-            line += chunk
+        self._limit(deadline)
+        line = self.replies.readline()
+        if not line.endswith(b"\n"):
+            raise OSError("the worker process ended")
         try:
             is_ok, value = json.loads(line)
         except (ValueError, TypeError, RecursionError) as error:
             raise OSError("the worker process sent something that is not a reply") from error
         return Outcome("ok" if is_ok is True else "error", value)
 
-    def kill(self) -> None:
+    def _limit(self, deadline: float) -> None:
+        """Let the next step on the socket raise TimeoutError at the deadline."""
+        self.socket.settimeout(min(MAX_WAIT_S, max(1e-3, deadline - time.monotonic())))
+
+    def close(self) -> None:
         """Kill the process with its child processes."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-
-    def close(self) -> None:
-        """Kill the process and close its pipes."""
-        self.kill()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            with suppress(BrokenPipeError):  # buffered data that can no longer be written
-                stream.close()
+        self.replies.close()
+        self.socket.close()
 
     @property
     def is_running(self) -> bool:
         return self.process.poll() is None
-
-
-def _wait(stream: IO[bytes], event: int, deadline: float) -> None:
-    """Wait until a pipe can be read or written. Raises TimeoutError."""
-    poll = select.poll()
-    poll.register(stream, event)
-    remaining_s = min(MAX_WAIT_S, max(0.0, deadline - time.monotonic()))
-    if not poll.poll(1000 * remaining_s):
-        raise TimeoutError
 
 
 class Pool:
@@ -239,17 +221,22 @@ def _end(workers: dict[int, Worker], owner_pid: int) -> None:
             worker.close()
 
 
+def shared_pool(target: str, workers: int, warmup: object = None) -> Pool:
+    """Return this process's pool of a function and size."""
+    return _pool(os.getpid(), target, workers, warmup)
+
+
 @cache
-def shared_pool(target: str, workers: int, _process_id: int = 0, warmup: object = None) -> Pool:
-    """Return this process's pool of a function and size. Pass `os.getpid()`: a forked child must
-    not use its parent's pipes."""
+def _pool(process_id: int, target: str, workers: int, warmup: object) -> Pool:
+    """Return a process's pool: a forked child must not use its parent's sockets."""
     return Pool(target, workers=workers, warmup=warmup)
 
 
-def main(module: str, function: str) -> None:
-    """Answer calls from stdin with JSON lines on stdout until stdin ends."""
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # so that output printed by the function is not read as a reply
+def main(descriptor: str, module: str, function: str) -> None:
+    """Answer calls from a socket with JSON lines until it is closed."""
+    connection = socket.socket(fileno=int(descriptor))
+    connection.set_inheritable(False)  # else a process that the function leaves keeps it open
+    os.dup2(2, 1)  # output of the function is no output of the trainer
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, MEMORY_BYTES)
     if soft == resource.RLIM_INFINITY or soft > limit:
@@ -257,11 +244,11 @@ def main(module: str, function: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     target = getattr(importlib.import_module(module), function)
     calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read_calls, args=(sys.stdin.buffer, calls), daemon=True).start()
+    stream = connection.makefile("rb")
+    threading.Thread(target=_read_calls, args=(stream, calls), daemon=True).start()
     reply = json.dumps([True, "ready"])
     while True:
-        replies.write(reply.encode() + b"\n")
-        replies.flush()
+        connection.sendall(reply.encode() + b"\n")
         reply = _reply(target, calls.get())
 
 

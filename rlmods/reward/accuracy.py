@@ -1,6 +1,5 @@
 """Reward for a final answer that equals the gold answer."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -55,13 +54,13 @@ class Accuracy:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         answers = [extract(response.text) for response in responses]
+        questions = [_question(response.prompt) for response in responses]
         verdicts: list[bool | None] = [None] * len(responses)
         pairs: dict[int, tuple[str, str]] = {}
         for row, answer in enumerate(answers):
             gold = _gold(responses[row].prompt)
             if gold is not None and answer is not None:
-                question = _question(responses[row].prompt)
-                pairs[row] = (as_asked(answer, gold, question), gold)
+                pairs[row] = (as_asked(answer, gold, questions[row]), gold)
                 verdicts[row] = same_plain(*pairs[row], self.rules)
             elif gold is not None:
                 verdicts[row] = False
@@ -71,8 +70,7 @@ class Accuracy:
             verdicts[row] = outcome.status == "ok" and outcome.value in (True, "sympy")
         for row, pair in pairs.items():
             if verdicts[row]:
-                question = _question(responses[row].prompt)
-                verdicts[row] = not is_refused(*pair, self.rules, question)
+                verdicts[row] = not is_refused(*pair, self.rules, questions[row])
         values: list[float | None] = []
         for verdict in verdicts:
             score = self.correct if verdict else self.wrong
@@ -90,7 +88,7 @@ class Accuracy:
         graded = {call: _VERDICTS[call] for call in calls if call in _VERDICTS}
         missing = [call for call in dict.fromkeys(calls) if call not in graded]
         if missing:
-            pool = shared_pool("rlmods.grading.grader.algebra:graded", self.workers, os.getpid())
+            pool = shared_pool("rlmods.grading.grader.algebra:graded", self.workers)
             outcomes = pool.map(
                 missing, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s
             )

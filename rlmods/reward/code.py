@@ -1,7 +1,6 @@
 """Reward for code that passes its unit tests."""
 
 import ast
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -140,7 +139,7 @@ class Code:
     def _grade(self, calls: list[tuple[Any, ...]], max_tests: int) -> list[Outcome]:
         """Return the outcomes of `sandbox.tests.grade`. Raises WorkerError if the workers cannot
         confine code."""
-        pool = shared_pool(TARGET, self.workers, os.getpid(), warmup=("start", self._limits))
+        pool = shared_pool(TARGET, self.workers, warmup=("start", self._limits))
         return pool.map(
             [(call,) for call in calls],
             timeout_s=SLACK_S + max_tests * (self.timeout_s + 1.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -157,7 +157,7 @@ def _call_with_columns(
     logged: dict[str, list[Any]] = {}
     arguments = {
         **_columns(responses),
-        "prompts": [_prompt(response) for response in responses],
+        "prompts": [response.prompt.messages or response.prompt.text for response in responses],
         "completions": [_completion(response) for response in responses],
         "completion_ids": [list(response.tokens) for response in responses],
         "log_extra": lambda column, cells: logged.update({column: list(cells)}),
@@ -185,11 +185,6 @@ def _columns(responses: Sequence[Response]) -> dict[str, list[Any]]:
     return columns
 
 
-def _prompt(response: Response) -> Any:
-    prompt = response.prompt
-    return prompt.text if prompt.messages is None else list(prompt.messages)
-
-
 def _completion(response: Response) -> Any:
     if response.prompt.messages is None:
         return response.text
@@ -198,13 +193,7 @@ def _completion(response: Response) -> Any:
 
 def _finished(result: Any) -> Any:
     """Return a result; run a coroutine until it has one."""
-    if not inspect.isawaitable(result):
-        return result
-
-    async def wait(pending: Awaitable[Any]) -> Any:
-        return await pending
-
-    return asyncio.run(wait(result))
+    return asyncio.run(result) if inspect.iscoroutine(result) else result
 
 
 def _name(function: Callable[..., Any]) -> str:

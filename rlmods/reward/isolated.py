@@ -1,6 +1,5 @@
 """Run a reward in worker processes."""
 
-import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -68,9 +67,7 @@ class Isolated:
         return pickle.dumps(self.reward)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        pool = shared_pool(
-            "rlmods.grading.isolation:answer", self.workers, os.getpid(), self._pickled
-        )
+        pool = shared_pool("rlmods.grading.isolation:answer", self.workers, self._pickled)
         outcomes = pool.map(
             [(to_message(response),) for response in responses],
             timeout_s=self.timeout_s,

@@ -1,7 +1,6 @@
 """Reward for valid JSON, optionally validated against a JSON schema."""
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -133,5 +132,5 @@ def schema_text(schema: Any, source: str, advice: str) -> str:
 def match_schemas(calls: list[tuple[Any, ...]], timeout_s: float) -> list[Outcome]:
     """Run `strict_json.count_matches` on each call's arguments in worker processes. Calls that are
     not done within `BATCH_TIMEOUT_S` are timeouts."""
-    pool = shared_pool(TARGET, WORKERS, os.getpid(), (("1", "true"),))
+    pool = shared_pool(TARGET, WORKERS, (("1", "true"),))
     return pool.map(calls, timeout_s=timeout_s, batch_timeout_s=BATCH_TIMEOUT_S)

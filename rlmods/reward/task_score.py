@@ -1,6 +1,5 @@
 """Reward from the scorers of the reasoning-gym package."""
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -121,7 +120,7 @@ class TaskScore:
             memory_mb=self.memory_mb,
             confined=self.walls != "limits",
         )
-        pool = shared_pool(TARGET, self.workers, os.getpid(), warmup=(limits,))
+        pool = shared_pool(TARGET, self.workers, warmup=(limits,))
         return pool.map(
             [((limits, *call),) for call in calls],
             # the confined process itself is stopped after `timeout_s`
