@@ -21,6 +21,7 @@ import pytest
 
 from rlmods.grading.sandbox import run
 from rlmods.grading.sandbox.run import Limits, run_program, run_tests
+from rlmods.grading.sandbox.test_runner import PASSED
 from rlmods.grading.sandbox.tests import grade
 from tests.grading.honest_code import STYLES
 
@@ -446,12 +447,14 @@ def row(limits: Mapping[str, Any]) -> dict[str, Any]:
     for how, source in CHEATS.items():
         passed = run_tests(source, list(STYLES_OF_TESTS.values()), run_limits, "f")[0]
         paid += [
-            f"{how} ({style})" for style, ok in zip(STYLES_OF_TESTS, passed, strict=True) if ok
+            f"{how} ({style})"
+            for style, result in zip(STYLES_OF_TESTS, passed, strict=True)
+            if result == PASSED
         ]
     paid += [
         what
         for what, (source, test) in (SHADOWS | BELIEVED).items()
-        if run_tests(source, [test], run_limits, "f")[0] != [False]
+        if PASSED in run_tests(source, [test], run_limits, "f")[0]
     ]
     refused = []
     for name, style in STYLES.items():

@@ -18,6 +18,7 @@ from rlmods.grading.sandbox import confinement
 from rlmods.grading.sandbox import run as run_module
 from rlmods.grading.sandbox.names import free_names
 from rlmods.grading.sandbox.run import Limits, RunResult, run_program, run_tests
+from rlmods.grading.sandbox.test_runner import FAILED, PASSED
 from rlmods.grading.sandbox.tests import grade, packages_used, read_tests, same_output
 from rlmods.grading.sandbox.wire import decode, encode, refuse
 from tests.grading.escapes import (
@@ -280,7 +281,7 @@ class TestHarm:
 
 
 def passed(source: str, *tests: str, entry_point: str | None = None) -> list[bool]:
-    return run_tests(source, tests, LIMITS, entry_point)[0]
+    return [result == PASSED for result in run_tests(source, tests, LIMITS, entry_point)[0]]
 
 
 class TestAssertions:
@@ -343,7 +344,7 @@ class TestAssertions:
         results, status = run_tests(
             "def f(x):\n    while x: pass", ["f(0)", "f(1)", "f(0)"], LIMITS
         )
-        assert (results, status) == ([True, False, False], "timeout")
+        assert (results, status) == ([PASSED, FAILED, FAILED], "timeout")
 
 
 class TestCheating:
@@ -368,7 +369,7 @@ class TestCheating:
     def test_arrays_arrive_as_arrays(self) -> None:
         limits = Limits(packages=True, memory_mb=2048)
         test = "import numpy as np\nx = np.eye(2)\nassert f(x).shape == (2, 2) and (f(x) == x + 1).all()"
-        assert run_tests("def f(x): return x + 1", [test], limits)[0] == [True]
+        assert run_tests("def f(x): return x + 1", [test], limits)[0] == [PASSED]
 
     def test_modules_imported_by_the_code_are_available_to_tests(self) -> None:
         assert passed(

@@ -146,31 +146,19 @@ def bases_of(kind: type[BaseException]) -> list[list[str]]:
     return [[base.__module__, base.__name__] for base in kind.__mro__]
 
 
-class _PipeEnd:
+class _PipeEnd(io.FileIO):
     """End of a pipe with the methods that an event loop calls on the sockets by which it wakes
     itself up."""
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def fileno(self) -> int:
-        return self.descriptor
+    recv = io.FileIO.read
+    send = io.FileIO.write
 
     def setblocking(self, blocking: bool) -> None:
-        os.set_blocking(self.descriptor, blocking)
-
-    def recv(self, size: int) -> bytes:
-        return os.read(self.descriptor, size)
-
-    def send(self, data: bytes) -> int:
-        return os.write(self.descriptor, data)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
+        os.set_blocking(self.fileno(), blocking)
 
 
 def _socket_pair(*_: object, **__: object) -> tuple[_PipeEnd, _PipeEnd]:
     """A pipe in place of a pair of sockets, which confined processes may not make: asyncio needs no
     more."""
     reader, writer = os.pipe()
-    return _PipeEnd(reader), _PipeEnd(writer)
+    return _PipeEnd(reader, "rb"), _PipeEnd(writer, "wb")

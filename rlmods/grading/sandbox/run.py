@@ -103,13 +103,13 @@ def run_program(source: str, stdin: str, limits: Limits) -> RunResult:
 
 def run_tests(
     source: str, tests: Sequence[str], limits: Limits, entry_point: str | None = None
-) -> tuple[list[bool], Status]:
-    """Run `tests`, Python code that calls the names defined by `source`, and return which of them
-    passed.
+) -> tuple[list[str], Status]:
+    """Run `tests`, Python code that calls the names defined by `source`, and return
+    `test_runner.PASSED`, `FAILED` or `UNUSED` for each.
 
     Tests and source are in different processes that exchange only plain values (`wire`): the code
     under test cannot end the tests early, patch what they use, or return an object that equals
-    everything. A test that does not use the code has not passed.
+    everything. A test that does not use the code is `UNUSED`.
 
     Args:
         entry_point: name of the function that the tests call `candidate` (HumanEval).
@@ -117,14 +117,6 @@ def run_tests(
     Raises:
         RuntimeError: this machine cannot confine code.
     """
-    results, status = results_of_tests(source, tests, limits, entry_point)
-    return [result == "1" for result in results], status
-
-
-def results_of_tests(
-    source: str, tests: Sequence[str], limits: Limits, entry_point: str | None
-) -> tuple[list[str], Status]:
-    """Return `test_runner.PASSED`, `FAILED` or `UNUSED` for each test."""
     with ExitStack() as stack:
         calls, calls_end = _pipe(stack)
         replies, replies_end = _pipe(stack)
@@ -202,6 +194,7 @@ class _Server:
     def __init__(self, module: str, limits: Limits) -> None:
         own, other = socket.socketpair()
         self.socket = own
+        self.replies = own.makefile("rb")
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
         with other:
             self.process = subprocess.Popen(
@@ -229,13 +222,9 @@ class _Server:
         """Return the server's reply. Raises RuntimeError if it is an error, or if the server is
         gone."""
         self.socket.settimeout(START_TIMEOUT_S + extra_s)
-        line = b""
         try:
             socket.send_fds(self.socket, [json.dumps(message).encode() + b"\n"], descriptors)
-            while chunk := self.socket.recv(65536):
-                line += chunk
-                if line.endswith(b"\n"):
-                    break
+            line = self.replies.readline()
         except OSError:  # also: no reply in time
             line = b""
         if not line.endswith(b"\n"):
@@ -250,6 +239,7 @@ class _Server:
 
     def close(self) -> None:
         """End the server, which then kills the processes that it has started."""
+        self.replies.close()
         self.socket.close()
         self.errors.close()
         try:

@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from rlmods.grading.sandbox import names
-from rlmods.grading.sandbox.run import Limits, check, results_of_tests, run_program, run_tests
+from rlmods.grading.sandbox.run import Limits, check, run_program, run_tests
+from rlmods.grading.sandbox.test_runner import FAILED, PASSED
 
 
 @dataclass(frozen=True)
@@ -199,8 +200,8 @@ def untested(tests: object, entry_point: str | None, setup: str | None, limits: 
     unit_tests = read_tests(tests, entry_point, setup)
     tested = [name for name in unit_tests.names_under_test() if name.isidentifier()]
     stub = "".join(f"def {name}(*_, **__): raise RuntimeError\n" for name in sorted(tested))
-    results, _ = results_of_tests(stub, unit_tests.asserts, limits, unit_tests.entry_point)
-    return any(result != "0" for result in results)
+    results, _ = run_tests(stub, unit_tests.asserts, limits, unit_tests.entry_point)
+    return any(result != FAILED for result in results)
 
 
 def surely_calls_code(unit_tests: Tests) -> bool:
@@ -277,7 +278,7 @@ def grade(
             break
     if unit_tests.asserts:
         results, status = run_tests(source, unit_tests.asserts, limits, unit_tests.entry_point)
-        passed = sum(results)
+        passed = results.count(PASSED)
         late = int(status == "timeout")
     return {"passed": passed, "total": len(unit_tests), "late": late}
 
