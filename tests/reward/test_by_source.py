@@ -182,12 +182,3 @@ class TestErrors:
     def test_of_a_prompt(self, source: str | None, message: str) -> None:
         with pytest.raises(UserError, match=message):
             BySource({"sums": MATH})([response(source, "x")])
-
-    def test_of_a_reward_name_the_source(self) -> None:
-        def careless(responses: Sequence[Response]) -> list[float]:
-            raise LookupError("lost")
-
-        with pytest.raises(
-            RuntimeError, match=r"reward talk raised LookupError: lost .*test_by_source.py"
-        ):
-            BySource({"talk": careless})([RESPONSES[1]])

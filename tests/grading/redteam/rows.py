@@ -6,11 +6,11 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, repeat
 from random import Random
 from typing import NamedTuple
 
-from rlmods.grading.redteam.scoring import LateError, time_limit
+from rlmods.grading.time_limit import LateError, time_limit
 
 LIMIT_S = 2.0
 """A verdict that takes longer counts as late. Ordinary verdicts take far less than a
@@ -136,9 +136,8 @@ def asked(*tables: Asked, num: int = 3) -> Callable[[Random], Draws]:
     """Return a family that draws from tables, `num` answers to a question."""
 
     def family(rng: Random) -> Draws:
-        while True:
-            for table in rng.sample(tables, len(tables)):
-                yield from table.draw(rng, num)
+        for table in rng.sample(tables, len(tables)):
+            yield from table.draw(rng, num)
 
     return family
 
@@ -157,7 +156,8 @@ def draw_rows(
     for name, family in {**families, **whole}.items():
         rng = Random(f"{kind}-{name}-{seed}")
         rows: dict[tuple[str, str, str], Row] = {}
-        for gold, answer, reason, question in islice(family(rng), sizes[name] * MAX_TRIES):
+        draws = chain.from_iterable(map(family, repeat(rng)))
+        for gold, answer, reason, question in islice(draws, sizes[name] * MAX_TRIES):
             text = answer if name in whole else wrap(rng, answer)
             row = Row(name, gold, text, kind == "honest", reason, question)
             rows[gold, text, question] = row

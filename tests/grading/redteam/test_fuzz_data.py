@@ -137,38 +137,6 @@ def test_fuzz_preferences(tmp_path: Path, lines: list[str], skip: bool) -> None:
     load(Preferences(str(path), num_val=0, skip_invalid=skip), path)
 
 
-@st.composite
-def layouts(draw: st.DrawFn) -> list[str]:
-    """Rows with the columns of one layout, most of them valid."""
-    text = st.sampled_from(["a", "b", "c"])
-    layout: dict[str, st.SearchStrategy[Any]] = draw(
-        st.sampled_from(
-            [
-                {"chosen": text, "rejected": text, "margin": numbers},
-                {
-                    "candidates": st.lists(text | objects, max_size=3),
-                    "ranks": st.lists(numbers, max_size=3),
-                },
-                {
-                    "candidates": st.lists(text, max_size=3),
-                    "scores": st.lists(numbers, max_size=3) | scalars,
-                },
-                {"response": text, "label": numbers},
-                {"steps": st.lists(text, max_size=3), "step_labels": st.lists(numbers, max_size=3)},
-            ]
-        )
-    )
-    row = st.fixed_dictionaries({"prompt": text, **layout})
-    return [json.dumps(x) for x in draw(st.lists(row, min_size=1, max_size=3))]
-
-
-@fuzz(200)
-@given(lines=layouts(), skip=st.booleans())
-def test_fuzz_layouts_of_preferences(tmp_path: Path, lines: list[str], skip: bool) -> None:
-    path = write(tmp_path / "rows.jsonl", lines)
-    load(Preferences(str(path), num_val=0, skip_invalid=skip), path)
-
-
 @fuzz(80)
 @given(
     content=st.binary(max_size=60)
