@@ -1,12 +1,12 @@
 """Reward from the rating of a language model."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
+from rlmods.protocols import counts_of
 from rlmods.types import Response, Scores
 
 
@@ -38,8 +38,8 @@ class Rating:
         return RewardNeeds(answer="answer" in self.judge.rating_fields(self.template))
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        counts_before = Counter(self.judge.counts)
+        counts_before = counts_of(self.judge)
         values = self.judge.rate(responses, self.template)
-        counts = Counter(self.judge.counts)
+        counts = counts_of(self.judge)
         counts.subtract(counts_before)
         return Scores(values, counts=counts)

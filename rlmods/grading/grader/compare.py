@@ -317,17 +317,13 @@ def _items(node: Node) -> list[Node] | None:
     if node.op == "list" or is_set:
         for arg in node.args:
             members += (None if arg.op == "group" else _items(arg)) or [arg]
-    elif node.contains("+-") and (node.op != "rel" or _defines_a_label(node)):
+    elif node.contains("+-") and (node.op != "rel"):
         members = [_resolve_plus_minus(node, sign) for sign in (1, -1)]
     else:
         return None
     if len(members) > MAX_ITEMS:
         raise TooLarge("too many items")
     return members
-
-
-def _defines_a_label(relation: Node) -> bool:
-    return relation.text == "=" and _is_label(relation.args[0])
 
 
 def _resolve_plus_minus(node: Node, sign: int) -> Node:

@@ -276,7 +276,7 @@ def _kinds(node: Node) -> Iterator[str]:
     for arg in node.args:
         yield from _kinds(arg)
     op = node.op
-    if op in ("int", "sum", "prod", "!", "mod", "floor", "ceil", "abs"):
+    if op in ("int", "sum", "prod", "!", "mod", "abs"):
         yield op
     elif op == "call":
         yield from _kinds_of_call(node)

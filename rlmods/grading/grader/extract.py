@@ -385,7 +385,6 @@ _LEAD = re.compile(
 )
 _CONCLUSION = re.compile(r"\b(?:Therefore|Thus|Hence)\b,?")
 _POLITE = re.compile(r"\s*I hope it is correct\.?\s*\Z")
-_DIGITS = re.compile(r"(?<!\^)(?<!\^\{)\d[\d.,/]*")
 _NUMBER = r"(?:\\?[$€£]\s?)?[-−]?(?:\\?[$€£]\s?)?\d[\d,]*(?:\.\d+)?(?:/\d+)?(?:\s?\\?%)?"
 _VERB = (
     r"(?:(?:must|will)\s+be|is|are|was|were|equals?|has|have|had|gets?|got|makes?|made|costs?"
@@ -510,7 +509,7 @@ def without_lead(text: str) -> str:
 def _of_sentence(sentence: str) -> str | None:
     sentence = BOLD.sub("", plain_characters(sentence)).strip()
     sentence = without_lead(sentence.rstrip(".!*_ ").strip("*_ "))
-    if _END.search(sentence) or len(_DIGITS.findall(sentence)) != 1:
+    if _END.search(sentence):
         return None
     match = _SENTENCE.fullmatch(sentence) or _REMAIN.fullmatch(sentence)
     if match is None or _DOUBT.search(sentence) or _THAT.search(sentence, 0, match.start("number")):
