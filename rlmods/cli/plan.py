@@ -34,6 +34,7 @@ from rlmods.distributed.trainer import choose
 from rlmods.errors import check_bounds
 from rlmods.needs import FrozenModelNeeds, KLNeeds, PreferenceNeeds, needs_of
 from rlmods.policy import Policy
+from rlmods.policy.fused import is_llama_like
 from rlmods.policy.output_layer import logits_per_chunk
 from rlmods.rollout import Local
 from rlmods.rollout.cache import cache_bytes
@@ -149,9 +150,10 @@ def predict(
     engine = rollout.rollout if isinstance(rollout, MultiTurn) else rollout
     if isinstance(engine, Local):
         at_once = min(rows, engine.batch_size)
+        copies = is_cast or (engine.fused and is_llama_like(policy.model))
         stages["sampling"] = held | {
             "gathered weights": itemsize * num_weights * (devices.shards > 1),
-            "cast weights": 2 * num_weights * (is_cast and devices.shards == 1),
+            "copies of weights": itemsize * num_weights * (copies and devices.shards == 1),
             "key-value cache": per_token * at_once * row,
             "logits": 20 * at_once * sizes.vocabulary,
         }

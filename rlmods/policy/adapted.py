@@ -152,23 +152,11 @@ class AdaptedPolicy(Policy):
             layer, _, key = name.rpartition(".base_layer.")
             if layer in layers:
                 if key == "weight":
-                    x = self._merged_weight(layers[layer], layer, x, state)
+                    a, b = (state[f"{layer}.lora_{part}.{self.adapter}.weight"] for part in "AB")
+                    x = merged_weight(layers[layer], self.adapter, x, a, b)
                 yield f"{layer}.{key}", x
             elif name.split(".lora_")[0] not in layers:
                 yield name, x
-
-    @torch.no_grad()
-    def _merged_weight(
-        self, layer: LoraLayer, name: str, weight: Tensor, state: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Return `W + scale B A`. peft's `merge` would change the network, and cannot merge shards;
-        this also rounds a 16-bit sum once."""
-        a = state[f"{name}.lora_A.{self.adapter}.weight"].float()
-        b = state[f"{name}.lora_B.{self.adapter}.weight"].float()
-        delta: Tensor = layer.scaling[self.adapter] * (b @ a)
-        if layer.fan_in_fan_out:
-            delta = delta.T
-        return (weight.float() + delta).to(weight.dtype)
 
     def check_config(self, config: LoraConfig) -> None:
         """Check that a requested `peft.LoraConfig` matches this adapter, which was loaded to
@@ -241,6 +229,17 @@ class AdaptedPolicy(Policy):
             match = ADAPTER_TENSOR.search(name)
             x.requires_grad_(match is not None and match[2] == TRAINED)
             x.data = x.data.float() if match else x.data
+
+
+@torch.no_grad()
+def merged_weight(layer: LoraLayer, adapter: str, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Return `W + scale B A`. peft's `merge` would change the network, and cannot merge shards;
+    this also rounds a 16-bit sum once."""
+    with torch.autocast(weight.device.type, enabled=False):
+        delta: Tensor = layer.scaling[adapter] * (b.float() @ a.float())
+    if layer.fan_in_fan_out:
+        delta = delta.T
+    return (weight.float() + delta).to(weight.dtype)
 
 
 def base_model_name(folder: Path) -> str:

@@ -102,6 +102,9 @@ class Policy(TokenizerMixin, nn.Module):
     """Probability of dropout in train mode (`set_dropout`)."""
     in_files: bool = False
     """True if all weights are in safetensors files, of which a rank can read a part."""
+    sampling_trunk: Callable[..., Any] | None = None
+    """Computes the last hidden states while responses are sampled (`fused`); None: the network
+    itself does."""
     base_fingerprint: str | None = None
     """Fingerprint of the frozen weights under an adapter; None if every weight is trained."""
 
@@ -318,7 +321,8 @@ class Policy(TokenizerMixin, nn.Module):
     def next_logits(self, ids: TokenInts, **context: Any) -> Float[Tensor, "N V"]:
         """Return the logits after the last column. `context`: attention mask, position ids and
         cache, passed on to transformers."""
-        return self.head(self.model.base_model(input_ids=ids, **context).last_hidden_state[:, -1])
+        trunk = self.sampling_trunk or self.model.base_model
+        return self.head(trunk(input_ids=ids, **context).last_hidden_state[:, -1])
 
     @torch.no_grad()
     def gather(self) -> None:

@@ -45,7 +45,7 @@ def packed_weights(network: nn.Module, output_layer: nn.Module) -> Iterator[None
         for layer, dtype in dtypes.items():
             weight = layer.weight.detach()
             if type(layer.weight) is nn.Parameter and weight.device.type == "cpu":
-                layer.packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype), ROWS)
+                layer.packed = pack(weight.to(dtype))
         yield
     finally:
         for layer in dtypes:
@@ -71,6 +71,12 @@ def packed_dtypes(
             if dtype in found and weight_dtype in (torch.float32, torch.bfloat16):
                 dtypes[layer] = dtype
     return dtypes
+
+
+def pack(weight: Tensor) -> Tensor:
+    """Return a weight in the layout of oneDNN."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
+    return packed
 
 
 def packed_weight(layer: nn.Module) -> Tensor | None:

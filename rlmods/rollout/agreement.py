@@ -9,7 +9,7 @@ from rlmods.distributed.sharding import unsharded
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.float32 import autocast_dtype
-from rlmods.policy.modes import sampling_mode
+from rlmods.policy.fused import sampling
 from rlmods.policy.quantization import has_int8_products
 
 Decode = Callable[..., Any]
@@ -24,12 +24,15 @@ MAX_GAP_ROUNDED = 0.2
 """The same for weights of 16 bits and for products in 8 bits."""
 
 
-def check_agreement(policy: Policy, decode: Decode, *, padded: bool = True) -> None:
+def check_agreement(
+    policy: Policy, decode: Decode, *, padded: bool = True, fused: bool = True
+) -> None:
     """Check on two short texts that sampling gives the log-probabilities of training.
 
     Args:
         decode: the function that samples.
         padded: also check prompts of different length in one batch, which pads the shorter one.
+        fused: with the products of `policy.fused`.
 
     Raises:
         UserError: it does not; training would be off-policy without a trace of it in the loss.
@@ -45,7 +48,7 @@ def check_agreement(policy: Policy, decode: Decode, *, padded: bool = True) -> N
     is_exact = is_float32 and not has_int8_products(policy.model)
     max_gap = MAX_GAP if is_exact else MAX_GAP_ROUNDED
     name = type(policy.model).__name__
-    gap = max(sampler_gap(policy, decode, [prompt]) for prompt in prompts)
+    gap = max(sampler_gap(policy, decode, [prompt], None, fused) for prompt in prompts)
     if not gap <= max_gap:
         raise UserError(
             f"policy: {name} gives other log-probabilities with a cache than without ({gap:.2g} "
@@ -55,7 +58,10 @@ def check_agreement(policy: Policy, decode: Decode, *, padded: bool = True) -> N
         return
     short, long = prompts
     shared = [[*long[:5], *short[:1]], long]
-    gap = max(sampler_gap(policy, decode, prompts), sampler_gap(policy, decode, shared, [5, 5]))
+    gap = max(
+        sampler_gap(policy, decode, prompts, None, fused),
+        sampler_gap(policy, decode, shared, [5, 5], fused),
+    )
     if not gap <= max_gap:
         raise UserError(
             f"policy: padding changes the log-probabilities of {name} by {gap:.2g} nats per "
@@ -70,6 +76,7 @@ def sampler_gap(
     decode: Decode,
     prompts: Sequence[Sequence[int]],
     beginnings: Sequence[int] | None = None,
+    fused: bool = False,
 ) -> float:
     """Return the mean of |log pi - log pi'| over the tokens of a response to each prompt, sampled
     in one batch with pi' and scored with pi. `beginnings`: number of ids of each prompt that are
@@ -77,7 +84,7 @@ def sampler_gap(
 
     The first token of the vocabulary with a cumulative probability above 1/2 is sampled, so nothing
     is random."""
-    with sampling_mode(policy), unsharded(policy):
+    with sampling(policy, fused):
         decoded = decode(
             policy,
             prompts,

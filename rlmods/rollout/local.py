@@ -14,13 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.distributed.sharding import unsharded
 from rlmods.errors import check_bounds
 from rlmods.needs import RolloutNeeds
 from rlmods.ops import keyed_uniforms
 from rlmods.policy.base import Policy
-from rlmods.policy.cpu_linear import packed_weights
-from rlmods.policy.modes import sampling_mode
+from rlmods.policy.fused import sampling
 from rlmods.rollout.agreement import check_agreement
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout, diverged
 from rlmods.rollout.cache import FORWARD_COST, CachedRows
@@ -290,7 +288,7 @@ def truncate(scores: Float[Tensor, "R V"], *, top_p: float, top_k: int) -> Float
 class Local(TokenRollout):
     """Samples with the policy's own weights, without reading the checkpoint's generation_config. On
     x86-64 processors with a copy of them, which is made for each call and laid out for products
-    with few rows (`packed_weights`), elsewhere without a copy.
+    with few rows, on GPUs with the copy of `fused`, elsewhere without one.
 
     A prompt is processed once for all its samples, and finished rows leave the batch. Later turns
     go on from the keys and values of earlier ones, of as many responses as are sampled at once. A
@@ -302,6 +300,11 @@ class Local(TokenRollout):
     batch_size: int = 256
     """Number of rows decoded at once. All samples of a prompt are in one batch, even if they are
     more."""
+    fused: bool = True
+    """Compute queries, keys and values by one product, and on GPUs with adapters merged: in Llama,
+    Mistral, Qwen2 and Qwen3 without shards and quantization (`policy.fused`). While it samples, a
+    GPU holds a copy of the blocks in the data type of autocast, or without autocast and adapters of
+    the joined weights."""
     _is_sampling: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -318,7 +321,7 @@ class Local(TokenRollout):
         Raises:
             UserError: they do not.
         """
-        check_agreement(policy, decode, padded=self.batch_size > 1)
+        check_agreement(policy, decode, padded=self.batch_size > 1, fused=self.fused)
 
     def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
         """Return a continuation of each context for each of its samples. Restores the train or eval
@@ -348,12 +351,10 @@ class Local(TokenRollout):
         """Prepare the policy for sampling: eval mode, weights gathered and laid out once for all
         calls of `extend` in the block. To gather sharded weights, ranks wait for each other when
         they enter the block, and not in it: they may make different numbers of calls."""
-        policy = self.synced
         if self._is_sampling:
             yield
             return
-        packed = packed_weights(policy, policy.model.get_output_embeddings())
-        with sampling_mode(policy), unsharded(policy), packed:
+        with sampling(self.synced, self.fused):
             self._is_sampling = True
             try:
                 yield

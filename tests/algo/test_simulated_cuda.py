@@ -54,9 +54,9 @@ def test_training_in_16_bits_uses_fast_attention() -> None:
 
 
 LIMITS = {
-    "decode step": {"launches": 1090, "waits": 1, "copies": 0},
-    "decode step, padded": {"launches": 1105, "waits": 2, "copies": 0},
-    "decode step, adapter": {"launches": 2220, "waits": 1, "copies": 0},
+    "decode step": {"launches": 485, "waits": 1, "copies": 0},
+    "decode step, padded": {"launches": 490, "waits": 1, "copies": 0},
+    "decode step, adapter": {"launches": 485, "waits": 1, "copies": 0},
     "microbatch": {
         "forward launches": 1440,
         "forward waits": 1,

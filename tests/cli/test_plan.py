@@ -107,7 +107,9 @@ def test_an_iteration() -> None:
     whole = stages("batch.token_budget=100000")["update"]["activations"]
     assert stages("batch.token_budget=256")["update"]["activations"] < whole
     cast = stages(precision="bf16-mixed")
-    assert cast["update"]["cast weights"] == cast["sampling"]["cast weights"] == 2 * WEIGHTS
+    assert cast["update"]["cast weights"] == cast["sampling"]["copies of weights"] == 2 * WEIGHTS
+    assert stages()["sampling"]["copies of weights"] == 4 * WEIGHTS
+    assert stages("rollout.fused=false")["sampling"]["copies of weights"] == 0
     assert 2 * cast["sampling"]["key-value cache"] == stages()["sampling"]["key-value cache"]
     sharded = stages(*FSDP, precision="bf16-mixed")
     assert sharded["sampling"]["gathered weights"] == 2 * WEIGHTS

@@ -82,7 +82,7 @@ def test_weights_are_packed_while_it_samples():
     policy, seen = tiny_setup.policy(), []
     layer = policy.model.model.layers[0].mlp.up_proj
     layer.register_forward_hook(lambda *_: seen.append(packed_weight(layer)))
-    rollout = Local(max_tokens=4)
+    rollout = Local(max_tokens=4, fused=False)
     rollout.sync(policy, iteration=0)
     rollout.generate(tiny_setup.SPLITS.train[:2], samples=2, iteration=0)
     assert len(seen) > 1

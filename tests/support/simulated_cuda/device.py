@@ -66,6 +66,15 @@ ANSWERS: dict[str, Any] = {
 """Results of functions of `torch.cuda`."""
 
 
+library = torch.library.Library("aten", "IMPL")
+
+
+def fused_norm(*_: Any) -> Any:
+    """Make `_fused_rms_norm` one operation of the device, which a build without CUDA takes apart
+    before the device sees it."""
+    raise AssertionError
+
+
 def answer(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
@@ -80,6 +89,7 @@ def install() -> SimulatedDevice:
     torch.cuda.set_rng_state = lambda state, device="cuda": generator.set_state(state)
     torch.cuda.nccl.version = answer((2, 0, 0))
     functional.scaled_dot_product_attention = attention
+    library.impl("_fused_rms_norm", fused_norm, "CUDA")
     nn.Module._apply = move  # type: ignore[method-assign]
     # torch.tensor(..., device="cuda") is made on the CPU first
     torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
