@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlmods.data.schema import Splits, check_counts, checked_splits, prompt_fields
+from rlmods.data.schema import Splits, check_fields, checked_splits, prompt_fields
 from rlmods.errors import check_bounds
 from rlmods.grading.tool_worker import to_text
 from rlmods.types import Prompt, Reply, ToolCall
@@ -33,7 +33,7 @@ class Episodes:
     """Put the observation in a user message, for models with a chat template."""
 
     def __call__(self) -> Splits:
-        check_counts(self, num_train=1, num_val=0, seed=0)
+        check_fields(self, num_train=1, num_val=0, seed=0)
         val = self._prompts("val", self.seed, self.num_val)
         train = self._prompts("train", self.seed + self.num_val, self.num_train)
         return checked_splits(train, val, "data=episodes")

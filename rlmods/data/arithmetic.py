@@ -10,8 +10,7 @@ from typing import Any
 from rlmods.data.schema import (
     Splits,
     check_choice,
-    check_counts,
-    check_range,
+    check_fields,
     checked_splits,
     prompt_fields,
     render,
@@ -82,14 +81,12 @@ class Arithmetic:
     """Put the question in a user message, for models with a chat template."""
 
     def __call__(self) -> Splits:
-        check_counts(self, num_train=1, num_val=0, num_candidates=1)
         if not self.operations or set(self.operations) - set("+-*"):
             raise UserError(
                 f"data.operations={self.operations}: choose from + - *, as in data.operations=+-"
             )
-        check_range(self, "wrong_fraction", 0, 1)
-        check_range(self, "wrong_steps", 0, 1)
-        check_range(self, "num_candidates", 1, MAX_CANDIDATES)
+        check_fields(self, num_train=1, num_val=0, num_candidates=(1, MAX_CANDIDATES))
+        check_fields(self, wrong_fraction=(0, 1), wrong_steps=(0, 1))
         if self._response("", 1) == self._response("", 2):
             raise UserError(f"data.response={self.response}: must state the {{answer}}")
         num_questions, question_at = self._question_space()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlmods.data.file_rows import NumberedRow
 from rlmods.data.jsonl import Jsonl
-from rlmods.data.schema import Splits, check_counts, check_text
+from rlmods.data.schema import Splits, check_fields, check_text
 from rlmods.errors import UserError
 
 OTHER_FORMAT = "type data=jsonl data.train=FILE for data in another format"
@@ -43,7 +43,7 @@ class GSM8K:
     """Prompts with more tokens are left out, and their number is shown. null: none are left out."""
 
     def __call__(self) -> Splits:
-        check_counts(self, num_train=1)
+        check_fields(self, num_train=1)
         train, val = self._sources()
         instruction = self.instruction.replace("{", "{{").replace("}", "}}")
         rows = Jsonl(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from rlmods.data.schema import Splits, check_counts, checked_splits, prompt_fields, render
+from rlmods.data.schema import Splits, check_fields, checked_splits, prompt_fields, render
 from rlmods.errors import UserError
 from rlmods.types import Prompt
 
@@ -32,7 +32,7 @@ class HiddenNumber:
     """Put the text in a user message, for models with a chat template."""
 
     def __call__(self) -> Splits:
-        check_counts(self, num_train=1, num_val=0)
+        check_fields(self, num_train=1, num_val=0)
         if not self.low < self.high:
             raise UserError(f"data.high={self.high}: must be above data.low={self.low}")
         content = render(self.template, {"low": self.low, "high": self.high}, "template")

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from rlmods.data.file_rows import FileRows, NumberedRow, Source, scan
 from rlmods.data.schema import (
     Splits,
-    check_counts,
+    check_fields,
     check_messages,
     check_number,
     check_text,
@@ -97,7 +97,7 @@ class Jsonl:
             convert: makes the columns that the fields name out of those in the files.
             advice: what to type if a source cannot be read.
         """
-        check_counts(self, max_prompt_tokens=1, num_val=0)
+        check_fields(self, max_prompt_tokens=1, num_val=0)
         if self.train is None:
             raise UserError("data.train=null: the data needs a file; type data.train=FILE")
         train = self._prompts(self.train, "train", convert, advice)

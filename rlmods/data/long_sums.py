@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from rlmods.data.schema import Splits, check_counts, check_range, checked_splits
+from rlmods.data.schema import Splits, check_fields, checked_splits
 from rlmods.data.solutions import mistakes
 from rlmods.errors import UserError
 from rlmods.types import Prompt
@@ -38,9 +38,7 @@ class LongSums:
     """Seed of the numbers; independent of the run's seed."""
 
     def __call__(self) -> Splits:
-        check_counts(self, digits=1, num_train=1, num_val=0)
-        check_range(self, "digits", 1, 15)
-        check_range(self, "call_fraction", 0, 1)
+        check_fields(self, num_train=1, num_val=0, digits=(1, 15), call_fraction=(0, 1))
         low = 10 ** (self.digits - 1)
         high = 10**self.digits
         num_questions = 2 * (high - low) ** 2

@@ -8,7 +8,7 @@ from typing import Any
 from rlmods.data.schema import (
     Splits,
     check_choice,
-    check_counts,
+    check_fields,
     checked_splits,
     import_extra,
     prompt_fields,
@@ -49,7 +49,7 @@ class ReasoningGym:
     """Prompts with more tokens are left out, and their number is shown. null: none are left out."""
 
     def __call__(self) -> Splits:
-        check_counts(self, max_prompt_tokens=1, num_train=1, num_val=0, seed=0)
+        check_fields(self, max_prompt_tokens=1, num_train=1, num_val=0, seed=0)
         total = self.num_train + self.num_val
         entries = list(islice(self._entries(MAX_DRAWS * total), total))
         if len(entries) < total:

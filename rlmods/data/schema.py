@@ -65,19 +65,15 @@ def import_extra(module: str, extra: str, needed_by: str | None = None) -> Modul
         ) from e
 
 
-def check_counts(part: object, **minimums: int) -> None:
-    """Raise UserError unless the fields are null, or whole numbers of at least these."""
-    for name, minimum in minimums.items():
+def check_fields(part: object, **bounds: float | tuple[float, float]) -> None:
+    """Raise UserError unless the fields are null, or numbers of at least this, or from the first to
+    the second."""
+    for name, bound in bounds.items():
+        low, high = bound if isinstance(bound, tuple) else (bound, math.inf)
         value = getattr(part, name)
-        if value is not None and value < minimum:
-            raise UserError(f"data.{name}={value}: must be a whole number of at least {minimum}")
-
-
-def check_range(part: object, name: str, low: float, high: float) -> None:
-    """Raise UserError unless the field is a number from `low` to `high`."""
-    value = getattr(part, name)
-    if not low <= value <= high:
-        raise UserError(f"data.{name}={value}: must lie between {low} and {high}")
+        if value is not None and not low <= value <= high:
+            words = f"at least {low}" if high == math.inf else f"from {low} to {high}"
+            raise UserError(f"data.{name}={value}: must be {words}")
 
 
 def get_column(

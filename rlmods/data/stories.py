@@ -6,8 +6,7 @@ from random import Random
 from rlmods.data.schema import (
     Splits,
     check_choice,
-    check_counts,
-    check_range,
+    check_fields,
     checked_splits,
     prompt_fields,
     render,
@@ -107,8 +106,7 @@ class Stories:
     half of the time."""
 
     def __call__(self) -> Splits:
-        check_counts(self, num_train=1, num_val=0, num_candidates=1)
-        check_range(self, "num_candidates", 1, MAX_CANDIDATES)
+        check_fields(self, num_train=1, num_val=0, num_candidates=(1, MAX_CANDIDATES))
         check_choice(self, "level", (1, 2, 3))
         splits: dict[str, dict[str, Prompt]] = {"train": {}, "val": {}}
         sizes = {"train": self.num_train, "val": self.num_val}

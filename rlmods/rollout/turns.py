@@ -4,7 +4,6 @@ on."""
 from __future__ import annotations
 
 import copy
-import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -165,7 +164,7 @@ class MultiTurn:
             return converse(self.environment, rollout, self._limits(), starts, progress, iteration)
         groups = [self._start(prompt, samples, iteration) for prompt in prompts]
         active = _rows(groups)
-        with rollout.sampling(), Threads(MAX_WORKERS, "environment") as threads:
+        with rollout.sampling(), Threads(MAX_WORKERS) as threads:
             while active:
                 for group in groups:
                     group.keep_starts()
@@ -326,19 +325,14 @@ def num_added_tokens(policy: Policy, rollout: Any, prompts: Sequence[Prompt]) ->
 
 
 class Threads:
-    """Up to `count` threads that call functions in the order of `submit`, started when they are
-    needed.
+    """Calls functions in threads, up to `count` at once.
 
     Unlike `ThreadPoolExecutor`, leaving the context waits for no call: calls that have not begun
     are cancelled, and the threads are daemons, so a call that hangs holds up neither an exception,
     nor Ctrl-C, nor the end of the process."""
 
-    def __init__(self, count: int, name: str) -> None:
-        self.count, self.name, self.num_threads = count, name, 0
-        self._idle = threading.Semaphore(0)
-        self._tasks: queue.SimpleQueue[
-            tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None
-        ] = queue.SimpleQueue()
+    def __init__(self, count: int) -> None:
+        self._free = threading.Semaphore(count)
         self._futures: list[Future[Any]] = []
 
     def __enter__(self) -> Threads:
@@ -347,33 +341,19 @@ class Threads:
     def __exit__(self, *error: object) -> None:
         for future in self._futures:
             future.cancel()
-        for _ in range(self.num_threads):
-            self._tasks.put(None)
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Call the function in a thread, and return its future."""
         future: Future[Any] = Future()
-        self._futures = (
-            [other for other in self._futures if not other.done()]
-            if len(self._futures) > 4 * self.count
-            else self._futures
-        )
+        self._futures = [other for other in self._futures if not other.done()]
         self._futures.append(future)
-        self._tasks.put((future, function, args))
-        if not self._idle.acquire(blocking=False) and self.num_threads < self.count:
-            self.num_threads += 1
-            threading.Thread(
-                target=self._work, name=f"{self.name}_{self.num_threads}", daemon=True
-            ).start()
+        threading.Thread(target=self._call, args=(future, function, args), daemon=True).start()
         return future
 
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            future, function, args = task
+    def _call(self, future: Future[Any], function: Callable[..., Any], args: Any) -> None:
+        with self._free:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(function(*args))
                 except BaseException as error:  # raised by `Future.result` in the thread that waits
                     future.set_exception(error)
-            del task, future, function, args  # an idle thread keeps no episode alive
-            self._idle.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import queue
+import shutil
 import threading
 import time
 import warnings
@@ -33,7 +34,7 @@ from rlmods.rollout.external import (
     full_weights,
     shared,
 )
-from rlmods.rollout.weight_folder import WeightFolder
+from rlmods.rollout.weight_folder import create_folder
 
 
 @dataclass
@@ -289,7 +290,7 @@ class Servers:
         if is_first_rank():
             size = sum(x.nbytes for x in policy.parameters())
             try:
-                folder = WeightFolder.create(self.folder, size)
+                folder = create_folder(self.folder, size)
             except OSError as error:
                 problem = (
                     f"{error.filename} cannot be written ({error.strerror}): type "
@@ -298,22 +299,22 @@ class Servers:
         for i, part in enumerate(_parts(policy)):
             if folder is not None and not problem:
                 try:
-                    save_file(part, folder.path / f"model-{i:05d}.safetensors")
+                    save_file(part, folder / f"model-{i:05d}.safetensors")
                 except (OSError, SafetensorError) as error:
                     reason = in_one_line(error, 160)
                     problem = (
-                        f"{folder.path} cannot be written ({reason}): type rollout.folder=FOLDER "
+                        f"{folder} cannot be written ({reason}): type rollout.folder=FOLDER "
                         "with room for the weights"
                     )
         try:
             if problem or folder is None:
                 return dict.fromkeys(urls, problem) if problem else {}
             with ThreadPoolExecutor(len(urls)) as threads:
-                found = list(threads.map(partial(self._load, str(folder.path)), urls))
+                found = list(threads.map(partial(self._load, str(folder)), urls))
             return {url: text for url, text in zip(urls, found, strict=True) if text}
         finally:
             if folder is not None:
-                folder.remove()
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _load(self, folder: str, url: str) -> str:
         """Make a server load the weights in a folder. Returns the problem, or ""."""

@@ -1251,7 +1251,7 @@ class TestLongPrompts:
     @pytest.mark.parametrize(
         ("limit", "about"),
         [
-            (0, "data.max_prompt_tokens=0: must be a whole number"),
+            (0, "data.max_prompt_tokens=0: must be at least 1"),
             (4, "type batch.prompts="),
             (1, "prompts of a split are longer: type data.max_prompt_tokens="),
         ],

@@ -172,18 +172,18 @@ def test_chat_and_templates():
         ({"level": 6}, "data.level=6: choose from 1, 2, 3, 4, 5"),
         ({"operations": "+/"}, r"data.operations=\+/: choose from \+ - \*"),
         ({"operations": ""}, "data.operations="),
-        ({"num_train": 0}, "data.num_train=0: must be a whole number of at least 1"),
+        ({"num_train": 0}, "data.num_train=0: must be at least 1"),
         ({"num_val": -1}, "data.num_val=-1"),
-        ({"wrong_fraction": 1.5}, "data.wrong_fraction=1.5: must lie between 0 and 1"),
+        ({"wrong_fraction": 1.5}, "data.wrong_fraction=1.5: must be from 0 to 1"),
         (
             {"template": "{prompt}="},
             r"data.template: no \{prompt\} to fill in; there are: question",
         ),
         ({"response": "\\boxed{}"}, "data.response=.*write a literal brace twice"),
         ({"response": "{question} is easy"}, r"data.response=.*must state the \{answer\}"),
-        ({"num_candidates": 0}, "data.num_candidates=0: must be a whole number of at least 1"),
-        ({"num_candidates": 10}, "data.num_candidates=10: must lie between 1 and 9"),
-        ({"wrong_steps": -0.1}, "data.wrong_steps=-0.1: must lie between 0 and 1"),
+        ({"num_candidates": 0}, "data.num_candidates=0: must be from 1 to 9"),
+        ({"num_candidates": 10}, "data.num_candidates=10: must be from 1 to 9"),
+        ({"wrong_steps": -0.1}, "data.wrong_steps=-0.1: must be from 0 to 1"),
     ],
 )
 def test_errors(fields, message):

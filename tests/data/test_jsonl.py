@@ -216,7 +216,7 @@ CASES = [
         {"num_val": 200},
         r"cannot hold out data.num_val=200 of 3 rows with 3 different questions; type data.num_val=1",
     ),
-    ([GOOD], {"num_val": -1}, r"data.num_val=-1: must be a whole number of at least 0"),
+    ([GOOD], {"num_val": -1}, r"data.num_val=-1: must be at least 0"),
 ]
 
 

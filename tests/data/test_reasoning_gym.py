@@ -68,7 +68,7 @@ def test_meta_holds_the_arguments_of_the_scorer():
             r"only 200 different questions in 4400 draws, 1100 needed; type data.num_val=20 "
             r"data.num_train=180,",
         ),
-        ({"num_train": 0}, "data.num_train=0: must be a whole number of at least 1"),
+        ({"num_train": 0}, "data.num_train=0: must be at least 1"),
         ({"seed": -1}, "data.seed=-1"),
     ],
 )

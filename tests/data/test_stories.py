@@ -72,7 +72,7 @@ def test_splits_share_no_story():
     ("fields", "message"),
     [
         ({"level": 4}, "data.level=4: choose from 1, 2, 3"),
-        ({"num_candidates": 10}, "data.num_candidates=10: must lie between 1 and 9"),
+        ({"num_candidates": 10}, "data.num_candidates=10: must be from 1 to 9"),
     ],
 )
 def test_errors(fields, message):
