@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 
 from rlmods.data.file_rows import FileRows, NumberedRow, Source, scan
 from rlmods.data.schema import (
@@ -31,7 +31,6 @@ Row = dict[str, Any]
 """Values by column."""
 LOADERS = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 """Loader of the `datasets` package by file suffix."""
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 ROWS_AT_ONCE = 1000
 """Rows of a table that are read in one piece."""
 ADVICE = "data.train=FILE, data.train=FOLDER or data.train=NAME:SPLIT"
@@ -231,7 +230,7 @@ class JsonLines:
         try:
             with self.path.open("rb") as file:
                 for number, line in enumerate(file, 1):
-                    if line.strip() not in (b"", BYTE_ORDER_MARK):
+                    if line.strip():
                         self._numbers.append(number)
                         self._starts.append(start)
                     start += len(line)
@@ -251,16 +250,14 @@ class JsonLines:
     def __iter__(self) -> Iterator[NumberedRow]:
         with self.path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                if line.strip() not in (b"", BYTE_ORDER_MARK):
+                if line.strip():
                     yield self._row(number, line)
 
     def _row(self, number: int, line: bytes) -> NumberedRow:
         location = f"{self.source}:{number}"
-        line = line.removesuffix(b"\n")
-        if number == 1:
-            line = line.removeprefix(BYTE_ORDER_MARK)
         try:
-            row = DECODER.decode(line.decode())
+            # a file may begin with a mark of its encoding
+            row = json.loads(line.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
             raise UserError(f"{location}: not UTF-8 text ({error.reason})") from error
         except (ValueError, RecursionError) as error:
@@ -306,13 +303,6 @@ class Table:
 
     def _row(self, number: int, values: Mapping[str, Any]) -> NumberedRow:
         return NumberedRow(number, self.location.replace("{}", str(number)), dict(values))
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 
 
 def _load(source: str, split: str, advice: str) -> Any:

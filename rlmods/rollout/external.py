@@ -19,8 +19,6 @@ from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout, d
 
 MIN_TEMPERATURE = 0.01
 """Smallest temperature above 0; vLLM replaces smaller ones by it."""
-MAX_LOGPROB = 1e-3
-"""Largest log-probability that is rounding."""
 MAX_CHARACTERS = 160
 """Characters of an engine's text that an error message keeps."""
 E = TypeVar("E")
@@ -171,11 +169,6 @@ def extend(
     completions = engine.complete(requests, Progress(rollout.on_tokens, num_rows))
     continuations = []
     for context, row in zip(contexts, completions, strict=True):
-        if len(row) != len(context.samples):
-            raise UserError(
-                f"rollout: the engine returned {len(row)} responses to prompt "
-                f"{context.prompt.prompt.id} instead of {len(context.samples)}: see its log"
-            )
         continuations.append([_checked(policy, context, x, engine.version, iteration) for x in row])
     return continuations
 
@@ -192,19 +185,15 @@ def _checked(
         )
     tokens = completion.tokens
     logprobs = completion.logprobs
-    what = f"rollout: the engine returned a response to prompt {context.prompt.prompt.id} with"
-    is_complete = completion.finish in ("stop", "length") and len(tokens) == len(logprobs)
-    if not is_complete or not 0 < len(tokens) <= context.limit:
+    size = policy.model.get_input_embeddings().weight.shape[0]
+    is_whole = completion.finish in ("stop", "length") and len(tokens) == len(logprobs)
+    if not is_whole or not 0 < len(tokens) <= context.limit or max(tokens) >= size:
         raise UserError(
-            f"{what} {len(tokens)} tokens, {len(logprobs)} log-probabilities and finish reason "
-            f"{str(completion.finish)[:MAX_CHARACTERS]}: see its log"
+            f"rollout: the engine returned a response to prompt {context.prompt.prompt.id} with "
+            f"{len(tokens)} tokens up to {max(tokens, default=0)}, {len(logprobs)} "
+            f"log-probabilities and finish reason {str(completion.finish)[:MAX_CHARACTERS]}: start "
+            "it with this policy, or see its log"
         )
     if not all(map(math.isfinite, logprobs)):
         raise diverged(iteration)
-    size = policy.model.get_input_embeddings().weight.shape[0]
-    if not all(0 <= token < size for token in tokens) or max(logprobs) > MAX_LOGPROB:
-        raise UserError(
-            f"{what} tokens from {min(tokens)} to {max(tokens)} of a vocabulary of {size}, and "
-            f"log-probabilities up to {max(logprobs):.3g}: start it with this policy"
-        )
     return Continuation(tokens, logprobs, stopped=completion.finish == "stop")

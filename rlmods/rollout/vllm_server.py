@@ -287,25 +287,18 @@ class Servers:
         gathers sharded weights."""
         folder = None
         problem = ""
-        if is_first_rank():
-            size = sum(x.nbytes for x in policy.parameters())
-            try:
-                folder = create_folder(self.folder, size)
-            except OSError as error:
-                problem = (
-                    f"{error.filename} cannot be written ({error.strerror}): type "
-                    "rollout.folder=FOLDER"
-                )
+        size = sum(x.nbytes for x in policy.parameters())
         for i, part in enumerate(_parts(policy)):
-            if folder is not None and not problem:
-                try:
-                    save_file(part, folder / f"model-{i:05d}.safetensors")
-                except (OSError, SafetensorError) as error:
-                    reason = in_one_line(error, 160)
-                    problem = (
-                        f"{folder} cannot be written ({reason}): type rollout.folder=FOLDER "
-                        "with room for the weights"
-                    )
+            if problem or not is_first_rank():
+                continue
+            try:
+                folder = folder or create_folder(self.folder, size)
+                save_file(part, folder / f"model-{i:05d}.safetensors")
+            except (OSError, SafetensorError) as error:
+                problem = (
+                    f"the weights cannot be written ({in_one_line(error, 160)}): type "
+                    "rollout.folder=FOLDER with room for them"
+                )
         try:
             if problem or folder is None:
                 return dict.fromkeys(urls, problem) if problem else {}

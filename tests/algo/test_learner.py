@@ -204,7 +204,7 @@ class TestChecksOnTheDevice:
             fit(made, 1, splits=made.splits)
 
     def test_a_sampler_that_disagrees_is_found(self, flash: str, tmp_path: Path) -> None:
-        def disagree(*args: Any) -> float:
+        def disagree(*args: Any, **_: Any) -> float:
             assert torch.is_autocast_enabled("cpu")
             return 0.5
 

@@ -39,8 +39,8 @@ class Small(Model):
 def write(path: Path, rows: list[dict[str, Any]]) -> str:
     if path.suffix == ".jsonl":
         lines = [f"{json.dumps(row)}\n" for row in rows]
-        # blank lines and a mark of the encoding count as lines, and are no rows
-        path.write_bytes(b"\xef\xbb\xbf\n" + "\n".join(lines).encode() + b"\n \n")
+        # blank lines count as lines, and are no rows
+        path.write_bytes(b"\n" + "\n".join(lines).encode() + b"\n \n")
     else:
         pytest.importorskip("datasets").Dataset.from_list(rows).to_parquet(str(path))
     return str(path)

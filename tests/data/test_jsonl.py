@@ -151,13 +151,7 @@ CASES = [
     ([{"prompt": [ASSISTANT], "answer": "a"}], {}, r"must end with a user turn"),
     ([GOOD, '{"prompt": "q"'], {}, r"2: broken JSON .*one whole object per line"),
     (["[", "]"], {}, r"1: broken JSON"),
-    ([GOOD, '{"prompt": "q", "answer": NaN}'], {}, r"2: broken JSON \(NaN is not a number"),
-    (
-        ['{"prompt": "q", "answer": "a", "other": [-Infinity]}'],
-        {},
-        r"1: broken JSON \(-Infinity is not a number",
-    ),
-    (['{"prompt": "q", "answer": 1e999}'], {}, r'1: column "answer" must hold finite numbers'),
+    ([GOOD, '{"prompt": "q", "answer": NaN}'], {}, r'2: column "answer" must hold finite numbers'),
     (['{"prompt": "q", "answer": ' + "9" * 5000 + "}"], {}, r"1: broken JSON"),
     (["[" * 100_000], {}, r"1: broken JSON"),
     (

@@ -336,7 +336,7 @@ CASES = [
     (
         [RANKING | {"scores": [0, float("inf"), 2]}],
         {},
-        r"1: broken JSON \(Infinity is not a number\)",
+        r'1: column "scores" must hold finite numbers, found inf',
     ),
     (
         [VERDICT, without(VERDICT, "response")],

@@ -258,25 +258,19 @@ class TestReplies:
             ({"token_ids": []}, "with 0 tokens"),
             (
                 {"token_ids": [30] * 7, "logprobs": {"content": [{"logprob": -1.0}] * 7}},
-                "with 7 tokens, 7 log-probabilities",
+                "with 7 tokens up to 30, 7 log-probabilities",
             ),
             (
                 {"token_ids": [30] * 4, "logprobs": {"content": [{"logprob": -1.0}] * 2}},
-                "with 4 tokens, 2 log-probabilities",
+                "with 4 tokens up to 30, 2 log-probabilities",
             ),
-            ({"finish_reason": "abort"}, "finish reason abort: see its log"),
-            ({"finish_reason": "x" * 10**5}, "finish reason x{160}: see its log"),
+            (
+                {"finish_reason": "abort"},
+                "finish reason abort: start it with this policy, or see its log",
+            ),
             (
                 {"token_ids": [10**9], "logprobs": {"content": [{"logprob": -1.0}]}},
-                "tokens from 1000000000 to",
-            ),
-            (
-                {"token_ids": [-1], "logprobs": {"content": [{"logprob": -1.0}]}},
-                "tokens from -1 to -1 of a vocabulary of",
-            ),
-            (
-                {"token_ids": [30], "logprobs": {"content": [{"logprob": 3.0}]}},
-                "and log-probabilities up to 3: start it with this policy",
+                "with 1 tokens up to 1000000000, 1 log-probabilities",
             ),
             ({"token_ids": [1e400]}, "its reply lacks tokens, log-probabilities or versions"),
             (
@@ -291,10 +285,7 @@ class TestReplies:
             "too long",
             "other length",
             "aborted",
-            "long reason",
             "large id",
-            "negative id",
-            "positive",
             "infinite id",
             "no logprobs",
         ],
@@ -308,14 +299,6 @@ class TestReplies:
         ):
             sample(found, policy)
         assert "\n" not in str(error.value)
-
-    def test_fewer_responses_are_an_error(self, policy: Policy) -> None:
-        fewer = lambda server, body, reply: {"choices": reply["choices"][1:]}  # noqa: E731
-        with (
-            servers(fewer) as found,
-            pytest.raises(UserError, match="2 responses to prompt p0 instead of 3"),
-        ):
-            sample(found, policy)
 
 
 class TestWeights:
@@ -397,20 +380,6 @@ class TestWeights:
                 sample(found, policy)
             assert [len(server.prompts) for server in found] == [0, len(PROMPTS)]
 
-    def test_a_folder_that_cannot_be_written_is_an_error(
-        self, policy: Policy, tmp_path: Path
-    ) -> None:
-        (tmp_path / "file").touch()
-        with (
-            servers(None) as found,
-            pytest.raises(
-                UserError,
-                match=r"no server has the weights: .*file cannot be written .*: type "
-                r"rollout\.folder=",
-            ),
-        ):
-            sample(found, policy, folder=str(tmp_path / "file"))
-
     def test_a_folder_without_room_is_an_error(
         self, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -422,7 +391,7 @@ class TestWeights:
             servers(None) as found,
             pytest.raises(
                 UserError,
-                match=r"cannot be written \(No space left on device\): type rollout\.folder=",
+                match=r"no server has the weights: .* \(No space left on device\): type rollout\.folder=",
             ),
         ):
             sample(found, policy, folder=str(tmp_path))
