@@ -20,6 +20,11 @@ READ = {
     "stop",
     "max_tokens",
     "max_completion_tokens",
+    "max_output_tokens",
+    "input",
+    "instructions",
+    "previous_response_id",
+    "include",
     "logprobs",
     "top_logprobs",
     "stream",
@@ -29,7 +34,11 @@ READ = {
     "store",
 }
 """Fields that are honoured, or that say nothing about what to sample."""
-NEUTRAL: Mapping[str, object] = {"tool_choice": "auto", "parallel_tool_calls": True}
+NEUTRAL: Mapping[str, object] = {
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "truncation": "disabled",
+}
 """Values of other fields that ask for what happens anyway."""
 
 
@@ -48,7 +57,7 @@ def parse_chat(body: Mapping[str, Any]) -> Ask:
     return Ask(
         messages=[parse_message(message) for message in messages],
         tools=[parse_tool(tool) for tool in tools],
-        **_sampling(body),
+        **sampling_fields(body),
     )
 
 
@@ -63,15 +72,16 @@ def parse_completion(body: Mapping[str, Any]) -> Ask:
         prompt = prompt[0]
     if not isinstance(prompt, str) or not prompt:
         raise RequestError(400, "prompt: must be one text that is not empty")
-    return Ask(text=prompt, **_sampling(body))
+    return Ask(text=prompt, **sampling_fields(body))
 
 
-def _sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Ask` that text and chat completions share."""
-    limit = _count(body, "max_tokens", None) or None
+def sampling_fields(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `Ask` that all kinds of requests share."""
+    names = ("max_output_tokens", "max_completion_tokens", "max_tokens")
+    limits = [_count(body, name, None) for name in names]
     return {
         "n": _count(body, "n", MAX_CHOICES) or 1,
-        "max_tokens": _count(body, "max_completion_tokens", None) or limit,
+        "max_tokens": next(filter(None, limits), None),
         "stop": _texts(body.get("stop")),
         "logprobs": bool(body.get("logprobs")),
         "ignored": ignored_fields(body),
@@ -203,7 +213,7 @@ def as_dict(message: Message) -> dict[str, Any]:
     return shown
 
 
-def chat_body(answer: Answer, model: str) -> dict[str, Any]:
+def chat_body(answer: Answer, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a chat completion."""
     choices = []
     for i, choice in enumerate(answer.choices):
@@ -217,7 +227,7 @@ def chat_body(answer: Answer, model: str) -> dict[str, Any]:
     return {**_head(answer, model, "chat.completion"), "choices": choices, "usage": usage(answer)}
 
 
-def chunks(answer: Answer, model: str, *, with_usage: bool) -> Iterator[dict[str, Any]]:
+def chat_events(answer: Answer, model: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the chunks of a chat completion: a choice in two, its message and how it ended.
 
     The tokens of a round are sampled together, and an answer is whole when it begins."""
@@ -231,11 +241,12 @@ def chunks(answer: Answer, model: str, *, with_usage: bool) -> Iterator[dict[str
         ended = {"index": i, "delta": {}, "finish_reason": finish_reason(choice)}
         yield {**head, "choices": [said]}
         yield {**head, "choices": [ended]}
-    if with_usage:
+    options = body.get("stream_options")
+    if isinstance(options, Mapping) and options.get("include_usage"):
         yield {**head, "choices": [], "usage": usage(answer)}
 
 
-def completion_body(answer: Answer, model: str) -> dict[str, Any]:
+def completion_body(answer: Answer, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a text completion."""
     choices = []
     for i, choice in enumerate(answer.choices):
@@ -251,11 +262,13 @@ def completion_body(answer: Answer, model: str) -> dict[str, Any]:
     return {**_head(answer, model, "text_completion"), "choices": choices, "usage": usage(answer)}
 
 
-def completion_chunks(answer: Answer, model: str) -> Iterator[dict[str, Any]]:
+def completion_events(
+    answer: Answer, model: str, body: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Yield the chunks of a text completion, one for each choice."""
-    body = completion_body(answer, model)
-    for choice in body["choices"]:
-        yield {**body, "choices": [choice]}
+    whole = completion_body(answer, model, body)
+    for choice in whole["choices"]:
+        yield {**whole, "choices": [choice]}
 
 
 def usage(answer: Answer) -> dict[str, int]:
@@ -271,7 +284,7 @@ def usage(answer: Answer) -> dict[str, int]:
 def _head(answer: Answer, model: str, kind: str) -> dict[str, Any]:
     """Return the fields that all bodies begin with. The time is always 0, so that an agent that
     reads it repeats its run."""
-    return {"id": answer.name, "object": kind, "created": 0, "model": model}
+    return {"id": f"chatcmpl-{answer.name}", "object": kind, "created": 0, "model": model}
 
 
 def finish_reason(choice: Choice) -> str:
@@ -280,13 +293,16 @@ def finish_reason(choice: Choice) -> str:
 
 
 def _logprobs(choice: Choice) -> dict[str, Any] | None:
-    if choice.logprobs is None:
-        return None
+    return None if choice.logprobs is None else {"content": logprob_entries(choice)}
+
+
+def logprob_entries(choice: Choice) -> list[dict[str, Any]]:
+    """Return the log-probabilities of a turn, if they were asked for."""
     content = []
-    for token, logprob in choice.logprobs:
+    for token, logprob in choice.logprobs or ():
         encoded = list(token.encode())
         content.append({"token": token, "logprob": logprob, "bytes": encoded, "top_logprobs": []})
-    return {"content": content}
+    return content
 
 
 def message_keys(messages: Iterable[Message]) -> tuple[str, ...]:

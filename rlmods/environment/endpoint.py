@@ -14,11 +14,17 @@ from aiohttp import web
 
 from rlmods.environment.chat_completions import (
     chat_body,
-    chunks,
+    chat_events,
     completion_body,
-    completion_chunks,
+    completion_events,
     parse_chat,
     parse_completion,
+)
+from rlmods.environment.responses import (
+    conversation,
+    parse_response,
+    response_body,
+    response_events,
 )
 from rlmods.environment.session import Answer, Ask, Request, RequestError, Session
 from rlmods.errors import UserError
@@ -34,6 +40,10 @@ BODY_TIMEOUT_S = 30.0
 IGNORED_HEADER = "X-Ignored-Fields"
 """Header of an answer that names fields of the request which changed nothing."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+AsBody = Callable[[Answer, str, Mapping[str, Any]], dict[str, Any]]
+"""Makes the body of an answer of the answer, the model's name and the body of the request."""
+AsEvents = Callable[[Answer, str, Mapping[str, Any]], Iterable[Mapping[str, Any]]]
+"""Makes the events of a stream of the same."""
 
 
 class Endpoint:
@@ -68,6 +78,7 @@ class Endpoint:
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completion)
+        app.router.add_post("/v1/responses", self._response)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, host, port, backlog=1024)
@@ -105,20 +116,19 @@ class Endpoint:
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await _read(request)
         answer, ask = await self._answer(request, parse_chat(body))
-        model = str(body.get("model") or MODEL)
-        if body.get("stream"):
-            options = body.get("stream_options")
-            with_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
-            return await _stream(request, chunks(answer, model, with_usage=with_usage), ask)
-        return web.json_response(chat_body(answer, model), headers=_headers(ask))
+        return await _send(request, body, ask, answer, chat_body, chat_events)
 
     async def _completion(self, request: web.Request) -> web.StreamResponse:
         body = await _read(request)
         answer, ask = await self._answer(request, parse_completion(body))
-        model = str(body.get("model") or MODEL)
-        if body.get("stream"):
-            return await _stream(request, completion_chunks(answer, model), ask)
-        return web.json_response(completion_body(answer, model), headers=_headers(ask))
+        return await _send(request, body, ask, answer, completion_body, completion_events)
+
+    async def _response(self, request: web.Request) -> web.StreamResponse:
+        body = await _read(request)
+        said = self._session(request).said
+        answer, ask = await self._answer(request, parse_response(body, said))
+        said[answer.name] = conversation(body, ask, answer)
+        return await _send(request, body, ask, answer, response_body, response_events)
 
     async def _answer(self, request: web.Request, ask: Ask) -> tuple[Answer, Ask]:
         """Wait for the answer. A request whose client leaves before it is sampled is dropped."""
@@ -171,15 +181,24 @@ def _headers(ask: Ask) -> dict[str, str]:
     return {IGNORED_HEADER: ", ".join(names)} if names else {}
 
 
-async def _stream(
-    request: web.Request, events: Iterable[Mapping[str, Any]], ask: Ask
+async def _send(
+    request: web.Request,
+    body: Mapping[str, Any],
+    ask: Ask,
+    answer: Answer,
+    as_body: AsBody,
+    as_events: AsEvents,
 ) -> web.StreamResponse:
-    """Send server-sent events."""
-    headers = {"Content-Type": "text/event-stream", **_headers(ask)}
-    response = web.StreamResponse(headers=headers)
+    """Send an answer, as server-sent events if the request asks for a stream."""
+    model = str(body.get("model") or MODEL)
+    headers = _headers(ask)
+    if not body.get("stream"):
+        return web.json_response(as_body(answer, model, body), headers=headers)
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **headers})
     await response.prepare(request)
-    for event in events:
-        await response.write(f"data: {json.dumps(event)}\n\n".encode())
+    for event in as_events(answer, model, body):
+        name = f"event: {event['type']}\n" if "type" in event else ""
+        await response.write(f"{name}data: {json.dumps(event)}\n\n".encode())
     await response.write(b"data: [DONE]\n\n")
     await response.write_eof()
     return response

@@ -104,6 +104,8 @@ class Session:
         self.changed = changed
         self.outcome: Outcome | None = None
         """How the program ended; None while it runs."""
+        self.said: dict[str, Sequence[Message]] = {}
+        """Conversations that a request may continue by the name of an answer."""
         self._waiting: list[Request] = []
         self._deadline = time.monotonic() + timeout_s
 

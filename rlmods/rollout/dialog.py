@@ -12,6 +12,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, cast
 
 from rlmods.environment.agent import RunningAgent
@@ -75,9 +76,12 @@ class Node:
 
     def context(self) -> list[int]:
         """Return the ids that the turn is sampled after."""
-        if self.parent is None or self.is_cut:
-            return self.read
-        return [*self.parent.context(), *self.parent.sampled, *self.read]
+        node = self
+        pieces = [node.read]
+        while node.parent is not None and not node.is_cut:
+            node = node.parent
+            pieces += [node.sampled, node.read]
+        return list(chain.from_iterable(reversed(pieces)))
 
 
 @dataclass(eq=False)
@@ -293,7 +297,7 @@ class Dialog:
         num_prompt_tokens = len(first.context())
         self.was_refused = False
         self.running.session.restart_clock()
-        give(asked.request, Answer(f"chatcmpl-{name}", num_prompt_tokens, choices))
+        give(asked.request, Answer(name, num_prompt_tokens, choices))
 
     def close(self) -> None:
         """End the program if it runs, and keep how it ended. Rewards of turns without an answer are

@@ -36,9 +36,18 @@ def run(name: str, answer: str = "3", **settings: int) -> Response:
     return response
 
 
-@pytest.mark.parametrize("name", ["openai_async", "openai_stream"])
+@pytest.mark.parametrize("name", ["openai_async", "openai_stream", "openai_responses"])
 def test_openai(name: str) -> None:
     pytest.importorskip("openai")
+    response = run(name)
+    assert response.session is not None
+    assert response.session.requests == 2
+    assert response.cuts == ()
+
+
+@pytest.mark.parametrize("name", ["openai_agents", "openai_agents_stream"])
+def test_openai_agents(name: str) -> None:
+    pytest.importorskip("agents")
     response = run(name)
     assert response.session is not None
     assert response.session.requests == 2

@@ -135,6 +135,22 @@ class TestAnswers:
         [event] = server.events({"prompt": "1+1="}, "/completions")
         assert event["choices"][0]["text"] == "2"
 
+    def test_of_a_response(self, server: Server) -> None:
+        body = {"model": "mine", "input": "1+1?"}
+        first = server.send(body, "/responses").json()
+        assert (first["object"], first["model"]) == ("response", "mine")
+        assert first["output"][0]["content"][0]["text"] == "2"
+        assert first["usage"]["total_tokens"] == 10
+        server.send({"input": "so?", "previous_response_id": first["id"]}, "/responses")
+        contents = [message["content"] for message in server.asked[-1].messages]
+        assert contents == ["1+1?", "2", "so?"]
+
+    def test_of_a_response_as_a_stream(self, server: Server) -> None:
+        lines = server.send({"input": "1+1?", "stream": True}, "/responses").text.split("\n\n")
+        names = [line.split("\n")[0] for line in lines]
+        assert names[0] == "event: response.created"
+        assert names[-3:] == ["event: response.completed", "data: [DONE]", ""]
+
     def test_of_models(self, server: Server) -> None:
         headers = {"Authorization": f"Bearer {server.key}"}
         body = httpx2.get(f"{server.endpoint.base_url}/models", headers=headers).json()
@@ -154,7 +170,9 @@ class TestAnswers:
 
 
 class TestKeys:
-    @pytest.mark.parametrize("path", [CHAT, "/completions", "/models", "/nothing", "/../../x"])
+    @pytest.mark.parametrize(
+        "path", [CHAT, "/completions", "/responses", "/models", "/nothing", "/../../x"]
+    )
     @pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer no"}, {"Authorization": "x"}])
     def test_others_get_401_and_nothing_else(
         self, server: Server, path: str, header: dict[str, str]

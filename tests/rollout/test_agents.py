@@ -19,10 +19,12 @@ from rlmods.environment import Agent
 from rlmods.environment.endpoint import endpoint
 from rlmods.errors import UserError
 from rlmods.policy import Policy
+from rlmods.policy.conversation import Conversation
 from rlmods.reward import EnvironmentReward
 from rlmods.reward.scores import grade
 from rlmods.rollout import Local, MultiTurn
-from rlmods.rollout.base import Context, Continuation, TokenRollout
+from rlmods.rollout.base import Context, Continuation, EncodedPrompt, TokenRollout
+from rlmods.rollout.dialog import Node
 from rlmods.training.collate import collate
 from rlmods.training.segments import forward
 from rlmods.types import Prompt, Response, Scores, ToolCall
@@ -82,7 +84,9 @@ def assert_on_policy(responses: Sequence[Response], model: Policy) -> None:
 class TestEqualsPlainRollout:
     """A program that says what an environment says gets the responses of the environment."""
 
-    @pytest.mark.parametrize("name", ["script", "plain_script", "delayed_script", "over_http"])
+    @pytest.mark.parametrize(
+        "name", ["script", "plain_script", "delayed_script", "over_http", "over_responses"]
+    )
     def test_of_plain_text(self, name: str) -> None:
         data = prompts({"texts": SAID})
         expected = sample(Script(SAID, max_tokens=200), data=data)
@@ -162,6 +166,27 @@ class TestSegments:
         turns = [[tuple(r.tokens[t.start : t.stop]) for t in r.turns] for r in responses]
         assert sum(first != second for first, second in turns) > 40
         assert all(r.session and r.session.branches == 1 for r in responses)
+
+
+def test_a_conversation_may_have_more_turns_than_calls_of_functions() -> None:
+    model = policy()
+    prompt = Prompt(id="a", text="1")
+    node: Node | None = None
+    for i in range(3000):
+        node = Node(
+            parent=node,
+            encoded=EncodedPrompt(prompt, [7], 0, 1),
+            read=[2 * i],
+            is_cut=i == 1000,
+            conversation=Conversation.begin(model, prompt),
+            heard=(),
+            observed=(),
+            stop=(),
+            sample=0,
+            continuation=Continuation([2 * i + 1], [-1.0], stopped=True),
+        )
+    assert node is not None
+    assert node.context() == list(range(2000, 5999))
 
 
 class TestRepeats:

@@ -183,6 +183,33 @@ def over_http(task: Any, client: Any) -> float:
     return 1.0
 
 
+def over_responses(task: Any, client: Any) -> float:
+    """`script`, by `/v1/responses`: with all items, or with those after the last response, streamed
+    every other time."""
+    items = [{"role": m["role"], "content": m["content"]} for m in task["messages"]]
+    headers = {"Authorization": f"Bearer {client.api_key}"}
+    new = items
+    last = None
+    for i, text in enumerate([*task["meta"].get("texts", ()), None]):
+        body = {"model": "x", "input": items, "stream": i % 2 == 1}
+        if i == 2:
+            body |= {"input": new, "previous_response_id": last}
+        url = f"{client.base_url}/responses"
+        reply = httpx2.post(url, headers=headers, json=body, timeout=60).raise_for_status()
+        if i % 2:
+            *_, event, end = reply.text.strip().split("\n\n")
+            assert end == "data: [DONE]"
+            found = json.loads(event.split("data: ")[1])["response"]
+        else:
+            found = reply.json()
+        last = found["id"]
+        if text is None or found["status"] == "incomplete":
+            break
+        new = [{"role": "user", "content": [{"type": "input_text", "text": text}]}]
+        items = [*items, *found["output"], *new]
+    return 1.0
+
+
 async def chooses(task: Any, client: Any) -> float:
     """Ask for three answers, and go on with the last one."""
     messages = list(task["messages"])

@@ -56,6 +56,49 @@ def openai_stream(task: Any, client: Any) -> float:
                 return float(choice.message.content == "3")
 
 
+async def openai_responses(task: Any, client: Any) -> float:
+    """Stream the first response, and continue it by its id."""
+    from openai import AsyncOpenAI
+
+    tool = {"type": "function", **TOOL["function"]}
+    fields: dict[str, Any] = {"model": "policy", "tools": [tool]}
+    async with AsyncOpenAI(base_url=client.base_url, api_key=client.api_key) as policy:
+        async with policy.responses.stream(input=task["messages"], **fields) as stream:
+            first = await stream.get_final_response()
+        [call] = [item for item in first.output if item.type == "function_call"]
+        result = add(**json.loads(call.arguments))
+        output = {"type": "function_call_output", "call_id": call.call_id, "output": result}
+        last = await policy.responses.create(
+            input=[output], previous_response_id=first.id, **fields
+        )
+    return float(last.output_text == "3")
+
+
+async def openai_agents(task: Any, client: Any) -> float:
+    return await _openai_agents(task, client, streamed=False)
+
+
+async def openai_agents_stream(task: Any, client: Any) -> float:
+    return await _openai_agents(task, client, streamed=True)
+
+
+async def _openai_agents(task: Any, client: Any, *, streamed: bool) -> float:
+    from agents import Agent, OpenAIResponsesModel, RunConfig, Runner, function_tool
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=client.base_url, api_key=client.api_key) as policy:
+        model = OpenAIResponsesModel("policy", policy)
+        agent = Agent("adds", instructions="Add.", model=model, tools=[function_tool(add)])
+        config = RunConfig(tracing_disabled=True)
+        question = task["messages"][-1]["content"]
+        if streamed:
+            result = Runner.run_streamed(agent, question, run_config=config)
+            async for _ in result.stream_events():
+                pass
+            return float(result.final_output == "3")
+        return float((await Runner.run(agent, question, run_config=config)).final_output == "3")
+
+
 async def pydantic_ai(task: Any, client: Any) -> float:
     from openai import AsyncOpenAI
     from pydantic_ai import Agent
