@@ -185,9 +185,12 @@ def _mismatch(value: object, annotation: Any) -> str | None:
 
 
 def _reject_unknown_keys(target: Callable[..., object], keys: Iterable[str], group: str) -> None:
-    """Raise UserError for keys that `target` does not take. A target with `**options` checks them
-    itself."""
-    parameters = inspect.signature(target).parameters
+    """Raise UserError for keys that `target` does not take. A target with `**options`, or
+    without a signature, checks them itself."""
+    try:
+        parameters = inspect.signature(target).parameters
+    except ValueError:  # a class written in C has none
+        return
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
     for key in keys:
