@@ -64,7 +64,7 @@ def settings(workload: Workload) -> dict[str, Any]:
         "batch.prompts": workload.prompts,
         "batch.samples": workload.samples,
         "batch.minibatches": 1,
-        "batch.token_budget": workload.token_budget,
+        "batch.token_budget": workload.token_budget or "null",
         "batch.max_norm": MAX_NORM,
         "rollout.max_tokens": workload.max_tokens,
         "ratio.low": CLIP_LOW,

@@ -47,8 +47,8 @@ class Workload:
     """Iterations before them."""
     bfloat16: bool = False
     """Automatic mixed precision with float32 weights, instead of float32."""
-    token_budget: int = 8192
-    """`batch.token_budget`: prompt and response tokens of a microbatch."""
+    token_budget: int | None = None
+    """`batch.token_budget`."""
 
     @property
     def rows(self) -> int:
@@ -79,7 +79,7 @@ WORKLOADS = {
             2,
             2,
             False,
-            2048,
+            1280,
         ),
         Workload(
             "smollm2-bf16",
@@ -91,7 +91,7 @@ WORKLOADS = {
             2,
             2,
             True,
-            2048,
+            1280,
         ),
         Workload(
             "mini",

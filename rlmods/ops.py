@@ -6,6 +6,7 @@ arithmetic, never multiplied by 0 after it: 0 * NaN is NaN, in the value and in 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -22,6 +23,11 @@ errors."""
 MAX_EXPONENT = 80.0
 """float32 overflows at exp(88.7), and the zero gradient of a clipped token would be 0 * inf
 there."""
+
+
+MAX_PADDED = 4
+"""Largest number of tokens with padding and repeated prompts in a microbatch of packed rows, by the
+number that is computed: memory of attention grows with them, a tenth of all else."""
 
 
 def masked_sum(x: TokenFloats, mask: TokenMask) -> RowFloats:
@@ -143,26 +149,43 @@ def sum_over_ranks(x: Tensor) -> Tensor:
     return x
 
 
-def pack(lengths: RowInts, budget: int, group: RowInts | None = None) -> list[Tensor]:
+def pack(
+    lengths: RowInts,
+    budget: int,
+    group: RowInts | None = None,
+    computed: Callable[[RowInts], tuple[RowInts, RowInts]] | None = None,
+) -> list[Tensor]:
     """Return row indices in chunks, longest first, with rows * longest row <= `budget` tokens in
     each; a longer row has its own chunk.
 
-    With `group`, the rows of a group follow each other, in the order of their longest."""
+    With `group`, the rows of a group follow each other, in the order of their longest. With
+    `computed`, the budget is on the tokens that a forward of packed rows computes: it maps an order
+    of the rows to their number of tokens at the beginning of a chunk, and after the row before.
+    Attention is computed on whole rows: with padding a chunk has at most `MAX_PADDED` * budget
+    tokens."""
     order = lengths.argsort(descending=True, stable=True)
     if group is not None:
         rank = torch.empty_like(order).index_copy(
             0, order, torch.arange(len(order), device=order.device)
         )
         order = (group_reduce(rank.double(), group, "amin") * len(order) + rank).argsort()
+    columns = [lengths[order], torch.zeros_like(order), torch.zeros_like(order)]
+    padded_budget = budget
+    if computed is not None:
+        columns[1:] = computed(order)
+        padded_budget = MAX_PADDED * budget
     counts: list[int] = []
     longest = 0
-    for length in lengths[order].tolist():
+    num_tokens = 0
+    for length, alone, added in torch.stack(columns, 1).tolist():
         longest = max(longest, length)
-        if counts and (counts[-1] + 1) * longest <= budget:
+        num_tokens += added
+        if counts and (counts[-1] + 1) * longest <= padded_budget and num_tokens <= budget:
             counts[-1] += 1
         else:
             counts.append(1)
             longest = length
+            num_tokens = alone
     return list(torch.split(order, counts))
 
 

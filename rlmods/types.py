@@ -6,7 +6,7 @@ prompts with K candidate responses each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, overload
 
@@ -37,6 +37,7 @@ PairFloats = Float[Tensor, "P K K"]
 """A number for each ordered pair of candidates."""
 PairMask = Bool[Tensor, "P K K"]
 PromptFloats = Float[Tensor, " P"]
+PromptInts = Int[Tensor, " P"]
 Scalar = Float[Tensor, ""]
 
 Finish = Literal["stop", "length"]
@@ -304,6 +305,8 @@ class Rows:
     """Base of frozen dataclasses whose fields are tensors of equal length N."""
 
     __slots__ = ()
+    lengths: Tensor
+    """Number of tokens of each row, or of each of its responses."""
 
     def select(self: R, rows: Tensor) -> R:
         """Return the rows selected by an index [n] or a bool mask [N]."""
@@ -315,6 +318,20 @@ class Rows:
         """Move all tensors to a device."""
         return self._map(lambda x: x.to(device))
 
+    def first_columns(self: R, width: int) -> R:
+        """Return the rows without the columns from `width` on."""
+        raise NotImplementedError
+
+    def trim(self: R) -> R:
+        """Return the rows without the columns that are padding in all of them."""
+        return self.first_columns(int(self.lengths.max()) if len(self.lengths) else 0)
+
+    def split(self: R, chunks: Sequence[Tensor]) -> Iterator[R]:
+        """Yield the rows of each chunk of indices, trimmed. The host waits for the device once."""
+        widths = torch.stack([self.lengths[rows].max() for rows in chunks]).tolist()
+        for rows, width in zip(chunks, widths, strict=True):
+            yield self.select(rows).first_columns(width)
+
     def tensors(self) -> dict[str, Tensor | None]:
         """Return the tensors by field name, the form stored in checkpoints."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
@@ -324,6 +341,12 @@ class Rows:
             name: None if x is None else change(x) for name, x in self.tensors().items()
         }
         return type(self)(**changed)
+
+
+def equal_columns(a: Tensor, b: Tensor, lengths: Tensor) -> Tensor:
+    """Return the number of tokens that rows [..., T] of these lengths [...] both begin with."""
+    common = (a != b).cumsum(-1).eq(0).sum(-1)
+    return torch.minimum(common, lengths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,9 +427,21 @@ class Experience(Rows):
         """Number of tokens and of sequences with loss: this rank's part of `Totals`."""
         return torch.stack([self.mask.sum(), self.mask.any(1).sum()])
 
-    def trim(self) -> Experience:
-        """Return the rows without the columns that are padding in all of them."""
-        width = int(self.lengths.max()) if len(self) else 0
+    def computed_tokens(self, order: RowInts) -> tuple[RowInts, RowInts]:
+        """Return the number of tokens that a forward of packed rows (`rlmods.policy.packing`)
+        computes for each row of this order: for the row alone, and after the row before it, with
+        the tokens that both begin with only once if they are of a group."""
+        alone = self.forward_tokens[order]
+        if self.cuts is not None:
+            return alone, alone
+        group = self.group[order]
+        tokens = self.tokens[order]
+        common = equal_columns(tokens[1:], tokens[:-1], torch.minimum(alone[1:], alone[:-1]))
+        added = alone.clone()
+        added[1:] -= torch.where(group[1:] == group[:-1], common, 0)
+        return alone, added
+
+    def first_columns(self, width: int) -> Experience:
         return self._map(lambda x: x[:, :width] if x.ndim > 1 else x)
 
     def without_loss(self) -> Experience:

@@ -1,9 +1,13 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from rlmods.ops import (
+    MAX_PADDED,
     center_by_group,
     constant_group,
     differs_by_token,
@@ -105,6 +109,37 @@ def test_pack_by_group(rows: list[tuple[int, int]], budget: int) -> None:
         max(int(lengths[i]) for i in flat if int(group[i]) == g) for g in dict.fromkeys(groups)
     ]
     assert longest == sorted(longest, reverse=True)
+
+
+@few
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 20), st.integers(0, 4)), min_size=1),
+    st.integers(1, 120),
+)
+def test_pack_by_computed_tokens(rows: list[tuple[int, int, int]], budget: int) -> None:
+    """A prompt of group g has 3 g tokens, and each response its own."""
+    group = torch.tensor([row[2] for row in rows])
+    lengths = 3 * group + torch.tensor([row[1] for row in rows])
+
+    def computed(order: Tensor) -> tuple[Tensor, Tensor]:
+        alone = lengths[order]
+        is_shared = group[order] == group[order].roll(1)
+        return alone, alone - torch.where(is_shared, 3 * group[order], 0)
+
+    def num_computed(chunk: list[int]) -> int:
+        prompts = {int(group[i]) for i in chunk}
+        responses = sum(int(lengths[i]) - 3 * int(group[i]) for i in chunk)
+        return responses + sum(3 * g for g in prompts)
+
+    def fits(chunk: list[int]) -> bool:
+        padded = len(chunk) * max(int(lengths[i]) for i in chunk)
+        return num_computed(chunk) <= budget and padded <= MAX_PADDED * budget
+
+    chunks = [chunk.tolist() for chunk in pack(lengths, budget, group, computed)]
+    assert sorted(i for chunk in chunks for i in chunk) == list(range(len(rows)))
+    assert all(fits(chunk) or len(chunk) == 1 for chunk in chunks)
+    for chunk, following in pairwise(chunks):
+        assert not fits([*chunk, following[0]]), "the next row had room here"
 
 
 def test_pack_by_hand() -> None:

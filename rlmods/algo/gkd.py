@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -59,9 +59,16 @@ class DistillBatch:
         """Move all tensors to a device."""
         return DistillBatch(self.student.to(device), self.teacher.to(device))
 
-    def trim(self) -> DistillBatch:
-        """Return the rows without the columns that are padding in all of them."""
-        return DistillBatch(self.student.trim(), self.teacher.trim())
+    def computed_tokens(self, order: RowInts) -> tuple[RowInts, RowInts]:
+        """Return `Experience.computed_tokens`: responses are to different prompts."""
+        alone = self.forward_tokens[order]
+        return alone, alone
+
+    def split(self, chunks: Sequence[Tensor]) -> Iterator[DistillBatch]:
+        """Yield the rows of each chunk of indices, trimmed."""
+        teacher = self.teacher.split(chunks)
+        for student in self.student.split(chunks):
+            yield DistillBatch(student, next(teacher))
 
     def without_loss(self) -> DistillBatch:
         """Return rows of the same shape with empty masks."""

@@ -23,7 +23,7 @@ from rlmods.distributed.deferred import read
 from rlmods.policy.base import Policy
 from rlmods.policy.scalar import ScalarModel
 from rlmods.protocols import ChecksPolicy, Controller, FitsRun, RunSize
-from rlmods.rollout import MultiTurn
+from rlmods.rollout.turns import engine_of
 from rlmods.schedule import Schedule
 from rlmods.training.checkpoint import LearnerCheckpoint
 from rlmods.training.evaluation import Validation
@@ -113,9 +113,7 @@ class Learner(L.LightningModule):
         self.preflight = Preflight(self)
         self.checkpoint = LearnerCheckpoint(self)
         self.timer = PhaseTimer(self.notify, partial(explain, self))
-        self.microbatches = Microbatches(
-            self.ranks, self.timer, batch.token_budget, by_group=policy.packs
-        )
+        self.microbatches = Microbatches(self.ranks, self.timer, batch.token_budget, self.packs)
         self.step = TrainStep(self, self.ranks, self.microbatches, self.meter, self.timer, batch)
         self.iteration = 0
         """Completed iterations."""
@@ -144,6 +142,11 @@ class Learner(L.LightningModule):
     def networks(self) -> dict[str, nn.Module]:
         """Trained networks by name, the main one first."""
         return {"policy": self.policy}
+
+    def packs(self) -> bool:
+        """Return True if forwards compute equal prefixes of rows once, and no padding."""
+        policy = self.networks.get("policy")
+        return isinstance(policy, Policy) and policy.packs and not policy.training_dropout
 
     @property
     def frozen(self) -> dict[str, Reference]:
@@ -368,11 +371,10 @@ class Learner(L.LightningModule):
         """Check the networks that were not checked when they were built. By now they are on their
         device, in the data type of the run."""
         checked = check_deferred(self.all_networks)
-        policy = self.networks.get("policy")
-        if isinstance(policy, Policy) and policy in checked:
-            self.microbatches.by_group = policy.packs
-            if isinstance(self.rollout, ChecksPolicy):
-                self.rollout.check_policy(policy)
+        if "policy" not in self.networks or self.policy not in checked:
+            return
+        if isinstance(self.rollout, ChecksPolicy):
+            self.rollout.check_policy(self.policy)
 
     def configure_optimizers(self) -> Any:
         groups: list[dict[str, Any]] = []
@@ -402,7 +404,7 @@ class Learner(L.LightningModule):
             self.notify("on_preflight", self.preflight())
         # not in on_fit_start, after which Lightning loads the checkpoint of sharded networks
         if self.rollout is not None:
-            engine = self.rollout.rollout if isinstance(self.rollout, MultiTurn) else self.rollout
+            engine = engine_of(self.rollout)
             if isinstance(engine, FitsRun):
                 engine.fit_run(self.policy, self._run_size())
             with self.timer.within("sync"):

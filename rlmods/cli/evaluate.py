@@ -51,6 +51,7 @@ from rlmods.run.settings import Override
 from rlmods.training.collate import collate_unscored, generate
 from rlmods.training.evaluation import values_by_prompt, with_settings
 from rlmods.training.segments import forward
+from rlmods.training.settings import PADDED_BUDGET
 from rlmods.types import Prompt, Response
 
 JSON = "--json"
@@ -83,7 +84,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     splits = instantiate(config.data, "data")()
     if not splits.val:
         raise UserError("there are no held-out prompts: type data.num_val=200")
-    token_budget = config.batch.token_budget
+    token_budget = config.batch.token_budget or PADDED_BUDGET
     if is_reward_model(model):
         pairs = splits.val[: config.validation.max_prompts]
         return {"model": source} | pair_accuracy(model, pairs, token_budget)
@@ -242,8 +243,7 @@ def kl_from(
     responses = generate(rollout, prompts, samples=samples, iteration=0)
     rows = collate_unscored(responses, policy.pad_id).to(policy.device)
     total = 0.0
-    for indices in pack(rows.forward_tokens, token_budget):
-        micro = rows.select(indices).trim()
+    for micro in rows.split(pack(rows.forward_tokens, token_budget)):
         logprobs = forward(policy, micro, temperature=1.0).logprobs
         ref_logprobs = forward(reference, micro, temperature=1.0).logprobs
         total += float((logprobs - ref_logprobs).double().sum())

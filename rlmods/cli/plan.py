@@ -38,7 +38,7 @@ from rlmods.policy.fused import is_llama_like
 from rlmods.policy.output_layer import logits_per_chunk
 from rlmods.rollout import Local
 from rlmods.rollout.cache import cache_bytes
-from rlmods.rollout.turns import MultiTurn
+from rlmods.rollout.turns import engine_of
 from rlmods.training.lengths import longest_texts, short_prompts
 
 GIB = 2**30
@@ -138,7 +138,7 @@ def predict(
     row = prompt + response
     samples = spec.batch.samples if algorithm.samples_responses else 1
     rows = spec.batch.prompts // devices.ranks * samples
-    tokens = max(row, min(spec.batch.token_budget, rows * row))
+    tokens = max(row, min(spec.batch.padded_budget, rows * row))
     update = held | {
         "cast weights": 2 * num_weights * num_networks * (is_cast and devices.shards == 1),
         "activations": sizes.activations(tokens, itemsize, checkpointing) * num_networks,
@@ -147,7 +147,7 @@ def predict(
     stages = {"update": update}
     per_token = cache_bytes(policy.model.config, itemsize)
     rollout = spec.parts.get("rollout")
-    engine = rollout.rollout if isinstance(rollout, MultiTurn) else rollout
+    engine = engine_of(rollout)
     if isinstance(engine, Local):
         at_once = min(rows, engine.batch_size)
         copies = is_cast or (engine.fused and is_llama_like(policy.model))
@@ -224,7 +224,7 @@ def report(spec: RunSpec, settings: PlanSettings) -> str:
         f"precision: {precision}",
         f"peak: {totals[peak] / GIB:.2f} GiB in {peak}; {verdict} {devices.ranks} x "
         f"{settings.gpu_gib:g} GiB, of which {usable:g} GiB are usable",
-        f"to lower it, type batch.token_budget={spec.batch.token_budget // 2}, a smaller "
+        f"to lower it, type batch.token_budget={spec.batch.padded_budget // 2}, a smaller "
         f"rollout.batch_size=N, or {shards}",
     ]
     return "\n".join(lines)

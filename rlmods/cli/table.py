@@ -109,10 +109,12 @@ def _optimizer(spec: RunSpec) -> str:
     batch = spec.batch
     rows = batch.prompts * spec.algorithm.rows_per_prompt(batch)
     steps = batch.epochs * batch.minibatches
+    size = f"{batch.token_budget} tokens"
+    if batch.token_budget is None:
+        size = f"{batch.padded_budget} tokens with padding, on a GPU as many as fit"
     return (
         f"{counted(steps, 'step')} per iteration (epochs {batch.epochs} x minibatches "
-        f"{batch.minibatches} of {rows // batch.minibatches}), microbatches of "
-        f"{batch.token_budget} tokens"
+        f"{batch.minibatches} of {rows // batch.minibatches}), microbatches of {size}"
     )
 
 

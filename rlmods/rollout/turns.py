@@ -292,6 +292,11 @@ def start(environment: Environment, prompt: Prompt, key: tuple[Any, ...]) -> Epi
     return episode
 
 
+def engine_of(rollout: Any) -> Any:
+    """Return the part of a rollout that samples turns; the rollout itself if it has one turn."""
+    return rollout.rollout if isinstance(rollout, MultiTurn) else rollout
+
+
 def find_prompt_without_episode(rollout: Any, prompts: Iterable[Prompt]) -> str | None:
     """Return the first prompt with which the environment of a rollout cannot begin, and why; None
     if there is none."""

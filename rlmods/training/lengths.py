@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from rlmods.data.file_rows import FileRows, largest, select
 from rlmods.environment import Agent
 from rlmods.errors import UserError
-from rlmods.rollout.turns import MultiTurn, num_added_tokens
+from rlmods.rollout.turns import MultiTurn, engine_of, num_added_tokens
 from rlmods.types import Prompt
 
 NUM_ENCODED = 1000
@@ -189,7 +189,7 @@ def check_room(
     if isinstance(rollout, MultiTurn) and isinstance(rollout.environment, Agent):
         rollout = rollout.rollout  # a program may begin each turn anew
     has_turns = isinstance(rollout, MultiTurn)
-    engine = rollout.rollout if isinstance(rollout, MultiTurn) else rollout
+    engine = engine_of(rollout)
     setting = "environment.max_tokens" if has_turns else "rollout.max_tokens"
     max_tokens = getattr(rollout, "max_tokens", 0)
     if validation_tokens is not None and not has_turns:

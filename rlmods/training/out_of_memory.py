@@ -67,7 +67,7 @@ def advise(learner: LearnerView, stage: str) -> str:
         if not all(trunk.gradient_checkpointing for trunk in trunks):
             advice.insert(0, "policy.gradient_checkpointing=true")
         longest = learner.preflight.longest_row
-        size = min(learner.batch.token_budget, longest * learner.preflight.rows_per_step)
+        size = min(learner.microbatches.budget, longest * learner.preflight.rows_per_step)
         if size > longest:  # which has its own microbatch
             row = f"the longest row has {longest} tokens"
             advice.insert(0, f"batch.token_budget={max(longest, size // 2)} ({row})")

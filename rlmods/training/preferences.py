@@ -21,8 +21,10 @@ from rlmods.types import (
     CandidateMask,
     Prompt,
     PromptFloats,
+    PromptInts,
     Response,
     Rows,
+    equal_columns,
 )
 
 
@@ -68,9 +70,18 @@ class PreferenceBatch(Rows):
         """Number of response tokens, and of prompts with any: this rank's part of `Totals`."""
         return torch.stack([self.mask.sum(), self.mask.any(2).any(1).sum()])
 
-    def trim(self) -> PreferenceBatch:
-        """Return the rows without the columns that are padding in all of them."""
-        width = int(self.lengths.max()) if len(self) else 0
+    def computed_tokens(self, order: PromptInts) -> tuple[PromptInts, PromptInts]:
+        """Return `Experience.computed_tokens`: the candidates of a prompt share what they begin
+        with."""
+        lengths = self.lengths[order]
+        tokens = self.tokens[order]
+        common = equal_columns(
+            tokens[:, 1:], tokens[:, :-1], torch.minimum(lengths[:, 1:], lengths[:, :-1])
+        )
+        alone = lengths.sum(1) - common.sum(1)
+        return alone, alone
+
+    def first_columns(self, width: int) -> PreferenceBatch:
         return replace(self, tokens=self.tokens[..., :width], mask=self.mask[..., :width])
 
     def without_loss(self) -> PreferenceBatch:

@@ -12,11 +12,21 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from rlmods.rollout.turns import num_added_tokens
+from rlmods.ops import MAX_PADDED
+from rlmods.protocols import FitsRun
+from rlmods.rollout.turns import engine_of, num_added_tokens
 from rlmods.training.lengths import Encoder, forward_length, longest_rows, longest_texts
 from rlmods.training.meter import peak_memory_mb
 from rlmods.training.views import LearnerView
 from rlmods.types import Prompt, Response
+
+SMALLEST_BUDGET = 1024
+LARGEST_BUDGET = 32768
+"""Tokens of a microbatch: more keep a GPU no busier."""
+ALONE = 0.85
+"""Fraction of a GPU's free memory that an update may take. The rest is lost to fragments."""
+BESIDE_ENGINE = 0.5
+"""The same beside an engine that samples on the GPU and takes the memory that is left."""
 
 
 class Preflight:
@@ -40,12 +50,16 @@ class Preflight:
             UserError: out of memory, with the override that needs less.
         """
         device = self.learner.device
+        microbatches = self.learner.microbatches
         held = 0
         if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
             held = torch.cuda.memory_allocated(device)
         with self.learner.timer.within("preflight"), self._unchanged():
-            sizes = self._try()
+            if device.type == "cuda":
+                if microbatches.token_budget is None:
+                    microbatches.token_budget = self._largest_budget(device)
+                torch.cuda.reset_peak_memory_stats(device)
+            self._try()
             peak_mb = self.learner.ranks.reduce(torch.tensor(peak_memory_mb(device)), "max")
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if device.type == "cuda":
@@ -55,25 +69,45 @@ class Preflight:
             total = torch.cuda.get_device_properties(device).total_memory
         peak = float(peak_mb) * 2**20
         return (
-            f"preflight: {len(sizes)} microbatches of up to {max(sizes)} tokens, peak "
-            f"{peak / 2**30:.2f} of {total / 2**30:.1f} GiB on {device} ({peak / total:.0%})"
+            f"preflight: peak {peak / 2**30:.2f} of {total / 2**30:.1f} GiB on {device} "
+            f"({peak / total:.0%}) with batch.token_budget={microbatches.budget}"
         )
 
-    def _try(self) -> list[int]:
-        """Run forward and backward, and return the number of tokens of each microbatch."""
+    def _largest_budget(self, device: torch.device) -> int:
+        """Return the largest of some token budgets, each twice the one before, whose update fits
+        on the GPU of every rank. A budget is tried if twice the memory of the one before would fit,
+        so none is out of memory unless the first is."""
         learner = self.learner
-        sizes: list[int] = []
+        held = torch.cuda.memory_allocated(device)
+        free, _ = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - held
+        usable = free * (
+            BESIDE_ENGINE if isinstance(engine_of(learner.rollout), FitsRun) else ALONE
+        )
+        all_tokens = self.rows_per_step * self.longest_row
+        budget = SMALLEST_BUDGET
+        while budget < min(self.longest_row, LARGEST_BUDGET):
+            budget *= 2
+        while budget < min(all_tokens, LARGEST_BUDGET):
+            learner.microbatches.token_budget = budget
+            torch.cuda.reset_peak_memory_stats(device)
+            self._try()
+            taken = torch.cuda.max_memory_allocated(device) - held
+            if learner.ranks.reduce(torch.tensor(2 * taken / usable), "max") > 1:
+                break
+            budget *= 2
+        return budget
+
+    def _try(self) -> None:
+        """Run forward and backward of the largest microbatches."""
+        learner = self.learner
         # before the first training step Lightning has not entered the precision context
         with learner.trainer.precision_plugin.forward_context(), learner.update_mode():
             for rows in self.largest_rows():
                 losses = [(rows, learner.loss)]
                 for extension in learner.extensions:
                     losses += extension.largest_step(rows)
-                sources = learner.step.sources(*losses)
-                for micro in learner.step.accumulate(sources, reduces=False):
-                    source = sources[micro.source]
-                    sizes.append(int(source.rows.forward_tokens[micro.indices].sum()))
-        return sizes
+                learner.step.accumulate(learner.step.sources(*losses), reduces=False)
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
@@ -161,21 +195,34 @@ class Preflight:
         every rank: those of an optimizer step with the longest rows of the data, or of sampled
         responses of any length."""
         learner = self.learner
-        if learner.samples_responses:
-            row = (*self._longest, self.num_candidates)
-            for num, length in largest_shapes(*row, learner.batch.token_budget, self.rows_per_step):
-                yield self._synthetic_rows(num, length)
-        else:
+        if not learner.samples_responses:
             yield learner.rows(self._longest_prompts[: self.rows_per_step])
+            return
+        microbatches = learner.microbatches
+        counts_computed = microbatches.token_budget is not None and microbatches.packs()
+        shapes = largest_shapes(
+            *self._longest,
+            self.num_candidates,
+            microbatches.budget,
+            self.rows_per_step,
+            self._responses_per_prompt if counts_computed else None,
+        )
+        for num, length in shapes:
+            yield self._synthetic_rows(num, length)
+
+    @property
+    def _responses_per_prompt(self) -> int:
+        """Responses to each prompt in an optimizer step: whole groups, unless minibatches or replay
+        take rows of groups at random."""
+        whole_groups = self.learner.batch.minibatches == 1 and not self._added_fraction
+        return self.learner.batch.samples if whole_groups else self.num_candidates
 
     def _synthetic_rows(self, num_rows: int, length: int) -> Any:
         """Return rows of responses of this length to the longest prompts. Each response begins with
         another id, because forwards compute equal prefixes once."""
         learner = self.learner
         prompts = self._longest_prompts
-        # minibatches and replay take rows of groups at random
-        whole_groups = learner.batch.minibatches == 1 and not self._added_fraction
-        share = learner.batch.samples if whole_groups else self.num_candidates
+        share = self._responses_per_prompt
         group = sorted((k // share) % len(prompts) for k in range(num_rows * self.num_candidates))
         vocabulary = learner.policy.model.config.get_text_config().vocab_size
         added = [learner.policy.pad_id] * num_added_tokens(learner.policy, learner.rollout, prompts)
@@ -188,18 +235,35 @@ class Preflight:
 
 
 def largest_shapes(
-    prompt: int, response: int, num_candidates: int, token_budget: int, max_rows: int
+    prompt: int,
+    response: int,
+    num_candidates: int,
+    token_budget: int,
+    max_rows: int,
+    responses_per_prompt: int | None = None,
 ) -> list[tuple[int, int]]:
     """Return the number of rows and of tokens of their responses in the largest microbatches of
-    sampled responses: with as many of the longest rows as fit and, if that has more tokens, with
-    one row more but shorter ones."""
-    longest = prompt + response
-    num = min(max_rows, max(1, token_budget // (longest * num_candidates)))
-    more = num + 1
-    shorter = token_budget // (more * num_candidates)
-    if more <= max_rows and shorter > prompt and more * shorter > num * longest:
-        return [(num, response), (more, shorter - prompt)]
-    return [(num, response)]
+    sampled responses: with as many of the longest rows as fit, with the most tokens, and with the
+    most tokens counting padding and repeated prompts.
+
+    Args:
+        responses_per_prompt: of packed rows, whose budget is on the tokens that are computed; None:
+            the rows are padded.
+    """
+    shapes: dict[tuple[int, int], tuple[float, int]] = {}
+    for length in range(response, 0, -1):
+        padded = num_candidates * (prompt + length)
+        computed: float = padded
+        fit = token_budget // padded
+        if responses_per_prompt is not None:
+            computed = num_candidates * (prompt / responses_per_prompt + length)
+            fit = min(MAX_PADDED * token_budget // padded, int(token_budget / computed))
+        num = min(max_rows, max(1, fit))
+        shapes[num, length] = (num * computed, num * padded)
+    longest = next(iter(shapes))
+    most = max(shapes, key=lambda shape: shapes[shape][0])
+    most_padded = max(shapes, key=lambda shape: shapes[shape][1])
+    return list(dict.fromkeys([longest, most, most_padded]))
 
 
 def _copied(attributes: Mapping[str, Any]) -> dict[str, Any]:

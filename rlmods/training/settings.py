@@ -16,6 +16,10 @@ def unlabelled(default: Any) -> Any:
     return field(default=default, metadata={"unlabelled": True})
 
 
+PADDED_BUDGET = 8192
+"""Tokens of one forward and backward without a `token_budget`, padding included."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Number of prompts, responses, optimizer steps and tokens of one iteration."""
@@ -28,9 +32,11 @@ class Batch:
     """Passes over the responses of one iteration."""
     minibatches: int = 1
     """Optimizer steps in one pass."""
-    token_budget: int = 8192
-    """Tokens of one forward and backward, padding included. Memory grows with it; results do not
-    change."""
+    token_budget: int | None = None
+    """Tokens of one forward and backward that are computed: a model that packs rows computes the
+    prompt of a group once, and no padding. Memory grows with it; results do not change. null: as
+    many as fit on a GPU (`preflight`), at most 32768; on processors, or without preflight, 8192
+    with padding."""
     max_norm: Limit = 1.0
     """Gradients are clipped to this global norm."""
     max_nonfinite: int = 3
@@ -41,10 +47,16 @@ class Batch:
     a lack of memory at once and changes no result. auto: on a GPU."""
 
     def __post_init__(self) -> None:
-        counts = ("prompts", "samples", "epochs", "minibatches", "token_budget", "max_nonfinite")
+        counts = ("prompts", "samples", "epochs", "minibatches", "max_nonfinite")
         rules = {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
+        rules["token_budget"] = (self.padded_budget >= 1, "null or at least 1")
         off = "positive; batch.max_norm=inf switches clipping off"
         check_bounds(self, "batch", {**rules, "max_norm": (self.max_norm > 0, off)})
+
+    @property
+    def padded_budget(self) -> int:
+        """Tokens of one forward, padding included, of networks that do not pack rows."""
+        return PADDED_BUDGET if self.token_budget is None else self.token_budget
 
     def runs_preflight(self, device_type: str) -> bool:
         """Return True if a run on a device such as "cuda" begins with the largest microbatches."""

@@ -19,7 +19,7 @@ from rlmods.distributed.collectives import Ranks
 from rlmods.errors import UserError
 from rlmods.ops import pack
 from rlmods.training.meter import Meter, PhaseTimer
-from rlmods.training.settings import Batch
+from rlmods.training.settings import PADDED_BUDGET, Batch
 from rlmods.types import Experience, Totals
 
 Loss = Callable[[Any, Totals], Tensor]
@@ -38,7 +38,8 @@ class Rows(Protocol):
     @property
     def loss_counts(self) -> Tensor: ...
     def select(self: R, rows: Tensor) -> R: ...
-    def trim(self: R) -> R: ...
+    def split(self: R, chunks: Sequence[Tensor]) -> Iterator[R]: ...
+    def computed_tokens(self, order: Tensor) -> tuple[Tensor, Tensor]: ...
     def without_loss(self: R) -> R: ...
     def tensors(self) -> dict[str, Tensor | None]: ...
 
@@ -58,31 +59,54 @@ class Module(Protocol):
 
 
 class Microbatches:
-    """Split rows into microbatches of at most `token_budget` tokens, longest rows first; group by
-    group for a policy that computes the prompt of a group once (`by_group`).
+    """Split rows into microbatches of at most `token_budget` tokens, longest rows first: tokens
+    that are computed if the policy packs rows, else padding included. Rows that are packed follow
+    each other by group, because the prompt of a group is computed once.
 
-    Every rank gets the same number of microbatches, because sharded forwards are collective; the
-    added ones have no loss."""
+    Without a budget they have at most `PADDED_BUDGET` tokens, padding included. Every rank gets the
+    same number of microbatches, because sharded forwards are collective; the added ones have no
+    loss."""
 
     def __init__(
-        self, ranks: Ranks, timer: PhaseTimer, token_budget: int, by_group: bool = False
+        self,
+        ranks: Ranks,
+        timer: PhaseTimer,
+        token_budget: int | None,
+        packs: Callable[[], bool] = lambda: False,
     ) -> None:
+        """
+        Args:
+            packs: returns True if the policy packs rows.
+        """
         self.ranks = ranks
         self.timer = timer
         self.token_budget = token_budget
-        self.by_group = by_group
+        self.packs = packs
+
+    @property
+    def budget(self) -> int:
+        """The budget, of tokens that are computed or of all."""
+        return PADDED_BUDGET if self.token_budget is None else self.token_budget
 
     def __call__(self, rows: R) -> Iterator[tuple[R, Tensor]]:
         """Yield microbatches and the indices of their rows; an added microbatch has no indices."""
-        group = rows.group if self.by_group and isinstance(rows, Experience) else None
-        chunks = pack(rows.forward_tokens, self.token_budget, group)
-        num_chunks = self.ranks.reduce_count(len(chunks), "max")
-        for i in range(num_chunks):
+        chunks = self.chunks(rows)
+        num_added = self.ranks.reduce_count(len(chunks), "max") - len(chunks)
+        parts = rows.split([*chunks, *chunks[-1:] * num_added])
+        for i, micro in enumerate(parts):
             self.timer.advance()
             if i < len(chunks):
-                yield rows.select(chunks[i]).trim(), chunks[i]
+                yield micro, chunks[i]
             else:
-                yield rows.select(chunks[-1]).trim().without_loss(), chunks[-1][:0]
+                yield micro.without_loss(), chunks[-1][:0]
+
+    def chunks(self, rows: Rows) -> list[Tensor]:
+        """Return the indices of the rows of each microbatch of this rank."""
+        packs = self.packs()
+        group = rows.group if packs and isinstance(rows, Experience) else None
+        counts_computed = packs and self.token_budget is not None
+        computed = rows.computed_tokens if counts_computed else None
+        return pack(rows.forward_tokens, self.budget, group, computed)
 
 
 @dataclass(frozen=True)

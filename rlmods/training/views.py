@@ -19,7 +19,7 @@ from rlmods.training.frozen import Reference
 from rlmods.training.meter import Meter, PhaseTimer
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.settings import Batch
-from rlmods.training.train_step import TrainStep
+from rlmods.training.train_step import Microbatches, TrainStep
 from rlmods.types import Prompt, Response, Scores, Totals
 
 
@@ -38,6 +38,7 @@ class LearnerView(Protocol):
     meter: Meter
     timer: PhaseTimer
     step: TrainStep
+    microbatches: Microbatches
     preflight: Any
     extensions: list[Any]
 

@@ -310,13 +310,13 @@ class TestRun:
             "rlmods.policy.base.packing_agrees",
             lambda model, device: model is not learner.policy.model,
         )
-        assert learner.microbatches.by_group
+        assert learner.microbatches.packs()
         learner._check_networks()
         assert checked == [learner.policy]
         assert (
             learner.policy.packs,
             learner.reference.policy.packs,
-            learner.microbatches.by_group,
+            learner.microbatches.packs(),
         ) == (False, True, False)
         learner._check_networks()
         assert len(checked) == 1

@@ -27,6 +27,7 @@ from rlmods.algo import (
 from rlmods.critic import Separate, Shared
 from rlmods.errors import UserError
 from rlmods.kl import Penalty
+from rlmods.ops import MAX_PADDED
 from rlmods.policy.packing import Packing
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ranking import BradleyTerry
@@ -36,7 +37,7 @@ from rlmods.router import Routing
 from rlmods.teacher import Local
 from rlmods.training.extensions import PTX
 from rlmods.training.lengths import forward_length
-from rlmods.training.preflight import largest_shapes
+from rlmods.training.preflight import ALONE, LARGEST_BUDGET, largest_shapes
 from rlmods.types import Prompt
 from tests.support import ranks
 from tests.support.environments import Echo
@@ -215,13 +216,76 @@ def test_rows_have_what_an_environment_adds_to_prompts() -> None:
         ((2, 8, 1), 5, 16, [(1, 8)]),
         ((2, 8, 1), 18, 16, [(1, 8), (2, 7)]),
         ((9, 2, 1), 18, 16, [(1, 2)]),
-        ((2, 8, 2), 70, 16, [(3, 8), (4, 6)]),
+        ((2, 8, 2), 70, 16, [(3, 8), (5, 5)]),
     ],
 )
 def test_largest_sampled_rows(
     row: tuple[int, int, int], budget: int, max_rows: int, expected: list[tuple[int, int]]
 ) -> None:
     assert largest_shapes(*row, budget, max_rows) == expected
+
+
+def test_largest_packed_rows() -> None:
+    """A prompt of 100 tokens with 4 responses of 1 to 50."""
+    longest, *_, most_padded = largest_shapes(100, 50, 1, 1000, 99, 4)
+    assert longest == (13, 50)  # 13 * (50 + 100 / 4) tokens
+    assert most_padded == (38, 1)  # 38 * (1 + 100 / 4), with padding at most 4000
+    assert largest_shapes(100, 50, 1, 1000, 8, 4) == [(8, 50)]
+
+
+@pytest.mark.parametrize("packs", [True, False])
+@pytest.mark.parametrize("budget", [40, 100, 400])
+def test_the_largest_rows_fill_the_budget(packs: bool, budget: int) -> None:
+    made = attached(learner(batch=Batch(prompts=8, samples=4, token_budget=budget)))
+    made.policy.packs = packs
+    for rows in made.preflight.largest_rows():
+        first = next(iter(made.microbatches.chunks(rows)))
+        packing = Packing.of(rows.tokens[first], rows.mask[first])
+        room = rows.forward_tokens.max() * 2
+        # without the last token of each row, which nothing depends on
+        computed = len(packing) + len(first) if packs else int(rows.forward_tokens[first].sum())
+        assert computed <= budget or len(first) == 1
+        is_whole_step = len(rows) == made.preflight.rows_per_step
+        is_padding_full = packs and rows.tokens[first].numel() + room > MAX_PADDED * budget
+        assert is_whole_step or is_padding_full or computed + room > budget
+
+
+class TestBudget:
+    """The default on a GPU whose update takes 1 GiB and `per_token` bytes for each token."""
+
+    def found(
+        self, monkeypatch: pytest.MonkeyPatch, free: int, per_token: int, prompts: int = 4000
+    ) -> tuple[int, int]:
+        """Return the budget, and the largest number of bytes that a trial has taken."""
+        made = attached(learner(batch=Batch(prompts=prompts, samples=4)))
+        peaks = [0]
+
+        def update() -> None:
+            peaks.append(2**30 + per_token * made.microbatches.token_budget)
+
+        functions = {
+            "memory_allocated": lambda _: 0,
+            "memory_reserved": lambda _: free // 2,
+            "mem_get_info": lambda _: (free - free // 2, 2 * free),
+            "reset_peak_memory_stats": lambda _: None,
+            "max_memory_allocated": lambda _: peaks[-1],
+        }
+        for name, function in functions.items():
+            monkeypatch.setattr(torch.cuda, name, function)
+        made.preflight._try = update
+        return made.preflight._largest_budget(torch.device("cuda")), max(peaks)
+
+    @pytest.mark.parametrize("per_token", [2**10, 2**18, 2**20, 2**21, 2**22])
+    def test_fills_the_card(self, monkeypatch: pytest.MonkeyPatch, per_token: int) -> None:
+        free = 40 * 2**30
+        budget, taken = self.found(monkeypatch, free, per_token)
+        assert taken <= free * ALONE, "a trial was out of memory"
+        with_twice = 2**30 + 2 * budget * per_token
+        assert budget == LARGEST_BUDGET or with_twice + 2**30 > free * ALONE
+
+    def test_is_no_larger_than_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        budget, _ = self.found(monkeypatch, 40 * 2**30, 0, prompts=100)
+        assert budget / 2 < 100 * 4 * 12 <= budget < LARGEST_BUDGET
 
 
 @pytest.mark.parametrize("value", ["auto", True, False])

@@ -82,7 +82,7 @@ class RewardModelRefresh(Extension):
         self.num_judged = 0
         if (loop.iteration + 1) % self.every == 0:
             with loop.timer("refresh"):
-                metrics = self.end_round(loop.generator(GENERATOR), loop.batch.token_budget)
+                metrics = self.end_round(loop.generator(GENERATOR), loop.batch.padded_budget)
             for name, value in metrics.items():
                 loop.meter.mean(f"train/reward_model/{name}", value)
 
@@ -223,5 +223,5 @@ def batches(
 ) -> Iterator[PreferenceBatch]:
     """Yield the rankings as tensors, by token budget."""
     batch = collate_preferences(rows, network)
-    for indices in pack(batch.forward_tokens, token_budget):
-        yield batch.select(indices).trim().to(network.device)
+    for part in batch.split(pack(batch.forward_tokens, token_budget)):
+        yield part.to(network.device)

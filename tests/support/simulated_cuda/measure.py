@@ -42,6 +42,10 @@ RUN = (
     *("batch.prompts=6", "batch.samples=4", "batch.minibatches=2", "rollout.max_tokens=8"),
 )
 """A run with a reference and two optimizer steps an iteration, of one microbatch each."""
+NUM_MICROBATCHES = 4
+"""Of the reference, of the old log-probabilities of the second step, and of both steps."""
+NUM_SINGLE = 24 + 12 + 24
+"""The same with a row in each."""
 SHORT, LONG = 4, 12
 """Tokens of the two responses from which the counts of one step follow."""
 
@@ -165,6 +169,9 @@ def main() -> None:
             found["decode step, adapter"] = decode_step(policy(adapted=True), EQUAL)
             found["microbatch"] = microbatch(plain)
         found["iteration"] = iteration(RUN)
+        single = iteration((*RUN, "batch.token_budget=1"))
+        more = sum(single.values()) - sum(found["iteration"].values())
+        found["microbatch"]["waits"] = more / (NUM_SINGLE - NUM_MICROBATCHES)
     print(json.dumps(found, indent=1))
 
 
