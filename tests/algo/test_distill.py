@@ -178,6 +178,9 @@ class _Untokenized:
     def __call__(self, policy: Any) -> None:
         return None
 
+    def logprobs(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
+        return self.part.logprobs(rows)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.part, name)
 

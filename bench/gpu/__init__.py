@@ -1,0 +1,1 @@
+"""What the first minutes on a GPU have to tell: `make gpu` (docs/gpu.md)."""
