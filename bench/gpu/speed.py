@@ -28,7 +28,7 @@ from bench.limit import (
 )
 
 BUDGETS = (8192, 32768)
-"""`batch.token_budget` of updates: the default, and one that fills a card."""
+"""Tokens of a microbatch of updates, padding included."""
 PLAIN_ROWS = 16
 """Rows of a plain microbatch, at first."""
 DECODE_PROMPT = 128
