@@ -27,7 +27,7 @@ TARGET = 0.8
 """Held-out accuracy whose cost is compared."""
 WARM_START = "experiment=tiny_tools_warm_start"
 COMMON = (
-    "experiment=tiny_tools batch.prompts=16 batch.samples=16 optimizer.lr=3e-5 "
+    "experiment=tiny_tools policy=hf ~policy.weights batch.prompts=16 batch.samples=16 optimizer.lr=3e-5 "
     "validation.every=1 trainer.max_iterations=16"
 )
 ALGORITHMS = {

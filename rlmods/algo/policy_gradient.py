@@ -498,6 +498,7 @@ class PolicyGradient(Learner):
         seconds = self.timer.seconds["rollout"] + self.timer.seconds["rollout_ahead"]
         num_tokens = self.ranks.reduce_count(self.sampled_tokens)
         metrics = super().iteration_metrics()
+        metrics["perf/sampled_tokens"] = num_tokens
         if num_tokens:  # all responses of the last iteration may have been sampled ahead
             metrics["perf/response_tokens_per_s"] = num_tokens / max(seconds, 1e-9)
         return metrics

@@ -1,6 +1,7 @@
 """Callbacks: terminal output, samples, checkpoints, monitoring, stopping. The learner calls the
 hooks in `hooks.py` in addition to Lightning's."""
 
+from rlmods.callbacks.budget import TokenBudget
 from rlmods.callbacks.checkpoint import IterationCheckpoint
 from rlmods.callbacks.monitor import Monitor, NonfiniteRows
 from rlmods.callbacks.progress import Progress
@@ -17,5 +18,6 @@ __all__ = [
     "Progress",
     "Samples",
     "Summary",
+    "TokenBudget",
     "Watchdog",
 ]

@@ -198,6 +198,19 @@ def compose_run(
     return compose.run_spec(config, choices, run_overrides, rules), settings
 
 
+def silent_refusal(overrides: Sequence[str]) -> str:
+    """Return why the run that the overrides select would not start, "" if it would."""
+    silence_libraries()
+    plugins.register()
+    name.register()
+    try:
+        config, choices = _composed(overrides, None, (), None)
+        compose.run_spec(config, choices, overrides)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 def _config_with_run(saved: Path, keys: set[str], typed: set[str], trust: bool) -> dict[str, Any]:
     """Return the primary configuration with the groups and settings in `keys` from a run, so that
     overrides apply to the run's values."""

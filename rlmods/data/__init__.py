@@ -11,6 +11,7 @@ from rlmods.data.preferences import Preferences
 from rlmods.data.reasoning_gym import ReasoningGym
 from rlmods.data.schema import Splits
 from rlmods.data.stories import Stories
+from rlmods.data.worked import Worked
 
 __all__ = [
     "GSM8K",
@@ -25,4 +26,5 @@ __all__ = [
     "ReasoningGym",
     "Splits",
     "Stories",
+    "Worked",
 ]

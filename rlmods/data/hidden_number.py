@@ -1,6 +1,6 @@
 """Prompts of a game: guess a number."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from rlmods.data.schema import Splits, check_fields, checked_splits, prompt_fields, render
@@ -13,6 +13,10 @@ class HiddenNumber:
     """Prompts that ask for a whole number from `low` to `high`, which is the gold answer and not in
     the prompt. It is to be found by guessing, with `environment=guess_number`. Every number occurs
     equally often, up to one, in train and in val.
+
+    With `demonstrations`, the train rows are targets of `algo=sft` instead, in `meta["response"]`:
+    the next guess after 0 to 3 guesses and replies. A policy trained on them plays by the rules and
+    often forgets what it was told.
 
     Raises: UserError for a field out of range, and for a template with unknown names."""
 
@@ -30,9 +34,14 @@ class HiddenNumber:
     """Text of the prompt."""
     chat: bool = False
     """Put the text in a user message, for models with a chat template."""
+    demonstrations: bool = False
+    """Train on demonstrations of guesses."""
+    bisection_fraction: float = 0.3
+    """Fraction of demonstrated guesses that halve what the replies so far have left; the others are
+    any number."""
 
     def __call__(self) -> Splits:
-        check_fields(self, num_train=1, num_val=0)
+        check_fields(self, num_train=1, num_val=0, bisection_fraction=(0, 1))
         if not self.low < self.high:
             raise UserError(f"data.high={self.high}: must be above data.low={self.low}")
         content = render(self.template, {"low": self.low, "high": self.high}, "template")
@@ -46,6 +55,29 @@ class HiddenNumber:
                 for i, n in enumerate(numbers)
             ]
 
-        return checked_splits(
-            prompts("train", self.num_train), prompts("val", self.num_val), "data=hidden_number"
-        )
+        train = prompts("train", self.num_train)
+        if self.demonstrations:
+            train = [self._demonstration(prompt, content) for prompt in train]
+        return checked_splits(train, prompts("val", self.num_val), "data=hidden_number")
+
+    def _demonstration(self, prompt: Prompt, text: str) -> Prompt:
+        """Return the beginning of a game as a prompt, with the next guess as its response."""
+        random = Random(f"game-{self.seed}-{prompt.id}")
+        number = int(prompt.answer or "")
+        low, high = self.low, self.high
+        for _ in range(random.randint(0, 3)):
+            guess = self._guess(low, high, random)
+            if guess == number:
+                break
+            if guess < number:
+                reply, low = "higher", max(low, guess + 1)
+            else:
+                reply, high = "lower", min(high, guess - 1)
+            text += f"{guess}\n{reply}\n"
+        response = str(self._guess(low, high, random))
+        return replace(prompt, text=text, messages=None, meta={"response": response})
+
+    def _guess(self, low: int, high: int, random: Random) -> int:
+        if random.random() < self.bisection_fraction:
+            return (low + high) // 2
+        return random.randint(self.low, self.high)

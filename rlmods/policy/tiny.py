@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlmods.errors import UserError
+from rlmods.errors import UserError, suggest
 from rlmods.policy.base import Policy
 from rlmods.policy.hf import load
 
-WEIGHTS = Path(__file__).parent / "weights" / "tiny"
+FOLDER = Path(__file__).parent / "weights"
+WEIGHTS = FOLDER / "tiny"
+SHIPPED = ("tiny", "worked")
 WORDS = ("<pad>", "<eos>", "<think>", "</think>", "<answer>", "</answer>")
 CHARACTERS = (
     "0123456789+-*/=()., "
@@ -19,9 +21,18 @@ CHARACTERS = (
 class Tiny:
     """A Hugging Face causal language model of 1.8 million parameters with a character tokenizer.
 
-    The shipped weights were pretrained on generated arithmetic, a third of it wrong, by `python
-    train.py experiment=tiny_warm_start`."""
+    Two sets of weights are shipped:
 
+    ======== ============================================================ ====================
+    weights  trained on                                                   by `experiment=`
+    ======== ============================================================ ====================
+    tiny     generated sums, a third of them wrong                        tiny_warm_start
+    worked   written-out arithmetic, calls of a calculator, a game        worked_warm_start
+    ======== ============================================================ ====================
+    """
+
+    weights: str = "tiny"
+    """Name of the shipped weights."""
     pretrained: bool = True
     """Load the shipped weights; False: random weights, drawn from the run's seed."""
     hidden_size: int | None = None
@@ -39,6 +50,10 @@ class Tiny:
         Raises:
             UserError: a size is given together with the shipped weights.
         """
+        if self.weights not in SHIPPED:
+            raise UserError(
+                f"policy.weights={self.weights}: no such weights; {suggest(self.weights, SHIPPED)}"
+            )
         if self.pretrained:
             for name in ("hidden_size", "num_layers", "context_length"):
                 value = getattr(self, name)
@@ -47,7 +62,7 @@ class Tiny:
                         f"policy.{name}={value} is for random weights: type "
                         "policy.pretrained=false, or remove it"
                     )
-            return load(WEIGHTS, gradient_checkpointing=self.gradient_checkpointing)
+            return load(FOLDER / self.weights, gradient_checkpointing=self.gradient_checkpointing)
         return self.random()
 
     def random(self) -> Policy:

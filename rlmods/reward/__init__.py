@@ -9,6 +9,7 @@ from rlmods.reward.cosine import Cosine
 from rlmods.reward.diversity import Diversity
 from rlmods.reward.ensemble import Ensemble
 from rlmods.reward.environment import EnvironmentReward
+from rlmods.reward.flipped import Flipped
 from rlmods.reward.format import Format
 from rlmods.reward.function import Function
 from rlmods.reward.isolated import Isolated
@@ -36,6 +37,7 @@ __all__ = [
     "Diversity",
     "Ensemble",
     "EnvironmentReward",
+    "Flipped",
     "Format",
     "Function",
     "Isolated",

@@ -1,0 +1,296 @@
+"""Train algorithms on the tasks of the wind tunnel and compare them: `python -m rlmods.scorecard
+algo=grpo,dapo ['dapo ratio=symmetric' ...] [seeds=3] [tasks=long,sparse] [folder=runs/scorecard]
+[jobs=CORES]`.
+
+Every algorithm, and every recipe with overrides in quotes, is trained on every task with each seed,
+under a budget of sampled tokens. The first one is the baseline. `FOLDER/scorecard.html` shows the
+scores with intervals, curves and costs. Finished runs are not repeated: type the same command again
+after an interruption, or with more seeds, tasks and algorithms.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlmods.cli.usage import print_usage
+from rlmods.errors import UserError, one_line_errors, suggest
+from rlmods.lab.tunnel.page import page
+from rlmods.lab.tunnel.scores import TOKENS, Curve, Scores, curve, score, scorecard
+from rlmods.lab.tunnel.tasks import Task, find_tasks
+from rlmods.run.files import atomic_write
+from rlmods.run.name import member_name
+from rlmods.run.saved import SavedRun
+
+TRAIN = (sys.executable, "-m", "rlmods.cli.train")
+INTERRUPTED = "interrupted: type the same command again to go on"
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """An algorithm with overrides, such as `dapo ratio=symmetric`."""
+
+    name: str
+
+    @property
+    def overrides(self) -> list[str]:
+        """Overrides of the command line: a word without `=` is the option of `algo`."""
+        words = shlex.split(self.name)
+        return [word if "=" in word else f"algo={word}" for word in words]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is typed behind the command."""
+
+    entrants: Sequence[Entrant]
+    tasks: Sequence[Task]
+    seeds: int = 3
+    folder: Path = Path("runs/scorecard")
+    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """Number of runs that are trained at a time, each with one thread."""
+
+
+def parse(words: Sequence[str]) -> Settings:
+    """Return the settings that are typed.
+
+    Raises:
+        UserError: a word is unknown, or no algorithm is named.
+    """
+    entrants: list[Entrant] = []
+    names: list[str] = []
+    numbers = {"seeds": 3, "jobs": os.cpu_count() or 1}
+    folder = Path("runs/scorecard")
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "algo" and " " not in word:
+            entrants += [Entrant(name) for name in value.split(",")]
+        elif key == "tasks":
+            names += value.split(",")
+        elif key == "folder":
+            folder = Path(value)
+        elif key in numbers:
+            if not value.isdecimal() or int(value) < 1:
+                raise UserError(f"{word}: type a whole number of at least 1, as in {key}=3")
+            numbers[key] = int(value)
+        elif word.startswith("-") or ("=" in word and " " not in word):
+            known = ("algo", "seeds", "tasks", "folder", "jobs")
+            raise UserError(
+                f"{word}: no such setting; {suggest(key, known)}. An override belongs to an "
+                f"algorithm, in quotes: 'dapo {word}'"
+            )
+        else:
+            entrants.append(Entrant(word))
+    if not entrants:
+        raise UserError("no algorithm: type algo=grpo,dapo")
+    unique = list(dict.fromkeys(entrants))
+    return Settings(unique, find_tasks(names), numbers["seeds"], folder, numbers["jobs"])
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of an entrant on a task."""
+
+    entrant: Entrant
+    task: Task
+    seed: int
+    folder: Path
+    """Folder of the scorecard."""
+
+    @property
+    def overrides(self) -> list[str]:
+        """Overrides of its command line."""
+        return [self.task.experiment, *self.entrant.overrides, f"seed={self.seed}"]
+
+    @property
+    def run(self) -> SavedRun:
+        """The run directory."""
+        name = member_name([*self.entrant.overrides, f"seed={self.seed}"])
+        return SavedRun(self.folder / self.task.name / name)
+
+    @property
+    def name(self) -> str:
+        """What is printed."""
+        return f"{self.task.name}, {self.entrant.name}, seed {self.seed}"
+
+
+def all_jobs(settings: Settings) -> list[Job]:
+    """Return all runs, first those with the first seed, so that an early page has every cell."""
+    jobs: list[Job] = []
+    for seed in range(1, settings.seeds + 1):
+        for task in settings.tasks:
+            jobs += [Job(entrant, task, seed, settings.folder) for entrant in settings.entrants]
+    return jobs
+
+
+class InterruptedRunError(Exception):
+    """A run ended by a signal."""
+
+
+class Pool:
+    """Trains runs in processes of their own, several at a time."""
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_workers = num_workers
+        self._stopped = threading.Event()
+
+    def train(self, overrides: Sequence[str], run: SavedRun) -> str:
+        """Train a run, or continue it. Return "" if it finished, else why it did not.
+
+        Raises:
+            InterruptedRunError: a signal ended it, or the pool.
+        """
+        if self._stopped.is_set():
+            raise InterruptedRunError
+        run.path.parent.mkdir(parents=True, exist_ok=True)
+        log = run.path.parent / f".{run.path.name}.log"
+        command = [*TRAIN, *overrides, f"run_dir='{run.path}'", "resume=auto"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with log.open("wb") as file:
+            status = subprocess.call(
+                command, stdout=file, stderr=subprocess.STDOUT, env=environment
+            )
+        if status in (75, 130):
+            raise InterruptedRunError
+        if status == 0:
+            return ""
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1].removeprefix("error: ") if lines else f"status {status}"
+
+    def results(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, str]]:
+        """Train the jobs, and yield each with why it did not finish, "" if it did.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, after the runs have saved and ended.
+        """
+        with ThreadPoolExecutor(self.num_workers) as pool:
+            futures = {pool.submit(self.train, job.overrides, job.run): job for job in jobs}
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            except (InterruptedRunError, KeyboardInterrupt):
+                self._stopped.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise KeyboardInterrupt from None
+            finally:
+                self._stopped.set()
+
+
+def check(jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
+    """Compose every entrant on every task. Return why an entrant is refused by a task, by the names
+    of both.
+
+    Raises:
+        UserError: an entrant is refused by all tasks.
+    """
+    from rlmods.cli.command import silent_refusal
+
+    reasons = {}
+    for job in jobs:
+        reason = silent_refusal(job.overrides)
+        if reason:
+            reasons[job.entrant.name, job.task.name] = reason
+    for job in jobs:
+        tasks = {other.task.name for other in jobs}
+        own = [reasons.get((job.entrant.name, task)) for task in tasks]
+        if all(own):
+            raise UserError(f"'{job.entrant.name}' fits no task: {own[0]}")
+    return reasons
+
+
+def run_scorecard(settings: Settings) -> str:
+    """Train what is missing, write the page, and return what is printed at the end.
+
+    Raises:
+        UserError: an entrant or a task cannot be trained.
+        KeyboardInterrupt: training was interrupted; the page shows what is finished.
+    """
+    jobs = all_jobs(settings)
+    pool = Pool(settings.jobs)
+    print(
+        f"checking {len(settings.entrants)} algorithms on {len(settings.tasks)} tasks", flush=True
+    )
+    reasons = check([job for job in jobs if job.seed == 1])
+    try:
+        fitting = [job for job in jobs if (job.entrant.name, job.task.name) not in reasons]
+        missing = [job for job in fitting if job.run.exit != "finished"]
+        print(f"{len(missing)} of {len(fitting)} runs are to be trained", flush=True)
+        started = time.monotonic()
+        for number, (job, reason) in enumerate(pool.results(missing), 1):
+            seconds = time.monotonic() - started
+            left = seconds / number * (len(missing) - number) / 60
+            if reason:
+                reasons[job.entrant.name, job.task.name] = reason
+                result = f"failed: {reason}"
+            else:
+                result = f"score {score(job.run, job.task):.3f}"
+            print(f"{number}/{len(missing)} {job.name}: {result}; {left:.0f} min left", flush=True)
+            write_page(settings, jobs, reasons)
+    except (InterruptedRunError, KeyboardInterrupt):
+        write_page(settings, jobs, reasons)
+        raise KeyboardInterrupt from None
+    return f"wrote {write_page(settings, jobs, reasons)}: open it in a browser"
+
+
+def write_page(
+    settings: Settings, jobs: Sequence[Job], reasons: Mapping[tuple[str, str], str]
+) -> Path:
+    """Write `scorecard.html` of what is finished, and return its path."""
+    names = [entrant.name for entrant in settings.entrants]
+    finished = [job for job in jobs if job.run.exit == "finished"]
+    curves: dict[tuple[str, str], list[Curve]] = {}
+    for job in finished:
+        own = curves.setdefault((job.entrant.name, job.task.name), [])
+        own.append(curve(job.run, job.task.metric))
+    html = page(
+        shlex.join(["python", "-m", "rlmods.scorecard", *sys.argv[1:]]),
+        names,
+        settings.tasks,
+        scorecard(results(jobs), reasons, names[0]),
+        curves,
+        {name: cost([job for job in finished if job.entrant.name == name]) for name in names},
+    )
+    path = settings.folder / "scorecard.html"
+    atomic_write(path, html)
+    return path
+
+
+def cost(jobs: Sequence[Job]) -> str:
+    """Return what finished runs took, in words."""
+    rows = [row for job in jobs for row in job.run.metrics]
+    minutes = sum(row.get("time/iteration_s", 0.0) for row in rows) / 60
+    tokens = sum(row.get(TOKENS, 0.0) for row in rows)
+    return f"{len(jobs)} runs, {minutes:.0f} minutes of one core, {tokens / 1e6:.2f}M tokens"
+
+
+def results(jobs: Sequence[Job]) -> dict[tuple[str, str], Scores]:
+    """Return the scores of the finished runs by seed, by the names of entrant and task."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for job in jobs:
+        own = found.setdefault((job.entrant.name, job.task.name), {})
+        if job.run.exit == "finished":
+            own[job.seed] = score(job.run, job.task)
+    return dict(found)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    words = sys.argv[1:] if arguments is None else arguments
+    print_usage(words, __doc__)
+    try:
+        with one_line_errors():
+            print(run_scorecard(parse(words)))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

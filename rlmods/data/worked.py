@@ -1,0 +1,99 @@
+"""Arithmetic questions with demonstrations of different lengths."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from rlmods.data.arithmetic import Arithmetic
+from rlmods.data.schema import Splits, check_fields
+from rlmods.data.solutions import ERRORS, mistakes, worked_solution
+from rlmods.errors import UserError, suggest
+from rlmods.types import Prompt
+
+STYLES = ("direct", "short", "checked")
+
+
+@dataclass(frozen=True)
+class Worked:
+    """Questions of `data=arithmetic` whose demonstrations, the targets of `algo=sft` in
+    `meta["response"]`, are written in different styles:
+
+    ======= ========================================================
+    style   response to `37+48=`
+    ======= ========================================================
+    direct  the answer
+    short   `7+8=15`, `30+40=70`, `70+15=85`, each a line; the answer
+    checked the lines of `short`, written 2 to `max_repeats` times; the answer
+    ======= ========================================================
+
+    A policy that is trained on them samples all styles. The style of a row depends on question and
+    seed only. Rows of `val` have no demonstration. Raises: UserError for a field out of range."""
+
+    level: int = 3
+    """Difficulty, 1 to 5, as in `data=arithmetic`."""
+    operations: str = "+-"
+    """Operators, a subset of `+-*`, as in `data=arithmetic`."""
+    num_train: int = 10_000
+    """Maximum number of train questions."""
+    num_val: int = 200
+    """Maximum number of val questions."""
+    seed: int = 0
+    """Seed of questions and styles; independent of the run's seed."""
+    styles: Mapping[str, float] = field(
+        default_factory=lambda: {"direct": 0.3, "short": 0.4, "checked": 0.3}
+    )
+    """Share of each style, in any unit."""
+    wrong: Mapping[str, float] = field(
+        default_factory=lambda: {"direct": 0.5, "short": 0.3, "checked": 0.3}
+    )
+    """Fraction of each style with a wrong answer: `direct` by a plausible mistake, the others by a
+    wrong step that later steps continue from."""
+    max_repeats: int = 3
+    """Most times that `checked` writes the lines, 2 or more."""
+
+    def __call__(self) -> Splits:
+        for name in (*self.styles, *self.wrong):
+            if name not in STYLES:
+                raise UserError(f"data.styles.{name}: no such style; {suggest(name, STYLES)}")
+        for name, share in self.styles.items():
+            if share < 0:
+                raise UserError(f"data.styles.{name}={share}: must be at least 0")
+        if sum(self.styles.values()) <= 0:
+            raise UserError("data.styles: type data.styles.short=1 to demonstrate one style")
+        for name, fraction in self.wrong.items():
+            if not 0 <= fraction <= 1:
+                raise UserError(f"data.wrong.{name}={fraction}: must lie between 0 and 1")
+        check_fields(self, max_repeats=(2, 20))
+        questions = Arithmetic(
+            level=self.level,
+            operations=self.operations,
+            num_train=self.num_train,
+            num_val=self.num_val,
+            seed=self.seed,
+        )()
+        train = [self._demonstrated(prompt) for prompt in questions.train]
+        val = [replace(prompt, meta={"level": self.level}) for prompt in questions.val]
+        return Splits(train, val)
+
+    def _demonstrated(self, prompt: Prompt) -> Prompt:
+        question = (prompt.text or "").removesuffix("=")
+        random = Random(f"worked-{self.seed}-{question}")
+        [style] = random.choices(list(self.styles), weights=list(self.styles.values()))
+        is_wrong = random.random() < self.wrong.get(style, 0.0)
+        response = self._response(question, int(prompt.answer or ""), style, is_wrong, random)
+        return replace(prompt, meta={"level": self.level, "style": style, "response": response})
+
+    def _response(
+        self, question: str, answer: int, style: str, is_wrong: bool, random: Random
+    ) -> str:
+        if style == "direct":
+            stated = random.choice(mistakes(answer)) if is_wrong else answer
+            return f"<answer>{stated}</answer>"
+        if is_wrong:
+            num_steps = len(worked_solution(question)) - 1
+            solution = worked_solution(question, random.randrange(num_steps), random.choice(ERRORS))
+        else:
+            solution = worked_solution(question)
+        *lines, conclusion = solution
+        repeats = random.randint(2, self.max_repeats) if style == "checked" else 1
+        return "".join([*lines * repeats, conclusion])

@@ -1,0 +1,77 @@
+"""`python -m rlmods.scorecard`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlmods.cli.scorecard import Entrant, all_jobs, check, parse
+from rlmods.errors import UserError
+from tests.cli.test_main import ROOT
+
+COMMAND = (sys.executable, "-m", "rlmods.scorecard")
+QUICK = "callbacks.budget.max_tokens=2500 validation.max_prompts=6 validation.every=1"
+
+
+def test_an_entrant_is_an_algorithm_with_overrides() -> None:
+    assert Entrant("dapo ratio=symmetric algo.entropy_coefficient=0.1").overrides == [
+        "algo=dapo",
+        "ratio=symmetric",
+        "algo.entropy_coefficient=0.1",
+    ]
+    assert Entrant("ratio=symmetric").overrides == ["ratio=symmetric"]
+
+
+def test_settings_are_read() -> None:
+    words = ["algo=grpo,dapo", "dapo ratio=symmetric", "seeds=2", "tasks=tools,long", "jobs=1"]
+    settings = parse([*words, "folder=x/y", "algo=grpo"])
+    assert [entrant.name for entrant in settings.entrants] == ["grpo", "dapo", words[1]]
+    assert [task.name for task in settings.tasks] == ["long", "tools"]
+    assert (settings.seeds, settings.jobs, settings.folder) == (2, 1, Path("x/y"))
+    jobs = all_jobs(settings)
+    assert len({job.run.path for job in jobs}) == len(jobs) == 2 * 2 * 3
+    assert [job.seed for job in jobs] == [1] * 6 + [2] * 6
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["seeds=2"], "no algorithm: type algo=grpo,dapo"),
+        (["algo=grpo", "seeds=0"], "whole number of at least 1"),
+        (["algo=grpo", "tasks=lnog"], "did you mean long"),
+        (["algo=grpo", "ratio=symmetric"], "in quotes: 'dapo ratio=symmetric'"),
+        (["algo=grpo", "seed=3"], "did you mean seeds"),
+    ],
+)
+def test_mistakes_are_named(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse(words)
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_is_said_before_anything_is_trained(tmp_path: Path) -> None:
+    def jobs(entrant: str, tasks: str) -> dict[tuple[str, str], str]:
+        words = ["algo=grpo", entrant, f"tasks={tasks}", "seeds=1", f"folder={tmp_path}"]
+        return check(all_jobs(parse(words)))
+
+    assert jobs("dapo ratio=symmetric", "long") == {}
+    [reason] = jobs("online_dpo preference=dpo", "long,turns").items()
+    assert reason[0] == ("online_dpo preference=dpo", "turns")
+    with pytest.raises(UserError, match=r"'dapo ratio=symetric' fits no task: .*symmetric"):
+        jobs("dapo ratio=symetric", "long,turns")
+
+
+@pytest.mark.slow
+def test_trains_what_is_missing_and_writes_the_page(tmp_path: Path) -> None:
+    entrants = [f"grpo {QUICK}", f"dr_grpo {QUICK}"]
+    words = [*entrants, "tasks=tools", f"folder={tmp_path}", "seeds=1"]
+    first = subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert "2 of 2 runs are to be trained" in first.stdout
+    html = (tmp_path / "scorecard.html").read_text()
+    assert html.count("<polyline") == 2
+    assert "2 runs" not in html
+    words[-1] = "seeds=2"
+    again = subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert "2 of 4 runs are to be trained" in again.stdout
+    assert (tmp_path / "scorecard.html").read_text().count("<polyline") == 4

@@ -1,0 +1,53 @@
+"""The page of a scorecard."""
+
+import re
+from html.parser import HTMLParser
+
+from rlmods.lab.tunnel.page import page
+from rlmods.lab.tunnel.scores import scorecard
+from rlmods.lab.tunnel.tasks import TASKS
+
+TASK_NAMES = [task.name for task in TASKS[:3]]
+HOSTILE = "dapo <script>alert(1)</script>"
+
+
+def written(entrants: list[str]) -> str:
+    scores = {}
+    for i, entrant in enumerate(entrants):
+        for name in TASK_NAMES:
+            scores[entrant, name] = {seed: 0.1 * i + 0.01 * seed**2 * (i + 1) for seed in (1, 2, 3)}
+    scores[entrants[-1], TASK_NAMES[0]] = {}
+    reasons = {(entrants[-1], TASK_NAMES[0]): "refused: <b>no</b>"}
+    curves = {(entrants[0], name): [[(0.0, 0.1), (500.0, 0.4)]] for name in TASK_NAMES}
+    card = scorecard(scores, reasons, entrants[0])
+    return page("python -m x", entrants, TASKS[:3], card, curves, {entrants[0]: "3 runs"})
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.names.append(tag)
+
+
+def test_has_a_cell_for_each_entrant_and_task() -> None:
+    html = written(["grpo", "dapo", "gspo"])
+    rows = re.findall(r"<tr>.*?</tr>", html)
+    assert [row.count("<td") for row in rows[1:4]] == [4, 4, 4]
+    assert html.count("<polyline") == 3
+    assert html.count("refused: &lt;b&gt;no") == 1
+
+
+def test_runs_no_script_and_loads_nothing() -> None:
+    html = written(["grpo", HOSTILE])
+    tags = Tags()
+    tags.feed(html)
+    assert not {"script", "link", "img", "iframe"} & set(tags.names)
+    assert "default-src 'none'" in html
+    assert "http" not in html.replace("http-equiv", "")
+
+
+def test_says_that_nothing_is_compared() -> None:
+    assert "name a second algorithm" in written(["grpo"])
