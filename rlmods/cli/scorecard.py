@@ -21,8 +21,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlmods.cli.usage import print_usage
-from rlmods.errors import UserError, one_line_errors, suggest
+from rlmods.errors import UserError, one_line_errors, print_usage, suggest
 from rlmods.lab.tunnel.page import page
 from rlmods.lab.tunnel.scores import TOKENS, Curve, Scores, curve, score, scorecard
 from rlmods.lab.tunnel.tasks import Task, find_tasks

@@ -46,7 +46,9 @@ def test_a_resumed_run_goes_on_counting() -> None:
 
 
 def test_a_budget_below_1_is_refused() -> None:
-    with pytest.raises(UserError, match=r"callbacks\.budget\.max_tokens=0: must be null or at least 1"):
+    with pytest.raises(
+        UserError, match=r"callbacks\.budget\.max_tokens=0: must be null or at least 1"
+    ):
         TokenBudget(0)
 
 
