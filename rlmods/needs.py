@@ -90,6 +90,23 @@ class RatioNeeds:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenNeeds:
+    """Declarations of a selection of tokens."""
+
+    step: bool = False
+    """Compares the tokens of an optimizer step: it is called once with all rows of this rank before
+    the step, at the cost of another forward of them. Otherwise it is called with the rows of each
+    microbatch, and compares tokens of a row only."""
+    behavior: bool = False
+    """The argument `behavior_logprobs` [N, T]."""
+    entropy: bool = False
+    """The argument `entropy` [N, T]: entropy of the policy's distribution at each token, nats."""
+    draws: bool = False
+    """The argument `draws` [N, T]: uniform random numbers that depend on the tokens of a row and
+    the number of the optimizer step, so that they are the same on any number of ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class KLNeeds:
     """Declarations of a KL."""
 
@@ -216,6 +233,7 @@ N = TypeVar(
     "N",
     AdvantageNeeds,
     RatioNeeds,
+    TokenNeeds,
     KLNeeds,
     SamplingNeeds,
     PreferenceNeeds,

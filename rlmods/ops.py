@@ -149,6 +149,22 @@ def sum_over_ranks(x: Tensor) -> Tensor:
     return x
 
 
+def largest(x: TokenFloats, mask: TokenMask, count: Tensor) -> TokenMask:
+    """Return True on the `count` largest true slots of all ranks, in float32, and on those that
+    equal the smallest of them."""
+    bits = x.float().view(torch.int32).long()
+    # integers in the order of the numbers: below 0, larger bits are smaller numbers
+    keys = torch.where(bits < 0, bits ^ (2**31 - 1), bits)
+    low = torch.full_like(count, -(2**31))
+    high = torch.full_like(count, 2**31 - 1)
+    for _ in range(32):  # halve the interval that holds the smallest of them
+        middle = high - (high - low) // 2
+        reaches = sum_over_ranks((mask & (keys >= middle)).sum()) >= count
+        low = torch.where(reaches, middle, low)
+        high = torch.where(reaches, high, middle - 1)
+    return mask & (keys >= low)
+
+
 def pack(
     lengths: RowInts,
     budget: int,

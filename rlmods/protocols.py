@@ -93,6 +93,29 @@ class Correction(Protocol):
 
 
 @runtime_checkable
+class Tokens(Protocol):
+    """Selects the tokens whose objective is trained, from the log-probabilities of the current
+    policy, without a gradient. None: all. `TokenNeeds` lists further arguments and when it is
+    called. The others stay in the denominators of the loss. Entropy bonus and KL are of all
+    tokens."""
+
+    def __call__(
+        self, logprobs: TokenFloats, advantages: TokenFloats, mask: TokenMask
+    ) -> TokenMask | None: ...
+
+
+@runtime_checkable
+class KeepsOthers(Protocol):
+    """A selection after which the tokens that are not selected have an objective too; without this
+    method, it is 0."""
+
+    def others(self, objective: TokenFloats, log_ratio: TokenFloats) -> TokenFloats:
+        """Return the objective of tokens that are not selected, given the objective of the ratio
+        and log(pi / pi_old)."""
+        ...
+
+
+@runtime_checkable
 class Aggregation(Protocol):
     """Reduces values per token to a scalar. Additive: for fixed totals, f(a ++ b) == f(a) +
     f(b)."""

@@ -405,6 +405,9 @@ class Experience(Rows):
     term_advantages: TermFloats | None = None
     """Advantages of each term of advantage=sum before weighting, NaN on the responses that its
     reward leaves unscored; None for other estimators."""
+    trained: TokenMask | None = None
+    """True on the tokens that the group `tokens` selected for this optimizer step; None before, or
+    if it selects within rows."""
     routed_experts: RoutedExperts | None = None
     """Experts chosen by each router at each token for `old_logprobs` (int16); -1: not computed yet.
     None for dense models."""

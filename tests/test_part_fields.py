@@ -21,6 +21,7 @@ from rlmods.router import Routing
 from rlmods.sampling import BestOf, Dynamic
 from rlmods.schedule import KLAdaptive, Schedule
 from rlmods.teacher import Server
+from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
 
 KL = {"estimator": "k1", "coefficient": 0.1, "where": "reward"}
 SERVER = partial(Server, url="http://h/v1", model="m")
@@ -53,6 +54,10 @@ BAD: list[tuple[str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
     ("kl", Full, {"coefficient": (-1.0, nan, inf)}),
     ("correction", Truncated, {"high": (0.9, nan), "level": ("response",)}),
     ("correction", Masked, {"low": (-0.1, 1.1), "high": (0.9, nan), "level": ("response",)}),
+    ("tokens", HighEntropy, {"fraction": (0.0, 1.1, nan)}),
+    ("tokens", ClipCov, {"fraction": (0.0, 1.1, nan), "high": (1.0, nan)}),
+    ("tokens", KLCov, {"fraction": (0.0, 1.1, nan), "coefficient": POSITIVE}),
+    ("tokens", OffPolicy, {"threshold": POSITIVE}),
     ("aggregation", FixedLength, {"length": (0,)}),
     ("sampling", partial(Dynamic, high=0.1), {"low": (0.9,)}),
     ("sampling", BestOf, {"k": (0,)}),

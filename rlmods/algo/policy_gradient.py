@@ -27,10 +27,12 @@ from rlmods.protocols import (
     Ratio,
     Rollout,
     Sampling,
+    Tokens,
 )
 from rlmods.reference import StartPolicy
 from rlmods.reward.scores import grade
 from rlmods.router import Routing
+from rlmods.tokens import AllTokens
 from rlmods.training.adaptive import EntropyBonus, RewardScale
 from rlmods.training.buffer import SampleBuffer
 from rlmods.training.collate import collate, generate
@@ -47,18 +49,20 @@ from rlmods.training.metrics import (
 )
 from rlmods.training.returned import check_returned, field_of
 from rlmods.training.scorer import LogprobScorer
+from rlmods.training.selection import TokenSelection
 from rlmods.training.settings import PolicyGradientSettings
+from rlmods.training.train_step import Loss
 from rlmods.training.turns import turn_columns
 from rlmods.types import Experience, Prompt, Response, Scores, Totals
 
 
 class PolicyGradient(Learner):
-    """Maximise `aggregate(w ratio(log pi - log pi_old, A) + c H - beta KL)`, and regress the critic
-    on the returns if there is one.
+    """Maximise `aggregate(w m ratio(log pi - log pi_old, A) + c H - beta KL)`, and regress the
+    critic on the returns if there is one.
 
-    w are the weights of `correction`, which apply to the objective of the ratio alone, as in the
-    papers. A subclass documents the objective of a paper; its option in `conf/algo/` selects the
-    parts."""
+    w are the weights of `correction`, and m is 1 on the tokens that `tokens` selects, else 0. Both
+    apply to the objective of the ratio alone, as in the papers. A subclass documents the objective
+    of a paper; its option in `conf/algo/` selects the parts."""
 
     groups: ClassVar[tuple[str, ...]] = (
         *Learner.groups,
@@ -74,6 +78,7 @@ class PolicyGradient(Learner):
         "kl",
         "ratio",
         "correction",
+        "tokens",
         "aggregation",
     )
     settings_type: ClassVar[type[Any]] = PolicyGradientSettings
@@ -94,6 +99,7 @@ class PolicyGradient(Learner):
         reference: Callable[[Policy], Policy] | None = None,
         router: Routing | None = None,
         correction: Correction | None = None,
+        tokens: Tokens | None = None,
         **learner: Any,
     ) -> None:
         """
@@ -108,6 +114,7 @@ class PolicyGradient(Learner):
         self.kl = kl
         self.set_ratio(ratio)
         self.correction = correction or NoCorrection()
+        self.tokens = TokenSelection(tokens or AllTokens())
         self.aggregation = aggregation
         self.credit = CreditAssignment(advantage)
         self.critic_config: Any = critic or NoCritic()
@@ -401,6 +408,17 @@ class PolicyGradient(Learner):
                 return i + 1, True
         return len(plan), False
 
+    def train_step(self, minibatch: Experience, *more: tuple[Any, Loss]) -> None:
+        super().train_step(self.select_tokens(minibatch), *more)
+
+    def select_tokens(self, rows: Experience) -> Experience:
+        """Return the rows of an optimizer step with their selected tokens, if `tokens` compares
+        those of several rows."""
+        if not self.tokens.needs.step:
+            return rows
+        output = self.scorer.score(rows, self.policy)
+        return self.tokens.before_step(rows, output, self.optimizer_steps)
+
     # Loss
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
@@ -447,8 +465,8 @@ class PolicyGradient(Learner):
         )
 
     def objective(self, micro: Experience, output: PolicyOutput, old_logprobs: Tensor) -> Tensor:
-        """Return the objective [N, T] of the ratio, weighted by the correction. Log it, and add to
-        `kl_stats`."""
+        """Return the objective [N, T] of the ratio on the selected tokens, weighted by the
+        correction. Log it, and add to `kl_stats`."""
         log_ratio = torch.where(micro.mask, output.logprobs - old_logprobs, 0.0)
         options = {"old_logprobs": old_logprobs} if self.ratio_needs.old_logprobs else {}
         if self.ratio_needs.entropy:
@@ -468,11 +486,16 @@ class PolicyGradient(Learner):
             self.iteration,
             compare_sampler=self.scorer.is_at_sampling_temperature,
         )
+        objective = surrogate.objective
+        trained = self.tokens(micro, output)
+        if trained is not None:
+            self.meter.mean("train/trained_fraction", trained.double(), micro.mask)
+            objective = self.tokens.objective(objective, log_ratio, trained)
         correction = self.correction(old_logprobs, micro.behavior_logprobs, micro.mask)
         if correction is None:
-            return surrogate.objective
+            return objective
         log_correction(self.meter, correction, micro.mask)
-        return correction.weights * surrogate.objective
+        return correction.weights * objective
 
     def value_loss(self, micro: Experience, values: Tensor, totals: Totals) -> Tensor:
         """Return the weighted regression of the critic on the returns."""

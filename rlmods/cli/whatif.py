@@ -4,9 +4,9 @@
 The iteration is repeated from the newest checkpoint before it: responses depend on seed, prompt and
 sample only, so they repeat exactly. At one optimizer step, the last one or `step=N`, the loss
 and its gradient are computed with every combination of the options given, from `ratio`,
-`advantage`, `aggregation` and `correction`, on the weights and rows of the run. Nothing is written
-to RUN. Settings of a run that reach beyond the process, such as the `url` of a judge, are used only
-if you type them too, or `--trust`.
+`advantage`, `aggregation`, `correction` and `tokens`, on the weights and rows of the run. Nothing
+is written to RUN. Settings of a run that reach beyond the process, such as the `url` of a judge,
+are used only if you type them too, or `--trust`.
 
     python -m rlmods.whatif runs/a 12 ratio=symmetric,clip_higher,sequence advantage=rloo,group_norm
 
@@ -60,9 +60,10 @@ from rlmods.training.checkpoint import Stateful
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension
 from rlmods.training.meter import Meter
+from rlmods.training.selection import TokenSelection
 from rlmods.types import Experience, Response, Scores, widen
 
-GROUPS = ("ratio", "advantage", "aggregation", "correction")
+GROUPS = ("ratio", "advantage", "aggregation", "correction", "tokens")
 """Groups whose parts can be compared on the responses and weights of a run."""
 NOT_OF_RUN = ("callbacks", "logger", "run_dir", "resume", "fork")
 RUN_KEYS = tuple(key for key in compose.TOP_LEVEL_KEYS if key not in NOT_OF_RUN)
@@ -129,6 +130,7 @@ class Comparison(Extension):
         loop.set_ratio(parts.get("ratio", loop.ratio))
         loop.aggregation = parts.get("aggregation", loop.aggregation)
         loop.correction = parts.get("correction", loop.correction)
+        loop.tokens = TokenSelection(parts.get("tokens", loop.tokens.part))
         loop.credit = CreditAssignment(parts.get("advantage", loop.advantage))
         loop.reward_scale = copy.deepcopy(loop.reward_scale)
         loop.kl_stats = loop.kl_stats.clone()
@@ -236,6 +238,7 @@ class Comparison(Extension):
             raise UserError("no token has a loss")
         step = self.policy_gradient.step
         loop.zero_grad()
+        rows = loop.select_tokens(rows)
         with torch.random.fork_rng():
             losses = step.accumulate(step.sources((rows, loop.loss), *more))
         gradients = []

@@ -56,6 +56,7 @@ PARTS = (
     "kl",
     "ratio",
     "correction",
+    "tokens",
     "aggregation",
 )
 """Groups whose options are instantiated and passed to the algorithms that use them."""

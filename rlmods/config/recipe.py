@@ -17,9 +17,10 @@ from rlmods.config.options import CONF
 from rlmods.config.plugins import sources
 from rlmods.run.settings import leaves
 
-COMMON = {"reference": "policy", "router": "free", "correction": "none"}
+COMMON = {"reference": "policy", "router": "free", "correction": "none", "tokens": "all"}
 """Options that every recipe has unless it says otherwise: papers do not change the routing of their
-models, their reference is the policy that training starts from, and it also samples."""
+models, their reference is the policy that training starts from, it also samples, and all tokens are
+trained."""
 
 
 def recipe(algo: str) -> dict[str, str]:

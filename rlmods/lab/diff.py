@@ -52,6 +52,7 @@ ACTS: Mapping[str, tuple[str, ...]] = {
     "update": (
         "ratio",
         "correction",
+        "tokens",
         "aggregation",
         "kl",
         "router",

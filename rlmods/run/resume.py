@@ -38,7 +38,16 @@ CHANGEABLE_KEYS = (
 """Patterns of single settings of other groups that may change on resuming: memory, speed and
 addresses. They change results by rounding, and `rollout.ahead` the age of the policy that
 samples."""
-FORKABLE = ("ratio", "advantage", "aggregation", "correction", "sampling", "reward", "validation")
+FORKABLE = (
+    "ratio",
+    "advantage",
+    "aggregation",
+    "correction",
+    "tokens",
+    "sampling",
+    "reward",
+    "validation",
+)
 """Groups of settings that may change in a fork, besides those that may change on resuming. A
 checkpoint holds nothing that depends on them, or the state of a part, which is checked on
 loading."""

@@ -44,6 +44,7 @@ from rlmods.reward import WeightedSum
 from rlmods.reward.scores import as_scores
 from rlmods.rollout import Local, MultiTurn
 from rlmods.sampling import Dynamic
+from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
 from rlmods.training.collate import collate_unscored
 from rlmods.training.evaluation import Validation
 from rlmods.types import Credit, Experience, Prompt, Response, Scores, Surrogate
@@ -95,6 +96,10 @@ LOSSES = {
     "gdpo": {"advantage": GDPO()},
     "n_step": {"advantage": NStep(2), "critic": Separate(), "ratio": DPPO(high=1e-3, low=1e-3)},
     "full_kl": {"kl": Full(0.3)},
+    "high_entropy": {"tokens": HighEntropy(0.3)},
+    "clip_cov": {"tokens": ClipCov(0.2, low=0.0)},
+    "kl_cov": {"tokens": KLCov(0.2), "ratio": Unclipped()},
+    "off_policy": {"tokens": OffPolicy(1e-3), "aggregation": SequenceMean()},
     "exact_kl": {"kl": Penalty("k3", 0.1, "loss", gradient="exact")},
 }
 

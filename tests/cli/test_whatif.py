@@ -329,6 +329,7 @@ ESTIMATORS = (
 RATIOS = ("symmetric", "clip_higher", "sequence", "sequence_token", "soft", "cispo", "none", "dual")
 AGGREGATIONS = ("token_mean", "sequence_mean", "fixed_length")
 CORRECTIONS = ("truncated", "masked", "none")
+TOKENS = ("all", "entropy", "clip_cov", "kl_cov", "off_policy")
 FAST = ("grpo", "replay")
 """Runs of which two combinations are compared outside of the nightly tests."""
 
@@ -341,6 +342,7 @@ def drawn(run: str, number: int) -> list[str]:
         "ratio": RATIOS,
         "aggregation": AGGREGATIONS,
         "correction": CORRECTIONS,
+        "tokens": TOKENS,
     }
     if run == "replay":  # replayed rows keep the advantages that they have
         del choices["advantage"]

@@ -538,6 +538,14 @@ RULES = {
             "not kl.estimator=k3: type kl.estimator=k1, or kl.where=loss",
         ),
     ],
+    "token_selection": [
+        (
+            ("algo=gspo", f"tokens={option}"),
+            f"tokens={option} selects single tokens, but ratio=sequence has one ratio per "
+            "response, and its gradient is of all tokens: type ratio=sequence_token, or tokens=all",
+        )
+        for option in ("entropy", "clip_cov", "kl_cov")
+    ],
     "token_credit": [
         (
             ("algo=ppo", "ratio=sequence"),

@@ -42,6 +42,7 @@ PACKAGES = (
     "advantage",
     "aggregation",
     "correction",
+    "tokens",
     "critic",
     "kl",
     "preference",

@@ -6,7 +6,7 @@ differentiates the loops as well."""
 
 from __future__ import annotations
 
-from math import exp, log, sqrt
+from math import ceil, exp, log, sqrt
 
 import torch
 from torch import Tensor
@@ -383,6 +383,44 @@ def correction(
                 (0.0 if masks else high) if is_outside else rho, dtype=torch.float64
             )
     return weights, outside
+
+
+# tokens
+
+
+def highest_entropy(entropy: Tensor, mask: Tensor, fraction: float) -> set[tuple[int, int]]:
+    """The slots of the largest entropies: `fraction` of all, rounded up, and those equal to the
+    smallest of them up to rounding."""
+    values = {
+        (i, t): float(entropy[i, t].detach()) for i, ts in enumerate(true_slots(mask)) for t in ts
+    }
+    count = ceil(round(fraction * len(values), 9))
+    largest = sorted(values.values(), reverse=True)[:count]
+    return {slot for slot, x in values.items() if x > min(largest) - 2e-6}
+
+
+def covariances(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Field:
+    """(log pi - mean) (A - mean) of each slot."""
+    slots = [(i, t) for i, ts in enumerate(true_slots(mask)) for t in ts]
+    mean_logprob = sum(float(logprobs[slot]) for slot in slots) / max(1, len(slots))
+    mean_advantage = sum(float(advantages[slot]) for slot in slots) / max(1, len(slots))
+    return {
+        slot: (logprobs[slot] - mean_logprob) * (advantages[slot] - mean_advantage)
+        for slot in slots
+    }
+
+
+def near_the_sampler(
+    logprobs: Tensor, behavior: Tensor, advantages: Tensor, mask: Tensor, threshold: float
+) -> set[tuple[int, int]]:
+    """The slots that off-policy sequence masking trains."""
+    kept = set()
+    for i, ts in enumerate(true_slots(mask)):
+        distance = sum(float(behavior[i, t] - logprobs[i, t]) for t in ts) / max(1, len(ts))
+        for t in ts:
+            if distance <= threshold or advantages[i, t] >= 0:
+                kept.add((i, t))
+    return kept
 
 
 # aggregations

@@ -216,6 +216,8 @@ def gradients(
         patch.object(learner, "manual_backward", backward),
     ):
         step.max_norm = max_norm
+        if loss is None and isinstance(learner, PolicyGradient):
+            batch = learner.select_tokens(batch)
         step(batch, loss or learner.loss, *more)
     step.max_norm, step.num_steps, step.num_nonfinite = before
     return recorder.gradient

@@ -84,6 +84,15 @@ OTHERS: dict[str, tuple[str, ...]] = {
         "correction=masked",
         "correction.low=0.8",
     ),
+    "dapo high entropy": ("algo=dapo", *ONLINE, "tokens=entropy", "tokens.fraction=0.3"),
+    "grpo clip_cov": (
+        "algo=grpo",
+        *ONLINE,
+        "tokens=clip_cov",
+        "tokens.fraction=0.1",
+        "tokens.low=0.1",
+    ),
+    "grpo kl_cov": ("algo=grpo", *ONLINE, "tokens=kl_cov", "tokens.fraction=0.1", "ratio=none"),
     "reinforce_pp overlong": (
         "algo=reinforce_pp",
         *ONLINE,

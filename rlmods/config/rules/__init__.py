@@ -18,6 +18,7 @@ RULES: tuple[Rule, ...] = (
     estimator.kl_in_reward,
     estimator.kl_estimator,
     estimator.token_credit,
+    estimator.token_selection,
     estimator.greedy_baseline,
     estimator.reward_scaling,
     estimator.selected_rows,

@@ -12,7 +12,14 @@ from rlmods.config.run_spec import RunSpec
 from rlmods.critic import NoCritic
 from rlmods.errors import suggest
 from rlmods.kl import Adaptive, Penalty, Ramp
-from rlmods.needs import AdvantageNeeds, RatioNeeds, RewardNeeds, SamplingNeeds, needs_of
+from rlmods.needs import (
+    AdvantageNeeds,
+    RatioNeeds,
+    RewardNeeds,
+    SamplingNeeds,
+    TokenNeeds,
+    needs_of,
+)
 from rlmods.protocols import Controller
 from rlmods.reward import WeightedSum
 from rlmods.reward.weighted_sum import Term, leaves
@@ -220,6 +227,16 @@ def token_credit(spec: RunSpec) -> Iterator[str]:
     differs_with_kl = needs.credit == "reward_to_go" or needs.normalizes_rewards
     if differs_with_kl and _is_in_reward(spec.parts["kl"]):
         yield f"{problem} with {spec.option('kl')}: type ratio=sequence_token, or kl=loss"
+
+
+def token_selection(spec: RunSpec) -> Iterator[str]:
+    needs = needs_of(spec.parts.get("tokens"), TokenNeeds)
+    if needs_of(spec.parts.get("ratio"), RatioNeeds).level == "sequence" and needs.step:
+        yield (
+            f"{spec.option('tokens')} selects single tokens, but {spec.option('ratio')} has one "
+            "ratio per response, and its gradient is of all tokens: type ratio=sequence_token, or "
+            "tokens=all"
+        )
 
 
 def greedy_baseline(spec: RunSpec) -> Iterator[str]:

@@ -1,0 +1,105 @@
+"""Training with a limit on the tokens that lower the policy's entropy most."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rlmods.errors import Limit, check_bounds
+from rlmods.needs import TokenNeeds
+from rlmods.ops import largest, masked_sum, sum_over_ranks
+from rlmods.types import TokenFloats, TokenMask
+
+
+@dataclass(frozen=True)
+class ClipCov:
+    """Clip-Cov: leave out a random `fraction` of all tokens among those with low <= C_t <= high.
+
+    C_t = (log pi(y_t) - mean(log pi)) (A_t - mean(A)) is the token's part of the covariance of
+    log-probability and advantage over the optimizer step, by which the entropy of the policy falls.
+    "The Entropy Mechanism", arXiv:2505.22617, section 4.2. As in the authors' code, and in
+    verl and SkyRL, at least one token is left out if one is within the bounds, and the tokens left
+    out stay in the denominators of the loss. There the statistics are of a microbatch, here of the
+    optimizer step over all ranks. Their code leaves tokens out of the draw that the ratio clips;
+    here they may be drawn, which changes nothing for them, as they have no gradient."""
+
+    fraction: float = 2e-4
+    """Fraction of all tokens that is left out, rounded down; above 0, to 1."""
+    low: float = 1.0
+    """Lower bound of C_t, many times its mean."""
+    high: Limit = 5.0
+    """Upper bound of C_t; above `low`."""
+
+    needs: ClassVar[TokenNeeds] = TokenNeeds(step=True, draws=True)
+
+    def __post_init__(self) -> None:
+        rules = {
+            "fraction": (0 < self.fraction <= 1, "above 0 and at most 1"),
+            "high": (self.high > self.low, "above tokens.low"),
+        }
+        check_bounds(self, "tokens", rules)
+
+    def __call__(
+        self,
+        logprobs: TokenFloats,
+        advantages: TokenFloats,
+        mask: TokenMask,
+        draws: TokenFloats,
+    ) -> TokenMask:
+        c = covariance(logprobs, advantages, mask)
+        within = mask & (c >= self.low) & (c <= self.high)
+        return mask & ~largest(draws, within, fraction_of(mask, self.fraction))
+
+
+@dataclass(frozen=True)
+class KLCov:
+    """KL-Cov: subtract `coefficient` |log pi - log pi_old| from the objective of the `fraction` of
+    all tokens with the largest C_t of `ClipCov`.
+
+    "The Entropy Mechanism", arXiv:2505.22617, section 4.2. Its objective is not clipped:
+    ratio=none. The paper writes KL(pi_old || pi), and the authors' code, verl and SkyRL take the
+    absolute log-ratio, as here: the estimate log pi_old - log pi would raise the probability of
+    these tokens further. At least one token has the penalty."""
+
+    fraction: float = 2e-3
+    """Fraction of all tokens with a penalty, rounded down; above 0, to 1. The paper has 2e-3 for a
+    model of 7 billion parameters and 2e-4 for 32 billion."""
+    coefficient: float = 1.0
+    """Weight of the penalty; above 0."""
+
+    needs: ClassVar[TokenNeeds] = TokenNeeds(step=True)
+
+    def __post_init__(self) -> None:
+        rules = {
+            "fraction": (0 < self.fraction <= 1, "above 0 and at most 1"),
+            "coefficient": (self.coefficient > 0, "above 0"),
+        }
+        check_bounds(self, "tokens", rules)
+
+    def __call__(
+        self, logprobs: TokenFloats, advantages: TokenFloats, mask: TokenMask
+    ) -> TokenMask:
+        c = covariance(logprobs, advantages, mask)
+        return mask & ~largest(c, mask, fraction_of(mask, self.fraction))
+
+    def others(self, objective: TokenFloats, log_ratio: TokenFloats) -> TokenFloats:
+        """Return the objective with the penalty."""
+        return objective - self.coefficient * log_ratio.abs()
+
+
+def covariance(logprobs: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:
+    """Return C_t with the means over the true slots of all ranks; 0 elsewhere."""
+    return _centered(logprobs, mask) * _centered(advantages, mask)
+
+
+def _centered(x: TokenFloats, mask: TokenMask) -> TokenFloats:
+    count = sum_over_ranks(mask.sum()).clamp(min=1)
+    mean = sum_over_ranks(masked_sum(x, mask).sum()) / count
+    return torch.where(mask, x - mean, 0.0)
+
+
+def fraction_of(mask: TokenMask, fraction: float) -> Tensor:
+    """Return this fraction of the true slots of all ranks, rounded down, and at least 1."""
+    count = sum_over_ranks(mask.sum()).double()
+    return (count * fraction + 1e-9).floor().long().clamp(min=1)

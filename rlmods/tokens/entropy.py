@@ -1,0 +1,42 @@
+"""Training on the tokens where the policy is least certain."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rlmods.errors import check_bounds
+from rlmods.needs import TokenNeeds
+from rlmods.ops import largest, sum_over_ranks
+from rlmods.types import TokenFloats, TokenMask
+
+
+@dataclass(frozen=True)
+class HighEntropy:
+    """High-entropy tokens: train on token t if H_t >= tau. H_t is the entropy of the current policy
+    at t, and tau the entropy above which the fraction `fraction` of all tokens of the optimizer
+    step lies.
+
+    "Beyond the 80/20 Rule", arXiv:2506.01939, section 5. As there, the other tokens stay in the
+    denominators of the loss: with aggregation=token_mean the sum is divided by all tokens. TRL
+    (`top_entropy_quantile`) divides by all tokens too, but takes tau from a microbatch, here it is
+    that of the optimizer step over all ranks. Tokens that equal tau are all trained."""
+
+    fraction: float = 0.2
+    """Fraction of the tokens that are trained, rounded up; above 0, to 1."""
+
+    needs: ClassVar[TokenNeeds] = TokenNeeds(step=True, entropy=True)
+
+    def __post_init__(self) -> None:
+        is_valid = 0 < self.fraction <= 1
+        check_bounds(self, "tokens", {"fraction": (is_valid, "above 0 and at most 1")})
+
+    def __call__(
+        self,
+        logprobs: TokenFloats,
+        advantages: TokenFloats,
+        mask: TokenMask,
+        entropy: TokenFloats,
+    ) -> TokenMask:
+        num_tokens = sum_over_ranks(mask.sum())
+        # without the rounding error of 0.2 * 5, which is above 1
+        count = (num_tokens.double() * self.fraction - 1e-9).ceil().long()
+        return largest(entropy, mask, count)

@@ -1,0 +1,202 @@
+"""The loss with a selection of tokens, on responses of several turns with observations, cuts and
+branches: against a loop over the tokens of each segment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlmods.advantage import GroupNorm
+from rlmods.aggregation import SequenceMean, TokenMean
+from rlmods.algo import Batch
+from rlmods.branching import Entropy
+from rlmods.correction import Truncated
+from rlmods.needs import TokenNeeds
+from rlmods.ratio import Unclipped
+from rlmods.reward import EnvironmentReward
+from rlmods.rollout import Local, MultiTurn
+from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
+from rlmods.training.selection import token_draws
+from rlmods.types import Experience
+from tests.support.environments import Chat, forgetful
+from tests.support.reference import (
+    Field,
+    aggregate,
+    covariances,
+    highest_entropy,
+    near_the_sampler,
+    true_slots,
+)
+from tests.support.tiny_setup import close, collected, gradients, learner, policy
+
+PARTS = (HighEntropy(0.3), ClipCov(0.2, -0.1, 0.1), KLCov(0.2, 0.7), OffPolicy(0.02))
+
+
+def moved(tokens: Any, branching: Any = None, **parts: Any) -> tuple[Any, Experience]:
+    """Return a learner and rows whose policy has moved since they were sampled."""
+    rollout = MultiTurn(Local(max_tokens=16, seed=3), Chat(least=3), branching)
+    made = learner(
+        policy=forgetful(policy()),
+        rollout=rollout,
+        reward=EnvironmentReward(),
+        batch=Batch(prompts=4, samples=4, token_budget=256),
+        advantage=GroupNorm(),
+        ratio=Unclipped(),
+        tokens=tokens,
+        **parts,
+    )
+    rows = collected(made)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for p in made.policy.parameters():
+            p.add_(torch.randn_like(p) * 0.03)
+    return made, rows
+
+
+def distributions(made: Any, rows: Experience) -> Tensor:
+    """log pi [N, T, V] in float64, each segment alone in a forward."""
+    out = []
+    for i in range(len(rows)):
+        cuts = [] if rows.cuts is None else rows.cuts[i].nonzero().flatten().tolist()
+        edges = [0, *cuts, int(rows.lengths[i])]
+        parts = []
+        for begin, end in pairwise(edges):
+            logits = made.policy.model(input_ids=rows.tokens[i : i + 1, begin:end]).logits[0]
+            before = torch.cat([torch.zeros_like(logits[:1]), logits[:-1]])
+            parts.append(before.double().log_softmax(-1))
+        missing = rows.tokens.shape[1] - edges[-1]
+        parts.append(torch.zeros(missing, parts[0].shape[1], dtype=torch.float64))
+        out.append(torch.cat(parts))
+    return torch.stack(out)
+
+
+def expected_loss(made: Any, rows: Experience, part: Any) -> Tensor:
+    """The loss, token by token."""
+    every = distributions(made, rows)
+    logprobs = every.gather(-1, rows.tokens[..., None]).squeeze(-1)
+    now = logprobs.detach()
+    advantages = rows.advantages.double()
+    slots = {(i, t) for i, ts in enumerate(true_slots(rows.mask)) for t in ts}
+    if isinstance(part, HighEntropy):
+        entropy = -(every.exp() * every).sum(-1)
+        trained = highest_entropy(entropy, rows.mask, part.fraction)
+    elif isinstance(part, OffPolicy):
+        behavior = rows.behavior_logprobs
+        trained = near_the_sampler(now, behavior, advantages, rows.mask, part.threshold)
+    else:
+        of_slots = covariances(now, advantages, rows.mask)
+        order = of_slots
+        if isinstance(part, ClipCov):
+            draws = token_draws(rows, 0)
+            order = {
+                slot: draws[slot] for slot, c in of_slots.items() if part.low <= c <= part.high
+            }
+        count = max(1, int(part.fraction * len(slots)))
+        trained = slots - set(sorted(order, key=lambda slot: -float(order[slot]))[:count])
+    assert trained < slots
+    objective: Field = {}
+    for slot in slots:
+        log_ratio = logprobs[slot] - rows.old_logprobs[slot].double()
+        full = log_ratio.exp() * advantages[slot]
+        if slot in trained:
+            objective[slot] = full
+        elif isinstance(part, KLCov):
+            objective[slot] = full - part.coefficient * log_ratio.abs()
+        else:
+            objective[slot] = 0 * log_ratio
+    num_rows = float(rows.mask.any(1).sum())
+    kind = "sequence_mean" if isinstance(made.aggregation, SequenceMean) else "token_mean"
+    return -aggregate(kind, objective, float(len(slots)), num_rows)
+
+
+@pytest.mark.parametrize("branches", [False, True])
+@pytest.mark.parametrize("aggregation", [TokenMean(), SequenceMean()])
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
+def test_equals_the_loop(part: Any, aggregation: Any, branches: bool) -> None:
+    """Values of the selection, and gradients of the loss; in several microbatches."""
+    rule = Entropy(num_initial=2, tau=-100) if branches else None
+    made, rows = moved(part, rule, aggregation=aggregation)
+    assert rows.cuts is not None
+    assert rows.cuts.any()
+    assert (rows.origin is not None) == branches
+    found = gradients(made, rows)
+    made.policy.zero_grad()
+    expected_loss(made, rows, part).backward()
+    expected = torch.cat([p.grad.flatten() for p in made.policy.parameters()])
+    close(found, expected)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
+def test_is_the_same_for_packed_and_padded_rows(part: Any) -> None:
+    made, rows = moved(part)
+    assert made.policy.packs
+    packed = gradients(made, rows)
+    made.policy.packs = False
+    close(gradients(made, rows), packed)
+
+
+def test_corrections_and_other_terms_are_not_selected() -> None:
+    """The correction weighs what is left; entropy bonus and KL are of all tokens."""
+
+    class Nothing:
+        def __call__(self, logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+            return torch.zeros_like(mask)
+
+    made, rows = moved(Nothing(), entropy_coefficient=0.1, correction=Truncated())
+    found = gradients(made, rows)
+    flat, _ = moved(None, entropy_coefficient=0.1)
+    close(found, gradients(flat, replace(rows, advantages=torch.zeros_like(rows.advantages))))
+
+
+def test_a_selection_of_the_step_sees_all_its_rows_once() -> None:
+    made, rows = moved(None)
+    seen = []
+
+    class Spy:
+        needs = TokenNeeds(step=True, entropy=True)
+
+        def __call__(
+            self, logprobs: Tensor, advantages: Tensor, mask: Tensor, entropy: Tensor
+        ) -> Tensor:
+            seen.append((logprobs, mask, entropy))
+            return mask
+
+    made, rows = moved(Spy())
+    gradients(made, rows)
+    [(logprobs, mask, entropy)] = seen
+    assert torch.equal(mask, rows.mask)
+    assert not logprobs.requires_grad
+    assert (entropy[mask] > 0).all()
+
+
+def columns_of(rows: Experience) -> Tensor:
+    return torch.arange(rows.tokens.shape[1]).expand_as(rows.tokens)
+
+
+class TestDraws:
+    def test_depend_on_the_row_and_the_step_alone(self) -> None:
+        _, rows = moved(None)
+        draws = token_draws(rows, 3)
+        order = torch.randperm(len(rows))
+        assert torch.equal(token_draws(rows.select(order), 3), draws[order])
+        garbage = torch.where(columns_of(rows) < rows.lengths[:, None], rows.tokens, 7)
+        used = columns_of(rows) < rows.lengths[:, None]
+        with_garbage = token_draws(replace(rows, tokens=garbage), 3)
+        assert torch.equal(with_garbage[used], draws[used])
+        narrow = rows.select(rows.lengths < rows.tokens.shape[1]).trim()
+        rest = draws[rows.lengths < rows.tokens.shape[1]]
+        assert torch.equal(token_draws(narrow, 3), rest[:, : narrow.tokens.shape[1]])
+        other = token_draws(rows, 4)
+        assert (other != draws).double().mean() > 0.99
+
+    def test_are_uniform(self) -> None:
+        _, rows = moved(None)
+        many = torch.cat([token_draws(rows, step).flatten() for step in range(50)])
+        counts = torch.histc(many, 10, 0, 1) / len(many)
+        assert ((counts - 0.1).abs() < 0.01).all()
+        assert abs(float(many[1:].double() @ many[:-1].double()) / len(many) - 0.25) < 0.01
