@@ -7,7 +7,9 @@ import torch
 from rlmods.errors import check_bounds
 from rlmods.needs import AdvantageNeeds
 from rlmods.ops import whiten
-from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
+from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask
+
+CRITIC_LAM = "between 0 and 1, or null"
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,13 @@ class GAE:
 
     Schulman et al. 2015, arXiv:1506.02438, equation 16. t runs over the policy's tokens only: slots
     where the mask is False (padding, or tool output inside a response) are skipped, and V after the
-    last token is 0."""
+    last token is 0.
+
+    VAPO (arXiv:2504.05118, section 4.2) has two lambdas: `critic_lam=1` for the returns, which are
+    then Monte Carlo and have no bias, and for the advantages one that grows with the length, so
+    that the last reward reaches the first tokens of long responses too:
+
+        lam = 1 - 1 / (alpha l)  for a response of l sampled tokens, at least 0"""
 
     gamma: float = 1.0
     """Discount per token, 0 to 1."""
@@ -26,6 +34,11 @@ class GAE:
     whiten: bool = False
     """Normalise the advantages to mean 0 and variance 1 over the tokens trained on, of all ranks.
     `returns` are not changed."""
+    critic_lam: float | None = None
+    """Lambda of `returns`, the targets of the critic, 0 to 1; null: the lambda of the
+    advantages."""
+    alpha: float | None = None
+    """Length-adaptive lambda in place of `lam`; above 0, 0.05 in VAPO. null: `lam`."""
 
     @property
     def needs(self) -> AdvantageNeeds:
@@ -35,6 +48,8 @@ class GAE:
         rules = {
             "gamma": (0 <= self.gamma <= 1, "between 0 and 1"),
             "lam": (0 <= self.lam <= 1, "between 0 and 1"),
+            "critic_lam": (self.critic_lam is None or 0 <= self.critic_lam <= 1, CRITIC_LAM),
+            "alpha": (self.alpha is None or self.alpha > 0, "above 0, or null"),
         }
         check_bounds(self, "advantage", rules)
 
@@ -58,20 +73,38 @@ class GAE:
         """Return the advantages before they are normalised, and the returns."""
         if values is None:
             raise ValueError("GAE needs values: add a critic, as in critic=separate")
-        rewards = torch.where(mask, rewards, 0.0)
-        values = torch.where(mask, values, 0.0)
-        advantages = torch.zeros_like(values)
-        next_value = torch.zeros_like(values[:, 0])
-        next_advantage = torch.zeros_like(values[:, 0])
-        for t in reversed(range(values.shape[1])):
-            delta = rewards[:, t] + self.gamma * next_value - values[:, t]
-            advantage = delta + self.gamma * self.lam * next_advantage
-            advantages[:, t] = torch.where(mask[:, t], advantage, 0.0)
-            next_value = torch.where(mask[:, t], values[:, t], next_value)
-            next_advantage = torch.where(mask[:, t], advantages[:, t], next_advantage)
-        return Credit(advantages, advantages + values)
+        lam = self.lam if self.alpha is None else adaptive_lambda(mask, self.alpha)
+        advantages = discounted_errors(rewards, mask, values, self.gamma, lam)
+        targets = advantages
+        if self.critic_lam is not None:
+            targets = discounted_errors(rewards, mask, values, self.gamma, self.critic_lam)
+        return Credit(advantages, targets + torch.where(mask, values, 0.0))
 
     def normalize(self, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:
         """Return the advantages with mean 0 and variance 1 over the true slots of all ranks, or
         unchanged without `whiten`."""
         return whiten(advantages, mask) if self.whiten else advantages
+
+
+def adaptive_lambda(mask: TokenMask, alpha: float) -> RowFloats:
+    """Return 1 - 1 / (alpha l) of each row with l true slots, at least 0."""
+    length = mask.sum(1).clamp(min=1)
+    return (1 - 1 / (alpha * length)).clamp(min=0.0)
+
+
+def discounted_errors(
+    rewards: TokenFloats, mask: TokenMask, values: TokenFloats, gamma: float, lam: float | RowFloats
+) -> TokenFloats:
+    """Return A_t = delta_t + gamma lam A_{t+1} over each row's true slots; 0 elsewhere."""
+    rewards = torch.where(mask, rewards, 0.0)
+    values = torch.where(mask, values, 0.0)
+    advantages = torch.zeros_like(values)
+    next_value = torch.zeros_like(values[:, 0])
+    next_advantage = torch.zeros_like(values[:, 0])
+    for t in reversed(range(values.shape[1])):
+        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        advantage = delta + gamma * lam * next_advantage
+        advantages[:, t] = torch.where(mask[:, t], advantage, 0.0)
+        next_value = torch.where(mask[:, t], values[:, t], next_value)
+        next_advantage = torch.where(mask[:, t], advantages[:, t], next_advantage)
+    return advantages

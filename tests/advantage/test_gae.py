@@ -74,3 +74,34 @@ def test_whitening_a_single_token_gives_0() -> None:
     credit = GAE(whiten=True)(one, torch.tensor([[True, False]]), torch.tensor([0]), one / 2)
     assert credit.advantages.tolist() == [[0, 0]]
     assert credit.returns.tolist() == [[3, 0]]
+
+
+@few
+@given(batches, RATES, RATES, st.sampled_from([0.05, 0.3, 2.0]))
+def test_lambdas_of_vapo_equal_the_sum_of_each_row(
+    b: Batch, gamma: float, critic_lam: float, alpha: float
+) -> None:
+    """The advantages with a lambda by the length of the row, the returns with another."""
+    p = b.poisoned()
+    credit = GAE(gamma, critic_lam=critic_lam, alpha=alpha)(p.rewards, p.mask, p.group, p.values)
+    for i in range(len(b.mask)):
+        row = b.select(torch.tensor([i]))
+        length = max(1, int(row.mask.sum()))
+        lam = max(0.0, 1 - 1 / (alpha * length))
+        advantages, _ = gae(row.rewards, row.values, row.mask, gamma, lam)
+        _, returns = gae(row.rewards, row.values, row.mask, gamma, critic_lam)
+        # the lambda of a row is computed in float32
+        torch.testing.assert_close(credit.advantages[i : i + 1], advantages, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(credit.returns[i : i + 1], returns)
+
+
+def test_the_critic_has_the_lambda_of_the_policy_unless_it_has_its_own() -> None:
+    b = batch(5, 6, seed=3)
+    own = GAE(0.9, 0.8)(b.rewards, b.mask, b.group, b.values)
+    same = GAE(0.9, 0.8, critic_lam=0.8)(b.rewards, b.mask, b.group, b.values)
+    other = GAE(0.9, 0.8, critic_lam=1.0)(b.rewards, b.mask, b.group, b.values)
+    assert own.returns is not None
+    assert other.returns is not None
+    assert torch.equal(same.returns, own.returns)
+    assert torch.equal(other.advantages, own.advantages)
+    assert (other.returns != own.returns)[b.mask].any()
