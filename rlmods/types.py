@@ -380,6 +380,9 @@ class Experience(Rows):
     """Iteration of the policy that sampled the row; one less if it was sampled ahead."""
     group: RowInts
     """Id of the prompt occurrence. Rows with equal ids form a group, in any order."""
+    score: RowFloats | None = None
+    """Score by which `sampling` selects: correctness, or the total reward if the reward reports
+    none. None unless `algo.positive_coefficient` reads it."""
     ref_logprobs: TokenFloats | None = None
     """log pi_ref of the frozen reference; None without a reference."""
     teacher_logprobs: TokenFloats | None = None

@@ -29,7 +29,7 @@ POSITIVE = (0.0, -1.0, nan)
 """Values outside of the bounds of a number above 0."""
 BAD: list[tuple[str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
     ("advantage", EMA, {"decay": (-0.1, 1.0, nan)}),
-    ("advantage", GAE, {"gamma": (-0.1, 1.1, nan), "lam": (-0.1, 1.1, nan)}),
+    ("advantage", GAE, {"gamma": (-0.1, 1.1, nan), "lam": (-0.1, 1.1, nan), "critic_lam": (-0.1, 1.1), "alpha": POSITIVE}),
     ("advantage", GDPO, {"eps": POSITIVE}),
     ("advantage", BranchNorm, {"eps": POSITIVE}),
     ("advantage", GroupNorm, {"eps": POSITIVE}),

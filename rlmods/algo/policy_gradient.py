@@ -259,6 +259,9 @@ class PolicyGradient(Learner):
             self.reward_scale.update(scores.values, self.ranks)
         rewards = self.credit.rewards(scores, self.scale(scores.values))
         batch = self.as_rows(responses, rewards, group)
+        if self.settings.positive_coefficient:
+            score = correctness(scores).float().to(self.device)
+            batch = replace(batch, score=score)
         if self.credit.needs.turns:
             turn, state = turn_columns(responses, batch.tokens.shape)
             batch = replace(batch, turn=turn.to(self.device), state=state.to(self.device))
@@ -453,6 +456,10 @@ class PolicyGradient(Learner):
 
     def forward_policy(self, micro: Experience) -> PolicyOutput:
         """Forward policy and critic with the outputs that the loss needs."""
+        for extension in self.extensions:
+            scored = extension.scored_tokens(micro)
+            if scored is not None:
+                micro = replace(micro, mask=micro.mask | scored)
         other = None
         if self.reference is not None and self.full_kl:
             other = self.scorer.other(micro, self.reference.policy, self.kl)

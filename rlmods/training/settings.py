@@ -181,6 +181,13 @@ class PolicyGradientSettings:
     none."""
     ptx_rows: int = unlabelled(32)
     """Rows of the supervised loss in one optimizer step, at least one per rank."""
+    positive_coefficient: float = 0.0
+    """Weight of the supervised loss on sampled responses that are correct (VAPO,
+    arXiv:2504.05118), the mean over their tokens; 0: none. A response is correct if its correctness
+    or, if the reward reports none, its reward is at least 0.5."""
+    observation_coefficient: float = 0.0
+    """Weight of the supervised loss on what the policy observes between its turns (ECHO,
+    arXiv:2605.24517), the mean over these tokens; 0: none."""
 
     def __post_init__(self) -> None:
         def is_at_least(bound: float, name: str) -> bool:
@@ -326,7 +333,13 @@ class ProcessRewardModelSettings:
         check_bounds(self, "algo", {"dropout": (0 <= self.dropout < 1, "0 or more and below 1")})
 
 
-NON_NEGATIVE = ("entropy_coefficient", "replay_fraction", "ptx_coefficient")
+NON_NEGATIVE = (
+    "entropy_coefficient",
+    "replay_fraction",
+    "ptx_coefficient",
+    "positive_coefficient",
+    "observation_coefficient",
+)
 POSITIVE = ("target_entropy", "entropy_rate", "target_kl", "clip_reward")
 COUNTS = (
     "max_draws",

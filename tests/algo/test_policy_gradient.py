@@ -100,6 +100,7 @@ LOSSES = {
     "clip_cov": {"tokens": ClipCov(0.2, low=0.0)},
     "kl_cov": {"tokens": KLCov(0.2), "ratio": Unclipped()},
     "off_policy": {"tokens": OffPolicy(1e-3), "aggregation": SequenceMean()},
+    "positive": {"positive_coefficient": 0.1},
     "exact_kl": {"kl": Penalty("k3", 0.1, "loss", gradient="exact")},
 }
 

@@ -30,6 +30,7 @@ from rlmods.router import Routing
 from rlmods.sampling import Fixed
 from rlmods.schedule import Schedule
 from rlmods.training.evaluation import Validation
+from rlmods.training.extensions import Likelihood
 from rlmods.types import Experience, Response, Scores
 
 X = TypeVar("X")
@@ -218,6 +219,9 @@ def gradients(
         step.max_norm = max_norm
         if loss is None and isinstance(learner, PolicyGradient):
             batch = learner.select_tokens(batch)
+            for added in learner.extensions:
+                if isinstance(added, Likelihood):
+                    added.before_step(batch)
         step(batch, loss or learner.loss, *more)
     step.max_norm, step.num_steps, step.num_nonfinite = before
     return recorder.gradient

@@ -93,6 +93,21 @@ OTHERS: dict[str, tuple[str, ...]] = {
         "tokens.low=0.1",
     ),
     "grpo kl_cov": ("algo=grpo", *ONLINE, "tokens=kl_cov", "tokens.fraction=0.1", "ratio=none"),
+    "grpo likelihood": (
+        "algo=grpo",
+        *ONLINE,
+        *GAME,
+        "environment.max_turns=4",
+        "algo.positive_coefficient=0.3",
+        "algo.observation_coefficient=0.3",
+    ),
+    "ppo lambdas of vapo": (
+        "algo=ppo",
+        *ONLINE,
+        "advantage.alpha=0.3",
+        "advantage.critic_lam=1.0",
+        "algo.positive_coefficient=0.1",
+    ),
     "reinforce_pp overlong": (
         "algo=reinforce_pp",
         *ONLINE,

@@ -46,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     models.quantization,
     models.master_weights,
     rollout.several_turns,
+    rollout.observations,
     rollout.branching,
     grading.turn_rewards,
     rollout.episodes,

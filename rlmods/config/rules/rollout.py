@@ -115,6 +115,17 @@ def several_turns(spec: RunSpec) -> Iterator[str]:
         )
 
 
+def observations(spec: RunSpec) -> Iterator[str]:
+    settings = spec.settings
+    if not isinstance(settings, PolicyGradientSettings) or not settings.observation_coefficient:
+        return
+    if not isinstance(spec.parts.get("rollout"), MultiTurn):
+        yield (
+            "algo.observation_coefficient trains on what the policy observes between its turns, "
+            "and environment=single_turn has one turn: type environment=tools, or drop it"
+        )
+
+
 def branching(spec: RunSpec) -> Iterator[str]:
     rule = spec.parts.get("branching")
     if rule is None or isinstance(rule, NoBranching):

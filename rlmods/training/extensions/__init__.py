@@ -9,6 +9,7 @@ from rlmods.protocols import Controller
 from rlmods.training.extensions.base import Extension
 from rlmods.training.extensions.expert_routing import ExpertRouting
 from rlmods.training.extensions.greedy_baseline import GreedyBaseline
+from rlmods.training.extensions.likelihood import Likelihood, correct_tokens, observed_tokens
 from rlmods.training.extensions.moving_reference import MovingReference
 from rlmods.training.extensions.policy_kl import EarlyStopping, UpdateKL
 from rlmods.training.extensions.prompt_retirement import PromptRetirement
@@ -25,6 +26,7 @@ __all__ = [
     "ExpertRouting",
     "Extension",
     "GreedyBaseline",
+    "Likelihood",
     "MovingReference",
     "PromptRetirement",
     "Replay",
@@ -48,6 +50,14 @@ def create_extensions(loop: LoopView, settings: PolicyGradientSettings) -> list[
         (
             s.ptx_coefficient,
             lambda: PTX(s.ptx_coefficient, splits.ptx, s.ptx_rows, splits.ptx_weights),
+        ),
+        (
+            s.positive_coefficient,
+            lambda: Likelihood("positive", s.positive_coefficient, correct_tokens),
+        ),
+        (
+            s.observation_coefficient,
+            lambda: Likelihood("observation", s.observation_coefficient, observed_tokens),
         ),
         (loop.policy.is_mixture, lambda: ExpertRouting(loop.router)),
         (s.target_kl, lambda: EarlyStopping(s.target_kl or 0.0)),

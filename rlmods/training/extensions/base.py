@@ -9,7 +9,7 @@ from torch import Tensor
 from rlmods.policy.base import PolicyOutput
 from rlmods.training.train_step import Loss
 from rlmods.training.views import LoopView
-from rlmods.types import Experience, Prompt, Response, Scores, Totals
+from rlmods.types import Experience, Prompt, Response, Scores, TokenMask, Totals
 
 
 class Extension:
@@ -55,6 +55,10 @@ class Extension:
         """Return the largest rows that `before_step` may return, for the trial of the largest
         microbatches before training."""
         return self.before_step(minibatch)
+
+    def scored_tokens(self, micro: Experience) -> TokenMask | None:
+        """Return the tokens whose log-probabilities `loss_term` reads; None: those with loss."""
+        return None
 
     def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
         """Return a term to add to the loss of a microbatch, or None."""
