@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,6 +24,10 @@ errors."""
 MAX_EXPONENT = 80.0
 """float32 overflows at exp(88.7), and the zero gradient of a clipped token would be 0 * inf
 there."""
+
+MAX_LOGPROB = -1e-7
+"""Upper bound of the log-probabilities from which `binary_divergence` is computed: log(1 - p) is
+-inf at p = 1."""
 
 
 MAX_PADDED = 4
@@ -58,6 +63,20 @@ def kl_divergence(p: Float[Tensor, "n V"], q: Float[Tensor, "n V"]) -> Float[Ten
     P_v = 0 contribute 0."""
     probabilities = p.exp()
     return (probabilities * torch.where(probabilities > 0, p - q, 0.0)).sum(-1)
+
+
+def binary_divergence(kind: Literal["tv", "kl"], old: TokenFloats, d: TokenFloats) -> TokenFloats:
+    """Return the divergence of the two events "the sampled token" and "any other" between a
+    distribution with log-probabilities `old` and one with `old + d`: total variation |p - p_old|,
+    or KL(p_old || p) in nats."""
+    new = (old + d).clamp(max=0.0)  # rounding must not make a probability exceed 1
+    if kind == "tv":
+        return (new.exp() - old.exp()).abs()
+    old = old.clamp(max=MAX_LOGPROB)
+    new = new.clamp(max=MAX_LOGPROB)
+    log_other_old = (-torch.expm1(old)).log()
+    log_other_new = (-torch.expm1(new)).log()
+    return old.exp() * (old - new) - torch.expm1(old) * (log_other_old - log_other_new)
 
 
 def group_reduce(x: RowFloats, group: RowInts, how: str) -> RowFloats:

@@ -29,7 +29,16 @@ POSITIVE = (0.0, -1.0, nan)
 """Values outside of the bounds of a number above 0."""
 BAD: list[tuple[str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
     ("advantage", EMA, {"decay": (-0.1, 1.0, nan)}),
-    ("advantage", GAE, {"gamma": (-0.1, 1.1, nan), "lam": (-0.1, 1.1, nan), "critic_lam": (-0.1, 1.1), "alpha": POSITIVE}),
+    (
+        "advantage",
+        GAE,
+        {
+            "gamma": (-0.1, 1.1, nan),
+            "lam": (-0.1, 1.1, nan),
+            "critic_lam": (-0.1, 1.1),
+            "alpha": POSITIVE,
+        },
+    ),
     ("advantage", GDPO, {"eps": POSITIVE}),
     ("advantage", BranchNorm, {"eps": POSITIVE}),
     ("advantage", GroupNorm, {"eps": POSITIVE}),
@@ -53,7 +62,17 @@ BAD: list[tuple[str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
     ("kl", partial(Ramp, **KL), {"final": (-0.1, inf), "iterations": (0,)}),
     ("kl", Full, {"coefficient": (-1.0, nan, inf)}),
     ("correction", Truncated, {"high": (0.9, nan), "level": ("response",)}),
-    ("correction", Masked, {"low": (-0.1, 1.1), "high": (0.9, nan), "level": ("response",)}),
+    (
+        "correction",
+        Masked,
+        {
+            "low": (-0.1, 1.1),
+            "high": (0.9, nan),
+            "level": ("response",),
+            "gate": ("k3",),
+            "limit": POSITIVE,
+        },
+    ),
     ("tokens", HighEntropy, {"fraction": (0.0, 1.1, nan)}),
     ("tokens", ClipCov, {"fraction": (0.0, 1.1, nan), "high": (1.0, nan)}),
     ("tokens", KLCov, {"fraction": (0.0, 1.1, nan), "coefficient": POSITIVE}),

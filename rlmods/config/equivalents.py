@@ -50,6 +50,22 @@ python train.py algo=grpo reward=function reward.weights=[1.0,0.1] \\
 It trains the embedded model. Add `policy=hf policy.name=MODEL data.chat=true` for yours. Add
 `reward.success=1` for `val/accuracy`: a response is correct if the first function scores it 1.
 
+## Scripts of PPOTrainer
+
+```
+python train.py algo=ppo policy=hf policy.name=SFT_MODEL data=jsonl data.train=FILE \\
+  reward=neural reward.terms.neural.reward.model=REWARD_MODEL critic.init=REWARD_MODEL \\
+  batch.epochs=4 kl.coefficient=0.05 critic.coefficient=0.1
+```
+
+`num_ppo_epochs` is `batch.epochs`, `num_mini_batches` `batch.minibatches`, `kl_coef`
+`kl.coefficient`, `cliprange` `ratio.low` and `ratio.high`, `vf_coef` `critic.coefficient`, and
+`gamma` and `lam` are settings of `advantage`. `cliprange_value` is `critic.clip`, in standard
+deviations of the returns. For long responses, add what VAPO adds to PPO: `ratio=clip_higher
+advantage.critic_lam=1 advantage.alpha=0.05 algo.positive_coefficient=0.1 batch.prompts=32
+batch.samples=8`. In place of `PRMTrainer`, train with
+[`algo=process_reward_model`](rewards.md).
+
 ## Settings
 
 Generated from `rlmods/config/equivalents.yaml` by `make docs`; do not edit."""

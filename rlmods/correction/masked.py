@@ -1,38 +1,52 @@
 """Masked importance sampling."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from rlmods.correction.sampler_ratio import LEVELS, Level, sampler_ratio
 from rlmods.errors import Limit, check_bounds
+from rlmods.ops import binary_divergence, broadcast_to_tokens, masked_mean
 from rlmods.types import ImportanceWeights, TokenFloats, TokenMask
+
+GATES = ("ratio", "tv", "kl")
 
 
 @dataclass(frozen=True)
 class Masked:
-    """Masked importance weight: w = rho if low <= rho <= high, else 0, with rho = pi_old /
-    pi_behavior. Tokens about which sampler and trainer disagree have no effect, instead of a
-    bounded one.
+    """Masked importance weight: w = rho, with rho = pi_old / pi_behavior, and 0 where the gate says
+    that sampler and trainer disagree. Such tokens have no effect, instead of a bounded one.
 
-    By token: IcePop (Ring-1T, arXiv:2510.18855), whose bounds are the defaults. By response: MIS
-    (Liu et al. 2025, "When Speed Kills Stability"), with `level: sequence`, `low: 0` and `high: 2`.
-    As in both, masked tokens stay in the denominators of the loss, so that the weight of a token
-    does not depend on how many others are masked."""
+        gate=ratio: 0 unless low <= rho <= high     gate=tv, kl: 0 if D(pi_behavior, pi_old) > limit
+
+    By ratio and token: IcePop (Ring-1T, arXiv:2510.18855), whose bounds are the defaults. By ratio
+    and response: MIS (Liu et al. 2025, "When Speed Kills Stability"), with `level: sequence`,
+    `low: 0` and `high: 2`. D is the divergence of DPPO (arXiv:2602.04879, `ratio=dppo`), as in
+    prime-rl's mask by total variation, of the events "the sampled token" and "any other": a bound
+    on it spares rare tokens, whose ratio says little about the distribution. As in all of these,
+    masked tokens stay in the denominators of the loss, so that the weight of a token does not
+    depend on how many others are masked."""
 
     low: float = 0.5
-    """Lower bound of rho; 0 to 1. 0: none."""
+    """Lower bound of rho with gate=ratio; 0 to 1. 0: none."""
     high: Limit = 5.0
-    """Upper bound of rho; at least 1."""
+    """Upper bound of rho with gate=ratio; at least 1."""
     level: Level = "token"
-    """token: each token's own ratio, which masks tokens. sequence: the product of the ratios of a
-    response, which masks responses."""
+    """token: each token's own ratio or divergence, which masks tokens. sequence: the product of the
+    ratios of a response, or the mean of its divergences, which masks responses."""
+    gate: Literal["ratio", "tv", "kl"] = "ratio"
+    """What is bounded: the ratio, total variation, or KL(pi_behavior || pi_old) in nats."""
+    limit: Limit = 0.2
+    """Upper bound of the divergence; above 0. prime-rl has 0.2 for total variation."""
 
     def __post_init__(self) -> None:
         rules = {
             "low": (0 <= self.low <= 1, "between 0 and 1"),
             "high": (self.high >= 1, "at least 1"),
             "level": (self.level in LEVELS, " or ".join(LEVELS)),
+            "gate": (self.gate in GATES, " or ".join(GATES)),
+            "limit": (self.limit > 0, "above 0"),
         }
         check_bounds(self, "correction", rules)
 
@@ -40,5 +54,20 @@ class Masked:
         self, old_logprobs: TokenFloats, behavior_logprobs: TokenFloats, mask: TokenMask
     ) -> ImportanceWeights:
         ratio = sampler_ratio(old_logprobs, behavior_logprobs, mask, self.level)
-        outside = (ratio < self.low) | (ratio > self.high)
+        if self.gate == "ratio":
+            outside = (ratio < self.low) | (ratio > self.high)
+        else:
+            outside = self.divergence(old_logprobs, behavior_logprobs, mask) > self.limit
         return ImportanceWeights(torch.where(outside, 0.0, ratio), outside)
+
+    def divergence(
+        self, old_logprobs: TokenFloats, behavior_logprobs: TokenFloats, mask: TokenMask
+    ) -> TokenFloats:
+        """Return D of each token, or the mean over its response; 0 in masked slots."""
+        assert self.gate != "ratio"
+        behavior = torch.where(mask, behavior_logprobs, 0.0)
+        log_ratio = torch.where(mask, old_logprobs - behavior_logprobs, 0.0).detach()
+        by_token = torch.where(mask, binary_divergence(self.gate, behavior, log_ratio), 0.0)
+        if self.level == "token":
+            return by_token
+        return broadcast_to_tokens(masked_mean(by_token, mask), mask)

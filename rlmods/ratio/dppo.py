@@ -7,12 +7,8 @@ import torch
 
 from rlmods.errors import Limit, check_bounds
 from rlmods.needs import RatioNeeds
-from rlmods.ops import importance_ratio
+from rlmods.ops import binary_divergence, importance_ratio
 from rlmods.types import Surrogate, TokenFloats, TokenMask
-
-MAX_LOGPROB = -1e-7
-"""Upper bound of the log-probabilities from which the KL divergence is computed: log(1 - p) is -inf
-at p = 1."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +62,4 @@ class DPPO:
 
     def distance(self, old: TokenFloats, d: TokenFloats) -> TokenFloats:
         """Return the divergence from the log-probabilities `old` at the log-ratio `d`."""
-        new = (old + d).clamp(max=0.0)  # rounding must not make a probability exceed 1
-        if self.divergence == "tv":
-            return (new.exp() - old.exp()).abs()
-        old = old.clamp(max=MAX_LOGPROB)
-        new = new.clamp(max=MAX_LOGPROB)
-        log_other_old = (-torch.expm1(old)).log()
-        log_other_new = (-torch.expm1(new)).log()
-        return old.exp() * (old - new) - torch.expm1(old) * (log_other_old - log_other_new)
+        return binary_divergence(self.divergence, old, d)

@@ -1,10 +1,14 @@
+import math
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.correction import Masked
 from tests.support.batches import Batch, batches, few
-from tests.support.reference import correction, dense
+from tests.support.reference import correction, dense, true_slots
+
+LIMITS = st.floats(0.01, 0.3)
 
 
 @few
@@ -36,3 +40,29 @@ def test_by_response_masks_whole_responses() -> None:
     expected = torch.tensor([0.361, 0.0, 0.001], dtype=torch.float64)
     torch.testing.assert_close(found.weights, expected[:, None].expand(3, 3))
     assert found.outside.tolist() == [[False] * 3, [True] * 3, [False] * 3]
+
+
+@few
+@given(batches, st.sampled_from(["tv", "kl"]), st.sampled_from(["token", "sequence"]), LIMITS)
+def test_gates_by_divergence_equal_the_loop(b: Batch, gate: str, level: str, limit: float) -> None:
+    old = b.old_logprobs
+    behavior = (old - b.log_ratio).clamp(max=-1e-3)
+    weights, _ = correction(old, behavior, b.mask, level, 0.0, math.inf, masks=True)
+    outside = set()
+    for i, ts in enumerate(true_slots(b.mask)):
+        distances = []
+        for t in ts:
+            p, q = math.exp(float(behavior[i, t])), min(math.exp(float(old[i, t])), 1 - 1e-7)
+            other = (1 - p) * math.log((1 - p) / (1 - q))
+            kl = p * math.log(p / q) + other
+            distances.append(abs(p - q) if gate == "tv" else kl)
+        if level == "sequence" and ts:
+            distances = [sum(distances) / len(ts)] * len(ts)
+        outside |= {(i, t) for t, d in zip(ts, distances, strict=True) if d > limit}
+    part = Masked(level=level, gate=gate, limit=limit)  # type: ignore[arg-type]
+    found = part(old, torch.where(b.mask, behavior, torch.nan), b.mask)
+    assert {tuple(x) for x in found.outside.nonzero().tolist()} == outside
+    expected = {slot: 0 * w if slot in outside else w for slot, w in weights.items()}
+    torch.testing.assert_close(
+        torch.where(b.mask, found.weights, 0.0), dense(expected, b.mask.shape)
+    )

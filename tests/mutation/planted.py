@@ -157,6 +157,38 @@ def the_correction_is_the_inverse(original: Function) -> Function:
     return lambda self, old, behavior, mask: original(self, behavior, old, mask)
 
 
+@bug("tokens.off_policy", "OffPolicy.__call__", "tests/tokens/test_off_policy.py")
+def the_distance_from_the_sampler_is_the_negative_one(original: Function) -> Function:
+    return lambda self, logprobs, advantages, mask, behavior: original(
+        self, behavior, advantages, mask, logprobs
+    )
+
+
+@bug("tokens.covariance", "_centered", "tests/tokens/test_covariance.py")
+def the_covariance_is_of_the_plain_numbers(original: Function) -> Function:
+    return lambda x, mask: torch.where(mask, x, 0.0)
+
+
+@bug("training.selection", "TokenSelection.objective", "tests/training/test_selection.py")
+def tokens_that_are_left_out_are_trained(original: Function) -> Function:
+    return lambda self, objective, log_ratio, trained: objective
+
+
+@bug("algo.policy_gradient", "PolicyGradient.select_tokens", "tests/training/test_selection.py")
+def a_selection_of_the_step_is_made_without_the_step(original: Function) -> Function:
+    return lambda self, rows: rows
+
+
+@bug("training.extensions.likelihood", "Likelihood.before_step", "tests/training/test_likelihood.py")
+def the_likelihood_is_a_sum(original: Function) -> Function:
+    return lambda self, minibatch: []
+
+
+@bug("advantage.gae", "adaptive_lambda", "tests/advantage/test_gae.py")
+def the_adaptive_lambda_counts_columns(original: Function) -> Function:
+    return lambda mask, alpha: original(torch.ones_like(mask), alpha)
+
+
 @bug("reward.overlong", "overlong_penalty", "tests/reward/test_overlong.py", "tests/test_golden.py")
 def the_overlong_penalty_begins_at_the_limit(original: Function) -> Function:
     def penalty(length: int, max_length: int, cache_length: int) -> float:

@@ -62,7 +62,7 @@ def test_is_beside_the_objective(term: str) -> None:
 
 
 def test_rows_without_loss_have_no_term() -> None:
-    made, rows = moved(None, observation_coefficient=0.7, positive_coefficient=0.7)
+    _, rows = moved(None, observation_coefficient=0.7, positive_coefficient=0.7)
     rows = replace(rows, score=torch.ones(len(rows)))
     assert not observed_tokens(rows.without_loss()).any()
     assert not correct_tokens(rows.without_loss()).any()
