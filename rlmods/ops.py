@@ -21,6 +21,10 @@ EQUAL_SCORES_RTOL = 2e-6
 """Relative difference up to which the scores of a group count as equal: about 16 float32 rounding
 errors."""
 
+EQUAL = 1e-5
+"""Difference up to which numbers of tokens count as equal that two forwards may round differently,
+as those of equal contexts in different microbatches."""
+
 MAX_EXPONENT = 80.0
 """float32 overflows at exp(88.7), and the zero gradient of a clipped token would be 0 * inf
 there."""
@@ -168,12 +172,11 @@ def sum_over_ranks(x: Tensor) -> Tensor:
     return x
 
 
-def largest(x: TokenFloats, mask: TokenMask, count: Tensor) -> TokenMask:
-    """Return True on the `count` largest true slots of all ranks, in float32, and on those that
-    equal the smallest of them."""
+def largest(x: TokenFloats, mask: TokenMask, count: Tensor, tolerance: float = 0.0) -> TokenMask:
+    """Return True on the `count` largest true slots of all ranks, in float32, and on those that are
+    at most `tolerance` below the smallest of them."""
     bits = x.float().view(torch.int32).long()
-    # integers in the order of the numbers: below 0, larger bits are smaller numbers
-    keys = torch.where(bits < 0, bits ^ (2**31 - 1), bits)
+    keys = _in_order(bits)
     low = torch.full_like(count, -(2**31))
     high = torch.full_like(count, 2**31 - 1)
     for _ in range(32):  # halve the interval that holds the smallest of them
@@ -181,7 +184,14 @@ def largest(x: TokenFloats, mask: TokenMask, count: Tensor) -> TokenMask:
         reaches = sum_over_ranks((mask & (keys >= middle)).sum()) >= count
         low = torch.where(reaches, middle, low)
         high = torch.where(reaches, high, middle - 1)
-    return mask & (keys >= low)
+    smallest = _in_order(low).to(torch.int32).view(torch.float32)
+    return mask & ((keys >= low) | (x >= smallest - tolerance))
+
+
+def _in_order(bits: Tensor) -> Tensor:
+    """Return integers in the order of the float32 numbers with these bits, or the bits again: below
+    0, larger bits are smaller numbers."""
+    return torch.where(bits < 0, bits ^ (2**31 - 1), bits)
 
 
 def pack(

@@ -14,6 +14,7 @@ from rlmods.ops import (
     group_index,
     group_reduce,
     importance_ratio,
+    largest,
     masked_mean,
     masked_sum,
     pack,
@@ -226,3 +227,17 @@ def test_unscored_members_do_not_count_in_a_constant_group() -> None:
     scored = torch.tensor([True, True, False, False, True, True])
     group = torch.tensor([0, 0, 0, 0, 1, 1])
     assert constant_group(scores, scored, group).tolist() == [True] * 4 + [False] * 2
+
+
+def test_largest_is_exact_and_takes_what_is_equal() -> None:
+    x = torch.tensor([[-2.0, -1.0, torch.nan], [0.5, 0.5 - 1e-7, 3.0]])
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+
+    def found(count: int, tolerance: float = 0.0) -> list[list[int]]:
+        return largest(x, mask, torch.tensor(count), tolerance).nonzero().tolist()
+
+    assert found(1) == [[1, 2]]
+    assert found(2) == [[1, 0], [1, 2]]
+    assert found(2, 1e-5) == [[1, 0], [1, 1], [1, 2]]
+    assert found(4) == [[0, 1], [1, 0], [1, 1], [1, 2]]
+    assert found(5) == found(9) == mask.nonzero().tolist()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlmods.errors import Limit, check_bounds
 from rlmods.needs import TokenNeeds
-from rlmods.ops import largest, masked_sum, sum_over_ranks
+from rlmods.ops import EQUAL, largest, masked_sum, sum_over_ranks
 from rlmods.types import TokenFloats, TokenMask
 
 
@@ -81,7 +81,7 @@ class KLCov:
         self, logprobs: TokenFloats, advantages: TokenFloats, mask: TokenMask
     ) -> TokenMask:
         c = covariance(logprobs, advantages, mask)
-        return mask & ~largest(c, mask, fraction_of(mask, self.fraction))
+        return mask & ~largest(c, mask, fraction_of(mask, self.fraction), EQUAL)
 
     def others(self, objective: TokenFloats, log_ratio: TokenFloats) -> TokenFloats:
         """Return the objective with the penalty."""

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from rlmods.errors import check_bounds
 from rlmods.needs import TokenNeeds
-from rlmods.ops import largest, sum_over_ranks
+from rlmods.ops import EQUAL, largest, sum_over_ranks
 from rlmods.types import TokenFloats, TokenMask
 
 
@@ -17,8 +17,9 @@ class HighEntropy:
 
     "Beyond the 80/20 Rule", arXiv:2506.01939, section 5. As there, the other tokens stay in the
     denominators of the loss: with aggregation=token_mean the sum is divided by all tokens. TRL
-    (`top_entropy_quantile`) divides by all tokens too, but takes tau from a microbatch, here it is
-    that of the optimizer step over all ranks. Tokens that equal tau are all trained."""
+    (`top_entropy_quantile`) divides by all tokens too, but takes tau from a microbatch. Here it is
+    the threshold of the optimizer step over all ranks. All tokens that equal tau up to rounding are
+    trained."""
 
     fraction: float = 0.2
     """Fraction of the tokens that are trained, rounded up; above 0, to 1."""
@@ -39,4 +40,4 @@ class HighEntropy:
         num_tokens = sum_over_ranks(mask.sum())
         # without the rounding error of 0.2 * 5, which is above 1
         count = (num_tokens.double() * self.fraction - 1e-9).ceil().long()
-        return largest(entropy, mask, count)
+        return largest(entropy, mask, count, EQUAL)

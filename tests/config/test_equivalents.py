@@ -80,7 +80,7 @@ def test_the_script_of_the_page_runs_as_its_command(tmp_path: Path) -> None:
     (tmp_path / "my_rewards.py").write_text(code.split("config =")[0])
     rows = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(40)]
     (tmp_path / "problems.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    [command] = re.findall(r"```\npython (.*?)```", equivalents.PAGE, re.DOTALL)
+    command, _ = re.findall(r"```\npython (.*?)```", equivalents.PAGE, re.DOTALL)
     arguments = [*shlex.split(command.replace("\\\n", " ")), "run_dir=run"]
     process = Process(arguments, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
     _, stderr = process.communicate(timeout=240)

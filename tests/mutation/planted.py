@@ -179,7 +179,9 @@ def a_selection_of_the_step_is_made_without_the_step(original: Function) -> Func
     return lambda self, rows: rows
 
 
-@bug("training.extensions.likelihood", "Likelihood.before_step", "tests/training/test_likelihood.py")
+@bug(
+    "training.extensions.likelihood", "Likelihood.before_step", "tests/training/test_likelihood.py"
+)
 def the_likelihood_is_a_sum(original: Function) -> Function:
     return lambda self, minibatch: []
 

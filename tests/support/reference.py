@@ -396,7 +396,7 @@ def highest_entropy(entropy: Tensor, mask: Tensor, fraction: float) -> set[tuple
     }
     count = ceil(round(fraction * len(values), 9))
     largest = sorted(values.values(), reverse=True)[:count]
-    return {slot for slot, x in values.items() if x > min(largest) - 2e-6}
+    return {slot for slot, x in values.items() if x > min(largest) - 1e-5}
 
 
 def covariances(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Field:

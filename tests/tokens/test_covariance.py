@@ -32,7 +32,7 @@ def test_kl_cov_equals_the_loop(b: Batch, fraction: float) -> None:
     c = {slot: float(x) for slot, x in of_slots.items()}
     largest = sorted(c.values(), reverse=True)[: count(b, fraction)]
     smallest = min(largest, default=0.0)
-    expected = {slot for slot in c if c[slot] >= smallest - 1e-6}  # two tokens have equal ones
+    expected = {slot for slot in c if c[slot] >= smallest - 1e-5}  # two tokens have equal ones
     p = b.poisoned()
     found = KLCov(fraction)(p.old_logprobs, p.advantages, p.mask)
     assert left_out(found, b.mask) == expected
