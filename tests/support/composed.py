@@ -21,7 +21,13 @@ from rlmods.run import name
 CONF = Path(__file__).parents[2] / "conf"
 ALGORITHMS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
 SMALL = ("data.num_train=256", "data.num_val=8")
-OWN_SIZE = {"data=jsonl", "data=preferences", "data=mixture", "experiment=tiny_mixture"}
+OWN_SIZE = {
+    "data=jsonl",
+    "data=preferences",
+    "data=mixture",
+    "experiment=tiny_mixture",
+    "experiment=worked_warm_start",
+}
 """Options of data without these two settings."""
 
 
