@@ -79,8 +79,14 @@ def cases() -> Iterator[tuple[str, str]]:
                 yield option, algo
 
 
+def timed(case: tuple[str, str]) -> Any:
+    """Return a case, marked as slow if its data take seconds."""
+    is_slow = case[0] == "experiment=worked_warm_start"
+    return pytest.param(*case, marks=pytest.mark.slow) if is_slow else case
+
+
 class TestEveryOption:
-    @pytest.mark.parametrize(("option", "algo"), list(cases()))
+    @pytest.mark.parametrize(("option", "algo"), list(map(timed, cases())))
     def test_makes_a_plan_or_says_what_to_type(self, option: str, algo: str) -> None:
         try:
             if option.startswith("experiment="):
