@@ -1,6 +1,6 @@
 """Train algorithms on the tasks of the wind tunnel and compare them: `python -m rlmods.scorecard
-algo=grpo,dapo ['dapo ratio=symmetric' ...] [seeds=3] [tasks=long,sparse] [folder=runs/scorecard]
-[jobs=CORES]`.
+algo=grpo,dapo ['mine: dapo ratio=symmetric' ...] [seeds=3] [tasks=long,sparse]
+[folder=runs/scorecard] [jobs=CORES]`.
 
 Every algorithm, and every recipe with overrides in quotes, is trained on every task with each seed,
 under a budget of sampled tokens. The first one is the baseline. `FOLDER/scorecard.html` shows the
@@ -35,14 +35,22 @@ INTERRUPTED = "interrupted: type the same command again to go on"
 
 @dataclass(frozen=True)
 class Entrant:
-    """An algorithm with overrides, such as `dapo ratio=symmetric`."""
+    """An algorithm with overrides, such as `dapo ratio=symmetric`, or `mine: dapo ratio=mine` with
+    a name of its own."""
 
-    name: str
+    typed: str
+
+    @property
+    def name(self) -> str:
+        """What the page calls it."""
+        name, colon, _ = self.typed.partition(": ")
+        return name if colon else self.typed
 
     @property
     def overrides(self) -> list[str]:
         """Overrides of the command line: a word without `=` is the option of `algo`."""
-        words = shlex.split(self.name)
+        name, colon, rest = self.typed.partition(": ")
+        words = shlex.split(rest if colon else name)
         return [word if "=" in word else f"algo={word}" for word in words]
 
 
@@ -91,6 +99,10 @@ def parse(words: Sequence[str]) -> Settings:
     if not entrants:
         raise UserError("no algorithm: type algo=grpo,dapo")
     unique = list(dict.fromkeys(entrants))
+    names_seen = [entrant.name for entrant in unique]
+    for name in names_seen:
+        if names_seen.count(name) > 1:
+            raise UserError(f"two entrants are called {name}: type another name before the colon")
     return Settings(unique, find_tasks(names), numbers["seeds"], folder, numbers["jobs"])
 
 

@@ -23,6 +23,13 @@ def test_an_entrant_is_an_algorithm_with_overrides() -> None:
     assert Entrant("ratio=symmetric").overrides == ["ratio=symmetric"]
 
 
+def test_an_entrant_may_have_a_name() -> None:
+    entrant = Entrant("my ratio: dapo ratio=symmetric")
+    assert entrant.name == "my ratio"
+    assert entrant.overrides == ["algo=dapo", "ratio=symmetric"]
+    assert Entrant("dapo").name == "dapo"
+
+
 def test_settings_are_read() -> None:
     words = ["algo=grpo,dapo", "dapo ratio=symmetric", "seeds=2", "tasks=tools,long", "jobs=1"]
     settings = parse([*words, "folder=x/y", "algo=grpo"])
@@ -42,6 +49,7 @@ def test_settings_are_read() -> None:
         (["algo=grpo", "tasks=lnog"], "did you mean long"),
         (["algo=grpo", "ratio=symmetric"], "in quotes: 'dapo ratio=symmetric'"),
         (["algo=grpo", "seed=3"], "did you mean seeds"),
+        (["a: grpo", "a: dapo"], "two entrants are called a"),
     ],
 )
 def test_mistakes_are_named(words: list[str], message: str) -> None:

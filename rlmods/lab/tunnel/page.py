@@ -22,7 +22,8 @@ th { font-weight: 600 } td.number { font-variant-numeric: tabular-nums; white-sp
 .better { background: #dcfce7 } .worse { background: #fee2e2 } .none { color: #9ca3af }
 small { color: #6b7280; display: block } figure { display: inline-block; margin: .5em }
 figcaption { text-align: center; font-weight: 600 }
-.key { white-space: nowrap; margin-right: 1.2em }
+.key { margin-right: 1.2em }
+td, th, .key { overflow-wrap: anywhere }
 code { background: #f3f4f6; padding: .1em .3em }
 @media (prefers-color-scheme: dark) {
   body { background: #111827; color: #e5e7eb } th, td { border-color: #374151 }
