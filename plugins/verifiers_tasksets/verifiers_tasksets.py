@@ -16,7 +16,7 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
-from rlmods.data.schema import Splits, check_counts, checked_splits, import_extra, prompt_fields
+from rlmods.data.schema import Splits, check_fields, checked_splits, import_extra, prompt_fields
 from rlmods.errors import UserError
 from rlmods.types import Prompt
 
@@ -42,7 +42,7 @@ class Verifiers:
     """Put the text in a user message, for models with a chat template."""
 
     def __call__(self) -> Splits:
-        check_counts(self, num_train=1, num_val=0)
+        check_fields(self, num_train=1, num_val=0)
         if self.taskset is None:
             raise UserError("data=verifiers: type data.taskset=PACKAGE")
         env = {
