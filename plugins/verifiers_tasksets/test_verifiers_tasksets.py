@@ -10,6 +10,7 @@ from verifiers_tasksets import Verifiers
 from rlmods.environment import Agent
 from rlmods.errors import UserError
 from rlmods.rollout import Local, MultiTurn
+from tests.support.smollm2 import assert_learns, train
 from tests.support.tiny_setup import policy
 
 TASKSET = """
@@ -80,3 +81,45 @@ def test_an_unknown_taskset_is_one_line() -> None:
         UserError, match=r"data\.taskset=no_such_taskset: taskset 'no_such_taskset'"
     ):
         Verifiers("no_such_taskset")()
+
+
+ADDITION = """
+import re
+
+import verifiers.v1 as vf
+
+__all__ = ["Sums"]
+
+
+class Data(vf.TaskData):
+    answer: str = ""
+
+
+class Sum(vf.Task[Data, vf.State, vf.TaskConfig]):
+    @vf.reward
+    async def right(self, task, trace) -> float:
+        return float(re.findall("[0-9]+", trace.last_reply)[-1:] == [task.answer])
+
+
+class Sums(vf.Taskset[Sum, vf.TasksetConfig]):
+    def load(self):
+        for i in range(20):
+            x, y = divmod(i, 5)
+            yield Sum(Data(prompt=f"What is {y}+{x}?", answer=str(x + y)), self.config.task)
+"""
+
+
+@pytest.mark.nightly
+def test_a_taskset_trains_smollm2(tmp_path: Path) -> None:
+    pytest.importorskip("verifiers")
+    (tmp_path / "addition_of_test.py").write_text(ADDITION)
+    rows = train(
+        tmp_path / "run",
+        "data=verifiers",
+        "data.taskset=addition_of_test",
+        "data.num_train=18",
+        "data.num_val=1",
+        "environment.agent=verifiers_tasksets:agent",
+        modules=tmp_path,
+    )
+    assert_learns(rows)

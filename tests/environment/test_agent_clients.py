@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rlmods.environment import Agent
 from rlmods.rollout import MultiTurn
 from rlmods.types import Prompt, Response
 from tests.rollout.test_agents import CHATML, Says
+from tests.support.smollm2 import ADDS, assert_learns, train
 from tests.support.tiny_setup import policy
 
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
@@ -69,3 +72,14 @@ def test_smolagents() -> None:
     assert response.session is not None
     assert response.session.requests == 2
     assert response.session.cuts == 1
+
+
+CLIENTS = {"openai_client": "openai", "openai_agents": "agents", "pydantic_ai": "pydantic_ai"}
+"""Package of each agent of `tests.support.client_sums`."""
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_smollm2_is_trained_by(name: str, tmp_path: Path) -> None:
+    pytest.importorskip(CLIENTS[name])
+    agent = f"environment.agent=tests.support.client_sums:{name}"
+    assert_learns(train(tmp_path / "run", *ADDS, agent))
