@@ -143,6 +143,9 @@ class Agent:
             notes.append(
                 f"{server.num_unauthorized} requests had no key of a running session: refused"
             )
+        if server.num_malformed:
+            notes.append(f"{server.num_malformed} requests were not HTTP: refused")
+        server.num_malformed = 0
         server.num_unauthorized = 0
         server.ignored = set()
         return notes

@@ -127,6 +127,8 @@ def parse_message(message: object) -> dict[str, Any]:
         raise RequestError(400, f"messages: {describe_unknown_role(role)}")
     parsed: dict[str, Any] = {"role": role, "content": _content(message.get("content"))}
     calls = message.get("tool_calls") or ()
+    if not isinstance(calls, list | tuple):
+        raise RequestError(400, "messages: tool_calls must be a list")
     if calls:
         parsed["tool_calls"] = [_parse_call(call) for call in calls]
     if isinstance(message.get("tool_call_id"), str):

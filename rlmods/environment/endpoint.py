@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -11,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from rlmods.environment.chat_completions import (
     chat_body,
@@ -59,6 +61,8 @@ class Endpoint:
         """Running sessions by key."""
         self.num_unauthorized = 0
         """Number of requests without the key of a running session."""
+        self.num_malformed = 0
+        """Number of requests that were not HTTP."""
         self.ignored: set[str] = set()
         """Fields of requests that were ignored."""
         self._loop = asyncio.new_event_loop()
@@ -79,11 +83,21 @@ class Endpoint:
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completion)
         app.router.add_post("/v1/responses", self._response)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        logger = logging.getLogger(f"{__name__}.{id(self)}")
+        logger.addFilter(self._count_malformed)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, logger=logger)
         await runner.setup()
         site = web.TCPSite(runner, host, port, backlog=1024)
         await site.start()
         return int(runner.addresses[0][1])
+
+    def _count_malformed(self, record: logging.LogRecord) -> bool:
+        """Return False for the traceback of bytes that are not HTTP: anybody can send them."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            return True
+        self.num_malformed += 1
+        return False
 
     @web.middleware
     async def _as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -109,7 +109,7 @@ class Dialog:
     """The turn at the end of each conversation that a request may continue."""
     has_child: set[int] = field(default_factory=set)
     """Ids of the nodes that a turn follows."""
-    contexts: Counter[str] = field(default_factory=Counter)
+    contexts: Counter[tuple[int, ...]] = field(default_factory=Counter)
     """Number of turns after each context."""
     num_requests: int = 0
     num_cuts: int = 0
@@ -248,10 +248,9 @@ class Dialog:
         numbers of its conversation, as a turn of any environment does, and a turn that does not
         has numbers of its own."""
         parent = node.parent
-        context = repr(node.context()).encode()
-        digest = hashlib.blake2b(context, digest_size=8).hexdigest()
-        num_equal = self.contexts[digest]
-        self.contexts[digest] += 1
+        context = tuple(node.context())
+        num_equal = self.contexts[context]
+        self.contexts[context] += 1
         if parent is None:
             is_new = not self.nodes
             self.num_cuts += not is_new and not num_equal
@@ -264,6 +263,8 @@ class Dialog:
         self.num_tokens += node.limit
         node.order = len(self.nodes)
         if self.by_content:
+            text = repr(list(context)).encode()
+            digest = hashlib.blake2b(text, digest_size=8).hexdigest()
             node.order = f"{digest}-{num_equal:06d}"
         if self.by_content or not is_new:
             shown = replace(node.encoded.prompt, id=f"{self.prompt.id} (turn {node.order})")

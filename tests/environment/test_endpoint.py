@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import httpx2
@@ -55,6 +55,7 @@ class Server:
         # what later tests of this process would be warned of
         self.endpoint.ignored.clear()
         self.endpoint.num_unauthorized = 0
+        self.endpoint.num_malformed = 0
 
     def _serve(self) -> None:
         while True:
@@ -267,7 +268,7 @@ class TestHostile:
     @pytest.fixture(autouse=True)
     def served(self, server: Server, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
-        assert caplog.records == []
+        assert caplog.get_records("call") == []
         assert server.send({"messages": MESSAGES}).json()["choices"][0]["message"]["content"] == "2"
 
     @pytest.mark.parametrize(
@@ -310,14 +311,14 @@ class TestHostile:
                 time.sleep(0.06)
             assert b"408" in connection.recv(100)
 
-    def test_many_connections(self, server: Server) -> None:
-        with ThreadPoolExecutor(8) as pool:
-            opened = [raw(server) for _ in range(200)]
-            connections = list(pool.map(lambda x: x.__enter__(), opened))
+    @pytest.mark.slow
+    def test_a_thousand_connections(self, server: Server) -> None:
+        with ExitStack() as opened, ThreadPoolExecutor(8) as pool:
+            for _ in range(1000):
+                opened.enter_context(raw(server))
             replies = list(pool.map(lambda _: server.send({"messages": MESSAGES}), range(40)))
-            for connection in connections:
-                connection.close()
         assert {reply.status_code for reply in replies} == {200}
+        assert len(server.asked) == 40
 
     def test_a_client_that_leaves_is_not_answered(self, server: Server) -> None:
         session = Session(60.0, threading.Condition())
@@ -329,6 +330,186 @@ class TestHostile:
             wait_until(session.is_settled)
         wait_until(lambda: not session.is_settled())
         del server.endpoint.sessions["leaves"]
+
+
+POST = f"POST /v1{CHAT} HTTP/1.1"
+CLOSE = "Connection: close"
+
+
+def request(key: str, body: str | bytes, head: str = POST, *lines: str) -> bytes:
+    """Return the bytes of a request. `{key}` in `key` is the key of the session."""
+    data = body if isinstance(body, bytes) else body.encode()
+    length = f"Content-Length: {len(data)}"
+    headers = (head, "Host: x", f"Authorization: {key}", length, *lines)
+    return "\r\n".join(headers).encode() + b"\r\n\r\n" + data
+
+
+OWN = "Bearer {key}"
+GOOD = json.dumps({"messages": MESSAGES})
+WRONG_KEYS = {
+    "no key": "",
+    "no word": "Bearer",
+    "no value": "Bearer ",
+    "another": "Bearer other",
+    "ended": "Bearer ended",
+    "longer": "Bearer {key}x",
+    "shorter": "Bearer key-",
+    "two": "Bearer {key} {key}",
+    "basic": "Basic a2V5",
+    "quoted": 'Bearer "{key}"',
+    "in brackets": "Bearer [{key}]",
+    "upper case": "Bearer KEY",
+    "star": "Bearer *",
+    "a path": "Bearer ../../{key}",
+    "null": "Bearer null",
+    "long": "Bearer " + "x" * 7000,
+}
+"""Values of the header Authorization."""
+BAD_JSON: dict[str, str | bytes] = {
+    "nothing": "",
+    "space": "  ",
+    "null": "null",
+    "true": "true",
+    "a number": "1",
+    "a text": '"x"',
+    "a list": "[]",
+    "a list of objects": "[{}]",
+    "half": '{"messages": [',
+    "two objects": "{}{}",
+    "a comma": '{"messages": [],}',
+    "single quotes": "{'messages': []}",
+    "a comment": "{} // x",
+    "no value": '{"messages":}',
+    "an escape": '{"messages": "\\x"}',
+    "a form": "messages=x",
+    "markup": "<messages/>",
+    "bytes": b"\xff\xfe\x00",
+    "zeros": b"\x00" * 100,
+    "depth": "[" * 100_000,
+    "depth of objects": '{"a":' * 100_000,
+    "a depth that ends": '{"a":' + "[" * 900 + "]" * 900 + "}",
+    "no messages": '{"messages": []}',
+    "an object": '{"messages": {}}',
+    "messages of lists": '{"messages": [[]]}',
+    "messages of nulls": '{"messages": [null]}',
+    "a role that is a list": '{"messages": [{"role": [], "content": "x"}]}',
+    "a content that is a number": '{"messages": [{"role": "user", "content": 1}]}',
+    "a content of lists": '{"messages": [{"role": "user", "content": [[]]}]}',
+    "calls that are a number": '{"messages": [{"role": "assistant", "tool_calls": 1}]}',
+    "calls of texts": '{"messages": [{"role": "assistant", "tool_calls": ["x"]}]}',
+    "n below 0": GOOD[:-1] + ', "n": -1}',
+    "n that is no number": GOOD[:-1] + ', "n": NaN}',
+    "endless tokens": GOOD[:-1] + ', "max_tokens": Infinity}',
+    "stop that is an object": GOOD[:-1] + ', "stop": {"a": 1}}',
+    "tools of numbers": GOOD[:-1] + ', "tools": [1]}',
+    "a number of 5,000 digits": GOOD[:-1] + ', "n": ' + "9" * 5000 + "}",
+}
+WRONG_HEADS = {
+    "DELETE": f"DELETE /v1{CHAT} HTTP/1.1",
+    "PUT": f"PUT /v1{CHAT} HTTP/1.1",
+    "GET": f"GET /v1{CHAT} HTTP/1.1",
+    "POST of models": "POST /v1/models HTTP/1.1",
+    "another path": "POST /v1/files HTTP/1.1",
+    "a file": "GET /etc/passwd HTTP/1.1",
+    "a path upwards": "GET /v1/../../etc/passwd HTTP/1.1",
+    "an escaped path": "GET /v1/%2e%2e/%00 HTTP/1.1",
+    "an unknown method": f"FLOOD /v1{CHAT} HTTP/1.1",
+}
+FLOODS = {
+    "many headers": [f"X-{i}: {'x' * 100}" for i in range(5000)],
+    "a long header": ["X-A: " + "x" * 100_000],
+    "two lengths": ["Content-Length: 3"],
+    "a length below 0": ["Content-Length: -1"],
+    "an unknown coding": ["Transfer-Encoding: x"],
+    "a header without a colon": ["X"],
+}
+
+
+def exchange(server: Server, data: bytes) -> bytes:
+    """Send these bytes, with the session's key in place of `{key}`, and return what comes back."""
+    received = b""
+    with raw(server) as connection, suppress(OSError):
+        connection.settimeout(5)
+        connection.sendall(data.replace(b"{key}", server.key.encode()))
+        while chunk := connection.recv(1 << 16):
+            received += chunk
+    return received
+
+
+def status_of(reply: bytes) -> int:
+    """Return the status of a reply; 0 if the connection was closed without one."""
+    return int(reply.split(b" ", 2)[1]) if reply.startswith(b"HTTP/1.") else 0
+
+
+@pytest.mark.slow
+class TestSixtyHostileClients:
+    """All at once, beside a client that behaves: each gets one line, and nothing is mixed up."""
+
+    @pytest.fixture(autouse=True)
+    def quiet(self, server: Server, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+        yield
+        assert caplog.get_records("call") == []
+
+    def send(self, server: Server, requests: dict[str, bytes]) -> dict[str, bytes]:
+        """Return the reply to each, sent at once while another client asks forty times."""
+        ended = Session(60.0, threading.Condition())
+        ended.end(Outcome())
+        server.endpoint.sessions["ended"] = ended
+        bodies = [{"model": str(i), "messages": MESSAGES} for i in range(40)]
+        with ThreadPoolExecutor(16) as pool:
+            hostile = {name: pool.submit(exchange, server, x) for name, x in requests.items()}
+            good = list(pool.map(server.send, bodies))
+            replies = {name: future.result() for name, future in hostile.items()}
+        del server.endpoint.sessions["ended"]
+        assert {reply.status_code for reply in good} == {200}
+        assert [reply.json()["model"] for reply in good] == [str(i) for i in range(40)]
+        assert len(server.asked) == 40
+        return replies
+
+    def assert_one_line(self, reply: bytes) -> None:
+        [message] = [json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["message"]]
+        assert message
+        assert "\n" not in message
+
+    def test_with_wrong_keys(self, server: Server) -> None:
+        requests = {name: request(key, GOOD, POST, CLOSE) for name, key in WRONG_KEYS.items()}
+        for name, reply in self.send(server, requests).items():
+            assert status_of(reply) == 401, name
+            self.assert_one_line(reply)
+
+    def test_with_bad_bodies(self, server: Server) -> None:
+        requests = {name: request(OWN, body, POST, CLOSE) for name, body in BAD_JSON.items()}
+        for name, reply in self.send(server, requests).items():
+            assert status_of(reply) == 400, name
+            self.assert_one_line(reply)
+
+    def test_with_bad_heads(self, server: Server) -> None:
+        requests = {name: request(OWN, GOOD, head, CLOSE) for name, head in WRONG_HEADS.items()}
+        for name, lines in FLOODS.items():
+            requests[name] = request(OWN, "", POST, CLOSE, *lines)
+        for name, reply in self.send(server, requests).items():
+            assert status_of(reply) in (0, 400, 404, 405), name
+
+    def test_answers_of_pipelined_requests_keep_their_order(self, server: Server) -> None:
+        bodies = [json.dumps({"model": str(i), "messages": MESSAGES}) for i in range(20)]
+        replies = exchange_pipelined(server, bodies)
+        assert [reply["model"] for reply in replies] == [str(i) for i in range(20)]
+
+
+def exchange_pipelined(server: Server, bodies: list[str]) -> list[Any]:
+    """Return the bodies of the replies to requests that are sent at once by one connection."""
+    with raw(server) as connection:
+        data = b"".join(request(OWN, body) for body in bodies)
+        connection.sendall(data.replace(b"{key}", server.key.encode()))
+        replies = []
+        with connection.makefile("rb") as received:
+            for _ in bodies:
+                length = 0
+                for line in iter(received.readline, b"\r\n"):
+                    name, _, value = line.partition(b": ")
+                    length = int(value) if name == b"Content-Length" else length
+                replies.append(json.loads(received.read(length)))
+    return replies
 
 
 def wait_until(condition: Any) -> None:

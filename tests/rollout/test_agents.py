@@ -4,6 +4,7 @@ are a function of what the programs ask."""
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +27,11 @@ from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.base import Context, Continuation, EncodedPrompt, TokenRollout
 from rlmods.rollout.dialog import Node
 from rlmods.training.collate import collate
+from rlmods.training.meter import Meter
+from rlmods.training.metrics import log_lengths
 from rlmods.training.segments import forward
 from rlmods.types import Prompt, Response, Scores, ToolCall
+from tests.support.agents import RELEASED
 from tests.support.environments import Script, forgetful
 from tests.support.tiny_setup import policy
 
@@ -389,6 +393,24 @@ class TestFailures:
     def test_a_plain_function_does_not_hold_up_the_run(self) -> None:
         with pytest.raises(UserError, match="the first by timeout: no request and no end within"):
             play("sleeps", timeout_s=0.1)
+
+    def test_a_plain_function_that_hangs_is_left_and_counted(self) -> None:
+        """The others go on, and the run ends while it still hangs."""
+        data = [Prompt(id=f"{name}", text="1+1=") for name in ("hangs", "ends", "hangs too")]
+        before = time.monotonic()
+        try:
+            responses = play("may_hang", data=data, samples=2, timeout_s=0.5)
+            took = time.monotonic() - before
+        finally:
+            RELEASED.set()
+        assert took < 20
+        kinds = [r.session and r.session.failure for r in responses]
+        assert kinds == ["timeout", "timeout", None, None, "timeout", "timeout"]
+        assert [len(r.turns) for r in responses] == [1] * 6
+        meter = Meter()
+        log_lengths(meter, "train", responses)
+        assert meter.compute()["train/timeout_fraction"] == pytest.approx(4 / 6)
+        assert grade(EnvironmentReward(), responses).values == [None, None, 1.0, 1.0, None, None]
 
     def test_a_program_that_asks_again_after_each_refusal_is_ended(self) -> None:
         with pytest.raises(UserError, match="the first by timeout: no request and no end within"):

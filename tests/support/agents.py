@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -145,6 +146,18 @@ def sleeps(task: Any, client: Any) -> None:
     """Do not end in time."""
     time.sleep(2)
     client.chat(task["messages"])
+
+
+RELEASED = threading.Event()
+"""Ends `may_hang`."""
+
+
+def may_hang(task: Any, client: Any) -> float:
+    """Ask, and then do not return before `RELEASED`, if the prompt's id says so."""
+    client.chat(task["messages"])
+    if task["id"].startswith("hangs"):
+        RELEASED.wait(600)
+    return 1.0
 
 
 async def ignores_refusals(task: Any, client: Any) -> float:
