@@ -26,7 +26,8 @@ class TokenBudget(Callback):
         Raises:
             UserError: a number below 1.
         """
-        if max_tokens is not None and max_tokens < 1:
+        is_count = isinstance(max_tokens, int) and max_tokens >= 1
+        if max_tokens is not None and not is_count:
             raise UserError(f"callbacks.budget.max_tokens={max_tokens}: must be null or at least 1")
         self.max_tokens = max_tokens
         self.num_tokens = 0

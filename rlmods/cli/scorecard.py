@@ -1,6 +1,6 @@
 """Train algorithms on the tasks of the wind tunnel and compare them: `python -m rlmods.scorecard
 algo=grpo,dapo ['mine: dapo ratio=symmetric' ...] [seeds=3] [tasks=long,sparse]
-[folder=runs/scorecard] [jobs=CORES]`.
+[folder=runs/scorecard] [overrides='OVERRIDE ...'] [jobs=CORES]`.
 
 Every algorithm, and every recipe with overrides in quotes, is trained on every task with each seed,
 under a budget of sampled tokens. The first one is the baseline. `FOLDER/scorecard.html` shows the
@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlmods.errors import UserError, one_line_errors, print_usage, suggest
+from rlmods.errors import UserError, counted, one_line_errors, print_usage, suggest
 from rlmods.lab.tunnel.page import page
 from rlmods.lab.tunnel.scores import TOKENS, Curve, Scores, curve, score, scorecard
 from rlmods.lab.tunnel.tasks import Task, find_tasks
@@ -30,6 +30,7 @@ from rlmods.run.name import member_name
 from rlmods.run.saved import SavedRun
 
 TRAIN = (sys.executable, "-m", "rlmods.cli.train")
+ONE_VALIDATION = "one validation only: type overrides='validation.every=1'"
 INTERRUPTED = "interrupted: type the same command again to go on"
 
 
@@ -62,6 +63,8 @@ class Settings:
     tasks: Sequence[Task]
     seeds: int = 3
     folder: Path = Path("runs/scorecard")
+    overrides: Sequence[str] = ()
+    """Overrides of all runs."""
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     """Number of runs that are trained at a time, each with one thread."""
 
@@ -76,6 +79,7 @@ def parse(words: Sequence[str]) -> Settings:
     names: list[str] = []
     numbers = {"seeds": 3, "jobs": os.cpu_count() or 1}
     folder = Path("runs/scorecard")
+    overrides: list[str] = []
     for word in words:
         key, _, value = word.partition("=")
         if key == "algo" and " " not in word:
@@ -84,12 +88,14 @@ def parse(words: Sequence[str]) -> Settings:
             names += value.split(",")
         elif key == "folder":
             folder = Path(value)
+        elif key == "overrides":
+            overrides += shlex.split(value)
         elif key in numbers:
             if not value.isdecimal() or int(value) < 1:
                 raise UserError(f"{word}: type a whole number of at least 1, as in {key}=3")
             numbers[key] = int(value)
         elif word.startswith("-") or ("=" in word and " " not in word):
-            known = ("algo", "seeds", "tasks", "folder", "jobs")
+            known = ("algo", "seeds", "tasks", "folder", "overrides", "jobs")
             raise UserError(
                 f"{word}: no such setting; {suggest(key, known)}. An override belongs to an "
                 f"algorithm, in quotes: 'dapo {word}'"
@@ -103,7 +109,7 @@ def parse(words: Sequence[str]) -> Settings:
     for name in names_seen:
         if names_seen.count(name) > 1:
             raise UserError(f"two entrants are called {name}: type another name before the colon")
-    return Settings(unique, find_tasks(names), numbers["seeds"], folder, numbers["jobs"])
+    return Settings(unique, find_tasks(names), numbers["seeds"], folder, overrides, numbers["jobs"])
 
 
 @dataclass(frozen=True)
@@ -115,17 +121,23 @@ class Job:
     seed: int
     folder: Path
     """Folder of the scorecard."""
+    common: Sequence[str] = ()
+    """Overrides of all runs."""
+
+    @property
+    def varied(self) -> list[str]:
+        """Overrides that name its directory."""
+        return [*self.common, *self.entrant.overrides, f"seed={self.seed}"]
 
     @property
     def overrides(self) -> list[str]:
         """Overrides of its command line."""
-        return [self.task.experiment, *self.entrant.overrides, f"seed={self.seed}"]
+        return [self.task.experiment, *self.varied]
 
     @property
     def run(self) -> SavedRun:
         """The run directory."""
-        name = member_name([*self.entrant.overrides, f"seed={self.seed}"])
-        return SavedRun(self.folder / self.task.name / name)
+        return SavedRun(self.folder / self.task.name / member_name(self.varied))
 
     @property
     def name(self) -> str:
@@ -138,7 +150,9 @@ def all_jobs(settings: Settings) -> list[Job]:
     jobs: list[Job] = []
     for seed in range(1, settings.seeds + 1):
         for task in settings.tasks:
-            jobs += [Job(entrant, task, seed, settings.folder) for entrant in settings.entrants]
+            for entrant in settings.entrants:
+                job = Job(entrant, task, seed, settings.folder, settings.overrides)
+                jobs.append(job)
     return jobs
 
 
@@ -226,23 +240,23 @@ def run_scorecard(settings: Settings) -> str:
     """
     jobs = all_jobs(settings)
     pool = Pool(settings.jobs)
-    print(
-        f"checking {len(settings.entrants)} algorithms on {len(settings.tasks)} tasks", flush=True
-    )
+    entrants = counted(len(settings.entrants), "entrant")
+    print(f"checking {entrants} on {counted(len(settings.tasks), 'task')}", flush=True)
     reasons = check([job for job in jobs if job.seed == 1])
     try:
         fitting = [job for job in jobs if (job.entrant.name, job.task.name) not in reasons]
         missing = [job for job in fitting if job.run.exit != "finished"]
-        print(f"{len(missing)} of {len(fitting)} runs are to be trained", flush=True)
+        print(f"{len(missing)} of {counted(len(fitting), 'run')} to train", flush=True)
+        print(f"their output is in {settings.folder}/TASK/.RUN.log", flush=True)
         started = time.monotonic()
         for number, (job, reason) in enumerate(pool.results(missing), 1):
             seconds = time.monotonic() - started
             left = seconds / number * (len(missing) - number) / 60
+            value = None if reason else score(job.run, job.task)
             if reason:
                 reasons[job.entrant.name, job.task.name] = reason
-                result = f"failed: {reason}"
-            else:
-                result = f"score {score(job.run, job.task):.3f}"
+            no_score = f"no score: {reason or ONE_VALIDATION}"
+            result = no_score if value is None else f"score {value:.3f}"
             print(f"{number}/{len(missing)} {job.name}: {result}; {left:.0f} min left", flush=True)
             write_page(settings, jobs, reasons)
     except (InterruptedRunError, KeyboardInterrupt):
@@ -257,6 +271,11 @@ def write_page(
     """Write `scorecard.html` of what is finished, and return its path."""
     names = [entrant.name for entrant in settings.entrants]
     finished = [job for job in jobs if job.run.exit == "finished"]
+    unscored = {
+        (job.entrant.name, job.task.name): ONE_VALIDATION
+        for job in finished
+        if score(job.run, job.task) is None
+    }
     curves: dict[tuple[str, str], list[Curve]] = {}
     for job in finished:
         own = curves.setdefault((job.entrant.name, job.task.name), [])
@@ -265,7 +284,7 @@ def write_page(
         shlex.join(["python", "-m", "rlmods.scorecard", *sys.argv[1:]]),
         names,
         settings.tasks,
-        scorecard(results(jobs), reasons, names[0]),
+        scorecard(results(jobs), {**unscored, **reasons}, names[0]),
         curves,
         {name: cost([job for job in finished if job.entrant.name == name]) for name in names},
     )
@@ -279,7 +298,7 @@ def cost(jobs: Sequence[Job]) -> str:
     rows = [row for job in jobs for row in job.run.metrics]
     minutes = sum(row.get("time/iteration_s", 0.0) for row in rows) / 60
     tokens = sum(row.get(TOKENS, 0.0) for row in rows)
-    return f"{len(jobs)} runs, {minutes:.0f} minutes of one core, {tokens / 1e6:.2f}M tokens"
+    return f"{counted(len(jobs), 'run')}, {minutes:.1f} minutes of one core, {tokens:,.0f} tokens"
 
 
 def results(jobs: Sequence[Job]) -> dict[tuple[str, str], Scores]:
@@ -287,8 +306,9 @@ def results(jobs: Sequence[Job]) -> dict[tuple[str, str], Scores]:
     found: dict[tuple[str, str], dict[int, float]] = {}
     for job in jobs:
         own = found.setdefault((job.entrant.name, job.task.name), {})
-        if job.run.exit == "finished":
-            own[job.seed] = score(job.run, job.task)
+        value = score(job.run, job.task) if job.run.exit == "finished" else None
+        if value is not None:
+            own[job.seed] = value
     return dict(found)
 
 

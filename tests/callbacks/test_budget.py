@@ -50,6 +50,8 @@ def test_a_budget_below_1_is_refused() -> None:
         UserError, match=r"callbacks\.budget\.max_tokens=0: must be null or at least 1"
     ):
         TokenBudget(0)
+    with pytest.raises(UserError, match=r"callbacks\.budget\.max_tokens=20k: must be"):
+        TokenBudget("20k")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -72,14 +72,25 @@ def test_what_does_not_fit_is_said_before_anything_is_trained(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_trains_what_is_missing_and_writes_the_page(tmp_path: Path) -> None:
-    entrants = [f"grpo {QUICK}", f"dr_grpo {QUICK}"]
-    words = [*entrants, "tasks=tools", f"folder={tmp_path}", "seeds=1"]
+    common = ["tasks=tools", f"folder={tmp_path}", f"overrides={QUICK}"]
+    words = ["algo=grpo,dr_grpo", *common, "seeds=1"]
     first = subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert "2 of 2 runs are to be trained" in first.stdout
+    assert "2 of 2 runs to train" in first.stdout
     html = (tmp_path / "scorecard.html").read_text()
     assert html.count("<polyline") == 2
-    assert "2 runs" not in html
+    assert html.count("<td>1 run, ") == 2
     words[-1] = "seeds=2"
     again = subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert "2 of 4 runs are to be trained" in again.stdout
+    assert "2 of 4 runs to train" in again.stdout
     assert (tmp_path / "scorecard.html").read_text().count("<polyline") == 4
+
+
+@pytest.mark.slow
+def test_a_run_without_a_score_is_a_cell_with_a_reason(tmp_path: Path) -> None:
+    budget = "overrides=callbacks.budget.max_tokens=10 validation.max_prompts=6"
+    words = ["algo=grpo", "tasks=tools", "seeds=1", budget, f"folder={tmp_path}"]
+    for count in ("1 of 1 run to train", "0 of 1 run to train"):
+        done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        assert count in done.stdout
+    assert "validation.every=1" in (tmp_path / "scorecard.html").read_text()

@@ -69,7 +69,6 @@ def page(
             _table(entrants, tasks, card),
             f"<p><small>{HOW_TO_READ}</small></p>",
             f"<p><small>The baseline is {escape(entrants[0])}.</small></p>",
-            "<h2>Strengths</h2>",
             _radar(entrants, tasks, card, colours),
             "<h2>Readings</h2>",
             _readings(entrants, tasks, card),
@@ -90,6 +89,8 @@ def _summary(entrants: Sequence[str], tasks: Sequence[Task], card: Card) -> str:
     decided = [key for key in others if card[key].better is not None]
     if not others:
         return "No comparison: name a second algorithm."
+    if all(card[key].p_value is None for key in others):
+        return "One seed shows no spread, so nothing is decided: type seeds=3."
     found = [
         f"{escape(entrant)} {'better' if card[entrant, task].better else 'worse'} on {escape(task)}"
         for entrant, task in decided
@@ -142,7 +143,7 @@ def _radar(
 ) -> str:
     """Return a picture with an axis for each task, from 0 in the centre to 1."""
     if len(tasks) < 3:
-        return "<p class=none>A picture needs three tasks.</p>"
+        return ""
     size, radius = 460, 160
     centre = size / 2
 
@@ -173,7 +174,8 @@ def _radar(
             f"<polygon points='{corners}' fill='{colour}' fill-opacity=.08 stroke='{colour}' "
             "stroke-width=2 />"
         )
-    return f"<svg width={size} height={size} viewBox='0 0 {size} {size}'>{''.join(shapes)}</svg>"
+    frame = f"width={size} height={size} viewBox='0 0 {size} {size}'"
+    return f"<h2>Strengths</h2><svg {frame}>{''.join(shapes)}</svg>"
 
 
 def _points(points: Sequence[tuple[float, float]]) -> str:

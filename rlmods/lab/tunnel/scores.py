@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlmods.errors import UserError
 from rlmods.lab.statistics import ALPHA, Interval, holm, mean_interval, paired, paired_t_test
 from rlmods.lab.tunnel.tasks import Task
 from rlmods.run.saved import SavedRun, is_value
@@ -29,15 +28,12 @@ def curve(run: SavedRun, metric: str) -> Curve:
     return points
 
 
-def mean_over_tokens(points: Sequence[tuple[float, float]]) -> float:
-    """Return the mean height of a curve: the area under its lines, divided by its width.
-
-    Raises:
-        UserError: the curve has no width.
-    """
+def mean_over_tokens(points: Sequence[tuple[float, float]]) -> float | None:
+    """Return the mean height of a curve: the area under its lines, divided by its width. None for a
+    curve without width."""
     width = points[-1][0] - points[0][0] if points else 0.0
     if width <= 0:
-        raise UserError("a run has one validation only: type a larger callbacks.budget.max_tokens")
+        return None
     area = 0.0
     for i in range(1, len(points)):
         x, y = points[i]
@@ -46,12 +42,12 @@ def mean_over_tokens(points: Sequence[tuple[float, float]]) -> float:
     return area / width
 
 
-def score(run: SavedRun, task: Task) -> float:
+def score(run: SavedRun, task: Task) -> float | None:
     """Return the score of a run: (m - start) / (best - start), m being the mean of the task's
     metric over the tokens of the run. It is 0 for a policy that stays as it was, 1 for one that is
-    perfect at once, and below 0 for one that becomes worse."""
+    perfect at once, and below 0 for one that becomes worse. None for a run with one validation."""
     mean = mean_over_tokens(curve(run, task.metric))
-    return (mean - task.start) / (task.best - task.start)
+    return None if mean is None else (mean - task.start) / (task.best - task.start)
 
 
 Scores = Mapping[int, float]

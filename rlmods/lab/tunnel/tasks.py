@@ -54,8 +54,15 @@ TASKS = (
     Task(
         "shaped", "two rewards", "Does it learn from rewards of different scales?", 0.246, 1.0, MEAN
     ),
-    Task("turns", "turns", "Does it learn a game of several turns?", 0.429, 1.0, MEAN),
-    Task("tools", "tools", "Does it learn when to call a tool?", 0.267, 1.0, MEAN),
+    Task(
+        "turns",
+        "a game of several turns",
+        "Does it learn a game of several turns?",
+        0.429,
+        1.0,
+        MEAN,
+    ),
+    Task("tools", "calls of a calculator", "Does it learn when to call a tool?", 0.267, 1.0, MEAN),
 )
 """All tasks. `start` is the value of `policy=tiny policy.weights=worked`."""
 

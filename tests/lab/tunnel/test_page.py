@@ -51,3 +51,11 @@ def test_runs_no_script_and_loads_nothing() -> None:
 
 def test_says_that_nothing_is_compared() -> None:
     assert "name a second algorithm" in written(["grpo"])
+
+
+def test_says_that_one_seed_decides_nothing() -> None:
+    scores = {(name, TASK_NAMES[0]): {1: 0.5 * i} for i, name in enumerate("ab")}
+    card = scorecard(scores, {}, "a")
+    html = page("x", ["a", "b"], TASKS[:1], card, {}, {})
+    assert "type seeds=3" in html
+    assert "Strengths" not in html

@@ -8,7 +8,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from rlmods.errors import UserError
 from rlmods.lab.statistics import holm, paired_t_test
 from rlmods.lab.tunnel.scores import curve, mean_over_tokens, score, scorecard
 from rlmods.lab.tunnel.tasks import Task
@@ -43,9 +42,12 @@ def test_the_mean_is_the_trapezoid_rule() -> None:
 
 
 @pytest.mark.parametrize("points", [[], [(0.0, 0.5)], [(3.0, 0.5), (3.0, 0.7)]])
-def test_a_curve_without_width_is_refused(points: list[tuple[float, float]]) -> None:
-    with pytest.raises(UserError, match="type a larger"):
-        mean_over_tokens(points)
+def test_a_curve_without_width_has_no_mean(points: list[tuple[float, float]]) -> None:
+    assert mean_over_tokens(points) is None
+
+
+def test_a_run_with_one_validation_has_no_score(tmp_path: Path) -> None:
+    assert score(run_of(tmp_path, [], [0.3]), TASK) is None
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0.2, 0.0), (0.7, 1.0), (0.1, -0.2)])
