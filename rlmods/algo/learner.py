@@ -412,7 +412,9 @@ class Learner(L.LightningModule):
         if self.iteration == 0:
             self.validate()
         self.iteration_start = time.perf_counter()
-        self.trainer.should_stop = self.iteration >= self.max_iterations
+        # a callback may have set it before
+        is_over = self.iteration >= self.max_iterations
+        self.trainer.should_stop = self.trainer.should_stop or is_over
 
     def _run_size(self) -> RunSize:
         named = (self.validation.data or {}).values()

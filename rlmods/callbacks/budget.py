@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightning import Callback, Trainer
+from lightning import Callback, LightningModule, Trainer
 
 from rlmods.callbacks.hooks import Metrics
 from rlmods.errors import UserError
@@ -32,9 +32,19 @@ class TokenBudget(Callback):
         self.max_tokens = max_tokens
         self.num_tokens = 0
 
+    @property
+    def is_spent(self) -> bool:
+        """True if the run ends here."""
+        return self.max_tokens is not None and self.num_tokens >= self.max_tokens
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A run that is resumed at its end makes no further iteration."""
+        if self.is_spent:
+            trainer.should_stop = True
+
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         self.num_tokens += int(metrics.get("perf/sampled_tokens", 0))
-        if self.max_tokens is not None and self.num_tokens >= self.max_tokens:
+        if self.is_spent:
             trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:

@@ -57,8 +57,7 @@ def test_a_budget_below_1_is_refused() -> None:
 @pytest.mark.slow
 def test_counts_what_was_sampled_with_discarded_groups(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    result = train(
-        tmp_path,
+    words = [
         *RANDOM[:-1],
         "batch.prompts=4",
         "batch.samples=4",
@@ -67,9 +66,15 @@ def test_counts_what_was_sampled_with_discarded_groups(tmp_path: Path) -> None:
         "callbacks.budget.max_tokens=2000",
         "trainer.max_iterations=50",
         f"run_dir={folder}",
-    )
+    ]
+    result = train(tmp_path, *words)
     assert "ended by TokenBudget" in result.out
     rows = [row for row in read_rows(folder / "metrics.jsonl") if "train/draws" in row]
     assert max(row["train/draws"] for row in rows) > 1
     sampled = [row["perf/sampled_tokens"] for row in rows]
     assert sum(sampled[:-1]) < 2000 <= sum(sampled)
+
+    words = [word for word in words if not word.startswith("trainer.")]
+    again = train(tmp_path, *words, "trainer.max_iterations=60", "resume=auto")
+    assert again.code == 0
+    assert read_rows(folder / "metrics.jsonl")[-1]["iteration"] == rows[-1]["iteration"]
