@@ -28,6 +28,18 @@ def curve(run: SavedRun, metric: str) -> Curve:
     return points
 
 
+def within(points: Curve, max_tokens: float) -> Curve:
+    """Return the part of a curve up to a number of tokens, with its height there. The iteration
+    that spends a budget samples more, and more in algorithms that draw prompts again."""
+    for i in range(1, len(points)):
+        x, y = points[i]
+        if x > max_tokens:
+            previous_x, previous_y = points[i - 1]
+            share = (max_tokens - previous_x) / (x - previous_x)
+            return [*points[:i], (max_tokens, previous_y + share * (y - previous_y))]
+    return points
+
+
 def mean_over_tokens(points: Sequence[tuple[float, float]]) -> float | None:
     """Return the mean height of a curve: the area under its lines, divided by its width. None for a
     curve without width."""
@@ -44,9 +56,12 @@ def mean_over_tokens(points: Sequence[tuple[float, float]]) -> float | None:
 
 def score(run: SavedRun, task: Task) -> float | None:
     """Return the score of a run: (m - start) / (best - start), m being the mean of the task's
-    metric over the tokens of the run. It is 0 for a policy that stays as it was, 1 for one that is
-    perfect at once, and below 0 for one that becomes worse. None for a run with one validation."""
-    mean = mean_over_tokens(curve(run, task.metric))
+    metric over the tokens of the run's budget. It is 0 for a policy that stays as it was, 1 for one
+    that is perfect at once, and below 0 for one that becomes worse. None for a run with one
+    validation."""
+    max_tokens = run.config["callbacks"]["budget"]["max_tokens"]
+    points = curve(run, task.metric)
+    mean = mean_over_tokens(points if max_tokens is None else within(points, max_tokens))
     return None if mean is None else (mean - task.start) / (task.best - task.start)
 
 

@@ -16,12 +16,16 @@ from rlmods.run.saved import SavedRun
 TASK = Task("x", "x", "x", 0.2, 0.7, "val/accuracy")
 
 
-def run_of(folder: Path, tokens: list[int], values: list[float]) -> SavedRun:
+def run_of(
+    folder: Path, tokens: list[int], values: list[float], budget: int | str = "null"
+) -> SavedRun:
     """Write a run with a validation before and after each iteration."""
     rows = [{"iteration": 0, "val/accuracy": values[0]}]
     for i, (count, value) in enumerate(zip(tokens, values[1:], strict=True), 1):
         rows.append({"iteration": i, "perf/sampled_tokens": count})
         rows.append({"iteration": i, "val/accuracy": value})
+    config = f"callbacks: {{budget: {{max_tokens: {budget}}}}}\n"
+    (folder / "config.yaml").write_text(config)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return SavedRun(folder)
 
@@ -54,6 +58,13 @@ def test_a_run_with_one_validation_has_no_score(tmp_path: Path) -> None:
 def test_scores_are_scaled_by_start_and_best(tmp_path: Path, value: float, expected: float) -> None:
     run = run_of(tmp_path, [5, 5], [value] * 3)
     assert score(run, TASK) == pytest.approx(expected)
+
+
+def test_what_is_sampled_beyond_the_budget_does_not_count(tmp_path: Path) -> None:
+    """10 tokens at 0.2, then 10 of the 40 tokens from 0.2 to 0.6."""
+    run = run_of(tmp_path, [10, 40], [0.2, 0.2, 0.6], budget=20)
+    mean = (10 * 0.2 + 10 * 0.25) / 20
+    assert score(run, TASK) == pytest.approx((mean - 0.2) / 0.5)
 
 
 def test_differences_are_paired_and_corrected_for_all_cells() -> None:
