@@ -109,6 +109,12 @@ def parse(words: Sequence[str]) -> Settings:
     for name in names_seen:
         if names_seen.count(name) > 1:
             raise UserError(f"two entrants are called {name}: type another name before the colon")
+    named: dict[str, str] = {}
+    for entrant in unique:
+        directory = member_name(entrant.overrides)
+        other = named.setdefault(directory, entrant.name)
+        if other != entrant.name:
+            raise UserError(f"{other} and {entrant.name} are the same: drop one of them")
     return Settings(unique, find_tasks(names), numbers["seeds"], folder, overrides, numbers["jobs"])
 
 

@@ -1,12 +1,15 @@
 """`python -m rlmods.scorecard`."""
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rlmods.cli.scorecard import Entrant, all_jobs, check, parse
+from rlmods.cli import scorecard
+from rlmods.cli.scorecard import Entrant, Job, all_jobs, check, parse, run_scorecard
 from rlmods.errors import UserError
 from tests.cli.test_main import ROOT
 
@@ -50,6 +53,8 @@ def test_settings_are_read() -> None:
         (["algo=grpo", "ratio=symmetric"], "in quotes: 'dapo ratio=symmetric'"),
         (["algo=grpo", "seed=3"], "did you mean seeds"),
         (["a: grpo", "a: dapo"], "two entrants are called a"),
+        (["algo=grpo", "a: grpo"], "grpo and a are the same"),
+        (["dapo kl=none ratio=none", "dapo  ratio=none kl=none"], "are the same"),
     ],
 )
 def test_mistakes_are_named(words: list[str], message: str) -> None:
@@ -68,6 +73,27 @@ def test_what_does_not_fit_is_said_before_anything_is_trained(tmp_path: Path) ->
     assert reason[0] == ("online_dpo preference=dpo", "turns")
     with pytest.raises(UserError, match=r"'dapo ratio=symetric' fits no task: .*symmetric"):
         jobs("dapo ratio=symetric", "long,turns")
+
+
+def test_runs_that_did_not_finish_are_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[int] = []
+
+    def results(pool: object, jobs: list[Job]) -> Iterator[tuple[Job, str]]:
+        trained.extend(job.seed for job in jobs)
+        return iter(())
+
+    monkeypatch.setattr(scorecard.Pool, "results", results)
+    monkeypatch.setattr(scorecard, "check", lambda _: {})
+    monkeypatch.setattr(scorecard, "write_page", lambda *_: tmp_path)
+    settings = parse(["algo=grpo", "tasks=long", "seeds=4", f"folder={tmp_path}"])
+    ends = ["finished", "failed: no memory", "interrupted"]  # and one that was never started
+    for job, end in zip(all_jobs(settings), ends, strict=False):
+        job.run.path.mkdir(parents=True)
+        (job.run.path / "summary.json").write_text(json.dumps({"exit": end}))
+    run_scorecard(settings)
+    assert trained == [2, 3, 4]
 
 
 @pytest.mark.slow
