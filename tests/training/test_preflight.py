@@ -231,6 +231,9 @@ def test_largest_packed_rows() -> None:
     assert longest == (13, 50)  # 13 * (50 + 100 / 4) tokens
     assert most_padded == (38, 1)  # 38 * (1 + 100 / 4), with padding at most 4000
     assert largest_shapes(100, 50, 1, 1000, 8, 4) == [(8, 50)]
+    # 133 * (4 + 100 / 32) tokens would be within the budget, but have 13832 with padding
+    shapes = largest_shapes(100, 50, 1, 1000, 999, 32)
+    assert all(num * (100 + length) <= MAX_PADDED * 1000 for num, length in shapes)
 
 
 @pytest.mark.parametrize("packs", [True, False])
