@@ -863,6 +863,12 @@ RULES = {
         ),
         (("algo=rft", "rollout.top_k=5"), "type rollout.top_p=1 rollout.top_k=0 (validation"),
     ],
+    "observations": [
+        (
+            ("algo.observation_coefficient=0.1",),
+            "and environment=single_turn has one turn: type environment=tools",
+        ),
+    ],
 }
 
 
@@ -1142,7 +1148,7 @@ class TestUnknownKeys:
                 "unknown key optimizer.learning_rate: known keys are .*lr",
             ),
             ("+schedule.warm=1", "unknown key schedule.warm: known keys are warmup"),
-            ("+policy.widht=1", "unknown key policy.widht: known keys are pretrained"),
+            ("+policy.widht=1", "unknown key policy.widht: known keys are weights, pretrained"),
         ],
     )
     def test_of_what_is_made_with_the_policy(self, typed: str, says: str) -> None:

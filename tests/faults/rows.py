@@ -81,7 +81,7 @@ ROWS = {
     "disk_full_for_the_log": Row(
         "The disk is full while `metrics.jsonl` is written",
         "error: <run>/metrics.jsonl: cannot write there (No space left on device): make "
-        "room, or choose another run_dir=...",
+        "room, or choose another run_dir=... or out=...",
         1,
         "iterations after the last checkpoint",
     ),
