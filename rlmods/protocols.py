@@ -83,9 +83,9 @@ class KL(Protocol):
 @runtime_checkable
 class Correction(Protocol):
     """Weights the objective of each token where the sampler's distribution (`behavior_logprobs`)
-    differs from the trainer's at the start of the iteration (`old_logprobs`), as with another
-    engine, a truncated distribution, or weights of an earlier iteration. The weights carry no
-    gradient. None: no weights."""
+    differs from the trainer's in the iteration that graded the row (`old_logprobs`), as with
+    another engine, a truncated distribution, or weights of an earlier iteration. The weights carry
+    no gradient. None: no weights."""
 
     def __call__(
         self, old_logprobs: TokenFloats, behavior_logprobs: TokenFloats, mask: TokenMask

@@ -367,7 +367,9 @@ class Experience(Rows):
     """log pi_old under the trainer's parameters of iteration `policy_version`; not read where
     `on_policy` is True."""
     on_policy: RowMask
-    """True until `old_logprobs` are stored: pi_old is the current policy, the ratio exactly 1."""
+    """True: pi_old is the current policy, the ratio exactly 1, and the loss ignores `old_logprobs`.
+    True from collation until they are stored, and again in the first optimizer step on a row. It
+    says nothing about the sampler."""
     behavior_logprobs: TokenFloats
     """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged, and
     `correction` weights the objective by it."""

@@ -1,4 +1,4 @@
-"""Aggregation of per-token losses to one scalar."""
+"""Aggregation of numbers per token, the objective or the value loss, to one scalar."""
 
 from rlmods.aggregation.fixed_length import FixedLength
 from rlmods.aggregation.sequence_mean import SequenceMean

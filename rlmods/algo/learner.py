@@ -43,7 +43,7 @@ from rlmods.types import Prompt, Response, Totals
 Trunk = Policy | ScalarModel | ValueNetwork
 """Networks that have layers of a model, and not only a head on another network."""
 DROPOUT = 1_000_002
-"""Purpose of the random numbers of dropout; epochs are below."""
+"""Purpose of the random numbers of dropout, for `generator`. Epochs are smaller numbers."""
 
 
 @dataclass(frozen=True)

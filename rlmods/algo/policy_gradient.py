@@ -57,8 +57,9 @@ from rlmods.types import Experience, Prompt, Response, Scores, Totals
 
 
 class PolicyGradient(Learner):
-    """Maximise `aggregate(w m ratio(log pi - log pi_old, A) + c H - beta KL)`, and regress the
-    critic on the returns if there is one.
+    """Maximise `aggregate(w m f(log pi - log pi_old, A) + c H - beta KL)`, and regress the
+    critic on the returns if there is one. f is the part `ratio`; the KL term is there with
+    kl=loss only.
 
     w are the weights of `correction`, and m is 1 on the tokens that `tokens` selects, else 0. Both
     apply to the objective of the ratio alone, as in the papers. A subclass documents the objective
@@ -199,6 +200,8 @@ class PolicyGradient(Learner):
         self.meter.mean("train/short_of_groups", float(is_short))
         if not is_short or self.settings.fallback == "train":
             self.update(self.buffer.pop(num_groups))
+        else:
+            self.keep_groups(num_groups)
         self.buffer.end_iteration()
         self.end_iteration()
         self.sampled_tokens = 0
@@ -319,10 +322,11 @@ class PolicyGradient(Learner):
     ) -> tuple[Experience, Tensor, Tensor]:
         """Apply the overlong filter and `sampling`.
 
-        Returns the rows and two masks [N]: the rows of groups to keep, and the rows that `sampling`
-        selected. In a kept group, a row that is not selected counts in the baseline but not in the
-        loss: its mask becomes empty. `SampleBuffer.pop` does so for rejected groups that it
-        adds."""
+        Returns the rows and two masks [N]. The first is True on the rows of groups to keep: groups
+        with a selected row that has tokens in the loss. The second is True on the rows that
+        `sampling` selected. In a kept group, a row that is not selected counts in the baseline but
+        not in the loss: its mask becomes empty. `SampleBuffer.pop` does so for rejected groups that
+        it adds."""
         if self.settings.overlong_filter:
             overlong = torch.tensor([r.overlong for r in responses], device=self.device)
             batch = replace(batch, mask=batch.mask & ~overlong[:, None])
@@ -370,9 +374,10 @@ class PolicyGradient(Learner):
             extension.after_update(batch, len(fresh))
 
     def add_old_logprobs(self, batch: Experience, first: Tensor) -> Experience:
-        """Store old log-probabilities of `batch`, and of the groups that stay in the buffer, before
-        the policy changes. With one epoch the rows of the first minibatch, `first`, need none,
-        unless an extension reads them: theirs equal the new ones of that step."""
+        """Drop the groups that the buffer does not keep (`carry_over`), then store old
+        log-probabilities of `batch` and of the groups that stay, before the policy changes. With
+        one epoch the rows of the first minibatch, `first`, need none, unless an extension reads
+        them: theirs equal the new ones of that step."""
         extensions_need = any(extension.needs_old_logprobs for extension in self.extensions)
         with self.timer("score"):
             rows = Experience.concat([batch, self.carry_over()])
@@ -388,9 +393,14 @@ class PolicyGradient(Learner):
         num_groups = self.batch.prompts // self.ranks.world_size
         if self.settings.surplus == "drop":
             num_groups = 0
-        surplus = self.buffer.num_groups
-        self.meter.mean("train/surplus_groups", surplus)
-        self.meter.sum("train/dropped_groups", max(0, surplus - num_groups))
+        self.meter.mean("train/surplus_groups", self.buffer.num_groups)
+        return self.keep_groups(num_groups)
+
+    def keep_groups(self, num_groups: int) -> Experience:
+        """Drop all kept groups except the newest ones, and return these. Without it, a rank that
+        keeps more groups than another would keep more in each iteration that is skipped."""
+        num_dropped = max(0, self.buffer.num_groups - num_groups)
+        self.meter.sum("train/dropped_groups", num_dropped)
         return self.buffer.keep_newest(num_groups)
 
     def optimize(self, batch: Experience, plan: Sequence[Tensor]) -> tuple[int, bool]:

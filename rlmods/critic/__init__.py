@@ -1,4 +1,4 @@
-"""Critics: value functions, for advantages with `needs_values`."""
+"""Critics: value functions, for advantages that declare `AdvantageNeeds.values`."""
 
 from rlmods.critic.no_critic import NoCritic
 from rlmods.critic.separate import Separate

@@ -16,7 +16,7 @@ class CriticConfig:
     coefficient: float = 1.0
     """Weight of the value loss relative to the policy loss; above 0."""
     clip: float | None = 0.5
-    """Maximum distance of V from its value at collection, beyond which the loss gives no gradient
+    """Maximum distance of V from its value at grading, beyond which the loss gives no gradient
     for moving further. Unit: standard deviations of the iteration's returns; 0.5 is 0.25 for
     returns that are 0 or 1 equally often. null: no clipping."""
     lr: float | None = None

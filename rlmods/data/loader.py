@@ -269,7 +269,7 @@ class PromptModule(L.LightningDataModule):
         self.batch_size = batch_size
         self.seed = seed
         self.pools: DifficultyPools | None = None
-        """Retires prompts; set by the algorithm before the loader is created."""
+        """Retires prompts; set by `PromptRetirement.on_fit_start`."""
         self._loader: PromptLoader | None = None
         self._position: dict[str, Any] = {}
 

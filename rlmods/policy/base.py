@@ -219,8 +219,8 @@ class Policy(TokenizerMixin, nn.Module):
             recording = self.routers.trace(routed_experts, logits=router_logits)
         with autocast, recording as trace:
             before = self._states(tokens, mask)
-            # it may have seen other tokens before equal ones, as a teacher that is shown
-            # demonstrations
+            # a teacher that is shown demonstrations has another prompt, so its prefixes are not
+            # shared as the policy's are
             if other is not None:
                 before = States(before.by_token(before.hidden))
             targets = before.targets(tokens, mask)

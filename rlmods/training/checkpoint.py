@@ -50,9 +50,9 @@ def adapter_bases(networks: Mapping[str, nn.Module]) -> dict[str, str]:
 
 
 class LearnerCheckpoint:
-    """Saves and loads what Lightning does not save: the learner's counters, frozen models, and
-    parts with state by name. Frozen weights under adapters are left out, because loading the policy
-    restores them."""
+    """Saves and loads what Lightning does not save: the learner's counters, parts with
+    state by name, and fingerprints of reference and teacher, with their weights if they move. Base
+    weights under adapters are left out, because loading the policy restores them."""
 
     def __init__(self, learner: LearnerView) -> None:
         self.learner = learner

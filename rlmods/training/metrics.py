@@ -142,7 +142,7 @@ def log_update(
     ahead, because the policy has moved since.
 
     Returns [2]: the KL estimate `r - 1 - log r` summed over tokens, and the number of tokens, of
-    rows sampled in this `iteration`: the ratio of older rows includes earlier updates."""
+    rows graded in this `iteration`: the ratio of older rows includes earlier updates."""
     mask = micro.mask
     d = log_ratio.detach()
     kl = d.exp() - 1 - d

@@ -140,8 +140,8 @@ class LogprobScorer:
         )
 
     def add_values(self, batch: Experience) -> Experience:
-        """Compute `old_logprobs`, the experts chosen for them and, if there is a critic, `values`
-        of all rows."""
+        """Store `old_logprobs` of all rows, so that `on_policy` becomes False, the experts chosen
+        for them and, if there is a critic, `values`."""
         output = self.score(batch, self.policy, critic=True)
         return replace(
             batch,

@@ -153,8 +153,9 @@ class PolicyGradientSettings:
     max_draws: int = unlabelled(10)
     """Batches of prompts that one iteration may sample until `sampling` has kept enough groups."""
     fallback: Literal["train", "skip", "error"] = unlabelled("train")
-    """Action if too few groups are kept after `max_draws` batches: train on them, skip the
-    optimizer steps and keep the groups, or stop with an error."""
+    """Action if too few groups are kept after `max_draws` batches. train: on the groups that are
+    kept, filled up with rows without loss. skip: no optimizer step, and the groups are kept for the
+    next iteration; the iteration counts in schedules. error: stop."""
     surplus: Literal["keep", "drop"] = unlabelled("keep")
     """Kept groups that an iteration does not need: keep them for the next one, or drop (and count)
     them."""

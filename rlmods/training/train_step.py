@@ -23,8 +23,8 @@ from rlmods.training.settings import PADDED_BUDGET, Batch
 from rlmods.types import Experience, Totals
 
 Loss = Callable[[Any, Totals], Tensor]
-"""Maps a microbatch and the totals of the optimizer step to a part of the loss, which is the sum
-over microbatches and ranks."""
+"""Maps a microbatch and the totals of the optimizer step to its loss, divided by these totals. The
+losses of microbatches and ranks are added, not averaged."""
 
 
 R = TypeVar("R", bound="Rows")
@@ -223,7 +223,7 @@ class TrainStep:
         for i, micro, indices in work:
             self.timer.on_safe_point()
             next_source = work[len(losses) + 1][0] if len(losses) < len(work) - 1 else None
-            # another source may train fewer networks
+            # the next source (PTX) may leave a network without gradients: reduce after each one
             self.set_all_reduce(next_source != i)
             with self.gradient_sync(is_last=next_source is None and reduces):
                 value = sources[i].loss(micro, sources[i].totals)

@@ -685,6 +685,15 @@ class TestDynamicSampling:
         assert row["train/kept_fraction"] == 0.5
         assert row["optimizer_step"] == steps
 
+    def test_skipped_iterations_do_not_fill_the_buffer(self):
+        """Another rank has no groups, so that this one, which keeps all, skips every iteration."""
+        made = learner(max_draws=2, fallback="skip", batch=Batch(prompts=4, samples=2))
+        made.buffer.min_groups = lambda: 0
+        rows = fit(made, 3)
+        assert made.buffer.num_groups == 4
+        assert [row["train/dropped_groups"] for row in rows] == [4, 8, 8]
+        assert rows[-1]["optimizer_step"] == 0
+
     def test_rows_without_old_logprobs_stay_on_policy_in_the_first_minibatch(self):
         """Groups that waited through an iteration without a step: nothing to compare them with."""
         made = learner()

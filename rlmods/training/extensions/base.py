@@ -61,7 +61,8 @@ class Extension:
         return None
 
     def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
-        """Return a term to add to the loss of a microbatch, or None."""
+        """Return a term that is added to the loss of a microbatch and minimised, or None. Divide
+        it by `totals`, not by the number of ranks."""
         return None
 
     def on_after_backward(self) -> None:

@@ -13,7 +13,7 @@ from rlmods.training.extensions.base import Extension
 from rlmods.types import Experience
 
 GENERATOR = 1_000_000
-"""Purpose of the random generator; epochs are below."""
+"""Purpose of the random numbers, for `generator`. Epochs are smaller numbers."""
 
 
 class Replay(Extension):

@@ -28,7 +28,7 @@ from rlmods.training.settings import IterativeGRPOSettings
 from rlmods.types import Prompt, Response, Scores
 
 GENERATOR = 1_000_001
-"""Purpose of the random generator; epochs are below."""
+"""Purpose of the random numbers, for `generator`. Epochs are smaller numbers."""
 
 
 class RewardModelRefresh(Extension):

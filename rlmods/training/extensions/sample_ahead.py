@@ -51,8 +51,8 @@ class SampleAhead(Extension):
         self._responses: list[Response] = []
         """Complete responses to the next batch of prompts."""
         self._num_compared = 0
-        """Iteration whose weights of the rollout were last compared with those of the policy; those
-        of iteration 0 sample its own batch."""
+        """Last iteration in which the weights of the rollout were compared with the policy's.
+        Iteration 0 needs no comparison: its batch is not sampled ahead."""
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[Response]:
         """Return responses to these prompts, those sampled ahead if there are any, and start
