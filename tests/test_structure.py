@@ -180,7 +180,7 @@ class TestAlgorithm:
     def test_recipe_names_options_of_groups_that_the_algorithm_uses(self, path: Path) -> None:
         kind = get_class(read(path)["algo"]["_target_"])
         chosen = recipe(path.stem)
-        assert set(chosen) <= set(kind.groups)
+        assert set(chosen) <= set(kind.config_groups)
         assert all(
             (ROOT / "conf" / group / f"{option}.yaml").exists() for group, option in chosen.items()
         )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlmods import protocols
 from rlmods.algo.policy_gradient import PolicyGradient
-from rlmods.training.frozen import Reference, Teacher
+from rlmods.training.frozen import FrozenPolicy, Teacher
 from rlmods.training.settings import DistillSettings
 from rlmods.types import Experience, Prompt, Response, Scores
 
@@ -31,7 +31,7 @@ class Distill(PolicyGradient):
     `advantage` the policy learns from both."""
 
     trains_on_turns: ClassVar[bool] = False
-    groups: ClassVar[tuple[str, ...]] = (*PolicyGradient.groups, "teacher")
+    config_groups: ClassVar[tuple[str, ...]] = (*PolicyGradient.config_groups, "teacher")
     settings_type: ClassVar[type[Any]] = DistillSettings
     settings: DistillSettings
 
@@ -45,18 +45,18 @@ class Distill(PolicyGradient):
         self.teacher = Teacher(teacher, self.policy)
 
     @property
-    def frozen(self) -> dict[str, Reference]:
+    def frozen(self) -> dict[str, FrozenPolicy]:
         return super().frozen | self.teacher.frozen
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
         self.teacher.check_context(self.splits.train, self.rollout.max_tokens)
 
-    def collate(
+    def build_batch(
         self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores
     ) -> Experience:
-        """Collate responses and score them with the teacher."""
-        batch = super().collate(prompts, responses, scores)
+        """Return the responses as rows, scored by the teacher."""
+        batch = super().build_batch(prompts, responses, scores)
         with self.timer("teacher"):
             logprobs = self.teacher.logprobs(responses, batch, self.scorer)
             return replace(batch, teacher_logprobs=logprobs)

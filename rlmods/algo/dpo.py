@@ -18,7 +18,7 @@ from rlmods.policy.base import Policy
 from rlmods.policy.modes import eval_mode, set_dropout
 from rlmods.preference.terms import sft_loss
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
-from rlmods.training.frozen import Reference
+from rlmods.training.frozen import FrozenPolicy
 from rlmods.training.meter import Meter
 from rlmods.training.preferences import PreferenceBatch, collate_preferences, shift_responses
 from rlmods.training.settings import DPOSettings
@@ -34,8 +34,8 @@ class DPO(Learner):
     Reads `prompt.meta["candidates"]` and `["ranks"]`.
     """
 
-    groups: ClassVar[tuple[str, ...]] = (
-        *Learner.groups,
+    config_groups: ClassVar[tuple[str, ...]] = (
+        *Learner.config_groups,
         "reference",
         "rollout",
         "environment",
@@ -69,7 +69,7 @@ class DPO(Learner):
                 "this preference loss needs the reference in every step: type algo.reference=live"
             )
         if needs.reference:
-            self.reference = Reference(reference(self.policy))
+            self.reference = FrozenPolicy(reference(self.policy))
         if self.settings.dropout:  # the reference, copied before, has none
             set_dropout(self.policy, self.settings.dropout)
         self.precomputed: dict[str, Tensor] = {}

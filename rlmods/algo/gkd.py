@@ -16,8 +16,9 @@ from rlmods import protocols
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.ops import keyed_uniforms, kl_divergence
-from rlmods.training.collate import collate_unscored, generate
-from rlmods.training.frozen import Reference, Teacher
+from rlmods.rollout.order import generate_in_order
+from rlmods.training.collate import collate_unscored
+from rlmods.training.frozen import FrozenPolicy, Teacher
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.settings import Batch, GKDSettings
 from rlmods.training.sft_batch import data_response
@@ -89,8 +90,8 @@ class GKD(Learner):
     with a demonstration in the teacher's prompt x'. Both distributions are those of logits divided
     by the sampling temperature. Reads `prompt.meta["response"]` for the responses of the data."""
 
-    groups: ClassVar[tuple[str, ...]] = (
-        *Learner.groups,
+    config_groups: ClassVar[tuple[str, ...]] = (
+        *Learner.config_groups,
         "rollout",
         "environment",
         "reward",
@@ -112,7 +113,7 @@ class GKD(Learner):
         self.scorer = LogprobScorer(self.policy, None, self.rollout, self.microbatches, self.ranks)
 
     @property
-    def frozen(self) -> dict[str, Reference]:
+    def frozen(self) -> dict[str, FrozenPolicy]:
         return super().frozen | self.teacher.frozen
 
     @classmethod
@@ -152,7 +153,7 @@ class GKD(Learner):
         is_sampled = [self.is_sampled(prompt) for prompt in prompts]
         chosen = [prompt for prompt, sampled in zip(prompts, is_sampled, strict=True) if sampled]
         with self.timer("rollout"):
-            samples = generate(self.rollout, chosen, samples=1, iteration=self.iteration)
+            samples = generate_in_order(self.rollout, chosen, samples=1, iteration=self.iteration)
         truncated = torch.tensor([float(r.finish == "length") for r in samples])
         self.meter.mean("train/on_policy_fraction", torch.tensor(is_sampled, dtype=torch.float64))
         self.meter.mean("train/truncated_fraction", truncated)

@@ -21,7 +21,7 @@ class IterativeGRPO(PolicyGradient):
     measures the distance from the start of the round, and the reward model stays reliable on the
     policy's current responses."""
 
-    groups: ClassVar[tuple[str, ...]] = (*PolicyGradient.groups, "judge", "ranking")
+    config_groups: ClassVar[tuple[str, ...]] = (*PolicyGradient.config_groups, "judge", "ranking")
     settings_type: ClassVar[type[Any]] = IterativeGRPOSettings
     settings: IterativeGRPOSettings
 

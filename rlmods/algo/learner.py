@@ -28,7 +28,7 @@ from rlmods.schedule import Schedule
 from rlmods.training.checkpoint import LearnerCheckpoint
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
-from rlmods.training.frozen import Reference
+from rlmods.training.frozen import FrozenPolicy
 from rlmods.training.lengths import longest_texts
 from rlmods.training.meter import Meter, PhaseTimer, peak_memory_mb
 from rlmods.training.metrics import SampleLog
@@ -59,7 +59,7 @@ class Learner(L.LightningModule):
     The default iteration trains on rows of data (SFT, reward models, DPO): a subclass defines
     `rows` and `loss`."""
 
-    groups: ClassVar[tuple[str, ...]] = ("data", "policy", "adapter")
+    config_groups: ClassVar[tuple[str, ...]] = ("data", "policy", "adapter")
     """Configuration groups that the algorithm uses. Overriding any other group is an error."""
     settings_type: ClassVar[type[Any]] = NoSettings
     """Dataclass of the algorithm's own settings, `algo.*` in the configuration."""
@@ -105,7 +105,7 @@ class Learner(L.LightningModule):
         self.splits = splits
         self.settings = self.settings_type() if settings is None else settings
         self.seed = seed
-        self.reference: Reference | None = None
+        self.reference: FrozenPolicy | None = None
         self.extensions: list[Extension] = []
         self.ranks = Ranks(self)
         self.meter = Meter()
@@ -149,7 +149,7 @@ class Learner(L.LightningModule):
         return isinstance(policy, Policy) and policy.packs and not policy.training_dropout
 
     @property
-    def frozen(self) -> dict[str, Reference]:
+    def frozen(self) -> dict[str, FrozenPolicy]:
         """Models that are not trained, by name: the reference, if there is one."""
         return {} if self.reference is None else {"reference": self.reference}
 
@@ -441,7 +441,7 @@ class Learner(L.LightningModule):
     @property
     def controllers(self) -> dict[str, Controller]:
         """Parts that change while training, by group."""
-        parts = {group: getattr(self, group, None) for group in (*self.groups, "schedule")}
+        parts = {group: getattr(self, group, None) for group in (*self.config_groups, "schedule")}
         return {group: part for group, part in parts.items() if isinstance(part, Controller)}
 
     @property

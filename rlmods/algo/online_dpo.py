@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlmods.algo.dpo import DPO
 from rlmods.protocols import Judge
-from rlmods.training.collate import generate
+from rlmods.rollout.order import generate_in_order
 from rlmods.training.extensions import MovingReference
 from rlmods.training.metrics import log_lengths
 from rlmods.training.preferences import (
@@ -29,7 +29,7 @@ class OnlineDPO(DPO):
     ones (arXiv:2402.04792). Unlike the preferences of a data set, which compare responses of
     another policy, these compare responses of the current one."""
 
-    groups: ClassVar[tuple[str, ...]] = (*DPO.groups, "judge")
+    config_groups: ClassVar[tuple[str, ...]] = (*DPO.config_groups, "judge")
     settings_type: ClassVar[type[Any]] = OnlineDPOSettings
     samples_responses: ClassVar[bool] = True
     needs_columns: ClassVar[tuple[str, ...]] = ()
@@ -61,7 +61,9 @@ class OnlineDPO(DPO):
         empty row."""
         samples = self.batch.samples
         with self.timer("rollout"):
-            responses = generate(self.rollout, prompts, samples=samples, iteration=self.iteration)
+            responses = generate_in_order(
+                self.rollout, prompts, samples=samples, iteration=self.iteration
+            )
         with self.timer("reward"):
             ranked = rank_responses(self.judge, group_by_prompt(responses, samples), self.meter)
         self.log_responses(responses, ranked)

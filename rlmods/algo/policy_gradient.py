@@ -1,5 +1,16 @@
 """The reinforcement-learning loop: sample responses, grade them, estimate advantages, and make
-optimizer steps on them."""
+optimizer steps on them.
+
+    training_step(prompts):
+        batch, keep = sample(prompts)       # responses, grade, build_batch, estimate_advantages,
+                                            # mark_kept
+        buffer.push(batch, keep)
+        if there are too few groups: return     # the iteration continues with the next prompts
+        update(buffer.pop(num_groups)):
+            normalize_advantages, minibatches, add_old_logprobs
+            for minibatch in plan: train_step   # microbatches of `loss`, backward, clip, step
+        end_iteration()                     # weights to the rollout, metrics, validation
+"""
 
 from __future__ import annotations
 
@@ -31,14 +42,15 @@ from rlmods.protocols import (
 )
 from rlmods.reference import StartPolicy
 from rlmods.reward.scores import grade
+from rlmods.rollout.order import generate_in_order
 from rlmods.router import Routing
 from rlmods.tokens import AllTokens
 from rlmods.training.adaptive import EntropyBonus, RewardScale
 from rlmods.training.buffer import SampleBuffer
-from rlmods.training.collate import collate, generate
+from rlmods.training.collate import collate
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions import SampleAhead, create_extensions
-from rlmods.training.frozen import Reference
+from rlmods.training.frozen import FrozenPolicy
 from rlmods.training.metrics import (
     correctness,
     lacks_correctness,
@@ -47,7 +59,7 @@ from rlmods.training.metrics import (
     log_responses,
     log_update,
 )
-from rlmods.training.returned import check_returned, field_of
+from rlmods.training.returned import check_gradient, check_returned, field_of
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.selection import TokenSelection
 from rlmods.training.settings import PolicyGradientSettings
@@ -65,8 +77,8 @@ class PolicyGradient(Learner):
     apply to the objective of the ratio alone, as in the papers. A subclass documents the objective
     of a paper; its option in `conf/algo/` selects the parts."""
 
-    groups: ClassVar[tuple[str, ...]] = (
-        *Learner.groups,
+    config_groups: ClassVar[tuple[str, ...]] = (
+        *Learner.config_groups,
         "reference",
         "router",
         "rollout",
@@ -122,7 +134,7 @@ class PolicyGradient(Learner):
         self.critic: nn.Module | None = self.critic_config(self.policy)
         self.full_kl = needs_of(kl, KLNeeds).distributions
         if needs_of(kl, KLNeeds).reference:
-            self.reference = Reference((reference or StartPolicy())(self.policy))
+            self.reference = FrozenPolicy((reference or StartPolicy())(self.policy))
         self.router = router or Routing()
         self.router(self.policy)
         settings = self.settings
@@ -189,7 +201,7 @@ class PolicyGradient(Learner):
         num_groups = self.batch.prompts // self.ranks.world_size
         is_short = self.buffer.min_groups() < num_groups
         if is_short and self.buffer.num_draws < self.settings.max_draws:
-            return
+            return  # the iteration continues with the next batch of prompts
         if is_short and self.settings.fallback == "error":
             raise UserError(
                 f"iteration {self.iteration + 1}: after {self.buffer.num_draws} draws a rank "
@@ -215,12 +227,12 @@ class PolicyGradient(Learner):
         scores = self.grade(responses)
         for extension in self.extensions:
             extension.on_responses(responses, scores)
-        batch = self.collate(prompts, responses, scores)
+        batch = self.build_batch(prompts, responses, scores)
         for extension in self.extensions:
             batch = extension.before_advantages(batch, prompts)
         with self.timer("score"):
             batch = self.estimate_advantages(batch, scores)
-        batch, keep, selected = self.filter(batch, responses, scores)
+        batch, keep, selected = self.mark_kept(batch, responses, scores)
         log_responses(self.meter, responses, scores, batch.group, selected)
         self.sample_log.add_groups(responses, scores, self.iteration + 1, batch.group, selected)
         if not self.normalizes_advantages:
@@ -242,7 +254,9 @@ class PolicyGradient(Learner):
     def sample_responses(self, rollout: Rollout, prompts: Sequence[Prompt]) -> list[Response]:
         """Sample responses to these prompts with the current weights of the rollout, and count
         their tokens."""
-        responses = generate(rollout, prompts, samples=self.batch.samples, iteration=self.iteration)
+        responses = generate_in_order(
+            rollout, prompts, samples=self.batch.samples, iteration=self.iteration
+        )
         self.sampled_tokens += sum(response.num_new for response in responses)
         return responses
 
@@ -251,10 +265,10 @@ class PolicyGradient(Learner):
         with self.timer("reward"):
             return grade(self.reward, responses)
 
-    def collate(
+    def build_batch(
         self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores
     ) -> Experience:
-        """Collate responses with the rewards that the estimator reads."""
+        """Return the responses as rows with the rewards that the estimator reads."""
         first = self.total_batches * len(prompts)
         group = first + torch.arange(len(prompts)).repeat_interleave(self.batch.samples)
         self.total_batches += 1
@@ -290,7 +304,7 @@ class PolicyGradient(Learner):
         `normalize_advantages` completes."""
         kl_in_reward = self.reference is not None and self.kl.where == "reward"
         if self.critic is not None or kl_in_reward:
-            batch = self.scorer.add_values(batch)
+            batch = self.scorer.add_old_logprobs_and_values(batch)
         if self.reference is not None:
             if not self.full_kl:
                 batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
@@ -317,7 +331,7 @@ class PolicyGradient(Learner):
         """Normalise the advantages over the rows of an iteration, if the estimator does so."""
         return self.credit.normalize(batch)
 
-    def filter(
+    def mark_kept(
         self, batch: Experience, responses: Sequence[Response], scores: Scores
     ) -> tuple[Experience, Tensor, Tensor]:
         """Apply the overlong filter and `sampling`.
@@ -406,8 +420,8 @@ class PolicyGradient(Learner):
     def optimize(self, batch: Experience, plan: Sequence[Tensor]) -> tuple[int, bool]:
         """Make the optimizer steps of `plan`. Returns how many, skipped ones included, and True if
         an extension ended them."""
-        for i, rows in enumerate(plan):
-            minibatch = batch.select(rows)
+        for i, indices in enumerate(plan):
+            minibatch = batch.select(indices)
             # In the first step pi_old is pi, also where old log-probabilities are stored. Rows that
             # an iteration without steps kept are on_policy already.
             is_exact = (minibatch.policy_version == self.iteration) & (i == 0)
@@ -446,7 +460,7 @@ class PolicyGradient(Learner):
         c = self.entropy_bonus.coefficient
         if c:
             objective = objective + c * output.entropy
-        kl = output.divergence
+        kl = output.divergence  # with kl=full; other KLs read the log-probabilities
         if micro.ref_logprobs is not None and self.kl.where == "loss":
             kl = self.kl(output.logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
             check_returned(self.kl, "kl", "the divergence", kl, micro.mask.shape)
@@ -459,10 +473,19 @@ class PolicyGradient(Learner):
         for extension in self.extensions:
             term = extension.loss_term(micro, output, totals)
             if term is not None:
+                check_gradient(extension, term)
                 loss = loss + term
         if output.values is not None and micro.returns is not None:
             loss = loss + self.value_loss(micro, output.values, totals)
         return loss
+
+    @property
+    def needs_entropy(self) -> bool:
+        """True if the loss trains `PolicyOutput.entropy`, which has no gradient otherwise. A
+        subclass with a term of its own on the entropy returns True."""
+        if self.entropy_bonus.coefficient or self.ratio_needs.entropy:
+            return True
+        return any(extension.needs_entropy for extension in self.extensions)
 
     def forward_policy(self, micro: Experience) -> PolicyOutput:
         """Forward policy and critic with the outputs that the loss needs."""
@@ -476,7 +499,7 @@ class PolicyGradient(Learner):
         return self.scorer.forward(
             micro,
             self.policy,
-            entropy=self.entropy_bonus.coefficient != 0 or self.ratio_needs.entropy,
+            entropy=self.needs_entropy,
             other=other,
             router_logits=any(extension.needs_router_logits for extension in self.extensions),
         )
@@ -552,7 +575,7 @@ class PolicyGradient(Learner):
     @torch.no_grad()
     def example_rows(self, responses: Sequence[Response], group: Tensor) -> Experience:
         batch = self.as_rows(responses, Scores([1.0] * len(responses)), group)
-        batch = self.scorer.add_values(batch)
+        batch = self.scorer.add_old_logprobs_and_values(batch)
         if self.reference is not None and not self.full_kl:
             batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
         return replace(batch, advantages=batch.mask.float(), returns=batch.values)

@@ -34,7 +34,10 @@ class ProcessRewardModel(Learner):
     1. "Let's verify step by step" (arXiv:2305.20050, section 2.6) and Math-Shepherd
     (arXiv:2312.08935, equation 2)."""
 
-    groups: ClassVar[tuple[str, ...]] = ("data", "policy")  # no adapter: all weights are trained
+    config_groups: ClassVar[tuple[str, ...]] = (
+        "data",
+        "policy",
+    )  # no adapter: all weights are trained
     settings_type: ClassVar[type[Any]] = ProcessRewardModelSettings
     needs_columns: ClassVar[tuple[str, ...]] = ("steps",)
     validation_column: ClassVar[str] = "steps"

@@ -29,7 +29,7 @@ class RewardModel(Learner):
     """
 
     # no adapter: all weights are trained
-    groups: ClassVar[tuple[str, ...]] = ("data", "policy", "ranking")
+    config_groups: ClassVar[tuple[str, ...]] = ("data", "policy", "ranking")
     settings_type: ClassVar[type[Any]] = RewardModelSettings
     needs_columns: ClassVar[tuple[str, ...]] = ("candidates",)
     validation_column: ClassVar[str] = "candidates"

@@ -22,8 +22,8 @@ class RFT(PolicyGradient):
     distribution, so there is no
     `correction`."""
 
-    groups: ClassVar[tuple[str, ...]] = tuple(
-        group for group in PolicyGradient.groups if group != "correction"
+    config_groups: ClassVar[tuple[str, ...]] = tuple(
+        group for group in PolicyGradient.config_groups if group != "correction"
     )
 
     def select(self, scores: Tensor, batch: Experience) -> Tensor:

@@ -20,7 +20,12 @@ class SFT(Learner):
     tokens of log pi(token | prompt, earlier tokens)`, EOS included. Reads
     `prompt.meta["response"]`."""
 
-    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "rollout", "environment", "reward")
+    config_groups: ClassVar[tuple[str, ...]] = (
+        *Learner.config_groups,
+        "rollout",
+        "environment",
+        "reward",
+    )
     needs_columns: ClassVar[tuple[str, ...]] = ("response",)
     validation_column: ClassVar[str] = "response"
 

@@ -57,9 +57,9 @@ from rlmods.policy import Policy
 from rlmods.policy.files import fingerprint
 from rlmods.policy.hf import load
 from rlmods.protocols import ReportsTokens
+from rlmods.rollout.order import generate_in_order
 from rlmods.run import dumps
 from rlmods.run.secrets import saved_form
-from rlmods.training.collate import generate
 from rlmods.types import Prompt, Response
 
 RUN_KEYS = ("data", "rollout", "environment", "batch", "seed")
@@ -123,7 +123,7 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
             num_done = start * batch.samples
             if isinstance(rollout, ReportsTokens):
                 rollout.on_tokens = lambda done, *_, before=num_done: update(before + done)
-            responses = generate(rollout, chunk, samples=batch.samples, iteration=0)
+            responses = generate_in_order(rollout, chunk, samples=batch.samples, iteration=0)
             for i, prompt in enumerate(chunk):
                 candidates, dropped = deduplicate(
                     responses[i * batch.samples : (i + 1) * batch.samples]

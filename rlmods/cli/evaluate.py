@@ -45,10 +45,11 @@ from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.reward import Neural
+from rlmods.rollout.order import generate_in_order
 from rlmods.rollout.turns import find_prompt_without_episode, over_turns
 from rlmods.run.saved import read_config
 from rlmods.run.settings import Override
-from rlmods.training.collate import collate_unscored, generate
+from rlmods.training.collate import collate_unscored
 from rlmods.training.evaluation import values_by_prompt, with_settings
 from rlmods.training.segments import forward
 from rlmods.training.settings import PADDED_BUDGET
@@ -240,12 +241,12 @@ def kl_from(
         )
     rollout = with_settings(rollout, temperature=1.0, top_p=1.0, top_k=0)
     rollout.sync(policy, iteration=0)
-    responses = generate(rollout, prompts, samples=samples, iteration=0)
+    responses = generate_in_order(rollout, prompts, samples=samples, iteration=0)
     rows = collate_unscored(responses, policy.pad_id).to(policy.device)
     total = 0.0
     for micro in rows.split(pack(rows.forward_tokens, token_budget)):
-        logprobs = forward(policy, micro, temperature=1.0).logprobs
-        ref_logprobs = forward(reference, micro, temperature=1.0).logprobs
+        logprobs = forward(policy, micro).logprobs
+        ref_logprobs = forward(reference, micro).logprobs
         total += float((logprobs - ref_logprobs).double().sum())
     return total / max(1, int(rows.mask.sum()))
 

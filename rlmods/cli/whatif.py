@@ -141,7 +141,7 @@ class Comparison(Extension):
         prompts = [x.prompt for x in responses[:: self.policy_gradient.batch.samples]]
         for key, advantage in self.estimators.items():
             loop = self.with_parts({"advantage": advantage})
-            rows = loop.collate(prompts, responses, scores)
+            rows = loop.build_batch(prompts, responses, scores)
             try:
                 self.sampled[key].append(loop.estimate_advantages(rows, scores))
             except UserError as error:

@@ -137,7 +137,7 @@ def run_spec(
     if type(config.seed) is not int or not 0 <= config.seed < 2**32:  # which parts repeat
         raise UserError(f"seed={config.seed}: must be a whole number from 0 to {2**32 - 1}")
     algorithm: type[Learner] = find_class(config.algo._target_, "algo")
-    used_groups = (*ALWAYS_USED, *algorithm.groups)
+    used_groups = (*ALWAYS_USED, *algorithm.config_groups)
     _check_groups_are_used(config.algo.name, typed, used_groups)
     batch = parse_settings(config.batch, "batch", Batch)
     batch.check_ranks(1, algorithm.rows_per_prompt(batch))

@@ -47,7 +47,7 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     name = str(config.algo.name)
     algo = choices.get("algo", name)
     own = _defaults("algo", algo) or {}
-    groups = {group: option for group, option in COMMON.items() if group in algorithm.groups}
+    groups = {group: option for group, option in COMMON.items() if group in algorithm.config_groups}
     groups |= {group: option for group, option in recipe(algo).items() if group in config}
     chosen = {group: choices.get(group, option) for group, option in groups.items()}
     departures = [
@@ -68,7 +68,7 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     settings = OmegaConf.masked_copy(config.algo, [key for key in listed if key in config.algo])
     departures += _differences(settings, listed | own.get("algo", {}), "algo")
     declared = _defaults("reward", choices.get("reward", ""))
-    if "reward" in algorithm.groups and declared is not None:
+    if "reward" in algorithm.config_groups and declared is not None:
         departures += _reward_departures(config.reward, declared, choices)
     if config.get("fork"):
         departures.append(f"fork={Path(str(config.fork)).name}")

@@ -62,8 +62,8 @@ class PolicyOutput(NamedTuple):
     logprobs: TokenFloats
     """Natural log-probability, float32."""
     entropy: TokenFloats
-    """Entropy of the distribution at each token, nats. Carries a gradient only with
-    `entropy=True`."""
+    """Entropy of the distribution at each token, nats. Carries a gradient only with `entropy=True`
+    (`Extension.needs_entropy`, `PolicyGradient.needs_entropy`)."""
     values: TokenFloats | None = None
     """V(s_t) of a value head on this trunk: computed from the hidden state of token t - 1."""
     routed_experts: RoutedExperts | None = None
@@ -77,7 +77,7 @@ class PolicyOutput(NamedTuple):
     """Divergence from `other` over the whole vocabulary, float32; None without `other`."""
 
 
-class Other(NamedTuple):
+class DivergenceFrom(NamedTuple):
     """Another model at the same masked tokens, for a divergence of the two distributions over the
     whole vocabulary."""
 
@@ -194,7 +194,7 @@ class Policy(TokenizerMixin, nn.Module):
         routed_experts: RoutedExperts | None = None,
         router_logits: bool = False,
         states: bool = False,
-        other: Other | None = None,
+        other: DivergenceFrom | None = None,
     ) -> PolicyOutput:
         """Return log-probabilities and entropies at the tokens where `mask` is True, from `logits /
         temperature`. Rows are right-padded; column t is conditioned on the columns before t, so
@@ -257,7 +257,7 @@ class Policy(TokenizerMixin, nn.Module):
         targets: Tensor,
         temperature: float,
         entropy: bool,
-        other: Other | None,
+        other: DivergenceFrom | None,
     ) -> tuple[Tensor, ...]:
         layer = self.model.get_output_embeddings()
         if other is None and is_plain_linear(layer):
@@ -290,7 +290,7 @@ class Policy(TokenizerMixin, nn.Module):
         targets: Tensor,
         temperature: float,
         entropy: bool,
-        other: Other | None,
+        other: DivergenceFrom | None,
     ) -> tuple[Tensor, ...]:
         logits = self.head(hidden).float() / temperature
         log_z = logits.logsumexp(-1)

@@ -16,8 +16,8 @@ from rlmods.grading.grader.values import plain_number
 from rlmods.policy.base import Policy
 from rlmods.protocols import Reward, Rollout
 from rlmods.reward.scores import grade
+from rlmods.rollout.order import generate_in_order
 from rlmods.rollout.turns import MultiTurn
-from rlmods.training.collate import generate
 from rlmods.training.meter import Meter
 from rlmods.training.metrics import Row, log_by_source, log_lengths, sample_row, values_and_mask
 from rlmods.training.settings import ValidationSettings
@@ -215,7 +215,7 @@ class Validation(ValidationSettings):
         self, meter: Meter, rollout: Rollout, reward: Reward, prompts: list[Prompt], samples: int
     ) -> list[Row]:
         """Log the metrics of responses to these prompts, and return the rows of the sample log."""
-        responses = generate(rollout, prompts, samples=samples, iteration=0)
+        responses = generate_in_order(rollout, prompts, samples=samples, iteration=0)
         scores = grade(reward, responses)
         for name, count in scores.counts.items():
             meter.sum(f"val/reward/{name}", count)

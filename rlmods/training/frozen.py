@@ -21,7 +21,7 @@ from rlmods.training.scorer import LogprobScorer
 from rlmods.types import Experience, Prompt, Response
 
 
-class Reference:
+class FrozenPolicy:
     """A model that is not trained, by default a frozen copy of the policy as it is when training
     starts.
 
@@ -127,12 +127,14 @@ class Teacher:
         self.part = part
         self.student = policy
         network = part(policy)
-        self.model = None if network is None or network is policy else Reference(network, "teacher")
+        self.model = (
+            None if network is None or network is policy else FrozenPolicy(network, "teacher")
+        )
         """The frozen model; None if the teacher is the current policy or on a server."""
         self.is_server = network is None
 
     @property
-    def frozen(self) -> dict[str, Reference]:
+    def frozen(self) -> dict[str, FrozenPolicy]:
         """The frozen model by name, if there is one."""
         return {} if self.model is None else {"teacher": self.model}
 

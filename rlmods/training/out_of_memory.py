@@ -56,7 +56,7 @@ def advise(learner: LearnerView, stage: str) -> str:
         advice = [f"more devices, {devices}"]
         if stage == "checkpoint" and not strategy._save_distributed_checkpoint:
             advice.insert(0, "trainer.strategy.sharded_checkpoints=true")
-    if "adapter" in learner.groups and not adapter_bases(learner.networks):
+    if "adapter" in learner.config_groups and not adapter_bases(learner.networks):
         advice.append("adapter=lora")
     if stage in ("rollout", "validation") and learner.rollout is not None:
         limit = "environment" if isinstance(learner.rollout, MultiTurn) else "rollout"

@@ -52,6 +52,15 @@ def field_of(part: object, group: str, name: str, result: object) -> object:
     )
 
 
+def check_gradient(extension: object, term: Tensor) -> None:
+    """Raise UserError if the loss term of an extension would train nothing."""
+    if torch.is_grad_enabled() and not term.requires_grad:
+        raise UserError(
+            f"{type(extension).__name__}: loss_term has no gradient; set needs_entropy = True if "
+            "it reads output.entropy, or return None"
+        )
+
+
 def check_finite(part: object, group: str, name: str, value: Tensor, mask: Tensor) -> None:
     """Raise UserError for an element that is not finite where `mask` is True."""
     count = int((mask & ~value.isfinite()).sum())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from rlmods.critic.shared import ValueHead
 from rlmods.distributed.collectives import Ranks
-from rlmods.policy.base import Other, Policy, PolicyOutput
+from rlmods.policy.base import DivergenceFrom, Policy, PolicyOutput
 from rlmods.protocols import Rollout
 from rlmods.training import segments
 from rlmods.training.train_step import Microbatches
@@ -59,42 +59,48 @@ class LogprobScorer:
         return self.temperature == self.rollout.temperature
 
     def forward(
-        self, micro: Experience, policy: Policy, *, critic: bool = True, **outputs: Any
+        self,
+        micro: Experience,
+        policy: Policy,
+        *,
+        critic: bool = True,
+        entropy: bool = False,
+        router_logits: bool = False,
+        states: bool = False,
+        other: DivergenceFrom | None = None,
     ) -> PolicyOutput:
         """Forward one microbatch, with values if there is a critic. A critic that is a head on the
         policy's trunk is computed in the same forward.
 
         Args:
-            outputs: optional outputs of `Policy.forward`: `entropy=True` for its gradient,
-            `router_logits=True`, `other=...`.
+            entropy, router_logits, states, other: as in `Policy.forward`.
         """
         network = self.critic if critic else None
-        outputs["temperature"] = self.temperature
-        if isinstance(network, ValueHead):
-            outputs["value_head"] = network
-        if self.replay_experts and policy is self.policy:
-            outputs["routed_experts"] = micro.routed_experts
-        if micro.cuts is not None:
-            output = segments.forward(policy, micro, **outputs)
-        else:
-            output = policy(micro.tokens, micro.mask, **outputs)
-        if network is None or isinstance(network, ValueHead):
+        head = network if isinstance(network, ValueHead) else None
+        replays = self.replay_experts and policy is self.policy
+        run = partial(
+            policy,
+            temperature=self.temperature,
+            value_head=head,
+            entropy=entropy,
+            router_logits=router_logits,
+            states=states,
+            other=other,
+        )
+        output = segments.forward(run, micro, micro.routed_experts if replays else None)
+        if network is None or head is not None:
             return output
-        if micro.cuts is not None:
-            values = segments.values(network, micro)
-        else:
-            values = network(micro.tokens, micro.mask)
-        return output._replace(values=values)
+        return output._replace(values=segments.values(network, micro))
 
     @torch.no_grad()
     def other(
         self, micro: Experience, model: Policy, divergence: Callable[[Tensor, Tensor], Tensor]
-    ) -> Other:
+    ) -> DivergenceFrom:
         """Forward one microbatch with another model, for the `divergence` of the policy from it
         over the whole vocabulary."""
         states = self.forward(micro, model, critic=False, states=True).states
         assert states is not None
-        return Other(states, model.output_layer(), divergence)
+        return DivergenceFrom(states, model.output_layer(), divergence)
 
     @torch.no_grad()
     def score(self, batch: Experience, policy: Policy, *, critic: bool = False) -> PolicyOutput:
@@ -139,7 +145,7 @@ class LogprobScorer:
             routed_experts=experts,
         )
 
-    def add_values(self, batch: Experience) -> Experience:
+    def add_old_logprobs_and_values(self, batch: Experience) -> Experience:
         """Store `old_logprobs` of all rows, so that `on_policy` becomes False, the experts chosen
         for them and, if there is a critic, `values`."""
         output = self.score(batch, self.policy, critic=True)

@@ -59,23 +59,15 @@ class Segments:
 def forward(
     policy: Callable[..., PolicyOutput],
     rows: Experience,
-    *,
     routed_experts: Tensor | None = None,
-    **outputs: Any,
 ) -> PolicyOutput:
     """Run the policy on each row. Attention is causal and restricted to the token's own segment.
-
-    Args:
-        outputs: further arguments of `Policy.forward`. `PolicyOutput.states` are in the same order
-        with and without cuts.
-    """
+    `PolicyOutput.states` are in the same order with and without cuts."""
     segments = _segments(rows)
     if segments is None:
-        return policy(rows.tokens, rows.mask, routed_experts=routed_experts, **outputs)
+        return policy(rows.tokens, rows.mask, routed_experts=routed_experts)
     experts = None if routed_experts is None else segments.split(routed_experts, -1)
-    output = policy(
-        segments.split(rows.tokens), segments.split(rows.mask), routed_experts=experts, **outputs
-    )
+    output = policy(segments.split(rows.tokens), segments.split(rows.mask), routed_experts=experts)
     joined: dict[str, Any] = {
         "logprobs": segments.join(output.logprobs),
         "entropy": segments.join(output.entropy),

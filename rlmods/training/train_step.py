@@ -27,10 +27,10 @@ Loss = Callable[[Any, Totals], Tensor]
 losses of microbatches and ranks are added, not averaged."""
 
 
-R = TypeVar("R", bound="Rows")
+R = TypeVar("R", bound="StepRows")
 
 
-class Rows(Protocol):
+class StepRows(Protocol):
     """Rows that an optimizer step is made on, such as `Experience`."""
 
     @property
@@ -100,7 +100,7 @@ class Microbatches:
             else:
                 yield micro.without_loss(), chunks[-1][:0]
 
-    def chunks(self, rows: Rows) -> list[Tensor]:
+    def chunks(self, rows: StepRows) -> list[Tensor]:
         """Return the indices of the rows of each microbatch of this rank."""
         packs = self.packs()
         group = rows.group if packs and isinstance(rows, Experience) else None
@@ -113,7 +113,7 @@ class Microbatches:
 class Source:
     """Rows of this rank in an optimizer step, with their loss."""
 
-    rows: Rows
+    rows: StepRows
     loss: Loss
     totals: Totals
     has_loss: bool
@@ -170,7 +170,7 @@ class TrainStep:
         self.num_nonfinite = 0
         """Skipped steps in a row."""
 
-    def __call__(self, rows: Rows, loss: Loss, *more: tuple[Rows, Loss]) -> None:
+    def __call__(self, rows: StepRows, loss: Loss, *more: tuple[StepRows, Loss]) -> None:
         """Make one optimizer step on these rows of this rank. `more` rows add their own losses to
         it.
 
@@ -204,7 +204,7 @@ class TrainStep:
         optimizer.step()
         optimizer.zero_grad()  # gradients take no memory while responses are sampled
 
-    def sources(self, *losses: tuple[Rows, Loss]) -> list[Source]:
+    def sources(self, *losses: tuple[StepRows, Loss]) -> list[Source]:
         """Return rows and their losses with the totals over all ranks."""
         sources: list[Source] = []
         for rows, loss in losses:
@@ -216,7 +216,7 @@ class TrainStep:
     def accumulate(self, sources: Sequence[Source], *, reduces: bool = True) -> list[MicroLoss]:
         """Add the gradients of all microbatches, and return their losses. `reduces=False`: DDP does
         not add the gradients of other ranks."""
-        work: list[tuple[int, Rows, Tensor]] = []
+        work: list[tuple[int, StepRows, Tensor]] = []
         for i, source in enumerate(sources):
             work += [(i, micro, indices) for micro, indices in self.microbatches(source.rows)]
         losses: list[MicroLoss] = []

@@ -15,7 +15,7 @@ from rlmods.policy.base import Policy
 from rlmods.protocols import Ratio, Rollout
 from rlmods.router import Routing
 from rlmods.training.credit import CreditAssignment
-from rlmods.training.frozen import Reference
+from rlmods.training.frozen import FrozenPolicy
 from rlmods.training.meter import Meter, PhaseTimer
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.settings import Batch
@@ -26,7 +26,7 @@ from rlmods.types import Prompt, Response, Scores, Totals
 class LearnerView(Protocol):
     """Members of every algorithm (`rlmods.algo.Learner`)."""
 
-    groups: ClassVar[tuple[str, ...]]
+    config_groups: ClassVar[tuple[str, ...]]
     samples_responses: ClassVar[bool]
     policy: Policy
     rollout: Any
@@ -49,7 +49,7 @@ class LearnerView(Protocol):
     @property
     def networks(self) -> dict[str, nn.Module]: ...
     @property
-    def frozen(self) -> dict[str, Reference]: ...
+    def frozen(self) -> dict[str, FrozenPolicy]: ...
     @property
     def stateful(self) -> dict[str, Any]: ...
     def columns(self, settings: Any) -> tuple[str, ...]: ...
@@ -71,7 +71,7 @@ class LoopView(LearnerView, Protocol):
     """Members of the RL loop (`rlmods.algo.PolicyGradient`) that extensions use."""
 
     seed: int
-    reference: Reference | None
+    reference: FrozenPolicy | None
     ratio: Ratio
     credit: CreditAssignment
     router: Routing

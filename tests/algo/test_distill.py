@@ -14,7 +14,7 @@ from rlmods.algo import Batch, Distill
 from rlmods.errors import UserError
 from rlmods.kl import Penalty
 from rlmods.ops import kl_divergence
-from rlmods.policy.base import Other
+from rlmods.policy.base import DivergenceFrom
 from rlmods.ratio import Unclipped
 from rlmods.rollout import Local as LocalRollout
 from rlmods.teacher import Local, SelfTeacher, Server
@@ -210,7 +210,7 @@ class TestGradient:
         (-(logprobs.exp().detach() * gap * logprobs).sum()).backward()
         found = torch.cat([x.grad.flatten() for x in made.policy.parameters()])
         made.zero_grad()
-        other = Other(
+        other = DivergenceFrom(
             teacher(tokens[:1], mask[:1], states=True).states.detach(),
             teacher.output_layer(),
             kl_divergence,

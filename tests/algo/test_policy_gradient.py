@@ -23,7 +23,7 @@ from rlmods.advantage import (
     ReinforcePP,
 )
 from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
-from rlmods.algo import PPO, Batch
+from rlmods.algo import PPO, Batch, PolicyGradient
 from rlmods.critic import Separate, Shared
 from rlmods.errors import UserError
 from rlmods.kl import Adaptive, Full, Penalty, Ramp
@@ -47,6 +47,7 @@ from rlmods.sampling import Dynamic
 from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
 from rlmods.training.collate import collate_unscored
 from rlmods.training.evaluation import Validation
+from rlmods.training.extensions.base import Extension
 from rlmods.types import Credit, Experience, Prompt, Response, Scores, Surrogate
 from tests.support import batches
 from tests.support.environments import Script
@@ -240,6 +241,47 @@ class TestFirstMinibatch:
         gradients(made, on_policy)  # as on the first minibatch: those of the loss's own forward
         logprobs = made.policy(batch.tokens, batch.mask).logprobs[batch.mask]
         assert sorted(seen) == pytest.approx(sorted(logprobs.tolist()), abs=1e-5)
+
+    def test_entropy_reaches_an_extension_that_declares_it_with_its_gradient(self):
+        """Its term equals the entropy bonus of the loop."""
+
+        class Bonus(Extension):
+            needs_entropy = True
+
+            def loss_term(self, micro, output, totals):
+                return -0.1 * TokenMean()(output.entropy, micro.mask, totals)
+
+        made, batch = off_policy()
+        without = gradients(made, batch)
+        made.add_extension(Bonus())
+        bonus, _ = off_policy(entropy_coefficient=0.1)
+        expected = gradients(bonus, batch)
+        close(gradients(made, batch), expected)
+        assert (expected - without).norm() > 1e-3 * without.norm()
+
+    def test_a_term_without_gradient_is_an_error(self):
+        class Undeclared(Extension):
+            def loss_term(self, micro, output, totals):
+                return TokenMean()(output.entropy, micro.mask, totals)
+
+        made, batch = off_policy()
+        made.add_extension(Undeclared())
+        with pytest.raises(UserError, match="Undeclared: loss_term has no gradient"):
+            gradients(made, batch)
+
+    def test_entropy_reaches_an_algorithm_that_declares_it_with_its_gradient(self):
+        class Mine(PolicyGradient):
+            needs_entropy = True
+
+            def objective(self, micro, output, old_logprobs):
+                return super().objective(micro, output, old_logprobs) + 0.1 * output.entropy
+
+        made, batch = off_policy()
+        without = gradients(made, batch)
+        declared = gradients(off_policy(kind=Mine)[0], batch)
+        bonus = gradients(off_policy(entropy_coefficient=0.1)[0], batch)
+        close(declared, bonus)
+        assert (bonus - without).norm() > 1e-3 * without.norm()
 
     def test_entropy_reaches_a_ratio_that_reads_it_with_its_gradient(self):
         made, batch = off_policy()

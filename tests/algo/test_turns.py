@@ -91,7 +91,7 @@ class TestObservations:
         prompts = model.splits.train[:4]
         responses = model.responses(prompts)
         scores = model.reward(responses)
-        rows = model.collate(prompts, responses, scores)
+        rows = model.build_batch(prompts, responses, scores)
         assert not rows.rewards[observed(rows)].any()
         assert rows.rewards.sum() == pytest.approx(sum(scores.values), abs=1e-5)
         plain = model.estimate_advantages(rows, scores)

@@ -69,7 +69,9 @@ def cases() -> Iterator[tuple[str, str]]:
             continue
         kinds = KINDS[index % len(KINDS) :] + KINDS[: index % len(KINDS)]
         users = [
-            algo for algo in kinds if group not in compose.PARTS or group in algorithm(algo).groups
+            algo
+            for algo in kinds
+            if group not in compose.PARTS or group in algorithm(algo).config_groups
         ]
         for algo in users if THOROUGH else users[:1]:
             yield option, algo
@@ -100,7 +102,7 @@ class TestEveryOption:
         else:
             group, chosen = option.split("=")
             assert made.choices.get(group, chosen) == chosen
-            assert set(made.parts) == set(compose.PARTS) & set(made.algorithm.groups)
+            assert set(made.parts) == set(compose.PARTS) & set(made.algorithm.config_groups)
 
     @pytest.mark.parametrize("algo", ALGORITHMS)
     def test_an_algorithm_alone_is_fine(self, algo: str, tmp_path: Path) -> None:

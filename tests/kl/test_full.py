@@ -146,7 +146,7 @@ class TestInTheLoss:
             states = other(tokens, mask, states=True).states.detach()
             found.append(
                 first(
-                    tokens, mask, other=base.Other(states, other.output_layer(), Full(1.0))
+                    tokens, mask, other=base.DivergenceFrom(states, other.output_layer(), Full(1.0))
                 ).divergence
             )
         torch.testing.assert_close(found[1], found[0])

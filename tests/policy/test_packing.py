@@ -13,7 +13,7 @@ from torch import Tensor
 from rlmods.adapter import LoRA
 from rlmods.ops import kl_divergence
 from rlmods.policy import Policy, packing
-from rlmods.policy.base import Other
+from rlmods.policy.base import DivergenceFrom
 from rlmods.policy.modes import set_dropout
 from rlmods.policy.packing import IMPLEMENTATION, MIN_USED, Packing, gather
 from rlmods.policy.tiny import character_tokenizer
@@ -95,7 +95,9 @@ class TestEqualsPadded:
             states = other(f.batch.tokens, f.mask, states=True).states
             found.append(
                 made(
-                    f.batch.tokens, f.mask, other=Other(states, other.output_layer(), kl_divergence)
+                    f.batch.tokens,
+                    f.mask,
+                    other=DivergenceFrom(states, other.output_layer(), kl_divergence),
                 ).divergence
             )
         assert found[1].max() > 1e-3
@@ -111,7 +113,7 @@ class TestEqualsPadded:
             made.packs = packs
             found.append(
                 made(
-                    tokens, mask, other=Other(states, other.output_layer(), kl_divergence)
+                    tokens, mask, other=DivergenceFrom(states, other.output_layer(), kl_divergence)
                 ).divergence
             )
         assert (found[1][0] - found[1][1]).abs().max() > 1e-3

@@ -89,7 +89,7 @@ def learner(kind: type[Learner] = PolicyGradient, **changes: Any) -> Any:
             "kl": NoKL(),
         }
         arguments |= {"ratio": Clipped(), "aggregation": TokenMean()}
-    if "reference" in kind.groups:
+    if "reference" in kind.config_groups:
         arguments |= {"reference": changes.pop("reference_part", StartPolicy())}
     names = {field.name for field in fields(kind.settings_type)}
     settings = kind.settings_type(**{name: changes.pop(name) for name in names & changes.keys()})

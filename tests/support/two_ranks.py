@@ -248,7 +248,7 @@ def typed(case: str, folder: Path) -> list[str]:
     size = ONLINE if kind.samples_responses else ROWS
     own = OWN_SETTINGS.get(case, ())
     size = GKD if case == "gkd" else size
-    sizes = [s for s in size if s != "sampling=fixed" or "sampling" in kind.groups]
+    sizes = [s for s in size if s != "sampling=fixed" or "sampling" in kind.config_groups]
     return [*alone(case, folder), *sizes, *SMALL, *own]
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from rlmods.errors import UserError
-from rlmods.training.collate import collate, generate
+from rlmods.training.collate import collate
 from rlmods.types import Branch, Experience, Prompt, Response, Scores
 
 PROMPT = Prompt(id="p", text="?")
@@ -51,18 +50,6 @@ def test_rows_are_prompt_response_and_padding(rows: Experience) -> None:
 @pytest.mark.parametrize("rows", [OUTCOMES, STEPS], ids=["outcomes", "steps"])
 def test_loss_lies_on_the_sampled_tokens_of_scored_rows(rows: Experience) -> None:
     assert rows.mask.int().tolist() == [[0, 0, 1, 1, 1], [0] * 5, [0, 0, 0, 1, 0], [0] * 5]
-
-
-def test_responses_of_any_order_are_put_next_to_their_prompt() -> None:
-    """In the order in which a prompt's own responses were returned."""
-    prompts = [Prompt(id=name, text="?") for name in "abc"]
-    drawn = [
-        Response(prompts[i], [5], [number], [-1.0]) for number, i in enumerate([2, 0, 2, 1, 1, 0])
-    ]
-    rollout = SimpleNamespace(generate=lambda *_, **__: drawn)
-    found = generate(rollout, prompts, samples=2, iteration=1)
-    assert [r.prompt.id for r in found] == list("aabbcc")
-    assert [r.tokens for r in found] == [[1], [5], [3], [4], [0], [2]]
 
 
 def test_every_sampled_token_has_a_logprob() -> None:

@@ -145,7 +145,7 @@ def precision(spec: RunSpec) -> Iterator[str]:
 def quantization(spec: RunSpec) -> Iterator[str]:
     kind = spec.config.policy.get("quantization", None)
     if kind is not None and not freezes_policy(spec):
-        other = "adapter=lora, or " if "adapter" in spec.algorithm.groups else ""
+        other = "adapter=lora, or " if "adapter" in spec.algorithm.config_groups else ""
         yield (
             f"policy.quantization={kind} needs frozen weights: type {other}policy.quantization=null"
         )
@@ -158,7 +158,7 @@ def quantization(spec: RunSpec) -> Iterator[str]:
 
 def master_weights(spec: RunSpec) -> Iterator[str]:
     dtype = spec.config.policy.get("dtype", None)
-    takes_adapter = "adapter" in spec.algorithm.groups
+    takes_adapter = "adapter" in spec.algorithm.config_groups
     if dtype in ("bfloat16", "float16") and not (takes_adapter and freezes_policy(spec)):
         other = ", or adapter=lora" if takes_adapter else ""
         yield (

@@ -22,6 +22,8 @@ class Extension:
     needs_old_logprobs: bool = False
     """True if `old_logprobs` must be stored on the first minibatch too. With one epoch it has none
     otherwise."""
+    needs_entropy: bool = False
+    """True if `loss_term` trains `PolicyOutput.entropy`, which has no gradient otherwise."""
     needs_router_logits: bool = False
     """True if `loss_term` reads `PolicyOutput.router_logits`."""
     added_fraction: float = 0.0
@@ -62,7 +64,7 @@ class Extension:
 
     def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
         """Return a term that is added to the loss of a microbatch and minimised, or None. Divide
-        it by `totals`, not by the number of ranks."""
+        it by `totals`, not by the number of ranks. A term without a gradient is an error."""
         return None
 
     def on_after_backward(self) -> None:

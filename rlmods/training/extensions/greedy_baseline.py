@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlmods.training.collate import generate
+from rlmods.rollout.order import generate_in_order
 from rlmods.training.evaluation import with_settings
 from rlmods.training.extensions.base import Extension
 from rlmods.training.metrics import values_and_mask
@@ -27,7 +27,7 @@ class GreedyBaseline(Extension):
         with loop.timer("rollout"):
             with loop.timer.within("sync"):
                 greedy.sync(loop.policy, iteration=loop.iteration)
-            responses = generate(greedy, prompts, samples=1, iteration=loop.iteration)
+            responses = generate_in_order(greedy, prompts, samples=1, iteration=loop.iteration)
         scores = loop.grade(responses)
         values, scored = values_and_mask(loop.scale(scores.values))
         loop.meter.mean("train/greedy_reward", values, scored)

@@ -12,7 +12,8 @@ from threading import Thread
 from typing import Any
 
 from rlmods.protocols import ReportsTokens
-from rlmods.training.collate import collate_unscored, generate
+from rlmods.rollout.order import generate_in_order
+from rlmods.training.collate import collate_unscored
 from rlmods.training.extensions.base import Extension
 from rlmods.types import Branch, Prompt, Response, ToolCall, Turn
 
@@ -84,7 +85,7 @@ class SampleAhead(Extension):
         # a time of their own, so that other samples of these prompts do not change
         own_time = [replace(prompt, time=-1) for prompt in prompts]
         with loop.timer("rollout"):
-            responses = generate(rollout, own_time, samples=1, iteration=loop.iteration)
+            responses = generate_in_order(rollout, own_time, samples=1, iteration=loop.iteration)
         rows = collate_unscored(responses, loop.policy.pad_id).to(loop.device)
         with loop.timer("score"):
             logprobs = loop.scorer.score(rows, loop.policy).logprobs

@@ -41,6 +41,14 @@ SHIPPED = {
         for level in LEVELS
     ],
     "long_sums": [("data=long_sums", "reward=accuracy")],
+    "worked": [
+        (
+            "data=worked",
+            "data.wrong={direct:0,short:0,checked:0}",
+            "reward=accuracy",
+            "rollout.max_tokens=200",
+        )
+    ],
     "stories": [
         ("data=stories", f"data.level={level}", "data.chat=false", "reward=accuracy")
         for level in LEVELS

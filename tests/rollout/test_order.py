@@ -13,7 +13,7 @@ import torch
 from rlmods.algo import Batch
 from rlmods.errors import UserError
 from rlmods.rollout import Local
-from rlmods.training.collate import generate
+from rlmods.rollout.order import generate_in_order
 from rlmods.types import Prompt, Response
 from tests.support.tiny_setup import SPLITS, attached, learner
 
@@ -48,10 +48,20 @@ def sample_major(responses: list[Response]) -> list[Response]:
     "change", [list, reversed, sample_major, lambda rs: sorted(rs, key=lambda r: r.text)]
 )
 def test_is_prompt_major(change: Any) -> None:
-    found = generate(Engine(change), PROMPTS, samples=2, iteration=3)
+    found = generate_in_order(Engine(change), PROMPTS, samples=2, iteration=3)
     assert [r.prompt.id for r in found] == ["b", "b", "a", "a", "b", "b"]
     assert sorted(r.text for r in found) == ["a 0", "a 1", "b 0", "b 0", "b 1", "b 1"]
     assert all(r.meta["iteration"] == 3 for r in found)
+
+
+def test_responses_to_a_prompt_stay_in_the_order_in_which_they_were_returned() -> None:
+    prompts = [Prompt(id=name, text="?") for name in "abc"]
+    drawn = [
+        Response(prompts[i], [5], [number], [-1.0]) for number, i in enumerate([2, 0, 2, 1, 1, 0])
+    ]
+    found = generate_in_order(Engine(lambda _: drawn), prompts, samples=2, iteration=1)
+    assert [r.prompt.id for r in found] == list("aabbcc")
+    assert [r.tokens for r in found] == [[1], [5], [3], [4], [0], [2]]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +82,7 @@ def test_another_number_of_responses_is_an_error_that_names_the_rollout(
     change: Any, says: str
 ) -> None:
     with pytest.raises(UserError, match="rollout Engine: generate returned") as error:
-        generate(Engine(change), PROMPTS, samples=2, iteration=0)
+        generate_in_order(Engine(change), PROMPTS, samples=2, iteration=0)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
