@@ -53,6 +53,7 @@ PACKAGES = (
     "ops.py",
     "training/buffer.py",
     "training/collate.py",
+    "rollout/order.py",
     "training/credit.py",
     "training/meter.py",
     "training/metrics.py",
