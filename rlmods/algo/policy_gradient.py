@@ -413,9 +413,9 @@ class PolicyGradient(Learner):
     def keep_groups(self, num_groups: int) -> Experience:
         """Drop all kept groups except the newest ones, and return these. Without it, a rank that
         keeps more groups than another would keep more in each iteration that is skipped."""
-        num_dropped = max(0, self.buffer.num_groups - num_groups)
+        newest, num_dropped = self.buffer.keep_newest(num_groups)
         self.meter.sum("train/dropped_groups", num_dropped)
-        return self.buffer.keep_newest(num_groups)
+        return newest
 
     def optimize(self, batch: Experience, plan: Sequence[Tensor]) -> tuple[int, bool]:
         """Make the optimizer steps of `plan`. Returns how many, skipped ones included, and True if

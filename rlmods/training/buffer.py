@@ -63,13 +63,15 @@ class SampleBuffer:
         self.kept = self.kept.select(~popped)
         return Experience.concat([rows, filling])
 
-    def keep_newest(self, num_groups: int) -> Experience:
-        """Drop all kept groups except the `num_groups` newest, and return these."""
+    def keep_newest(self, num_groups: int) -> tuple[Experience, int]:
+        """Drop all kept groups except the `num_groups` newest. Returns these, and the number of
+        groups dropped."""
         assert self.kept is not None
         groups = torch.unique(self.kept.group)
-        newest = groups[max(0, len(groups) - num_groups) :]
+        num_dropped = max(0, len(groups) - num_groups)
+        newest = groups[num_dropped:]
         self.kept = self.kept.select(torch.isin(self.kept.group, newest))
-        return self.kept
+        return self.kept, num_dropped
 
     def end_iteration(self) -> None:
         """Drop rejected groups and reset the number of generation batches."""

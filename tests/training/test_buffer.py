@@ -96,10 +96,10 @@ def test_rejected_groups_fill_up_without_loss() -> None:
 
 def test_the_newest_groups_are_carried_over() -> None:
     made = buffer(3, 5, 6, 8)
-    assert groups(made.keep_newest(3)) == [5, 6, 8]
-    assert groups(made.kept) == [5, 6, 8]
-    assert groups(made.keep_newest(9)) == [5, 6, 8]
-    assert groups(made.keep_newest(0)) == []
+    for limit, expected, expected_drops in [(3, [5, 6, 8], 1), (9, [5, 6, 8], 0), (0, [], 3)]:
+        newest, num_dropped = made.keep_newest(limit)
+        assert groups(newest) == groups(made.kept) == expected
+        assert num_dropped == expected_drops
 
 
 def test_it_is_ready_when_every_rank_is() -> None:
