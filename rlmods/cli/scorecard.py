@@ -1,11 +1,12 @@
 """Train algorithms on the tasks of the wind tunnel and compare them: `python -m rlmods.scorecard
 algo=grpo,dapo ['mine: dapo ratio=symmetric' ...] [seeds=3] [tasks=long,sparse]
-[folder=runs/scorecard] [overrides='OVERRIDE ...'] [jobs=CORES]`.
+[folder=runs/scorecard] [overrides='OVERRIDE ...'] [jobs=CORES] [reference=true]`.
 
 Every algorithm, and every recipe with overrides in quotes, is trained on every task with each seed,
 under a budget of sampled tokens. The first one is the baseline. `FOLDER/scorecard.html` shows the
-scores with intervals, curves and costs. Finished runs are not repeated: type the same command again
-after an interruption, or with more seeds, tasks and algorithms.
+scores with intervals, curves and costs, `FOLDER/results.jsonl` the numbers. Finished runs are not
+repeated: type the same command again after an interruption, or with more seeds, tasks and
+algorithms. The results of shipped algorithms come with the package: `reference=false` trains them.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from rlmods.errors import UserError, counted, one_line_errors, print_usage, suggest
 from rlmods.lab.tunnel.page import page
-from rlmods.lab.tunnel.scores import TOKENS, Curve, Scores, curve, score, scorecard
+from rlmods.lab.tunnel.results import Result, read_result, reference_results, write_results
+from rlmods.lab.tunnel.scores import Scores, scorecard
 from rlmods.lab.tunnel.tasks import Task, find_tasks
 from rlmods.run.files import atomic_write
 from rlmods.run.name import member_name
@@ -67,6 +71,8 @@ class Settings:
     """Overrides of all runs."""
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     """Number of runs that are trained at a time, each with one thread."""
+    reference: bool = True
+    """Take results that come with the package."""
 
 
 def parse(words: Sequence[str]) -> Settings:
@@ -80,6 +86,7 @@ def parse(words: Sequence[str]) -> Settings:
     numbers = {"seeds": 3, "jobs": os.cpu_count() or 1}
     folder = Path("runs/scorecard")
     overrides: list[str] = []
+    reference = True
     for word in words:
         key, _, value = word.partition("=")
         if key == "algo" and " " not in word:
@@ -90,12 +97,16 @@ def parse(words: Sequence[str]) -> Settings:
             folder = Path(value)
         elif key == "overrides":
             overrides += shlex.split(value)
+        elif key == "reference":
+            if value not in ("true", "false"):
+                raise UserError(f"{word}: type reference=true or reference=false")
+            reference = value == "true"
         elif key in numbers:
             if not value.isdecimal() or int(value) < 1:
                 raise UserError(f"{word}: type a whole number of at least 1, as in {key}=3")
             numbers[key] = int(value)
         elif word.startswith("-") or ("=" in word and " " not in word):
-            known = ("algo", "seeds", "tasks", "folder", "overrides", "jobs")
+            known = ("algo", "seeds", "tasks", "folder", "overrides", "jobs", "reference")
             raise UserError(
                 f"{word}: no such setting; {suggest(key, known)}. An override belongs to an "
                 f"algorithm, in quotes: 'dapo {word}'"
@@ -115,7 +126,8 @@ def parse(words: Sequence[str]) -> Settings:
         other = named.setdefault(directory, entrant.name)
         if other != entrant.name:
             raise UserError(f"{other} and {entrant.name} are the same: drop one of them")
-    return Settings(unique, find_tasks(names), numbers["seeds"], folder, overrides, numbers["jobs"])
+    tasks = find_tasks(names)
+    return Settings(unique, tasks, numbers["seeds"], folder, overrides, numbers["jobs"], reference)
 
 
 @dataclass(frozen=True)
@@ -237,6 +249,77 @@ def check(jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
     return reasons
 
 
+@dataclass
+class Scorecard:
+    """Results so far."""
+
+    settings: Settings
+    reasons: dict[tuple[str, str], str]
+    """Why an entrant has no score on a task, by the names of both."""
+    results: dict[tuple[str, str, int], Result] = field(default_factory=dict)
+    """By the names of entrant and task, and seed."""
+    num_shipped: Counter[str] = field(default_factory=Counter)
+    """Number of results of an entrant that come with the package."""
+
+    def find(self, jobs: Sequence[Job]) -> list[Job]:
+        """Take the results of finished runs and those that come with the package. Return the jobs
+        without a result."""
+        shipped = reference_results() if self.settings.reference else {}
+        missing = []
+        for job in jobs:
+            key = (job.entrant.typed, job.task.name, job.seed)
+            if job.run.exit == "finished":
+                self.add(job)
+            elif key in shipped and not job.common:
+                self.results[key] = shipped[key]
+                self.num_shipped[job.entrant.name] += 1
+            else:
+                missing.append(job)
+        return missing
+
+    def add(self, job: Job) -> str:
+        """Take the result of a finished run, and return it in words."""
+        result = read_result(job.run, job.entrant.name, job.task, job.seed)
+        self.results[job.entrant.name, job.task.name, job.seed] = result
+        if result.score is None:
+            self.reasons[job.entrant.name, job.task.name] = ONE_VALIDATION
+            return f"no score: {ONE_VALIDATION}"
+        return f"score {result.score:.3f}"
+
+    def write(self) -> Path:
+        """Write `results.jsonl` and `scorecard.html`, and return the path of the page."""
+        names = [entrant.name for entrant in self.settings.entrants]
+        tasks = self.settings.tasks
+        scores: dict[tuple[str, str], Scores] = {}
+        found: dict[tuple[str, str], list[Result]] = {}
+        for name, task in product(names, tasks):
+            own = [r for r in self.results.values() if (r.entrant, r.task) == (name, task.name)]
+            found[name, task.name] = own
+            scores[name, task.name] = {r.seed: r.score for r in own if r.score is not None}
+        html = page(
+            shlex.join(["python", "-m", "rlmods.scorecard", *sys.argv[1:]]),
+            names,
+            tasks,
+            scorecard(scores, self.reasons, names[0]),
+            found,
+            {name: self.cost(name) for name in names},
+        )
+        folder = self.settings.folder
+        write_results(folder / "results.jsonl", self.results.values())
+        atomic_write(folder / "scorecard.html", html)
+        return folder / "scorecard.html"
+
+    def cost(self, name: str) -> str:
+        """Return what the results of an entrant took, in words."""
+        own = [result for result in self.results.values() if result.entrant == name]
+        minutes = sum(result.minutes for result in own)
+        num_tokens = sum(result.num_tokens for result in own)
+        cost = f"{counted(len(own), 'run')}, {minutes:.1f} minutes of one core, "
+        shipped = self.num_shipped[name]
+        note = f"; {counted(shipped, 'result')} of the package" if shipped else ""
+        return f"{cost}{num_tokens:,.0f} tokens{note}"
+
+
 def run_scorecard(settings: Settings) -> str:
     """Train what is missing, write the page, and return what is printed at the end.
 
@@ -248,74 +331,28 @@ def run_scorecard(settings: Settings) -> str:
     pool = Pool(settings.jobs)
     entrants = counted(len(settings.entrants), "entrant")
     print(f"checking {entrants} on {counted(len(settings.tasks), 'task')}", flush=True)
-    reasons = check([job for job in jobs if job.seed == 1])
+    card = Scorecard(settings, check([job for job in jobs if job.seed == 1]))
+    fitting = [job for job in jobs if (job.entrant.name, job.task.name) not in card.reasons]
+    missing = card.find(fitting)
+    for name, count in card.num_shipped.items():
+        shipped = counted(count, "result")
+        print(f"{name}: {shipped} of the package; reference=false trains it", flush=True)
+    print(f"{len(missing)} of {counted(len(fitting), 'run')} to train", flush=True)
+    print(f"their output is in {settings.folder}/TASK/.RUN.log", flush=True)
+    started = time.monotonic()
     try:
-        fitting = [job for job in jobs if (job.entrant.name, job.task.name) not in reasons]
-        missing = [job for job in fitting if job.run.exit != "finished"]
-        print(f"{len(missing)} of {counted(len(fitting), 'run')} to train", flush=True)
-        print(f"their output is in {settings.folder}/TASK/.RUN.log", flush=True)
-        started = time.monotonic()
         for number, (job, reason) in enumerate(pool.results(missing), 1):
             seconds = time.monotonic() - started
             left = seconds / number * (len(missing) - number) / 60
-            value = None if reason else score(job.run, job.task)
             if reason:
-                reasons[job.entrant.name, job.task.name] = reason
-            no_score = f"no score: {reason or ONE_VALIDATION}"
-            result = no_score if value is None else f"score {value:.3f}"
+                card.reasons[job.entrant.name, job.task.name] = reason
+            result = f"no score: {reason}" if reason else card.add(job)
             print(f"{number}/{len(missing)} {job.name}: {result}; {left:.0f} min left", flush=True)
-            write_page(settings, jobs, reasons)
-    except (InterruptedRunError, KeyboardInterrupt):
-        write_page(settings, jobs, reasons)
-        raise KeyboardInterrupt from None
-    return f"wrote {write_page(settings, jobs, reasons)}: open it in a browser"
-
-
-def write_page(
-    settings: Settings, jobs: Sequence[Job], reasons: Mapping[tuple[str, str], str]
-) -> Path:
-    """Write `scorecard.html` of what is finished, and return its path."""
-    names = [entrant.name for entrant in settings.entrants]
-    finished = [job for job in jobs if job.run.exit == "finished"]
-    unscored = {
-        (job.entrant.name, job.task.name): ONE_VALIDATION
-        for job in finished
-        if score(job.run, job.task) is None
-    }
-    curves: dict[tuple[str, str], list[Curve]] = {}
-    for job in finished:
-        own = curves.setdefault((job.entrant.name, job.task.name), [])
-        own.append(curve(job.run, job.task.metric))
-    html = page(
-        shlex.join(["python", "-m", "rlmods.scorecard", *sys.argv[1:]]),
-        names,
-        settings.tasks,
-        scorecard(results(jobs), {**unscored, **reasons}, names[0]),
-        curves,
-        {name: cost([job for job in finished if job.entrant.name == name]) for name in names},
-    )
-    path = settings.folder / "scorecard.html"
-    atomic_write(path, html)
-    return path
-
-
-def cost(jobs: Sequence[Job]) -> str:
-    """Return what finished runs took, in words."""
-    rows = [row for job in jobs for row in job.run.metrics]
-    minutes = sum(row.get("time/iteration_s", 0.0) for row in rows) / 60
-    tokens = sum(row.get(TOKENS, 0.0) for row in rows)
-    return f"{counted(len(jobs), 'run')}, {minutes:.1f} minutes of one core, {tokens:,.0f} tokens"
-
-
-def results(jobs: Sequence[Job]) -> dict[tuple[str, str], Scores]:
-    """Return the scores of the finished runs by seed, by the names of entrant and task."""
-    found: dict[tuple[str, str], dict[int, float]] = {}
-    for job in jobs:
-        own = found.setdefault((job.entrant.name, job.task.name), {})
-        value = score(job.run, job.task) if job.run.exit == "finished" else None
-        if value is not None:
-            own[job.seed] = value
-    return dict(found)
+            card.write()
+    except KeyboardInterrupt:
+        card.write()
+        raise
+    return f"wrote {card.write()}: open it in a browser"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

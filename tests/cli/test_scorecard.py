@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rlmods.cli import scorecard
-from rlmods.cli.scorecard import Entrant, Job, all_jobs, check, parse, run_scorecard
+from rlmods.cli.scorecard import Entrant, Job, Scorecard, all_jobs, check, parse, run_scorecard
 from rlmods.errors import UserError
+from rlmods.lab.tunnel.results import Result
 from tests.cli.test_main import ROOT
 
 COMMAND = (sys.executable, "-m", "rlmods.scorecard")
@@ -86,29 +87,58 @@ def test_runs_that_did_not_finish_are_trained_again(
 
     monkeypatch.setattr(scorecard.Pool, "results", results)
     monkeypatch.setattr(scorecard, "check", lambda _: {})
-    monkeypatch.setattr(scorecard, "write_page", lambda *_: tmp_path)
-    settings = parse(["algo=grpo", "tasks=long", "seeds=4", f"folder={tmp_path}"])
+    words = ["algo=grpo", "tasks=long", "seeds=4", f"folder={tmp_path}", "reference=false"]
+    settings = parse(words)
     ends = ["finished", "failed: no memory", "interrupted"]  # and one that was never started
     for job, end in zip(all_jobs(settings), ends, strict=False):
         job.run.path.mkdir(parents=True)
         (job.run.path / "summary.json").write_text(json.dumps({"exit": end}))
+        (job.run.path / "config.yaml").write_text("callbacks: {budget: {max_tokens: 9}}")
     run_scorecard(settings)
     assert trained == [2, 3, 4]
 
 
+def test_results_of_the_package_are_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = {
+        ("grpo", "long", seed): Result("grpo", "long", seed, 0.1 * seed, {}, 1.0, 10.0)
+        for seed in (1, 2)
+    }
+    monkeypatch.setattr(scorecard, "reference_results", lambda: shipped)
+
+    def missing(*words: str) -> list[str]:
+        typed = ["tasks=long", "seeds=2", f"folder={tmp_path}", *words]
+        card = Scorecard(parse(typed), {})
+        return [job.name for job in card.find(all_jobs(card.settings))]
+
+    assert missing("algo=grpo") == []
+    assert missing("algo=grpo", "reference=false") == ["long, grpo, seed 1", "long, grpo, seed 2"]
+    assert len(missing("algo=grpo", "overrides=trainer.max_iterations=1")) == 2
+    assert missing("algo=grpo", "seeds=3") == ["long, grpo, seed 3"]
+    assert len(missing("grpo: dapo")) == 2
+    card = Scorecard(parse(["algo=grpo", "tasks=long", f"folder={tmp_path}"]), {})
+    card.find(all_jobs(card.settings))
+    card.write()
+    assert "2 results of the package" in (tmp_path / "scorecard.html").read_text()
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 2
+
+
 @pytest.mark.slow
 def test_trains_what_is_missing_and_writes_the_page(tmp_path: Path) -> None:
-    common = ["tasks=tools", f"folder={tmp_path}", f"overrides={QUICK}"]
+    common = ["tasks=tools", f"folder={tmp_path}", f"overrides={QUICK}"]  # no reference results
     words = ["algo=grpo,dr_grpo", *common, "seeds=1"]
     first = subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=ROOT, check=True)
     assert "2 of 2 runs to train" in first.stdout
     html = (tmp_path / "scorecard.html").read_text()
-    assert html.count("<polyline") == 2
+    assert html.count("<figcaption>val/mean@4") == 1
+    assert html.count("<polyline") == 2 * html.count("<figure>") > 2
     assert html.count("<td>1 run, ") == 2
     words[-1] = "seeds=2"
     again = subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=ROOT, check=True)
     assert "2 of 4 runs to train" in again.stdout
-    assert (tmp_path / "scorecard.html").read_text().count("<polyline") == 4
+    html = (tmp_path / "scorecard.html").read_text()
+    assert html.count("<polyline") == 4 * html.count("<figure>")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from rlmods.lab.statistics import Interval
+from rlmods.lab.tunnel.results import MEASURED, Result
 from rlmods.lab.tunnel.scores import Card, Cell, Curve
 from rlmods.lab.tunnel.tasks import Task
 
@@ -21,7 +22,7 @@ th, td { padding: .35em .6em; text-align: left; border-bottom: 1px solid #e5e7eb
 th { font-weight: 600 } td.number { font-variant-numeric: tabular-nums; white-space: nowrap }
 .better { background: #dcfce7 } .worse { background: #fee2e2 } .none { color: #9ca3af }
 small { color: #6b7280; display: block } figure { display: inline-block; margin: .5em }
-figcaption { text-align: center; font-weight: 600 }
+figcaption { text-align: center; font-size: .85em }
 .key { margin-right: 1.2em }
 td, th, .key { overflow-wrap: anywhere }
 code { background: #f3f4f6; padding: .1em .3em }
@@ -44,7 +45,7 @@ def page(
     entrants: Sequence[str],
     tasks: Sequence[Task],
     card: Card,
-    curves: Mapping[tuple[str, str], Sequence[Curve]],
+    results: Mapping[tuple[str, str], Sequence[Result]],
     costs: Mapping[str, str],
 ) -> str:
     """Return the HTML of a scorecard.
@@ -52,7 +53,7 @@ def page(
     Args:
         command: command that makes the page again.
         entrants: names; the first one is the baseline.
-        curves: of the seeds, by entrant and task.
+        results: of the seeds, by entrant and task.
         costs: what the runs of an entrant took, in words, by entrant.
     """
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(entrants)}
@@ -73,7 +74,7 @@ def page(
             "<h2>Readings</h2>",
             _readings(entrants, tasks, card),
             "<h2>Curves</h2>",
-            *[_curves(task, entrants, curves, colours) for task in tasks],
+            *[_pictures(task, entrants, results, colours) for task in tasks],
             "<h2>Cost</h2>",
             _costs(costs),
             f"<p><small>made by <code>{escape(command)}</code></small></p>",
@@ -202,18 +203,29 @@ def _readings(entrants: Sequence[str], tasks: Sequence[Task], card: Card) -> str
     return f"<ul>{''.join(lines)}</ul>"
 
 
-def _curves(
+def _pictures(
     task: Task,
     entrants: Sequence[str],
-    curves: Mapping[tuple[str, str], Sequence[Curve]],
+    results: Mapping[tuple[str, str], Sequence[Result]],
     colours: Mapping[str, str],
 ) -> str:
-    """Return a picture of the task's metric over tokens, a line for each run."""
-    width, height, left, bottom = 330, 210, 34, 24
-    shown = [(name, curve) for name in entrants for curve in curves.get((name, task.name), ())]
-    points = [point for _, curve in shown for point in curve]
-    if not points:
-        return ""
+    """Return a picture of the task's metric over tokens, and smaller ones of what was measured
+    beside it, a line for each run."""
+    runs = [(colours[name], run) for name in entrants for run in results.get((name, task.name), ())]
+    figures = []
+    for metric in (task.metric, *MEASURED):
+        lines = [(colour, run.curves[metric]) for colour, run in runs if metric in run.curves]
+        if lines:
+            width = 330 if metric == task.metric else 190
+            figures.append(_picture(metric, lines, width))
+    heading = f"<h3>{escape(task.name)}</h3>" if figures else ""
+    return heading + "".join(figures)
+
+
+def _picture(metric: str, lines: Sequence[tuple[str, Curve]], width: int) -> str:
+    """Return a picture of lines in colours."""
+    height, left, bottom = 210, 38, 24
+    points = [point for _, line in lines for point in line]
     largest = max(x for x, _ in points) or 1.0
     values = [value for _, value in points]
     low, high = min(values), max(values)
@@ -225,23 +237,22 @@ def _curves(
         return x, y
 
     shapes = []
-    for name, curve in shown:
-        line = _points([at(point) for point in curve])
+    for colour, line in lines:
+        corners = _points([at(point) for point in line])
         shapes.append(
-            f"<polyline points='{line}' fill=none stroke='{colours[name]}' stroke-width=1.5 "
+            f"<polyline points='{corners}' fill=none stroke='{colour}' stroke-width=1.5 "
             "stroke-opacity=.8 />"
         )
     text = "font-size=11 fill=currentColor"
     floor = height - bottom
     shapes += [
-        f"<text x=0 y=16 {text}>{high:.2f}</text><text x=0 y={floor} {text}>{low:.2f}</text>",
+        f"<text x=0 y=16 {text}>{high:.3g}</text><text x=0 y={floor} {text}>{low:.3g}</text>",
         f"<text x={width - 8} y={height - 6} text-anchor=end {text}>{largest / 1000:.0f}k tokens"
         "</text>",
         f"<line x1={left} y1={floor} x2={width - 8} y2={floor} stroke='#9ca3af'/>",
     ]
     picture = f"<svg width={width} height={height}>{''.join(shapes)}</svg>"
-    caption = f"{escape(task.name)}: {escape(task.metric)}"
-    return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
+    return f"<figure>{picture}<figcaption>{escape(metric)}</figcaption></figure>"
 
 
 def _costs(costs: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ import re
 from html.parser import HTMLParser
 
 from rlmods.lab.tunnel.page import page
+from rlmods.lab.tunnel.results import Result
 from rlmods.lab.tunnel.scores import scorecard
 from rlmods.lab.tunnel.tasks import TASKS
 
@@ -18,9 +19,13 @@ def written(entrants: list[str]) -> str:
             scores[entrant, name] = {seed: 0.1 * i + 0.01 * seed**2 * (i + 1) for seed in (1, 2, 3)}
     scores[entrants[-1], TASK_NAMES[0]] = {}
     reasons = {(entrants[-1], TASK_NAMES[0]): "refused: <b>no</b>"}
-    curves = {(entrants[0], name): [[(0.0, 0.1), (500.0, 0.4)]] for name in TASK_NAMES}
+    curves = {"val/mean@4": [(0.0, 0.1), (500.0, 0.4)], "train/entropy": [(0.0, 2.0), (9.0, 1.0)]}
+    results = {
+        (entrants[0], name): [Result(entrants[0], name, 1, 0.1, curves, 1.0, 500)]
+        for name in TASK_NAMES
+    }
     card = scorecard(scores, reasons, entrants[0])
-    return page("python -m x", entrants, TASKS[:3], card, curves, {entrants[0]: "3 runs"})
+    return page("python -m x", entrants, TASKS[:3], card, results, {entrants[0]: "3 runs"})
 
 
 class Tags(HTMLParser):
@@ -36,7 +41,7 @@ def test_has_a_cell_for_each_entrant_and_task() -> None:
     html = written(["grpo", "dapo", "gspo"])
     rows = re.findall(r"<tr>.*?</tr>", html)
     assert [row.count("<td") for row in rows[1:4]] == [4, 4, 4]
-    assert html.count("<polyline") == 3
+    assert html.count("<polyline") == 3 * 2
     assert html.count("refused: &lt;b&gt;no") == 1
 
 
