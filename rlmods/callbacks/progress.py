@@ -56,6 +56,8 @@ PHASES = {
 """Display name by phase of the iteration (`PhaseTimer`)."""
 AFTER = ("validation", "checkpoint")
 """Phases after the iteration that has ended, and not of the next one."""
+FLAT_HALF = "train/flat_group_fraction/half"
+FLAT_QUARTER = "train/flat_group_fraction/quarter"
 MIN_SHOWN_S = 2.0
 """Seconds after which a phase is shown on a terminal."""
 
@@ -116,6 +118,8 @@ class Progress(Callback):
         if self._bars is not None:
             self._bars.iteration_ended(learner.iteration, details)
         self._print(f"{_position(learner)}  {details}")
+        if learner.iteration == 1 and FLAT_HALF in metrics:
+            self._print(format_signal(metrics, learner.batch.samples))
         self._print_validation(learner)
 
     @rank_zero_only
@@ -276,3 +280,20 @@ def format_iteration(metrics: Metrics) -> str:
     if "train/grad_norm" in metrics:
         details.append(f"grad {metrics['train/grad_norm']:.2g}")
     return "  ".join([*details, f"{metrics['time/iteration_s']:.1f} s"])
+
+
+def format_signal(metrics: Metrics, num_samples: int) -> str:
+    """Return how many groups carry a signal, and how many would with twice the samples, in a line.
+
+    The shares s(m) of groups whose m responses are neither all correct nor all wrong are exact up
+    to m = G. Each doubling is taken to add less, or more, than the one before by the same factor:
+    s(2 G) = s(G) + (s(G) - s(G/2))^2 / (s(G/2) - s(G/4))."""
+    whole = 1 - metrics["train/flat_group_fraction"]
+    half = 1 - metrics[FLAT_HALF]
+    quarter = 1 - metrics.get(FLAT_QUARTER, 1.0)
+    line = f"signal: {whole:.0%} of the groups have correct and wrong responses"
+    if half <= quarter or whole > 0.95 or FLAT_QUARTER not in metrics:
+        return line
+    doubled = min(1.0, whole + (whole - half) ** 2 / (half - quarter))
+    more = f"about {doubled:.0%} with batch.samples={2 * num_samples}"
+    return f"{line}, {half:.0%} with half the samples, {more}"

@@ -11,6 +11,7 @@ algorithms. The results of shipped algorithms come with the package: `reference=
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import subprocess
@@ -24,14 +25,15 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
+from rlmods.config.options import CONF
 from rlmods.errors import UserError, counted, one_line_errors, print_usage, suggest
 from rlmods.lab.tunnel.page import page
 from rlmods.lab.tunnel.results import Result, read_result, reference_results, write_results
 from rlmods.lab.tunnel.scores import Scores, scorecard
 from rlmods.lab.tunnel.tasks import Task, find_tasks
-from rlmods.run.files import atomic_write
+from rlmods.run.files import atomic_write, dumps
 from rlmods.run.name import member_name
-from rlmods.run.saved import SavedRun
+from rlmods.run.saved import SavedRun, read_config
 
 TRAIN = (sys.executable, "-m", "rlmods.cli.train")
 ONE_VALIDATION = "one validation only: type overrides='validation.every=1'"
@@ -249,6 +251,18 @@ def check(jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
     return reasons
 
 
+def settings_digest(entrant: str, task: str) -> str:
+    """Return a digest of the shipped recipe of an algorithm and of a task: a reference result of
+    other settings is not used. "" if there is no such algorithm."""
+    algo = CONF / "algo" / f"{entrant}.yaml"
+    if not algo.is_file():
+        return ""
+    tunnel = CONF / "experiment" / "tunnel"
+    files = (algo, tunnel / "base.yaml", tunnel / f"{task}.yaml")
+    settings = [read_config(file) for file in files]
+    return hashlib.sha256(dumps(settings).encode()).hexdigest()[:16]
+
+
 @dataclass
 class Scorecard:
     """Results so far."""
@@ -264,7 +278,7 @@ class Scorecard:
     def find(self, jobs: Sequence[Job]) -> list[Job]:
         """Take the results of finished runs and those that come with the package. Return the jobs
         without a result."""
-        shipped = reference_results() if self.settings.reference else {}
+        shipped = reference_results(settings_digest) if self.settings.reference else {}
         missing = []
         for job in jobs:
             key = (job.entrant.typed, job.task.name, job.seed)
@@ -279,7 +293,8 @@ class Scorecard:
 
     def add(self, job: Job) -> str:
         """Take the result of a finished run, and return it in words."""
-        result = read_result(job.run, job.entrant.name, job.task, job.seed)
+        digest = settings_digest(job.entrant.typed, job.task.name)
+        result = read_result(job.run, job.entrant.name, job.task, job.seed, digest)
         self.results[job.entrant.name, job.task.name, job.seed] = result
         if result.score is None:
             self.reasons[job.entrant.name, job.task.name] = ONE_VALIDATION

@@ -7,11 +7,13 @@ prompts of the last validation. `--json` prints the figures.
 
 `--sequential` trains both groups with more seeds until the difference is decided or `--max-seeds`
 are used: the error rate stays at 5 % although there is a test after every seed (docs/comparing.md).
+`--power` prints which differences more seeds would show, also of a change that is not tried yet.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,8 +21,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TypeAlias
 
+import numpy as np
+
 from rlmods.errors import Parser, UserError, counted, one_line_errors, suggest
 from rlmods.lab.groups import Group, add_arguments, find_runs, group_runs
+from rlmods.lab.power import MAX_PAIRS, PROBABILITY, detectable_effect, num_pairs_needed
 from rlmods.lab.sequential import decide, train
 from rlmods.lab.statistics import (
     ALPHA,
@@ -297,6 +302,55 @@ def _comparison_lines(x: Comparison) -> list[str]:
     return text
 
 
+def power_lines(groups: Sequence[Group], metric: str, last: int, baseline: str | None) -> list[str]:
+    """Return which differences more seeds would show. A single group says what to expect of a
+    change that it is compared with.
+
+    Raises:
+        UserError: a group with one seed, or without the metric.
+    """
+    first = find_baseline(groups, baseline)
+    results = {group.name: group.results(metric, last) for group in groups}
+    for group in groups:
+        if not results[group.name]:
+            raise no_value(group, metric)
+    others = [group for group in groups if group is not first]
+    alpha = ALPHA / max(1, len(others))
+    text = [f"{metric}: differences seen with probability {PROBABILITY:g} at p < {ALPHA:g}"]
+    if len(others) > 1:
+        text[0] += f", adjusted for {len(others)} comparisons"
+    if not others:
+        values = list(results[first.name].values())
+        text.append(f"a change of {first.name}, if its seeds vary as much and independently:")
+        return text + _power_of(values, math.sqrt(2), 0.0, alpha)
+    for other in others:
+        differences = _paired(first, other, results)
+        text.append(f"{other.name} against {first.name}:")
+        text += _power_of(differences, 1.0, float(np.mean(differences)), alpha)
+    return text
+
+
+def _power_of(values: Sequence[float], factor: float, effect: float, alpha: float) -> list[str]:
+    """Return which differences are seen if a pair of seeds varies `factor` times as much as
+    `values`."""
+    if len(values) < 2:
+        raise UserError("--power: one seed does not show how much seeds differ: train seed=1,2,3")
+    deviation = factor * float(np.std(values, ddof=1))
+    uncertainty = 1 / math.sqrt(2 * (len(values) - 1))
+    text = [
+        f"  standard deviation of the difference of a pair: {deviation:.4g}, "
+        f"± {uncertainty:.0%} because it is from {counted(len(values), 'seed')}"
+    ]
+    for num_pairs in (3, 5, 10, 20):
+        seen = deviation * detectable_effect(num_pairs, alpha=alpha)
+        text.append(f"  {num_pairs:>2} seeds: {seen:.4g}")
+    if effect and deviation:
+        needed = num_pairs_needed(abs(effect) / deviation, alpha=alpha)
+        seeds = f"more than {MAX_PAIRS}" if needed is None else str(needed)
+        text.append(f"  the difference so far, {effect:+.4g}, if it is the true one: {seeds} seeds")
+    return text
+
+
 def with_bounds(interval: Interval, form: str) -> str:
     """Return the mean, and the bounds if there are any."""
     bounds = f", 95 % from {interval.low:{form}} to {interval.high:{form}}"
@@ -312,6 +366,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser("compare", __doc__)
     add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
+    parser.add_argument(
+        "--power", action="store_true", help="print which differences more seeds would show"
+    )
     parser.add_argument(
         "--sequential", action="store_true", help="train more seeds until the difference is decided"
     )
@@ -340,6 +397,9 @@ def run(arguments: argparse.Namespace) -> str:
     groups = group_runs(find_runs(arguments.folders))
     if arguments.sequential:
         return _run_sequential(arguments, groups)
+    if arguments.power:
+        found_power = power_lines(groups, arguments.metric, arguments.last, arguments.baseline)
+        return "\n".join(found_power)
     found = compare(groups, arguments.metric, arguments.last, arguments.baseline)
     if arguments.json:
         return dumps([asdict(x) | {"better": x.better} for x in found], indent=2)

@@ -73,6 +73,9 @@ def log_responses(
     meter.sum("train/responses", len(responses))
     log_lengths(meter, "train", responses)
     meter.mean("train/flat_group_fraction", flat.double())
+    correct = [x for x in reported_correctness(scores) if x is not None]
+    if len(correct) == len(scores):
+        log_smaller_groups(meter, torch.tensor(correct), group.cpu())
     meter.mean("train/kept_fraction", selected.double())
     meter.mean("train/unique_fraction", torch.tensor(unique))
 
@@ -125,6 +128,19 @@ def log_groups(meter: Meter, scores: Scores, group: Tensor) -> None:
         best = group_reduce(torch.where(graded, correct, 0.0), group, "amax")
         meter.mean("train/all_correct_fraction", worst, any_graded)
         meter.mean("train/all_wrong_fraction", 1 - best, any_graded)
+
+
+def log_smaller_groups(meter: Meter, correct: Tensor, group: Tensor) -> None:
+    """Log the fraction of groups that would be flat with half and with a quarter of the samples:
+    the mean probability that m responses, drawn from a group without replacement, are all correct
+    or all wrong, (C(k, m) + C(G - k, m)) / C(G, m) with k correct ones of G."""
+    num_correct = [int(k) for k in group_reduce(correct.double(), group, "sum").tolist()]
+    size = len(correct) // len(set(group.tolist()))
+    for name, m in {"half": size // 2, "quarter": size // 4}.items():
+        if m:
+            flat = [math.comb(k, m) + math.comb(size - k, m) for k in num_correct]
+            share = torch.tensor(flat, dtype=torch.float64) / math.comb(size, m)
+            meter.mean(f"train/flat_group_fraction/{name}", share)
 
 
 def log_update(

@@ -3,12 +3,13 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import rich
 from rich.console import Console
 
 from rlmods.callbacks import Progress, Samples
-from rlmods.callbacks.progress import format_iteration
+from rlmods.callbacks.progress import FLAT_HALF, format_iteration, format_signal
 from rlmods.types import Prompt
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
 
@@ -38,6 +39,28 @@ from tests.callbacks.stubs import Tiny, fit, notify, trainer
 )
 def test_format_iteration(metrics: dict[str, float], line: str) -> None:
     assert format_iteration({**metrics, "time/iteration_s": 1.23}) == line
+
+
+@pytest.mark.parametrize("shape", [(0.3, 0.7), (1.0, 1.0), (0.05, 0.5), (2.0, 0.3)])
+def test_the_signal_of_twice_the_samples_is_foretold(shape: tuple[float, float]) -> None:
+    """Against groups drawn from the same prompts with twice the samples."""
+    generator = np.random.default_rng(0)
+    rates = generator.beta(*shape, 20_000)
+
+    def flat(num_samples: int) -> float:
+        correct = generator.binomial(num_samples, rates)
+        return float(((correct == 0) | (correct == num_samples)).mean())
+
+    name = "train/flat_group_fraction"
+    line = format_signal({name: flat(8), f"{name}/half": flat(4), f"{name}/quarter": flat(2)}, 8)
+    assert line.endswith("with batch.samples=16")
+    foretold = float(line.split("about ")[1].split("%")[0]) / 100
+    assert foretold == pytest.approx(1 - flat(16), abs=0.02)
+
+
+def test_two_samples_foretell_nothing() -> None:
+    line = format_signal({"train/flat_group_fraction": 0.5, FLAT_HALF: 1.0}, 2)
+    assert line == "signal: 50% of the groups have correct and wrong responses"
 
 
 def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rlmods.cli import scorecard
-from rlmods.cli.scorecard import Entrant, Job, Scorecard, all_jobs, check, parse, run_scorecard
+from rlmods.cli.scorecard import (
+    Entrant,
+    Job,
+    Scorecard,
+    all_jobs,
+    check,
+    parse,
+    run_scorecard,
+    settings_digest,
+)
 from rlmods.errors import UserError
 from rlmods.lab.tunnel.results import Result
 from tests.cli.test_main import ROOT
@@ -105,7 +115,7 @@ def test_results_of_the_package_are_not_trained_again(
         ("grpo", "long", seed): Result("grpo", "long", seed, 0.1 * seed, {}, 1.0, 10.0)
         for seed in (1, 2)
     }
-    monkeypatch.setattr(scorecard, "reference_results", lambda: shipped)
+    monkeypatch.setattr(scorecard, "reference_results", lambda _: shipped)
 
     def missing(*words: str) -> list[str]:
         typed = ["tasks=long", "seeds=2", f"folder={tmp_path}", *words]
@@ -122,6 +132,26 @@ def test_results_of_the_package_are_not_trained_again(
     card.write()
     assert "2 results of the package" in (tmp_path / "scorecard.html").read_text()
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_digest_follows_the_algorithm_and_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digest(algo: object = 0, base: object = 0, task: object = 0) -> str:
+        for name, value in [
+            ("algo/grpo", algo),
+            ("experiment/tunnel/base", base),
+            ("experiment/tunnel/long", task),
+        ]:
+            file = tmp_path / f"{name}.yaml"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"# a comment\n{yaml.safe_dump({'setting': value})}")
+        return settings_digest("grpo", "long")
+
+    monkeypatch.setattr(scorecard, "CONF", tmp_path)
+    assert len({digest(), digest(algo=1), digest(base=1), digest(task=1)}) == 4
+    assert digest() == digest()
+    assert settings_digest("mine", "long") == ""
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rlmods.lab import compare as module
 from rlmods.lab import sequential
 from rlmods.lab.compare import Comparison, compare, higher_is_better, lines, parse
 from rlmods.lab.groups import Group, find_runs, group_runs
+from rlmods.lab.power import power
 from rlmods.lab.sequential import decide, seeds_of, train
 from rlmods.lab.statistics import Interval, SequentialTest
 from rlmods.run.saved import SavedRun
@@ -374,3 +376,43 @@ class TestCommand:
     def test_sequential(self, runs: Path) -> None:
         text = module.run(parse([str(runs), "--sequential"]))
         assert text.startswith("ratio=b is better than ratio=a in val/accuracy: +0.1")
+
+
+class TestPower:
+    def figures(self, folder: Path, *options: str) -> dict[str, float]:
+        """Return the printed difference for each number of seeds."""
+        text = module.run(parse([str(folder), "--power", *options]))
+        rows = [line.split(" seeds: ") for line in text.splitlines() if " seeds: " in line]
+        return {seeds.strip(): float(value) for seeds, value in rows}
+
+    def test_is_of_the_differences_of_pairs(self, tmp_path: Path) -> None:
+        write(tmp_path, A, "a")
+        write(tmp_path, B, "b")
+        figures = self.figures(tmp_path)
+        deviation = statistics.stdev(b - a for a, b in zip(A, B, strict=True))
+        assert list(figures) == ["3", "5", "10", "20"]
+        for seeds, seen in figures.items():
+            assert power(seen / deviation, int(seeds)) == pytest.approx(0.8, abs=1e-3)
+        text = module.run(parse([str(tmp_path), "--power"]))
+        assert f"+{statistics.mean(B) - statistics.mean(A):.4g}" in text
+        assert text.endswith("if it is the true one: 2 seeds")
+
+    def test_a_single_group_stands_for_both(self, tmp_path: Path) -> None:
+        write(tmp_path, A, "a")
+        figures = self.figures(tmp_path)
+        deviation = 2**0.5 * statistics.stdev(A)
+        assert power(figures["5"] / deviation, 5) == pytest.approx(0.8, abs=1e-3)
+
+    def test_more_comparisons_see_less(self, tmp_path: Path) -> None:
+        write(tmp_path, A, "a")
+        write(tmp_path, B, "b")
+        one = self.figures(tmp_path)
+        write(tmp_path, (0.3, 0.35, 0.31, 0.3), "c")
+        text = module.run(parse([str(tmp_path), "--power"]))
+        assert "adjusted for 2 comparisons" in text
+        assert float(text.split(" 5 seeds: ")[1].split()[0]) > one["5"]
+
+    def test_one_seed_is_not_enough(self, tmp_path: Path) -> None:
+        write(tmp_path, A[:1], "a")
+        with pytest.raises(UserError, match="train seed=1,2,3"):
+            self.figures(tmp_path)

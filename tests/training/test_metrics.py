@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -379,6 +380,28 @@ class TestGroups:
         )
         assert "train/all_wrong_fraction" not in logged_scores(
             Scores([0.0] * 2), [answer("a")] * 2, [0, 0]
+        )
+
+
+class TestSmallerGroups:
+    """Fractions of flat groups with a part of the samples."""
+
+    def test_equals_the_mean_over_all_subsets(self) -> None:
+        groups = [[1, 0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0, 0, 1], [0] * 8]
+        correct = [bool(x) for own in groups for x in own]
+        index = [i for i in range(3) for _ in range(8)]
+        scores = Scores([float(x) for x in correct], correct=correct)
+        found = logged_scores(scores, [answer("a")] * 24, index)
+        for name, m in (("half", 4), ("quarter", 2)):
+            flat = [len(set(s)) == 1 for own in groups for s in itertools.combinations(own, m)]
+            expected = sum(flat) / len(flat)
+            assert found[f"train/flat_group_fraction/{name}"] == pytest.approx(expected)
+
+    def test_needs_the_correctness_of_all(self) -> None:
+        scores = Scores([0.0] * 4, correct=[True, None, False, True])
+        found = logged_scores(scores, [answer("a")] * 4, [0] * 4)
+        assert not {"train/flat_group_fraction/half", "train/flat_group_fraction/quarter"} & set(
+            found
         )
 
 

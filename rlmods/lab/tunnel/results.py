@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlmods.config.options import CONF
 from rlmods.lab.tunnel.scores import TOKENS, Curve, curve, score
 from rlmods.lab.tunnel.tasks import Task
 from rlmods.run.files import atomic_write, dumps, read_rows
-from rlmods.run.saved import SavedRun, read_config
+from rlmods.run.saved import SavedRun
 
 REFERENCE = Path(__file__).with_name("reference.jsonl")
 MEASURED = (
@@ -59,7 +57,7 @@ def thinned(points: Curve) -> Curve:
     return means
 
 
-def read_result(run: SavedRun, entrant: str, task: Task, seed: int) -> Result:
+def read_result(run: SavedRun, entrant: str, task: Task, seed: int, settings: str) -> Result:
     """Return the result of a finished run."""
     found = {name: curve(run, name) for name in (task.metric, *MEASURED)}
     own_score = score(run, task)
@@ -71,20 +69,8 @@ def read_result(run: SavedRun, entrant: str, task: Task, seed: int) -> Result:
         curves={name: thinned(points) for name, points in found.items() if points},
         minutes=round(sum(row.get("time/iteration_s", 0.0) for row in run.metrics) / 60, 2),
         num_tokens=sum(row.get(TOKENS, 0.0) for row in run.metrics),
-        settings=settings_digest(entrant, task.name),
+        settings=settings,
     )
-
-
-def settings_digest(entrant: str, task: str) -> str:
-    """Return a digest of the shipped recipe of an algorithm and of a task: a reference result of
-    other settings is not used. "" if there is no such algorithm."""
-    algo = CONF / "algo" / f"{entrant}.yaml"
-    if not algo.is_file():
-        return ""
-    tunnel = CONF / "experiment" / "tunnel"
-    files = (algo, tunnel / "base.yaml", tunnel / f"{task}.yaml")
-    settings = [read_config(file) for file in files]
-    return hashlib.sha256(dumps(settings).encode()).hexdigest()[:16]
 
 
 def write_results(path: Path, results: Iterable[Result]) -> None:
@@ -93,15 +79,22 @@ def write_results(path: Path, results: Iterable[Result]) -> None:
     atomic_write(path, "".join(f"{row}\n" for row in rows))
 
 
-def reference_results(path: Path = REFERENCE) -> dict[tuple[str, str, int], Result]:
+def reference_results(
+    digest: Callable[[str, str], str], path: Path = REFERENCE
+) -> dict[tuple[str, str, int], Result]:
     """Return the reference results by entrant, task and seed, without results of other settings
-    than the shipped ones."""
-    results = [Result(**row) for row in read_rows(path)]
-    digests = {(result.entrant, result.task): "" for result in results}
-    for entrant, task in digests:
-        digests[entrant, task] = settings_digest(entrant, task)
-    return {
-        (result.entrant, result.task, result.seed): result
-        for result in results
-        if result.settings == digests[result.entrant, result.task]
-    }
+    than the present ones.
+
+    Args:
+        digest: returns the digest of the present settings of an entrant and a task.
+    """
+    digests: dict[tuple[str, str], str] = {}
+    found = {}
+    for row in read_rows(path):
+        result = Result(**row)
+        own = (result.entrant, result.task)
+        if own not in digests:
+            digests[own] = digest(*own)
+        if result.settings == digests[own]:
+            found[(*own, result.seed)] = result
+    return found
