@@ -3,6 +3,7 @@
 from rlmods.grading.grader.rules import Rules
 from rlmods.reward.accuracy import Accuracy
 from rlmods.reward.by_source import BySource
+from rlmods.reward.calculations import Calculations
 from rlmods.reward.code import Code
 from rlmods.reward.copying import Copying
 from rlmods.reward.cosine import Cosine
@@ -31,6 +32,7 @@ __all__ = [
     "JSON",
     "Accuracy",
     "BySource",
+    "Calculations",
     "Code",
     "Copying",
     "Cosine",

@@ -62,6 +62,28 @@ def tokens_at(
     ]
 
 
+def scores_by_step(
+    responses: Sequence[Response],
+    ends: Sequence[Sequence[int]],
+    steps: Sequence[Sequence[float]],
+    how: Aggregate | None,
+    decay: float = 1.0,
+) -> Scores:
+    """Return the scores of the steps of each response, whose last tokens have the indices `ends`:
+    one reward per step, or with `how` their aggregate. A response without steps abstains."""
+    values = [aggregate_steps(row, how, decay) if row else None for row in steps]
+    scores = Scores(values, columns={"steps": steps})
+    if how is not None:
+        return scores
+    rows = []
+    for response, indices, row in zip(responses, ends, steps, strict=True):
+        rewards: list[float | None] = [None] * len(response.tokens)
+        for index, step in zip(indices, row, strict=True):
+            rewards[index] = step
+        rows.append(rewards)
+    return replace(scores, tokens=rows)
+
+
 @dataclass(frozen=True)
 class Process(RewardModelBase):
     """Step scores of a trained process reward model: sigmoid(head(hidden_t)) at the last token of
@@ -119,20 +141,7 @@ class Process(RewardModelBase):
             ends.append(step_ends(network.decode, tokens, self.separator))
         probabilities = network.grade(rows, self.token_budget).sigmoid()
         steps = [probabilities[i, indices].tolist() for i, indices in enumerate(ends)]
-        values = []
-        for row_steps in steps:
-            total = aggregate_steps(row_steps, self.aggregate, self.decay) if row_steps else None
-            values.append(total)
-        scores = Scores(values, columns={"steps": steps})
-        if self.aggregate is not None:
-            return scores
-        token_rewards = []
-        for response, indices, row_steps in zip(responses, ends, steps, strict=True):
-            rewards: list[float | None] = [None] * len(response.tokens)
-            for index, step in zip(indices, row_steps, strict=True):
-                rewards[index] = step
-            token_rewards.append(rewards)
-        return replace(scores, tokens=token_rewards)
+        return scores_by_step(responses, ends, steps, self.aggregate, self.decay)
 
     def _tokens(self, network: ScalarModel, response: Response, prompt: list[int]) -> list[int]:
         """Input of the reward model: the sampled tokens if its tokenizer agrees with them, else its

@@ -62,6 +62,7 @@ TASKS = (
         1.0,
         MEAN,
     ),
+    Task("steps", "wrong steps", "Is the step found that was wrong?", 0.512, 1.0, MEAN),
     Task("tools", "calls of a calculator", "Does it learn when to call a tool?", 0.267, 1.0, MEAN),
 )
 """All tasks. `start` is the value of `policy=tiny policy.weights=worked`."""
