@@ -35,6 +35,7 @@ def solution(wrong_step: int | None = None) -> Response:
     [
         ("30+40=70", True),
         ("30+40=71", False),
+        ("30+40=69", False),
         ("-60-1=-61", True),
         ("-60*7=-420", True),
         ("-60*7=420", False),
