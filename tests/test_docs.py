@@ -48,7 +48,7 @@ def fenced_commands() -> list[tuple[str, list[str]]]:
     """Return the page and the words, from `train.py` or `rlmods.COMMAND` on, of every Python
     command in a fenced block."""
     # their commands are run, in tests/cli
-    run = ("first_hour.md", "own_algorithm.md")
+    run = ("first_hour.md", "own_algorithm.md", "own_idea.md")
     pages = [page for page in sorted(DOCS.glob("*.md")) if page.name not in run]
     files = (ROOT / "README.md", *pages)
     blocks = [

@@ -244,3 +244,37 @@ def test_the_commands_of_the_page_run(folder: Path, tmp_path: Path) -> None:
         outputs.append(stdout)
     assert outputs[2].splitlines()[0] == "mine"
     assert outputs[3].splitlines()[0] == "mine[algo.imitation=0.5]"
+
+
+QUICK = [
+    "overrides=callbacks.budget.max_tokens=2500 validation.max_prompts=6 validation.every=1",
+    "tasks=stale",
+]
+
+
+@pytest.mark.slow
+def test_an_idea_is_written_and_scored_as_the_page_says(folder: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "own_idea.md").read_text()
+    module, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [option] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    files = {"fading.py": module, "test_fading.py": test, "ratio/fading.yaml": option}
+    (tmp_path / "plugins").symlink_to(folder)
+    blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    outputs = []
+    for command in "".join(blocks).splitlines():
+        words = shlex.split(command)[1:]
+        if words[0] == "train.py":
+            words += ["batch.prompts=4", "validation.max_prompts=4", "run_dir=run"]
+        if "rlmods.scorecard" in words:
+            words += QUICK
+        process = Process(words, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        stdout, stderr = process.communicate(timeout=400)
+        assert process.returncode == 0, stdout + stderr
+        outputs.append(stdout)
+        if "plugin new" in command:
+            for name, text in files.items():
+                (folder / "fading" / name).write_text(text)
+    assert outputs[2].splitlines()[0] == "dapo[ratio=fading]"
+    html = (tmp_path / "runs/scorecard/scorecard.html").read_text()
+    assert html.count("<td>3 runs, ") == 3
+    assert "standard deviation of the difference of a pair" in outputs[5]

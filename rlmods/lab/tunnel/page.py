@@ -216,7 +216,7 @@ def _pictures(
     for metric in (task.metric, *MEASURED):
         lines = [(colour, run.curves[metric]) for colour, run in runs if metric in run.curves]
         if lines:
-            width = 330 if metric == task.metric else 190
+            width = 260 if metric == task.metric else 140
             figures.append(_picture(metric, lines, width))
     heading = f"<h3>{escape(task.name)}</h3>" if figures else ""
     return heading + "".join(figures)

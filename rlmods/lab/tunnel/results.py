@@ -79,6 +79,11 @@ def write_results(path: Path, results: Iterable[Result]) -> None:
     atomic_write(path, "".join(f"{row}\n" for row in rows))
 
 
+def read_results(path: Path) -> list[Result]:
+    """Return results that were written, [] if there is no file."""
+    return [Result(**row) for row in read_rows(path)]
+
+
 def reference_results(
     digest: Callable[[str, str], str], path: Path = REFERENCE
 ) -> dict[tuple[str, str, int], Result]:
@@ -90,8 +95,7 @@ def reference_results(
     """
     digests: dict[tuple[str, str], str] = {}
     found = {}
-    for row in read_rows(path):
-        result = Result(**row)
+    for result in read_results(path):
         own = (result.entrant, result.task)
         if own not in digests:
             digests[own] = digest(*own)
