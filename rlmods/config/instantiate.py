@@ -165,7 +165,7 @@ def _field_types(kind: Any) -> dict[str, Any]:
     return types
 
 
-def _mismatch(value: object, annotation: Any) -> str | None:
+def _mismatch(value: object, annotation: object) -> str | None:
     """Return the allowed values in words if `value` is not one of them, else None. A whole number
     is also allowed for a float."""
     if get_origin(annotation) is Literal:

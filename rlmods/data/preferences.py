@@ -263,7 +263,7 @@ def ranked_responses(
     return ranked
 
 
-def parse_response(value: Any, location: str, column: str, rank: float) -> RankedResponse:
+def parse_response(value: object, location: str, column: str, rank: float) -> RankedResponse:
     """Parse a string, an object with `text` and `finish`, or chat messages that end with the
     assistant's. Raises: UserError."""
     if isinstance(value, Mapping):

@@ -91,7 +91,11 @@ def get_column(
 
 
 def check_list(
-    value: Any, location: str, column: str, like: Sequence[Any] | None = None, like_column: str = ""
+    value: object,
+    location: str,
+    column: str,
+    like: Sequence[Any] | None = None,
+    like_column: str = "",
 ) -> Sequence[Any]:
     """Return the value. Raises: UserError unless it is a list, as long as `like`, the value of
     `like_column`."""
@@ -105,7 +109,7 @@ def check_list(
     return value
 
 
-def check_number(value: Any, location: str, column: str) -> float:
+def check_number(value: object, location: str, column: str) -> float:
     """Return the value. Raises: UserError unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(
@@ -116,7 +120,7 @@ def check_number(value: Any, location: str, column: str) -> float:
     return value
 
 
-def check_text(value: Any, location: str, column: str) -> str:
+def check_text(value: object, location: str, column: str) -> str:
     """Return the value. Raises: UserError unless it is a string with more than white space."""
     if not isinstance(value, str):
         raise UserError(f'{location}: column "{column}" must hold text, found {type_name(value)}')
@@ -150,7 +154,7 @@ def check_messages(turns: Sequence[Any], location: str, column: str) -> list[dic
     return [dict(turn) for turn in turns]
 
 
-def type_name(value: Any) -> str:
+def type_name(value: object) -> str:
     """Return the type of a JSON value in words."""
     names = {
         type(None): "null",

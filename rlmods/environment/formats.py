@@ -191,7 +191,7 @@ def _json(text: str) -> Any:
         return None
 
 
-def _as_call(value: Any) -> Call:
+def _as_call(value: object) -> Call:
     """Return the call that a JSON value is: an object with a name and arguments, also called
     parameters."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
@@ -211,7 +211,7 @@ def _as_call(value: Any) -> Call:
         return Call(name, problem=str(error), id=identifier)
 
 
-def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+def _plain(value: object, depth: int = MAX_DEPTH) -> Any:
     """Return a JSON value with `?` for halves of surrogate pairs, which no file and no tokenizer
     takes.
 

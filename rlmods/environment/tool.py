@@ -98,7 +98,7 @@ class Tool:
         return None
 
 
-def _is_of_type(value: Any, wanted: str) -> bool:
+def _is_of_type(value: object, wanted: str) -> bool:
     """Return whether a value is of a JSON type. A whole number is a number, true is not."""
     if isinstance(value, bool):
         return wanted == "boolean"

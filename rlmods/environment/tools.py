@@ -127,7 +127,7 @@ class Tools:
         if len(self.functions) < len(self.tools):
             raise UserError("environment.tools: two tools have the same name: leave one out")
 
-    def __deepcopy__(self, memo: Any) -> Tools:
+    def __deepcopy__(self, memo: object) -> Tools:
         """Return the same object, which never changes, so that a copy of an episode does not copy
         the documents."""
         return self

@@ -25,7 +25,7 @@ def work(target: str, arguments: Mapping[str, Any], max_chars: int) -> str:
     return to_text(getattr(import_module(module), name)(**arguments), max_chars)
 
 
-def to_text(result: Any, max_chars: int) -> str:
+def to_text(result: object, max_chars: int) -> str:
     """Return a result as text that every tokenizer reads: bytes as UTF-8 where they are, other
     values as JSON, no halves of surrogate pairs. It is cut at `max_chars` characters, with a
     mark."""

@@ -328,7 +328,7 @@ def _cut_within(text: str, tokens: Mapping[str, int]) -> list[str]:
     return [*parts, text[start:]]
 
 
-def texts_of(value: Any) -> Iterator[str]:
+def texts_of(value: object) -> Iterator[str]:
     """Yield the texts of nested lists and dicts, with the keys of the dicts."""
     if isinstance(value, str):
         yield value

@@ -191,7 +191,7 @@ def _completion(response: Response) -> Any:
     return [{"role": "assistant", "content": response.text}]
 
 
-def _finished(result: Any) -> Any:
+def _finished(result: object) -> Any:
     """Return a result; run a coroutine until it has one."""
     return asyncio.run(result) if inspect.iscoroutine(result) else result
 

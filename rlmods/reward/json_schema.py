@@ -106,7 +106,7 @@ def extract_json(text: str) -> str:
     return blocks[-1] if blocks else text
 
 
-def schema_text(schema: Any, source: str, advice: str) -> str:
+def schema_text(schema: object, source: str, advice: str) -> str:
     """Validate a JSON schema, given as a value or as JSON text, and return it as text.
 
     Raises:

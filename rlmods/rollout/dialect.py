@@ -133,7 +133,7 @@ def plain_text(messages: Sequence[Message]) -> str:
     return text
 
 
-def _written(arguments: Any) -> str:
+def _written(arguments: object) -> str:
     """Return arguments as the format `tags` writes them: one text, or JSON."""
     if isinstance(arguments, Mapping) and len(arguments) == 1:
         [value] = arguments.values()
