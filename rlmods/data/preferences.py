@@ -17,7 +17,7 @@ from rlmods.data.schema import (
     check_text,
     get_column,
 )
-from rlmods.errors import UserError
+from rlmods.errors import UserError, counted
 
 COLUMNS = (
     "chosen",
@@ -134,9 +134,9 @@ class Preferences(Jsonl):
             yield row._replace(values=values)
         problems = []
         if num_tied:
-            problems.append(f"{num_tied} rows prefer no candidate to another")
+            problems.append(f"{counted(num_tied, 'row')} without a preferred candidate")
         if invalid:
-            problems.append(f"{len(invalid)} rows cannot be used, the first: {invalid[0]}")
+            problems.append(f"{counted(len(invalid), 'row')} cannot be used, the first: {invalid[0]}")
         if problems and not num_used:
             raise UserError(f"{source}: there is nothing to learn: {'; '.join(problems)}")
         if problems:

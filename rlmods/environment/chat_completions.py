@@ -107,7 +107,9 @@ def _count(body: Mapping[str, Any], name: str, highest: int | None) -> int | Non
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    texts = [value] if isinstance(value, str) else value or []
+    if value is None:
+        return ()
+    texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(x, str) and x for x in texts):
         raise RequestError(400, "stop: must be a text, or a list of texts that are not empty")
     return tuple(texts)

@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rlmods.errors import UserError
+from rlmods.errors import UserError, counted
 from rlmods.policy.chat_template import control_tokens, end_of_turn, render
 from rlmods.types import ROLES, Prompt, describe_unknown_role
 
@@ -252,7 +252,7 @@ class TokenizerMixin:
         spelled = [prompt for prompt in plain if pattern.search(prompt.text or "")]
         if spelled:
             warnings.warn(
-                f"{len(spelled)} prompts spell control tokens of this model, e.g. "
+                f"control tokens of this model in {counted(len(spelled), 'prompt')}, e.g. "
                 f"{spelled[0].name}, which are encoded as ordinary text; "
                 "for a chat, type data.prompt=COLUMN with a list of messages, or data.chat=true",
                 stacklevel=2,

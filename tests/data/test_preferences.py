@@ -159,11 +159,11 @@ class TestRankings:
         ]
         with pytest.warns(
             UserWarning,
-            match=r"data.jsonl: rows are left out: 5 rows prefer no candidate to another",
+            match=r"data.jsonl: rows are left out: 5 rows without a preferred candidate",
         ):
             assert [p.id for p in read(*flat, row(["a", "b"], [0, 1]))] == ["train-6"]
         with pytest.raises(
-            UserError, match="nothing to learn: 5 rows prefer no candidate to another"
+            UserError, match="nothing to learn: 5 rows without a preferred candidate"
         ):
             read(*flat)
 

@@ -131,7 +131,9 @@ def _certainty(best: str, comparisons: Sequence[Comparison]) -> str:
     baseline = comparisons[0].baseline
     if best == baseline:
         worse = sum(x.better is False for x in comparisons)
-        return f"It is the baseline. {worse} of {len(comparisons)} others are decidedly worse."
+        if len(comparisons) == 1:
+            return f"It is the baseline. The other one is {'' if worse else 'not '}decidedly worse."
+        return f"It is the baseline. Decidedly worse: {worse} of {len(comparisons)} others."
     own = [x for x in comparisons if x.name == best]
     if not own:
         return f"It has no seed in common with the baseline, {baseline}."

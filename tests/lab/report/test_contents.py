@@ -134,7 +134,7 @@ class TestAnswer:
         runs = self.write(tmp_path, a=[0.1, 0.2, 0.3], b=[0.61, 0.7, 0.82])
         assert "better than the baseline, ratio=a: +0.51" in self.of(runs)
         decided = self.of(runs, baseline="ratio=b")
-        assert "It is the baseline. 1 of 1 others are decidedly worse." in decided
+        assert "It is the baseline. The other one is decidedly worse." in decided
 
     def test_of_a_metric_of_which_less_is_better(self, tmp_path: Path) -> None:
         for ratio, loss in (("a", 2.0), ("b", 1.0)):

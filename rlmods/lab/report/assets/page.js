@@ -165,7 +165,7 @@ function chart(metric) {
     const axis = { font: "11px system-ui", stroke: "#555", grid: { stroke: "#e8e8e8", width: 1 }, ticks: { stroke: "#ccc", width: 1 } };
     self.plot = new uPlot({
       width: Math.max(260, node.clientWidth - 12), height: 210, series, bands, scales: { x: { time: false } },
-      axes: [{ ...axis }, { ...axis, size: 58, values: (_, splits) => splits.map((x) => (x === null ? "" : format(x))) }],
+      axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] }, { ...axis, size: 58, values: (_, splits) => splits.map((x) => (x === null ? "" : format(x))) }],
       legend: { show: shown.length <= 6 && !state.eachSeed }, cursor: { sync: { key: "all", setSeries: false } },
     }, columns, node);
   };
