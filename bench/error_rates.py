@@ -1,13 +1,18 @@
 """Simulate the error rates and costs of the tests of docs/comparing.md, and print them as a table:
-`python bench/error_rates.py`."""
+`python bench/error_rates.py`. With a file of results of the scorecard, compare how often its pairs
+of entrants are told apart with how often `compare --power` foretells it."""
 
 from __future__ import annotations
 
 import sys
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
-from rlmods.lab.statistics import SequentialTest, paired_t_test
+from rlmods.lab.power import power
+from rlmods.lab.statistics import ALPHA, SequentialTest, paired, paired_t_test
+from rlmods.lab.tunnel.results import read_results
 
 EFFECTS = (0.0, 0.5, 1.0, 2.0, 3.0)
 """Mean difference of two groups, in standard deviations of the difference of a pair."""
@@ -44,5 +49,26 @@ def table(num_experiments: int) -> str:
     return "\n".join(lines)
 
 
+def foretold(path: Path) -> str:
+    """Return the number of pairs of entrants that a paired t test tells apart, and the number that
+    the power of a difference of their size and spread foretells."""
+    results = read_results(path)
+    scores: dict[tuple[str, str], dict[int, float]] = {}
+    for result in results:
+        if result.score is not None:
+            scores.setdefault((result.task, result.entrant), {})[result.seed] = result.score
+    found, expected, num_pairs = 0, 0.0, 0
+    for (task, a), (other_task, b) in combinations(scores, 2):
+        differences = paired(scores[task, a], scores[other_task, b])
+        if task != other_task or len(differences) < 3:
+            continue
+        num_pairs += 1
+        found += paired_t_test(differences) < ALPHA
+        effect = abs(float(np.mean(differences))) / float(np.std(differences, ddof=1))
+        expected += power(effect, len(differences))
+    return f"{num_pairs} pairs: {found} told apart, {expected:.1f} foretold"
+
+
 if __name__ == "__main__":
-    print(table(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000))
+    argument = sys.argv[1] if len(sys.argv) > 1 else "10000"
+    print(table(int(argument)) if argument.isdecimal() else foretold(Path(argument)))

@@ -136,7 +136,9 @@ class Preferences(Jsonl):
         if num_tied:
             problems.append(f"{counted(num_tied, 'row')} without a preferred candidate")
         if invalid:
-            problems.append(f"{counted(len(invalid), 'row')} cannot be used, the first: {invalid[0]}")
+            problems.append(
+                f"{counted(len(invalid), 'row')} cannot be used, the first: {invalid[0]}"
+            )
         if problems and not num_used:
             raise UserError(f"{source}: there is nothing to learn: {'; '.join(problems)}")
         if problems:
