@@ -442,6 +442,11 @@ RULES = {
     "critic": [
         (("advantage=gae",), "advantage=gae needs a critic: type critic=separate"),
         (("critic=shared",), "critic=shared would be trained but not used: type critic=none"),
+        (
+            ("algo=ppo", "critic.pretraining=50", "trainer.max_iterations=40"),
+            "critic.pretraining=50 leaves none of the 40 iterations to the policy: type "
+            "trainer.max_iterations=90",
+        ),
     ],
     "steps": [
         (

@@ -64,6 +64,13 @@ def critic(spec: RunSpec) -> Iterator[str]:
             f"{spec.option('critic')} would be trained but not used: type critic=none, or "
             "advantage=gae"
         )
+    pretraining = spec.parts["critic"].pretraining
+    iterations = spec.config.trainer.max_iterations
+    if pretraining >= iterations:
+        yield (
+            f"critic.pretraining={pretraining} leaves none of the {iterations} iterations to the "
+            f"policy: type trainer.max_iterations={pretraining + iterations}"
+        )
 
 
 def credit_terms(spec: RunSpec) -> Iterator[str]:
