@@ -553,11 +553,19 @@ RULES = {
     ],
     "token_selection": [
         (
-            ("algo=gspo", f"tokens={option}"),
-            f"tokens={option} selects single tokens, but ratio=sequence has one ratio per "
-            "response, and its gradient is of all tokens: type ratio=sequence_token, or tokens=all",
-        )
-        for option in ("entropy", "clip_cov", "kl_cov")
+            ("algo=rft", "tokens=off_policy", "rollout.temperature=0.6"),
+            "tokens=off_policy compares policy and sampler, but ratio=log_likelihood reads the "
+            "policy at temperature 1.0: type rollout.temperature=1.0, or tokens=all",
+        ),
+        *(
+            (
+                ("algo=gspo", f"tokens={option}"),
+                f"tokens={option} selects single tokens, but ratio=sequence has one ratio per "
+                "response, and its gradient is of all tokens: type ratio=sequence_token, or "
+                "tokens=all",
+            )
+            for option in ("entropy", "clip_cov", "kl_cov")
+        ),
     ],
     "token_credit": [
         (
