@@ -42,9 +42,7 @@ class GAE:
 
     @property
     def needs(self) -> AdvantageNeeds:
-        return AdvantageNeeds(
-            values=True, credit="token", normalizes_batch=self.whiten, discount=self.gamma
-        )
+        return AdvantageNeeds(values=True, credit="token", normalizes_batch=self.whiten)
 
     def __post_init__(self) -> None:
         rules = {

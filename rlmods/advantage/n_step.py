@@ -32,9 +32,7 @@ class NStep:
 
     @property
     def needs(self) -> AdvantageNeeds:
-        return AdvantageNeeds(
-            values=True, credit="token", normalizes_batch=self.whiten, discount=self.gamma
-        )
+        return AdvantageNeeds(values=True, credit="token", normalizes_batch=self.whiten)
 
     def __post_init__(self) -> None:
         check_bounds(

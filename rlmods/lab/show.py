@@ -100,6 +100,8 @@ def _list_lines(rows: Sequence[Row], width: int) -> Iterator[str]:
 
 def _ending(row: Row) -> str:
     """Return the length of a response and why it ended."""
+    if not row["tokens"]:  # logged by another trainer
+        return "tokens not logged"
     turns = row.get("turns") or ()
     length = counted(len(row["tokens"]), "token")
     if turns:

@@ -89,11 +89,12 @@ def contents(
 
 def varying(columns: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the values by key, one of each mapping, of the keys whose values are not all equal; ""
-    where a mapping lacks it."""
+    where a mapping lacks it. A mapping of one key, the name of a converted run, is not compared."""
     rows = {}
     for key in dict.fromkeys(key for column in columns for key in column):
         values = [str(column.get(key, ""))[:200] for column in columns]
-        if len(set(values)) > 1:
+        compared = {value for value, column in zip(values, columns, strict=True) if len(column) > 1}
+        if len(compared) > 1:
             rows[key] = values
     return rows
 

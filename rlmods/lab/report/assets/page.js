@@ -268,7 +268,7 @@ function card(row, i, column, scale) {
     row.reward === undefined ? "not scored" : `reward ${format(row.reward)}`,
     row.advantage === undefined ? "not trained on" : `advantage ${format(row.advantage, true)}`,
     row.correct === undefined ? null : row.correct ? "correct" : "wrong",
-    row.kept === false ? "filtered out" : null, `${row.length} tokens`, row.finish === "length" ? "truncated" : null,
+    row.kept === false ? "filtered out" : null, row.length ? `${row.length} tokens` : null, row.finish === "length" ? "truncated" : null,
   ].filter(Boolean);
   const calls = (row.calls || []).map((call) => el("details", { className: call.error ? "call alarm" : "call" },
     el("summary", {}, `turn ${call.turn}: ${call.name || "call"} ${call.error ? `(${call.error})` : ""}`),
