@@ -70,10 +70,11 @@ class Is:
 @dataclass(frozen=True)
 class Changed:
     """The mean has risen since the start, by more than `rise`; or with `to` it has fallen to this
-    fraction of the start or less."""
+    fraction of the start or less, and by `fall` or more."""
 
     rise: float = 0.0
     to: float | None = None
+    fall: float = 0.0
 
     def find(self, series: Series, window: int) -> str | None:
         if series.count < 2 * window:
@@ -82,7 +83,7 @@ class Changed:
         now = fmean(series.latest[-window:])
         if self.to is None and now > start + self.rise:
             return f"rose from {start:.3g} to {now:.3g}"
-        if self.to is not None and now < start and now <= self.to * start:
+        if self.to is not None and now < start - self.fall and now <= self.to * start:
             return f"fell from {start:.3g} to {now:.3g}"
         return None
 
@@ -264,7 +265,7 @@ WARNINGS = (
     Rule(
         "reward",
         "train/reward_std",
-        Changed(to=0.05),
+        Changed(to=0.05, fall=0.05),  # a rare reward is missing in a batch now and then
         3,
         f"every response gets the same reward, lower than at first; {GO_BACK}",
         also=("train/reward", Changed(to=1.0)),

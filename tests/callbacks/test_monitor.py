@@ -109,6 +109,10 @@ FINE: dict[str, dict[str, Values]] = {
         "reward_std": [0.4] * 3 + [0.0] * 3,
         "reward": [0.5] * 3 + [1.0] * 3,
     },
+    "a rare reward is missing for some batches": {
+        "reward_std": [0.03] * 3 + [0.0] * 3,
+        "reward": [0.01] * 3 + [0.0] * 3,
+    },
     "single samples are flat groups, and have advantages": {
         "flat_group_fraction": [1.0] * 8,
         "zero_advantage_fraction": [0.1] * 8,
