@@ -55,6 +55,8 @@ class AdvantageNeeds:
     KL_{t+1} + ...)."""
     normalizes_batch: bool = False
     """Normalises over all rows that an iteration trains on (`BatchAdvantage`)."""
+    discount: float = 1.0
+    """Discount per token of the critic's returns."""
     credit: Credits = "response"
     """response: one advantage per response. token: the tokens of a response may have different
     ones. reward_to_go: they differ only if single tokens are rewarded, as by a KL in the reward."""
@@ -63,7 +65,7 @@ class AdvantageNeeds:
     def combine(estimators: Sequence[object]) -> AdvantageNeeds:
         """Return the needs of a sum of estimators: every one that a term has."""
         members = [needs_of(estimator, AdvantageNeeds) for estimator in estimators]
-        flags = _of_any(AdvantageNeeds, members, without=("credit", "ignores_rewards"))
+        flags = _of_any(AdvantageNeeds, members, without=("credit", "discount", "ignores_rewards"))
         order: tuple[Credits, ...] = get_args(Credits)
         finest: Credits = max(
             (needs.credit for needs in members), key=order.index, default="response"

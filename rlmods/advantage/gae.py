@@ -42,7 +42,9 @@ class GAE:
 
     @property
     def needs(self) -> AdvantageNeeds:
-        return AdvantageNeeds(values=True, credit="token", normalizes_batch=self.whiten)
+        return AdvantageNeeds(
+            values=True, credit="token", normalizes_batch=self.whiten, discount=self.gamma
+        )
 
     def __post_init__(self) -> None:
         rules = {

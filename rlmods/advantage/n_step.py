@@ -32,7 +32,9 @@ class NStep:
 
     @property
     def needs(self) -> AdvantageNeeds:
-        return AdvantageNeeds(values=True, credit="token", normalizes_batch=self.whiten)
+        return AdvantageNeeds(
+            values=True, credit="token", normalizes_batch=self.whiten, discount=self.gamma
+        )
 
     def __post_init__(self) -> None:
         check_bounds(

@@ -172,6 +172,10 @@ class Learner(L.LightningModule):
         """Return settings of a network's optimizer that differ from the common ones."""
         return {}
 
+    def schedule_start(self, network: str) -> int:
+        """Return the number of iterations before a network's learning rate schedule begins."""
+        return 0
+
     def export(self, folder: Path) -> None:
         """Write the trained model as a Hugging Face directory; a collective."""
         self.policy.export(folder)
@@ -251,8 +255,7 @@ class Learner(L.LightningModule):
         self.ended = None
         # an adaptive coefficient would stay NaN
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        for part in self.controllers.values():
-            part.on_iteration_end(finite)
+        self.adapt(finite)
         for extension in self.extensions:
             extension.on_iteration_end(finite)
         with warnings.catch_warnings():
@@ -261,6 +264,11 @@ class Learner(L.LightningModule):
             self.lr_schedulers().step()  # type: ignore[union-attr]
         self.notify("on_iteration_end", metrics)
         self.sample_log.clear()
+
+    def adapt(self, metrics: Mapping[str, float]) -> None:
+        """Pass the metrics of an iteration to the parts that change while training."""
+        for part in self.controllers.values():
+            part.on_iteration_end(metrics)
 
     def sync_rollout(self) -> None:
         """Pass the weights of the next iteration to the rollout."""
@@ -378,13 +386,17 @@ class Learner(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         groups: list[dict[str, Any]] = []
+        factors: list[Callable[[int], float]] = []
         for name, network in self.networks.items():
-            groups += parameter_groups(name, network, **self.optimizer_settings(name))
+            own = parameter_groups(name, network, **self.optimizer_settings(name))
+            groups += own
+            factors += [self.lr_factor(self.schedule_start(name))] * len(own)
         optimizer = self.optimizer(groups)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda i: self.schedule(i, self.max_iterations)
-        )
-        return [optimizer], [schedule]
+        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, factors)]
+
+    def lr_factor(self, start: int) -> Callable[[int], float]:
+        """Return the learning rate factor by iteration of a schedule that begins at `start`."""
+        return lambda i: self.schedule(max(0, i - start), self.max_iterations - start)
 
     def on_fit_start(self) -> None:
         self.batch.check_ranks(self.trainer.world_size, self.rows_per_prompt(self.batch))

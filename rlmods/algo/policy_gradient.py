@@ -191,6 +191,28 @@ class PolicyGradient(Learner):
             return {"lr": self.critic_config.lr}
         return {}
 
+    # The first iterations, in which only the critic is trained
+
+    @property
+    def pretrains_critic(self) -> bool:
+        """True in the iterations of `critic.pretraining`."""
+        return bool(self.iteration < self.critic_config.pretraining)
+
+    def schedule_start(self, network: str) -> int:
+        return self.critic_config.pretraining if network == "policy" else 0
+
+    def on_after_backward(self) -> None:
+        super().on_after_backward()
+        if self.pretrains_critic:
+            # the optimizer then skips the policy and its moments
+            for parameter in self.policy.parameters():
+                parameter.grad = None
+
+    def adapt(self, metrics: Mapping[str, float]) -> None:
+        # the metrics are of an iteration that has ended
+        if self.iteration > self.critic_config.pretraining:
+            super().adapt(metrics)
+
     # The loop
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
@@ -310,7 +332,7 @@ class PolicyGradient(Learner):
                 batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
             self.meter.mean("train/kl_coefficient", self.kl.coefficient)
         penalty = self.kl_penalty(batch) if kl_in_reward else torch.zeros_like(batch.rewards)
-        batch = self.credit.estimate(batch, scores, penalty)
+        batch = self.credit.estimate(batch, scores, penalty, monte_carlo=self.pretrains_critic)
         if batch.returns is not None and batch.values is not None:
             log_critic(self.meter, batch.returns, batch.values, batch.mask, self.ranks)
         return batch

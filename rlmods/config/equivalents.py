@@ -49,8 +49,10 @@ python train.py algo=grpo reward=function reward.weights=[1.0,0.1] \\
 
 It trains the embedded model. Add `policy=hf policy.name=MODEL data.chat=true` for yours. Add
 `reward.success=1` for `val/accuracy`: a response is correct if the first function scores it 1.
+"""
+PPO = """## Scripts of PPOTrainer
 
-## Scripts of PPOTrainer
+TRL removed this trainer. A script of it is a command:
 
 ```
 python train.py algo=ppo policy=hf policy.name=SFT_MODEL data=jsonl data.train=FILE \\
@@ -58,15 +60,27 @@ python train.py algo=ppo policy=hf policy.name=SFT_MODEL data=jsonl data.train=F
   batch.epochs=4 kl.coefficient=0.05 critic.coefficient=0.1
 ```
 
-`num_ppo_epochs` is `batch.epochs`, `num_mini_batches` `batch.minibatches`, `kl_coef`
-`kl.coefficient`, `cliprange` `ratio.low` and `ratio.high`, `vf_coef` `critic.coefficient`, and
-`gamma` and `lam` are settings of `advantage`. `cliprange_value` is `critic.clip`, in standard
-deviations of the returns. For long responses, add what VAPO adds to PPO: `ratio=clip_higher
-advantage.critic_lam=1 advantage.alpha=0.05 algo.positive_coefficient=0.1 batch.prompts=32
-batch.samples=8`. In place of `PRMTrainer`, train with
-[`algo=process_reward_model`](rewards.md).
+`critic.clip` is in standard deviations of the returns, `cliprange_value` in units of the reward.
+For long responses, add what VAPO (arXiv:2504.05118) adds to PPO:
 
-## Settings
+```
+python train.py algo=ppo ratio=clip_higher kl=none critic.pretraining=50 advantage.critic_lam=1 \\
+  advantage.alpha=0.05 algo.positive_coefficient=0.1 batch.prompts=32 batch.samples=8
+```
+"""
+PRM = """## Scripts of PRMTrainer
+
+TRL removed this trainer too. Its data has the columns `prompt`, `completions` and `labels`:
+
+```
+python train.py algo=process_reward_model policy=hf policy.name=MODEL data=preferences \\
+  data.train=FILE data.steps=completions data.step_labels=labels
+```
+
+Rows are not truncated. The trained model is [a reward](rewards.md): `reward=process`. All its
+weights are trained, without an adapter.
+"""
+SETTINGS = """## Settings
 
 Generated from `rlmods/config/equivalents.yaml` by `make docs`; do not edit."""
 
@@ -170,12 +184,20 @@ def page() -> str:
             examples.setdefault(row.overrides, row.example)
             names = by_typed.setdefault(row.overrides, {})
             names.setdefault(row.library, []).append(f"`{row.name}`")
-    lines = [PAGE, "", f"| here | {' | '.join(LIBRARIES)} |", "|---" * 4 + "|"]
+    lines = [PAGE, PPO, *_trainer("PPOTrainer"), PRM, *_trainer("PRMTrainer"), SETTINGS, ""]
+    lines += [f"| here | {' | '.join(LIBRARIES)} |", "|---" * 4 + "|"]
     for overrides, names in by_typed.items():
         cells = [", ".join(names.get(library, [])) for library in LIBRARIES]
         lines.append(f"| `{examples[overrides]}` | {' | '.join(cells)} |")
     missing = [f"`{row.setting}`" for row in table() if not row.overrides]
     return "\n".join([*lines, "", f"Without an equivalent: {', '.join(missing)}."])
+
+
+def _trainer(library: str) -> list[str]:
+    """Return the table of a trainer's arguments, with an empty line at the end."""
+    rows = [row for row in table() if row.library == library and row.overrides]
+    lines = [f"| `{row.name}` | `{row.example}` |" for row in rows]
+    return [f"| {library} | here |", "|---|---|", *lines, ""]
 
 
 if __name__ == "__main__":

@@ -158,13 +158,18 @@ class FSDP2(ModelParallelStrategy):
         self.model.load_state_dict(
             weights["state_dict"], strict=self.lightning_module.strict_loading
         )
+        saved = sharded_checkpoint.read_metadata(path).state_dict_metadata
+        parents = {key.rpartition(".")[0] for key in saved}
         for i, optimizer in enumerate(self.optimizers):
-            state = {f"optimizer_{i}": get_optimizer_state_dict(self.model, optimizer)}
-            sharded_checkpoint.load(state, path)
-            options = StateDictOptions(cpu_offload=True)
-            set_optimizer_state_dict(
-                self.model, optimizer, optim_state_dict=state[f"optimizer_{i}"], options=options
-            )
+            name = f"optimizer_{i}"
+            state: Any = get_optimizer_state_dict(self.model, optimizer)
+            # parameters without a step yet, as the policy's while its critic is pretrained
+            for parameter in list(state["state"]):
+                if f"{name}.state.{parameter}" not in parents:
+                    del state["state"][parameter]
+            sharded_checkpoint.load({name: state}, path)
+            options = StateDictOptions(cpu_offload=True, strict=False)
+            set_optimizer_state_dict(self.model, optimizer, optim_state_dict=state, options=options)
         rest: dict[str, Any] = torch.load(path / META_FILE, map_location="cpu", weights_only=True)
         return rest | {"optimizer_states": []}
 

@@ -315,7 +315,8 @@ class Alerts:
 
 def derived(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return metrics that rules look at and an iteration does not log, from those it logs."""
-    has_no_step = metrics.get("train/grad_norm", 0.0) == 0  # not logged without a step
+    norms = [value for name, value in metrics.items() if name.endswith("grad_norm")]
+    has_no_step = not any(norms)  # not logged without a step
     has_no_advantage = metrics.get("train/zero_advantage_fraction") == 1
     derived = {NO_SIGNAL: float(has_no_step or has_no_advantage)}
     failures = [

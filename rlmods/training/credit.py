@@ -49,8 +49,11 @@ class CreditAssignment:
             return total
         return rewards_for(self.needs, scores if self.needs.correctness else total)
 
-    def estimate(self, batch: Experience, scores: Scores, penalty: Tensor) -> Experience:
-        """Add advantages, before a normalisation over the batch, and returns.
+    def estimate(
+        self, batch: Experience, scores: Scores, penalty: Tensor, *, monte_carlo: bool = False
+    ) -> Experience:
+        """Add advantages, before a normalisation over the batch, and returns. With `monte_carlo`
+        these are the discounted rewards-to-go: the returns of lambda 1, which no critic biases.
 
         `penalty` [N, T], the weighted KL in the reward, is subtracted from `rewards`. An estimator
         that divides by a statistic of the rewards gets them without it; the penalties of a token
@@ -59,16 +62,17 @@ class CreditAssignment:
         if not self.terms:
             if not self.needs.normalizes_rewards:
                 batch = replace(batch, rewards=batch.rewards - penalty)
-            credit = self._credit(self.advantage, batch, scores, penalty)
+            credit = self._credit(self.advantage, batch, scores, penalty, monte_carlo)
             return replace(batch, advantages=credit.advantages, returns=credit.returns)
         columns = []
         returns = None
         for term, share in zip(self.terms, penalty_shares(self.terms), strict=True):
             read = term_scores(term, scores)
             rows = batch if read is None else with_rewards(batch, read)
+            part = share * penalty
             if not term.needs.normalizes_rewards:
-                rows = replace(rows, rewards=rows.rewards - share * penalty)
-            credit = self._credit(term.estimator, rows, read or scores, share * penalty)
+                rows = replace(rows, rewards=rows.rewards - part)
+            credit = self._credit(term.estimator, rows, read or scores, part, monte_carlo)
             is_unscored = batch.mask.any(1) & ~rows.mask.any(1)
             columns.append(torch.where(is_unscored[:, None], torch.nan, credit.advantages))
             returns = credit.returns if returns is None else returns
@@ -93,7 +97,12 @@ class CreditAssignment:
         return replace(batch, advantages=advantages, term_advantages=torch.stack(list(columns), -1))
 
     def _credit(
-        self, advantage: Advantage, batch: Experience, scores: Scores, penalty: Tensor
+        self,
+        advantage: Advantage,
+        batch: Experience,
+        scores: Scores,
+        penalty: Tensor,
+        monte_carlo: bool,
     ) -> Credit:
         """Return what an estimator returns, checked."""
         needs = needs_of(advantage, AdvantageNeeds)
@@ -110,6 +119,8 @@ class CreditAssignment:
         returns: Any = field_of(advantage, "advantage", "returns", credit)
         if returns is not None:
             check_returned(advantage, "advantage", "returns", returns, shape)
+            if monte_carlo:
+                returns = rewards_to_go(batch.rewards, batch.mask, needs.discount)
         if needs.normalizes_rewards:
             advantages = advantages - rewards_to_go(penalty, batch.mask)
         return Credit(advantages, returns)

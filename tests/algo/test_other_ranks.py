@@ -18,17 +18,20 @@ from tests.support.other_ranks import RESUMED, STAGES, trained
 
 pytestmark = pytest.mark.slow
 MODULE = "tests.support.other_ranks"
+PRETRAINING = "pretraining one"
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """Every stage's folders, and the weights of one process after one iteration and after two."""
+    """Every stage's folders, and the weights of one process by its folder and iterations."""
     where = tmp_path_factory.mktemp("ranks")
-    straight = {2: trained(where / "one", 2)}
+    straight = {(one, 2): trained(where / one, 2) for one in ("one", PRETRAINING)}
     ranks.run(MODULE, [str(where), "save"])
     ranks.run(MODULE, [str(where), "go on"])
     ranks.run(MODULE, [str(where), "alone"], num_ranks=1)
-    straight[1] = torch.load(where / "one" / RESUMED, weights_only=True)["state_dict"]
+    for one in ("one", PRETRAINING):
+        content = torch.load(where / one / RESUMED, weights_only=True)
+        straight[one, 1] = content["state_dict"]
     return where, straight
 
 
@@ -45,13 +48,14 @@ def same(weights: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) ->
 )
 def test_every_way_leads_to_the_same_weights(name: str, iterations: int, runs: Any) -> None:
     where, straight = runs
-    same(torch.load(where / f"{name}.pt", weights_only=True), straight[iterations])
+    one = PRETRAINING if name.startswith("pretraining") else "one"
+    same(torch.load(where / f"{name}.pt", weights_only=True), straight[one, iterations])
 
 
 @pytest.mark.parametrize("name", ["fsdp", "ddp"])
 def test_two_ranks_then_one(name: str, runs: Any, tmp_path: Path) -> None:
     where, straight = runs
-    same(trained(tmp_path / "run", 2, resume=where / name / RESUMED), straight[2])
+    same(trained(tmp_path / "run", 2, resume=where / name / RESUMED), straight["one", 2])
 
 
 def test_a_file_is_the_same_from_shards(runs: Any) -> None:

@@ -42,6 +42,7 @@ from rlmods.sampling import BestOf, Dynamic
 from rlmods.schedule import KLAdaptive, Schedule
 from rlmods.teacher import Local as LocalTeacher
 from rlmods.teacher import SelfTeacher
+from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
 from rlmods.training.evaluation import Validation
 from rlmods.types import Response, Scores
 from tests.reward.models import save
@@ -69,6 +70,12 @@ def by_prompt(responses: list[Response]) -> Scores:
     return Scores([float(x) for x in correct], correct=correct)
 
 
+TOKENS = {
+    "entropy": HighEntropy(0.3),
+    "clip_cov": ClipCov(0.2, -0.1, 0.1),
+    "kl_cov": KLCov(0.2),
+    "off_policy": OffPolicy(0.02),
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "dynamic": {
         "sampling": Dynamic(),
@@ -106,6 +113,31 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "critic": Shared(),
         "target_kl": 1e-3,
         "batch": Batch(prompts=4, samples=4, epochs=2),
+    },
+    "pretraining": {
+        "kind": PPO,
+        "advantage": GAE(gamma=0.9, whiten=True),
+        "critic": Separate(pretraining=4),
+        "kl": Adaptive("k1", 0.05, "reward", target=0.01, horizon=20.0),
+        "ratio": KLPenalty(target=1e-4),
+        "sampling": Dynamic(),
+        "reward": half_flat,
+        "schedule": Schedule(warmup=1, decay="cosine"),
+        "batch": Batch(prompts=6, samples=2, epochs=2, minibatches=2),
+        "target_entropy": 3.0,
+        "replay_fraction": 0.5,
+    },
+    **{
+        f"tokens {name}": {
+            "tokens": part,
+            "rollout": FakeEngine(ahead=1),
+            "correction": Truncated(),
+            "sampling": Dynamic(),
+            "reward": half_flat,
+            "batch": Batch(prompts=6, samples=2, epochs=2, minibatches=2),
+            "replay_fraction": 0.5,
+        }
+        for name, part in TOKENS.items()
     },
     "mixture of experts": {
         "policy": mixture(),
@@ -380,6 +412,9 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
         assert stopped.checkpoint.state()["parts"]["PromptRetirement"]["pools"]["retired"]
         assert sum(row["train/num_brought_back"] for row in before) > 0
         assert sum(row["train/num_brought_back"] for row in after) > 0
+    if variant.startswith("tokens "):
+        assert all(0 < row["train/trained_fraction"] < 1 for row in rows)
+        assert stopped.buffer.num_groups == 2
     assert first.prompts + second.prompts == whole.prompts
     assert first.samples + second.samples == whole.samples
     assert before + after == rows

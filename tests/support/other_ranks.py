@@ -48,9 +48,10 @@ def trained(
     folder: Path, iterations: int, resume: Path | None = None, **options: Any
 ) -> dict[str, torch.Tensor]:
     """Weights after so many iterations of gradient descent with momentum; the checkpoint of each is
-    in the folder."""
+    in the folder. With a folder called "pretraining" the first iteration trains the critic only."""
     silence_libraries()
-    made = composed(*CASE, f"run_dir={folder}")
+    pretraining = int(folder.name.startswith("pretraining"))
+    made = composed(*CASE, f"critic.pretraining={pretraining}", f"run_dir={folder}")
     run = build.load(made)
     learner: Any = run.learner
     learner.optimizer = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
@@ -84,8 +85,10 @@ STAGES = {
         ("ddp", DDP, 1, None),
         ("hybrid", partial(FSDP2, replicas=2), 1, None),
         ("folder", partial(FSDP2, sharded_checkpoints=True), 1, None),
+        ("pretraining folder", partial(FSDP2, sharded_checkpoints=True), 1, None),
     ],
     "go on": [
+        ("pretraining", partial(FSDP2, sharded_checkpoints=True), 2, "pretraining folder"),
         ("one_to_fsdp", FSDP2, 2, "one"),
         ("one_to_ddp", DDP, 2, "one"),
         ("ddp_to_fsdp", FSDP2, 2, "ddp"),

@@ -127,6 +127,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     ),
     "grpo kl in the reward": ("algo=grpo", *ONLINE, "kl=reward", "kl.coefficient=0.5"),
     "ppo shared": ("algo=ppo", *ONLINE, "critic=shared", "kl.coefficient=0.2"),
+    "ppo pretraining": ("algo=ppo", *ONLINE, "critic.pretraining=1", "algo.ptx_coefficient=0.5"),
     "ppo imitating": (
         "algo=ppo",
         *ONLINE,
@@ -273,6 +274,7 @@ ORDERS = [
     "experts replayed",
     "experts resting",
     "ppo lora",
+    "ppo pretraining",
     "dpo lora",
 ]
 """Cases that differ in which forwards come when, and not only in what a part computes."""
@@ -306,6 +308,7 @@ GATHERS = [
     "distill demonstration",
     "experts replayed",
     "ppo lora",
+    "ppo pretraining",
     "grpo turns lora",
     "grpo agent lora",
 ]
@@ -325,6 +328,7 @@ ROUNDS = (
     "dapo fixed_length and second pass",
     "grpo full kl lora",
     "ppo lora",
+    "ppo pretraining",
 )
 """Cases in which something moves between iterations: networks, or the data into its next pass."""
 

@@ -20,10 +20,12 @@ from rlmods.needs import TokenNeeds
 from rlmods.ratio import Unclipped
 from rlmods.reward import EnvironmentReward
 from rlmods.rollout import Local, MultiTurn
+from rlmods.sampling import Dynamic
 from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
 from rlmods.training.selection import token_draws
 from rlmods.types import Experience
 from tests.support.environments import Chat, forgetful
+from tests.support.fake_engine import FakeEngine
 from tests.support.reference import (
     Field,
     aggregate,
@@ -32,7 +34,15 @@ from tests.support.reference import (
     near_the_sampler,
     true_slots,
 )
-from tests.support.tiny_setup import close, collected, gradients, learner, policy
+from tests.support.tiny_setup import (
+    close,
+    collected,
+    fit,
+    gradients,
+    half_flat,
+    learner,
+    policy,
+)
 
 PARTS = (HighEntropy(0.3), ClipCov(0.2, -0.1, 0.1), KLCov(0.2, 0.7), OffPolicy(0.02))
 
@@ -75,29 +85,37 @@ def distributions(made: Any, rows: Experience) -> Tensor:
     return torch.stack(out)
 
 
+def slots_of(mask: Tensor) -> set[tuple[int, int]]:
+    return {(i, t) for i, ts in enumerate(true_slots(mask)) for t in ts}
+
+
+def expected_tokens(part: Any, every: Tensor, rows: Experience, step: int) -> set[tuple[int, int]]:
+    """The selection, token by token, of an optimizer step with these distributions."""
+    logprobs = every.gather(-1, rows.tokens[..., None]).squeeze(-1)
+    advantages = rows.advantages.double()
+    slots = slots_of(rows.mask)
+    if isinstance(part, HighEntropy):
+        entropy = -(every.exp() * every).sum(-1)
+        return highest_entropy(entropy, rows.mask, part.fraction)
+    if isinstance(part, OffPolicy):
+        behavior = rows.behavior_logprobs
+        return near_the_sampler(logprobs, behavior, advantages, rows.mask, part.threshold)
+    of_slots = covariances(logprobs, advantages, rows.mask)
+    order = of_slots
+    if isinstance(part, ClipCov):
+        draws = token_draws(rows, step)
+        order = {slot: draws[slot] for slot, c in of_slots.items() if part.low <= c <= part.high}
+    count = max(1, int(part.fraction * len(slots)))
+    return slots - set(sorted(order, key=lambda slot: -float(order[slot]))[:count])
+
+
 def expected_loss(made: Any, rows: Experience, part: Any) -> Tensor:
     """The loss, token by token."""
     every = distributions(made, rows)
     logprobs = every.gather(-1, rows.tokens[..., None]).squeeze(-1)
-    now = logprobs.detach()
+    slots = slots_of(rows.mask)
     advantages = rows.advantages.double()
-    slots = {(i, t) for i, ts in enumerate(true_slots(rows.mask)) for t in ts}
-    if isinstance(part, HighEntropy):
-        entropy = -(every.exp() * every).sum(-1)
-        trained = highest_entropy(entropy, rows.mask, part.fraction)
-    elif isinstance(part, OffPolicy):
-        behavior = rows.behavior_logprobs
-        trained = near_the_sampler(now, behavior, advantages, rows.mask, part.threshold)
-    else:
-        of_slots = covariances(now, advantages, rows.mask)
-        order = of_slots
-        if isinstance(part, ClipCov):
-            draws = token_draws(rows, 0)
-            order = {
-                slot: draws[slot] for slot, c in of_slots.items() if part.low <= c <= part.high
-            }
-        count = max(1, int(part.fraction * len(slots)))
-        trained = slots - set(sorted(order, key=lambda slot: -float(order[slot]))[:count])
+    trained = expected_tokens(part, every.detach(), rows, 0)
     assert trained < slots
     objective: Field = {}
     for slot in slots:
@@ -129,6 +147,40 @@ def test_equals_the_loop(part: Any, aggregation: Any, branches: bool) -> None:
     expected_loss(made, rows, part).backward()
     expected = torch.cat([p.grad.flatten() for p in made.policy.parameters()])
     close(found, expected)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
+def test_old_rows_are_selected_by_the_current_policy_and_their_own_sampler(part: Any) -> None:
+    """Replayed rows, surplus groups of dynamic sampling, and rows that were sampled ahead."""
+    made = learner(
+        tokens=part,
+        ratio=Unclipped(),
+        rollout=FakeEngine(ahead=1),
+        sampling=Dynamic(),
+        reward=half_flat,
+        batch=Batch(prompts=6, samples=2, epochs=2, minibatches=2),
+        replay_fraction=0.5,
+    )
+    step = made.train_step
+    ages: set[tuple[int, int]] = set()
+    left_out = 0
+
+    def spy(minibatch: Experience, *more: Any) -> None:
+        nonlocal left_out
+        rows = made.select_tokens(minibatch)
+        found = made.tokens(rows, made.scorer.score(rows, made.policy))
+        every = distributions(made, rows).detach()
+        expected = expected_tokens(part, every, rows, made.optimizer_steps)
+        assert {tuple(x) for x in found.nonzero().tolist()} == expected
+        left_out += int((rows.mask & ~found).sum())
+        versions = zip(rows.policy_version.tolist(), rows.sampler_version.tolist(), strict=True)
+        ages.update((made.iteration - graded, graded - sampled) for graded, sampled in versions)
+        step(minibatch, *more)
+
+    made.train_step = spy
+    fit(made, 4)
+    assert left_out > 10
+    assert {(0, 1), (1, 1), (2, 1)} <= ages
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)

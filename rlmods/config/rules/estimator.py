@@ -64,6 +64,13 @@ def critic(spec: RunSpec) -> Iterator[str]:
             f"{spec.option('critic')} would be trained but not used: type critic=none, or "
             "advantage=gae"
         )
+    pretraining = spec.parts["critic"].pretraining
+    iterations = spec.config.trainer.max_iterations
+    if pretraining >= iterations:
+        yield (
+            f"critic.pretraining={pretraining} leaves none of the {iterations} iterations to the "
+            f"policy: type trainer.max_iterations={pretraining + iterations}"
+        )
 
 
 def credit_terms(spec: RunSpec) -> Iterator[str]:
@@ -231,7 +238,14 @@ def token_credit(spec: RunSpec) -> Iterator[str]:
 
 def token_selection(spec: RunSpec) -> Iterator[str]:
     needs = needs_of(spec.parts.get("tokens"), TokenNeeds)
-    if needs_of(spec.parts.get("ratio"), RatioNeeds).level == "sequence" and needs.step:
+    ratio = needs_of(spec.parts.get("ratio"), RatioNeeds)
+    if needs.behavior and ratio.temperature not in (None, spec.parts["rollout"].temperature):
+        yield (
+            f"{spec.option('tokens')} compares policy and sampler, but {spec.option('ratio')} "
+            f"reads the policy at temperature {ratio.temperature}: type "
+            f"rollout.temperature={ratio.temperature}, or tokens=all"
+        )
+    if ratio.level == "sequence" and needs.step:
         yield (
             f"{spec.option('tokens')} selects single tokens, but {spec.option('ratio')} has one "
             "ratio per response, and its gradient is of all tokens: type ratio=sequence_token, or "
