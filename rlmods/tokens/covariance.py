@@ -22,7 +22,8 @@ class ClipCov:
     verl and SkyRL, at least one token is left out if one is within the bounds, and the tokens left
     out stay in the denominators of the loss. There the statistics are of a microbatch, here of the
     optimizer step over all ranks. Their code leaves tokens out of the draw that the ratio clips;
-    here they may be drawn, which changes nothing for them, as they have no gradient."""
+    here they may be drawn, which changes nothing for them, as they have no gradient. Equal
+    responses have equal draws, so that their tokens are left out together."""
 
     fraction: float = 2e-4
     """Fraction of all tokens that is left out, rounded down; above 0, to 1."""
@@ -60,7 +61,8 @@ class KLCov:
     "The Entropy Mechanism", arXiv:2505.22617, section 4.2. Its objective is not clipped:
     ratio=none. The paper writes KL(pi_old || pi), and the authors' code, verl and SkyRL take the
     absolute log-ratio, as here: the estimate log pi_old - log pi would raise the probability of
-    these tokens further. At least one token has the penalty."""
+    these tokens further. At least one token has the penalty if a C_t is above 0: with equal
+    advantages all of them are 0, and none has it."""
 
     fraction: float = 2e-3
     """Fraction of all tokens with a penalty, rounded down; above 0, to 1. The paper has 2e-3 for a
@@ -81,7 +83,8 @@ class KLCov:
         self, logprobs: TokenFloats, advantages: TokenFloats, mask: TokenMask
     ) -> TokenMask:
         c = covariance(logprobs, advantages, mask)
-        return mask & ~largest(c, mask, fraction_of(mask, self.fraction), EQUAL)
+        positive = mask & (c > EQUAL)
+        return mask & ~largest(c, positive, fraction_of(mask, self.fraction), EQUAL)
 
     def others(self, objective: TokenFloats, log_ratio: TokenFloats) -> TokenFloats:
         """Return the objective with the penalty."""

@@ -47,7 +47,7 @@ NEEDED = {
     "environment=tools": ("data=long_sums", "reward=length", "environment.max_tokens=12"),
 }
 """Further overrides that an option needs."""
-WITHOUT = ("data", "policy", "reward", "rollout", "router")
+WITHOUT = ("data", "policy", "reference", "reward", "rollout", "router")
 """Groups that do not change what a selection reads. tests/training/test_expert_routing.py has the
 routers."""
 

@@ -101,12 +101,15 @@ def expected_tokens(part: Any, every: Tensor, rows: Experience, step: int) -> se
         behavior = rows.behavior_logprobs
         return near_the_sampler(logprobs, behavior, advantages, rows.mask, part.threshold)
     of_slots = covariances(logprobs, advantages, rows.mask)
-    order = of_slots
+    order = {slot: float(c) for slot, c in of_slots.items() if c > 1e-5}
     if isinstance(part, ClipCov):
+        within = [slot for slot, c in of_slots.items() if part.low <= c <= part.high]
         draws = token_draws(rows, step)
-        order = {slot: draws[slot] for slot, c in of_slots.items() if part.low <= c <= part.high}
+        order = {slot: float(draws[slot]) for slot in within}
     count = max(1, int(part.fraction * len(slots)))
-    return slots - set(sorted(order, key=lambda slot: -float(order[slot]))[:count])
+    largest = sorted(order.values(), reverse=True)[:count]
+    # equal responses have equal numbers
+    return slots - {slot for slot, x in order.items() if x >= min(largest) - 1e-5}
 
 
 def expected_loss(made: Any, rows: Experience, part: Any) -> Tensor:
