@@ -1,94 +1,89 @@
-"""Environments of other packages, and the episodes that they play:
+"""Episodes of environments of other packages, which agents play (`environment=agent`):
 
-    python train.py data=episodes environment=textarena reward=environment
+    python train.py data=episodes environment=agent environment.agent=textarena_games:agent \\
+        reward=environment
 
-`environment=gymnasium`, `textarena` and `openenv` are adapters, a module each. They share this one.
-An episode begins with a seed, which is the prompt; the policy reads the first observation."""
+`textarena_games`, `gymnasium_environments` and `openenv_servers` have an agent each. They share
+this module."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from rlmods.data.schema import Splits, check_fields, checked_splits, prompt_fields
-from rlmods.errors import check_bounds
-from rlmods.grading.tool_worker import to_text
-from rlmods.types import Prompt, Reply, ToolCall
+from rlmods.data.schema import Splits, check_fields, checked_splits
+from rlmods.environment.session import RequestError
+from rlmods.types import Prompt
+
+Step = Callable[[str], Awaitable[tuple[Any, float, bool]]]
+"""Takes a turn, and returns the observation, the reward and True at the end of the episode."""
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """Prompts that are seeds of episodes. Val has the seeds from `seed` on, and train those that
-    follow.
+    """Prompts that are seeds of episodes. All responses to a prompt begin the same episode. Val has
+    the seeds from `seed` on, and train those that follow.
 
     Raises: UserError for a field out of range."""
 
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the agent and its environment, as in `+data.options.game=Game2048-v0`."""
     num_train: int = 1000
     """Number of train episodes."""
     num_val: int = 100
     """Number of val episodes."""
     seed: int = 0
     """Seed of the first episode."""
-    chat: bool = False
-    """Put the observation in a user message, for models with a chat template."""
 
     def __call__(self) -> Splits:
         check_fields(self, num_train=1, num_val=0, seed=0)
-        val = self._prompts("val", self.seed, self.num_val)
-        train = self._prompts("train", self.seed + self.num_val, self.num_train)
-        return checked_splits(train, val, "data=episodes")
-
-    def _prompts(self, split: str, first: int, count: int) -> list[Prompt]:
         prompts = []
-        for n in range(first, first + count):
-            shown = prompt_fields(str(n), self.chat)
-            prompts.append(Prompt(id=f"episode-{split}-{n}", meta={"seed": n}, **shown))
-        return prompts
+        for seed in range(self.seed, self.seed + self.num_val + self.num_train):
+            meta = {**self.options, "seed": seed}
+            prompts.append(Prompt(id=f"episode-{seed}", text=str(seed), meta=meta))
+        return checked_splits(prompts[self.num_val :], prompts[: self.num_val], "data=episodes")
 
 
-def seed_of(prompt: Prompt) -> int:
-    """Return the seed of an episode.
+async def play(client: Any, observation: Any, step: Step, instruction: str = "") -> list[float]:
+    """Play an episode until it ends, or a limit refuses the next turn, and return the reward of
+    each turn.
 
-    Raises:
-        ValueError: the prompt has none.
-    """
-    seed = prompt.meta.get("seed")
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ValueError("it has no seed: type data=episodes")
-    return seed
-
-
-def check_limits(environment: Any) -> None:
-    """Check the limits that all adapters have.
+    Args:
+        client: the policy.
+        observation: the first observation.
+        instruction: text before the first observation.
 
     Raises:
-        ValueError: one is below 1.
+        RequestError: the first turn is refused.
     """
-    names = ("max_turns", "max_tokens", "max_result_chars")
-    rules = {name: (getattr(environment, name) >= 1, "at least 1") for name in names}
-    check_bounds(environment, "environment", rules)
+    text = as_text(observation)
+    if instruction:
+        text = f"{instruction}\n{text}"
+    messages = [{"role": "user", "content": text}]
+    rewards: list[float] = []
+    is_done = False
+    while not is_done:
+        try:
+            reply = await client.chat(messages)
+        except RequestError:
+            if not rewards:
+                raise
+            break
+        observation, reward, is_done = await step(reply["content"])
+        rewards.append(reward)
+        messages += [reply, {"role": "user", "content": as_text(observation)}]
+    return rewards
 
 
-def opened(prompt: Prompt, text: str) -> Prompt:
-    """Return the prompt with the first observation as its text, or as its user message."""
-    if prompt.messages is None:
-        return replace(prompt, text=text)
-    return replace(prompt, messages=[{"role": "user", "content": text}])
+def as_text(observation: Any) -> str:
+    """Return an observation as text: JSON for numbers, arrays and objects."""
+    if isinstance(observation, str):
+        return observation
+    return json.dumps(observation, default=_plain, ensure_ascii=False)
 
 
-def observed(text: str, reward: float, max_chars: int) -> Reply:
-    """Return a reply with an observation, cut at `max_chars` characters."""
-    return Reply([{"role": "user", "content": to_text(text, max_chars)}], reward)
-
-
-def failed(name: str, error: Exception, max_chars: int) -> Reply:
-    """Return the reply that ends an episode whose environment raised an exception. It is recorded,
-    and counted by `train/tool_errors`. `EnvironmentReward` does not score the response: the policy
-    must neither gain nor lose by it."""
-    result = to_text(f"Error: {describe(error)}", max_chars)
-    return Reply(None, calls=[ToolCall(name, {}, result, "crash")])
-
-
-def describe(error: Exception) -> str:
-    """Return an exception in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+def _plain(value: Any) -> Any:
+    """Return the value of a NumPy number or array as Python has it; the text of other values."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
