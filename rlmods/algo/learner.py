@@ -31,10 +31,10 @@ from rlmods.training.extensions.base import Extension
 from rlmods.training.frozen import FrozenPolicy
 from rlmods.training.lengths import longest_texts
 from rlmods.training.meter import Meter, PhaseTimer, peak_memory_mb
-from rlmods.training.metrics import SampleLog
 from rlmods.training.networks import check_deferred, parameter_groups, shard
 from rlmods.training.out_of_memory import explain
 from rlmods.training.preflight import Preflight
+from rlmods.training.sample_log import SampleLog
 from rlmods.training.settings import Batch
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
 from rlmods.training.views import LoopView

@@ -258,7 +258,7 @@ class PolicyGradient(Learner):
         log_responses(self.meter, responses, scores, batch.group, selected)
         self.sample_log.add_groups(responses, scores, self.iteration + 1, batch.group, selected)
         if not self.normalizes_advantages:
-            self.sample_log.set_advantages(batch.select(keep))
+            self.sample_log.set_advantages(batch.select(keep), self.credit.weights)
         return batch, keep
 
     def responses(self, prompts: Sequence[Prompt]) -> list[Response]:
@@ -388,7 +388,7 @@ class PolicyGradient(Learner):
         """Make epochs x minibatches optimizer steps on the rows of one iteration."""
         fresh = self.normalize_advantages(fresh)
         self.credit.check(fresh, self.ratio_needs.level, self.ranks)
-        self.sample_log.set_advantages(fresh)
+        self.sample_log.set_advantages(fresh, self.credit.weights)
         no_advantage = torch.where(fresh.mask, fresh.advantages, 0.0).eq(0).all(1)
         self.meter.mean("train/zero_advantage_fraction", no_advantage, fresh.mask.any(1))
         batch = fresh
@@ -404,6 +404,7 @@ class PolicyGradient(Learner):
         self.meter.maximum("train/staleness_max", age, batch.mask.any(1))
         with self.timer("update"), self.update_mode():
             num_steps, stopped = self.optimize(batch, plan)
+        self.sample_log.set_trained()
         self.meter.mean("train/early_stop", float(stopped))
         self.meter.mean("train/steps_done", num_steps / len(plan))
         for extension in self.extensions:
@@ -552,6 +553,7 @@ class PolicyGradient(Learner):
         trained = self.tokens(micro, output)
         if trained is not None:
             self.meter.mean("train/trained_fraction", trained.double(), micro.mask)
+            self.sample_log.add_selection(micro, trained)
             objective = self.tokens.objective(objective, log_ratio, trained)
         correction = self.correction(old_logprobs, micro.behavior_logprobs, micro.mask)
         if correction is None:

@@ -23,9 +23,9 @@ Row: TypeAlias = Mapping[str, Any]
 
 STAGES = ("rollout", "reward", "advantage", "update", "validation")
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "rollout": ("id", "prompt", "tokens", "response", "finish"),
+    "rollout": ("id", "prompt", "tokens", "response", "finish", "branch"),
     "reward": ("answer", "reward", "correct", "reward/", "accuracy/"),
-    "advantage": ("kept", "advantage", "branch"),
+    "advantage": ("kept", "advantage", "credit"),
 }
 """Columns of the sample log that a stage computes; those that end with a slash are prefixes."""
 METRICS: Mapping[str, str] = {

@@ -3,7 +3,8 @@
 RUN is a run directory, ITERATION a number, or the name of a file in RUN/samples, such as
 validation_000010.jsonl. Without PROMPT, an id, each prompt is listed with the first line of each
 response. With it, the whole prompt and each whole response are printed: every turn and what the
-environment replied, rewards by part, length, and why it ended. Of responses that branch off from
+environment replied, rewards by part, length, and why it ended. Below a turn are its advantage, with
+the terms of advantage=sum, and the tokens that `tokens` selected. Of responses that branch off from
 others, the tree comes first (`rlmods.lab.tree`)."""
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rlmods.errors import Parser, UserError, counted, one_line_errors, suggest
-from rlmods.lab.tree import TEXT_LENGTH, Row, groups, summary, tree_lines
+from rlmods.lab.credit import Row, TokenTexts, advantage_text, trained_text, turns
+from rlmods.lab.tree import TEXT_LENGTH, groups, summary, tree_lines
 from rlmods.run.files import message_text, printable, read_rows, shorten
 from rlmods.run.saved import check_run
 
@@ -30,14 +31,14 @@ def show(
     iteration: str,
     prompt: str | None = None,
     *,
-    width: int | None = None,
+    width: int = PREVIEW,
     full: bool = False,
 ) -> str:
     """Return the prompts of an iteration with the first line of each response, or one prompt with
     whole responses.
 
     Args:
-        width: columns of the terminal, at which text wraps; None: text does not wrap.
+        width: columns of a line of the list.
         full: all prompts with whole responses.
 
     Raises:
@@ -50,13 +51,14 @@ def show(
         known = suggest(prompt, by_prompt)
         raise UserError(f"iteration {iteration} has no responses to prompt {prompt}: {known}")
     shown = by_prompt if prompt is None else {prompt: by_prompt[prompt]}
+    decode = TokenTexts(run)
     blocks = []
     for rows in shown.values():
         for occurrence in groups(rows):
             if prompt is None and not full:
-                lines = list(_list_lines(occurrence, width or PREVIEW))
+                lines = _list_lines(occurrence, width)
             else:
-                lines = list(_wrapped(_whole_lines(occurrence), width))
+                lines = whole_lines({"": occurrence}, decode)
             blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
@@ -109,8 +111,13 @@ def _ending(row: Row) -> str:
     return f"{length}, {'truncated' if row['finish'] == 'length' else 'ended'}"
 
 
-def _whole_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield everything about the responses to a prompt, without wrapping."""
+def whole_lines(variants: Mapping[str, Sequence[Row]], decode: TokenTexts) -> Iterator[str]:
+    """Yield everything about the responses to a prompt.
+
+    Args:
+        variants: the same responses by the name of the parts that their credit is computed with.
+    """
+    rows = next(iter(variants.values()))
     yield _heading(rows)
     if any(row.get("branch") for row in rows):
         yield from tree_lines(rows)
@@ -121,7 +128,8 @@ def _whole_lines(rows: Sequence[Row]) -> Iterator[str]:
     for i, row in enumerate(rows):
         yield ""
         yield f"response {i}: {', '.join(_facts(row))}"
-        yield from _turn_lines(row)
+        of_response = {name: others[i] for name, others in variants.items()}
+        yield from _turn_lines(of_response, decode)
 
 
 def _facts(row: Row) -> Iterator[str]:
@@ -141,44 +149,53 @@ def _facts(row: Row) -> Iterator[str]:
     yield _ending(row)
 
 
-def _turn_lines(row: Row) -> Iterator[str]:
-    """Yield the text of a response, or each of its turns and what followed."""
-    turns = row.get("turns") or ()
-    if not turns:
-        yield from _said("response", row["response"])
-    for i, turn in enumerate(turns, 1):
+def _turn_lines(variants: Mapping[str, Row], decode: TokenTexts) -> Iterator[str]:
+    """Yield the credit and the text of each turn of a response, and what followed."""
+    row = next(iter(variants.values()))
+    in_turns = turns(row)
+    starts = [turn["start"] for turn in in_turns[1:]] + [len(row["tokens"])]
+    for i, (turn, following) in enumerate(zip(in_turns, starts, strict=True), 1):
+        start, stop = turn["start"], turn["stop"]
+        role = f"assistant, turn {i}" if row.get("turns") else "response"
         reward = "" if turn.get("reward") is None else f", reward {_number(turn['reward'])}"
-        tokens = counted(turn["stop"] - turn["start"], "token")
-        yield from _said(f"assistant, turn {i}, {tokens}{reward}", turn.get("raw") or turn["text"])
+        yield f"[{role}, tokens {start}-{stop}{reward}]"
+        for name, other in variants.items():
+            yield from _credit_line(name, other, start, stop, decode)
+        yield from _text(turn.get("raw") or turn["text"])
         observed = turn.get("observed") or ()
+        between = f", observed tokens {stop}-{following}" if stop < following else ""
+        cuts = [str(cut) for cut in row.get("cuts") or () if stop <= cut < following]
+        if cuts:  # (`Response.cuts`)
+            between += f", of a new context from {cuts[0]}"
         for message in observed:
-            yield from _said(str(message.get("role")), str(message.get("content")))
+            yield from _said(f"{message.get('role')}{between}", str(message.get("content")))
+            between = ""
         if not observed:  # the last turn, or a call whose result no turn followed
             for call in turn.get("calls") or ():
                 yield from _said(f"result of {call['name'] or 'a malformed call'}", call["result"])
 
 
+def _credit_line(name: str, row: Row, start: int, stop: int, decode: TokenTexts) -> Iterator[str]:
+    """Yield advantage and selection of a turn, unless they say no more than the response's line."""
+    if name or row.get("credit") or row.get("trained") is not None:
+        parts = [advantage_text(row, start, stop), trained_text(row, start, stop, decode)]
+        line = "; ".join(filter(None, parts))
+        yield f"[{name}: {line}]" if name else f"[{line}]"
+
+
 def _said(role: str, text: str) -> Iterator[str]:
     """Yield a role, and below it its text."""
     yield f"[{role}]"
+    yield from _text(text)
+
+
+def _text(text: str) -> Iterator[str]:
     for line in printable(text).split("\n"):
         yield INDENT + line
 
 
 def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.3g}"
-
-
-def _wrapped(lines: Iterator[str], width: int | None) -> Iterator[str]:
-    """Yield lines that are at most as wide as the terminal, and continue with their indent."""
-    for line in lines:
-        if width is None or len(line) <= width:
-            yield line
-            continue
-        indent = INDENT if line.startswith(INDENT) else ""
-        yield from textwrap.wrap(
-            line, width, subsequent_indent=indent, drop_whitespace=False, replace_whitespace=False
-        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -189,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="id of a prompt")
     parser.add_argument("--full", action="store_true", help="print all prompts and responses whole")
     parsed = parser.parse_args(arguments)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PREVIEW
     with one_line_errors():
         run = parsed.run.expanduser()
         print(show(run, parsed.iteration, parsed.prompt, width=width, full=parsed.full))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
+from rlmods.lab.credit import Row, credit, overlap
 from rlmods.run.files import shorten
 
-Row: TypeAlias = Mapping[str, Any]
 Start = tuple[int | None, int]
 """Parent of a response (None: the prompt), and number of tokens shared with it."""
 LAST = "└── "
@@ -134,9 +134,5 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _advantages(row: Row, begin: int, end: int) -> list[float]:
-    """Return the advantages of the sampled tokens of a segment, which have one unless the estimator
-    gives each token its own."""
-    runs = (row.get("branch") or {}).get("segments")
-    if runs is None:
-        return [] if row.get("advantage") is None else [row["advantage"]]
-    return list(dict.fromkeys(value for first, last, value in runs if first < end and last > begin))
+    """Return the different advantages of the sampled tokens of a segment, in their order."""
+    return list(dict.fromkeys(run[2] for run in overlap(credit(row), begin, end)))

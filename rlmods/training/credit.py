@@ -41,6 +41,11 @@ class CreditAssignment:
         """The estimators; none if the part is not a sum."""
         return self.advantage.parts if isinstance(self.advantage, Sum) else ()
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights of the terms by name."""
+        return {term.name: term.weight for term in self.terms}
+
     def rewards(self, scores: Scores, scaled: Sequence[float | None]) -> Scores:
         """Return the scores with the rewards that the estimator reads, where `scaled` values are
         the totals. For a sum, these are the totals."""

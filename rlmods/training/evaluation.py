@@ -19,7 +19,8 @@ from rlmods.reward.scores import grade
 from rlmods.rollout.order import generate_in_order
 from rlmods.rollout.turns import MultiTurn
 from rlmods.training.meter import Meter
-from rlmods.training.metrics import Row, log_by_source, log_lengths, sample_row, values_and_mask
+from rlmods.training.metrics import log_by_source, log_lengths, values_and_mask
+from rlmods.training.sample_log import Row, sample_row
 from rlmods.training.settings import ValidationSettings
 from rlmods.types import Prompt, Response, Scores
 

@@ -1,23 +1,18 @@
-"""Metrics of sampled responses and of updates, and the sample log with a row for each response."""
+"""Metrics of sampled responses and of updates."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlmods.distributed.collectives import Ranks
-from rlmods.ops import constant_group, group_reduce, masked_mean
+from rlmods.ops import constant_group, group_reduce
 from rlmods.training.meter import Meter
-from rlmods.training.turns import branch_row, equal_runs, log_turns
+from rlmods.training.turns import log_turns
 from rlmods.types import Experience, ImportanceWeights, Response, Scores
-
-Row = dict[str, Any]
 
 
 def values_and_mask(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:
@@ -201,95 +196,3 @@ def log_critic(meter: Meter, returns: Tensor, values: Tensor, mask: Tensor, rank
         meter.mean("train/explained_variance", 1 - variance(returns - values) / total)
     meter.mean("train/value", values, mask)
     meter.mean("train/return", returns, mask)
-
-
-class SampleLog:
-    """Rows of the responses of one iteration on this rank.
-
-    `advantage` of a row is the one that the response is trained with; None without a loss, or if it
-    is not known yet because the group waits for the next iteration. If responses may branch, each
-    row has a `branch` (`branch_row`)."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self._by_group: dict[int, list[Row]] = {}
-
-    def clear(self) -> None:
-        """Begin a new iteration. Callbacks may keep the rows."""
-        self.rows = []
-        self._by_group = {}
-
-    def add(self, responses: Sequence[Response], scores: Scores, iteration: int) -> None:
-        """Add responses that belong to no group, with the iteration that they are logged for."""
-        for i, response in enumerate(responses):
-            self.rows.append(sample_row(response, scores, i) | {"iteration": iteration})
-
-    def add_groups(
-        self,
-        responses: Sequence[Response],
-        scores: Scores,
-        iteration: int,
-        group: Tensor,
-        selected: Tensor,
-    ) -> None:
-        """Add responses with the ids [N] of their groups. `kept` of a row is True if `sampling`
-        selects the response."""
-        in_tree = any(response.in_tree for response in responses)
-        seen = Counter[int]()
-        groups = zip(group.tolist(), selected.tolist(), strict=True)
-        for i, (group_id, kept) in enumerate(groups):
-            row = sample_row(responses[i], scores, i)
-            row |= {"iteration": iteration, "advantage": None, "kept": kept}
-            if in_tree:
-                row["branch"] = branch_row(responses[i], seen[group_id])
-            seen[group_id] += 1
-            self.rows.append(row)
-            self._by_group.setdefault(group_id, []).append(row)
-
-    def set_advantages(self, batch: Experience) -> None:
-        """Set `advantage` of the responses in `batch` that have a loss: the mean over their tokens.
-        Responses of a group are in the order of sampling; groups without rows are older."""
-        numbers = [masked_mean(batch.advantages, batch.mask), batch.mask.any(1), batch.group]
-        # at once, because the host waits; exact in float64
-        rows = torch.stack([x.double() for x in numbers], 1).tolist()
-        seen = Counter[int]()
-        for i, (advantage, is_trained, group_number) in enumerate(rows):
-            group = int(group_number)
-            sampled = self._by_group.get(group, [])
-            if sampled and is_trained:
-                row = sampled[seen[group]]
-                row["advantage"] = advantage
-                if "branch" in row:
-                    end = int(batch.lengths[i])
-                    columns = slice(end - len(row["tokens"]), end)
-                    mask = batch.mask[i, columns]
-                    row["branch"]["segments"] = equal_runs(batch.advantages[i, columns], mask)
-            seen[group] += 1
-
-
-def sample_row(response: Response, scores: Scores, i: int) -> Row:
-    """Return one row of the sample log: response i with its scores."""
-    prompt = response.prompt
-    row: Row = {
-        "id": prompt.id,
-        "prompt": prompt.text if prompt.messages is None else list(prompt.messages),
-        "answer": prompt.answer,
-    }
-    if prompt.source is not None:
-        row["source"] = prompt.source
-    row |= {
-        "response": response.text,
-        "tokens": list(response.tokens),
-        "finish": response.finish,
-    }
-    if response.turns:
-        row["turns"] = [asdict(turn) for turn in response.turns]
-    if response.cuts:
-        row["cuts"] = list(response.cuts)
-    if response.session is not None:
-        row["session"] = asdict(response.session)
-    row["reward"] = scores.values[i]
-    row["correct"] = None if scores.correct is None else scores.correct[i]
-    row |= {f"reward/{name}": values[i] for name, values in scores.terms.items()}
-    row |= {name: column[i] for name, column in scores.columns.items()}
-    return row

@@ -114,32 +114,3 @@ def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
             values.setdefault(name, []).append(value)
     for name, column in values.items():
         meter.mean(f"{phase}/{name}", torch.tensor(column, dtype=torch.float64))
-
-
-def branch_row(response: Response, sample: int) -> dict[str, Any]:
-    """Return what the sample log says about the tree of a response.
-
-    `sample` is its index among the responses to its prompt, `parent` the index of the response
-    whose first `shared` tokens it has (None, 0: sampled from the prompt on). `decisions` are the
-    decisions of `rlmods.branching` at its tool results. `segments` are set later: [begin, end,
-    advantage] of each run of sampled tokens with equal advantages."""
-    branch = response.branch
-    return {
-        "sample": sample,
-        "parent": None if branch is None else branch.parent,
-        "shared": 0 if branch is None else branch.shared,
-        "decisions": list(response.meta.get("decisions", ())),
-        "segments": None,
-    }
-
-
-def equal_runs(values: Tensor, mask: Tensor) -> list[list[float]]:
-    """Return [begin, end, value] of the runs of equal values where the mask is True."""
-    runs: list[list[float]] = []
-    for t in mask.nonzero().flatten().tolist():
-        value = float(values[t])
-        if runs and runs[-1][1:] == [t, value]:
-            runs[-1][1] = t + 1
-        else:
-            runs.append([t, t + 1, value])
-    return runs

@@ -9,9 +9,8 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
-from rlmods.lab.tree import Row, groups, segments
+from rlmods.lab.credit import Row, TokenTexts, advantage_text, credit, turns
+from rlmods.lab.tree import groups, segments
 from rlmods.run.files import message_text, read_rows
 from rlmods.run.saved import SavedRun
 
@@ -117,41 +116,42 @@ def _response(row: Row, decode: TokenTexts) -> dict[str, Any]:
             terms[name] = short(value)
         else:
             columns[key] = str(value)[:200]
-    runs = (row.get("branch") or {}).get("segments") or ()
     more = {
         "terms": terms,
         "columns": columns,
         "calls": _calls(row.get("turns") or ()),
-        "segments": [[begin, end, short(value)] for begin, end, value in runs],
+        "credit": [_shortened(run) for run in credit(row)],
+        "credit_terms": list(row.get("credit_terms") or ()),
+        "turns": _notes(row),
     }
+    if row.get("trained") is not None:
+        found["trained"] = row["trained"]
     return found | {key: value for key, value in more.items() if value}
 
 
-def _calls(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _shortened(run: Sequence[Any]) -> list[Any]:
+    begin, end, *values = run
+    return [begin, end, *[None if x is None else short(x) for x in values]]
+
+
+def _notes(row: Row) -> list[list[Any]]:
+    """Return the first and the last token of each turn, and the advantage with its terms; [] for a
+    response of one turn and one advantage."""
+    if not row.get("credit"):
+        return []
     found = []
-    for t, turn in enumerate(turns):
+    for turn in turns(row):
+        start, stop = turn["start"], turn["stop"]
+        found.append([start, stop, advantage_text(row, start, stop)])
+    return found
+
+
+def _calls(of_response: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for t, turn in enumerate(of_response, 1):
         for call in turn.get("calls") or ():
             shown = {key: clip(str(call.get(key))) for key in ("name", "arguments", "result")}
             if call.get("error") is not None:
                 shown["error"] = clip(str(call["error"]))
             found.append({"turn": t, **shown})
     return found
-
-
-class TokenTexts:
-    """Texts of single tokens, by the exported tokenizer of a run. There are none if the run has not
-    exported one."""
-
-    def __init__(self, run: Path) -> None:
-        file = run / "export" / "tokenizer.json"
-        self._tokenizer = Tokenizer.from_file(str(file)) if file.is_file() else None
-        self._texts: dict[int, str] = {}
-
-    def __call__(self, tokens: Sequence[int]) -> list[str]:
-        """Return the texts, [] without a tokenizer."""
-        if self._tokenizer is None:
-            return []
-        for token in set(tokens) - self._texts.keys():
-            text = self._tokenizer.decode([token], skip_special_tokens=False)
-            self._texts[token] = text or f"<{token}>"
-        return [self._texts[token] for token in tokens]
