@@ -1,5 +1,5 @@
 """Compare parts on an iteration of a run: `python -m rlmods.whatif RUN ITERATION
-[group=option,option] [step=N] [--json FILE]`.
+[group=option,option] [step=N] [--prompt ID] [--json FILE]`.
 
 The iteration is repeated from the newest checkpoint before it: responses depend on seed, prompt and
 sample only, so they repeat exactly. At one optimizer step, the last one or `step=N`, the loss
@@ -9,6 +9,10 @@ is written to RUN. Settings of a run that reach beyond the process, such as the 
 are used only if you type them too, or `--trust`.
 
     python -m rlmods.whatif runs/a 12 ratio=symmetric,clip_higher,sequence advantage=rloo,group_norm
+
+`--prompt ID` also prints the responses to a prompt as `rlmods.show` does. Below each turn are
+advantage and selected tokens with every combination, the run's own first. The selection is of the
+optimizer step: responses that are not in it have none.
 
 Columns: loss of the optimizer step, with all its terms; norm of the policy's gradient, not clipped;
 its cosine to the run's own; fraction of tokens that the ratio clips, where it is below (low) and
@@ -44,6 +48,9 @@ from rlmods.config.rules import RULES, first_problem
 from rlmods.config.run_spec import RunSpec
 from rlmods.critic.loss import clip_range
 from rlmods.errors import Parser, UserError, counted, suggest
+from rlmods.lab.credit import TokenTexts
+from rlmods.lab.show import whole_lines
+from rlmods.lab.tree import groups
 from rlmods.needs import AdvantageNeeds, RatioNeeds, needs_of
 from rlmods.run import atomic_write, dumps
 from rlmods.run.checkpoints import (
@@ -100,10 +107,18 @@ class Comparison(Extension):
     """Computes loss and gradient of each combination at one optimizer step of an iteration, by the
     loop's own methods with other parts. The run's own combination is the first."""
 
-    def __init__(self, combinations: Sequence[Combination], iteration: int, step: int) -> None:
+    def __init__(
+        self,
+        combinations: Sequence[Combination],
+        iteration: int,
+        step: int,
+        prompt: str | None = None,
+    ) -> None:
         self.combinations = combinations
         self.iteration = iteration
         self.step = step
+        self.prompt = prompt
+        """Id of the prompt whose responses are shown."""
         self.num_steps = 0
         """Optimizer steps of the iteration so far."""
         usable = [x.parts for x in combinations if x.reason is None and "advantage" in x.parts]
@@ -135,6 +150,7 @@ class Comparison(Extension):
         loop.reward_scale = copy.deepcopy(loop.reward_scale)
         loop.kl_stats = loop.kl_stats.clone()
         loop.meter = Meter(loop.device)
+        loop.sample_log = self.policy_gradient.sample_log.of_prompt(self.prompt)
         return loop
 
     def on_responses(self, responses: Sequence[Response], scores: Scores) -> None:
@@ -177,8 +193,12 @@ class Comparison(Extension):
         """Compute the results of all combinations.
 
         Raises:
-            UserError: loss or gradient of the run itself is not finite, or no token has a loss.
+            UserError: loss or gradient of the run itself is not finite, no token has a loss, or
+                there are no responses to the prompt.
         """
+        known = {row["id"] for row in self.policy_gradient.samples}
+        if self.prompt is not None and self.prompt not in known:
+            raise UserError(f"--prompt {self.prompt}: {suggest(self.prompt, known)}")
         _, own_gradient = self.gradient(self.with_parts({}), rows, *more)
         for combination in self.combinations:
             columns: dict[str, Any] = {}
@@ -203,17 +223,21 @@ class Comparison(Extension):
         """
         loop = self.with_parts(parts)
         signs = rows.advantages.sign()
+        fresh = self.fresh
         if "advantage" in parts:
             if id(parts["advantage"]) in self.refused:
                 raise UserError(self.refused[id(parts["advantage"])])
             sampled = Experience.concat(self.sampled[id(parts["advantage"])])
-            estimated = loop.normalize_advantages(with_credit(self.fresh, sampled))
-            rows = with_credit(rows, estimated)
-            if loop.critic is not None and estimated.returns is not None:
+            fresh = loop.normalize_advantages(with_credit(fresh, sampled))
+            rows = with_credit(rows, fresh)
+            if loop.critic is not None and fresh.returns is not None:
                 clip = loop.critic_config.clip
-                loop.value_clip = clip_range(estimated.returns, estimated.mask, clip)
+                loop.value_clip = clip_range(fresh.returns, fresh.mask, clip)
         loop.credit.check(rows, loop.ratio_needs.level, loop.ranks)
+        loop.sample_log.set_advantages(fresh, loop.credit.weights)
+        loop.sample_log.add_selection(rows, rows.mask)  # unless `tokens` selects others
         loss, gradient = self.gradient(loop, rows, *more)
+        loop.sample_log.set_trained()
         norm = gradient.norm()
         metrics = loop.meter.compute()
         mask = rows.mask
@@ -226,6 +250,7 @@ class Comparison(Extension):
             "clipped_high": metrics.get("train/clip_fraction/high"),
             "advantage": float(rows.advantages[mask].abs().mean()),
             "sign_changes": float((rows.advantages.sign() != signs)[mask].double().mean()),
+            "samples": loop.sample_log.rows,
         }
 
     def gradient(self, loop: PolicyGradient, rows: Experience, *more: Any) -> tuple[float, Tensor]:
@@ -368,10 +393,14 @@ def _reason(parts: Mapping[str, Any], spec: RunSpec) -> str | None:
 
 
 def whatif(
-    run: Path, iteration: int, typed: Sequence[str], step: int | None = None
+    run: Path,
+    iteration: int,
+    typed: Sequence[str],
+    step: int | None = None,
+    prompt: str | None = None,
 ) -> dict[str, Any]:
     """Return the comparison: `rows`, the run's own combination first, and how exactly the iteration
-    was repeated.
+    was repeated. `samples` of a row are the responses to `prompt` with their credit.
 
     Raises:
         UserError: a user's mistake, or a run that cannot be repeated.
@@ -380,7 +409,7 @@ def whatif(
     saved = _config_file(run, iteration)
     for checkpoint in _starts(run, iteration):
         try:
-            return _repeat(run, saved, checkpoint, iteration, typed, step)
+            return _repeat(run, saved, checkpoint, iteration, typed, step, prompt)
         except SampledEarlierError:
             continue
     raise UserError(f"iteration {iteration} trains on responses sampled before the run began")
@@ -421,6 +450,7 @@ def _repeat(
     iteration: int,
     typed: Sequence[str],
     step: int | None,
+    prompt: str | None,
 ) -> dict[str, Any]:
     """Repeat an iteration from a checkpoint, and return the comparison."""
     if checkpoint is not None:
@@ -440,7 +470,8 @@ def _repeat(
     step = num_steps if step is None else step
     if not 1 <= step <= num_steps:
         raise UserError(f"step={step}: the iteration makes {counted(num_steps, 'optimizer step')}")
-    comparison = Comparison(combinations(options, saved, spec, of_run), iteration, step)
+    found = combinations(options, saved, spec, of_run)
+    comparison = Comparison(found, iteration, step, prompt)
     _train(spec, comparison, checkpoint)
     if not comparison.results:
         raise UserError(
@@ -490,7 +521,7 @@ def table(result: Mapping[str, Any]) -> str:
             "this is not the run's iteration: code, versions or processor differ (python -m "
             "rlmods.diff says which)"
         )
-    names = [" ".join(row["overrides"]) or "as in the run" for row in result["rows"]]
+    names = [_name(row) for row in result["rows"]]
     width = max(map(len, names))
     lines += ["", " " * width + "".join(f"{name:>14}" for name in COLUMNS.values())]
     for name, row in zip(names, result["rows"], strict=True):
@@ -499,6 +530,22 @@ def table(result: Mapping[str, Any]) -> str:
             cells = "".join(f"{_number(row[column]):>14}" for column in COLUMNS)
         lines.append(f"{name:<{width}}{cells}")
     return "\n".join(lines)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return " ".join(row["overrides"]) or "as in the run"
+
+
+def drawing(result: Mapping[str, Any]) -> str:
+    """Return the responses to the prompt with the credit of each combination that the run could
+    train with."""
+    decode = TokenTexts(Path(result["run"]))
+    usable = [row for row in result["rows"] if row["reason"] is None]
+    names = [_name(row) for row in usable]
+    blocks = []
+    for same in zip(*[groups(row["samples"]) for row in usable], strict=True):
+        blocks.append("\n".join(whole_lines(dict(zip(names, same, strict=True)), decode)))
+    return "\n\n".join(blocks)
 
 
 def _number(value: float | None) -> str:
@@ -514,6 +561,7 @@ def _action(arguments: Sequence[str]) -> str:
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument("iteration", type=int, metavar="ITERATION")
     parser.add_argument("overrides", nargs="*", metavar="group=option,option")
+    parser.add_argument("--prompt", metavar="ID")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument(TRUST, action="store_true")
     parsed = parser.parse_intermixed_args(arguments)
@@ -526,10 +574,11 @@ def _action(arguments: Sequence[str]) -> str:
             step = int(override.removeprefix("step="))
         else:
             raise UserError(f"{override}: type step=N, the number of an optimizer step")
-    result = whatif(parsed.run.expanduser(), parsed.iteration, typed, step)
+    result = whatif(parsed.run.expanduser(), parsed.iteration, typed, step, parsed.prompt)
     if parsed.json is not None:
         atomic_write(parsed.json.expanduser(), dumps(result) + "\n")
-    return table(result)
+    shown = table(result)
+    return shown if parsed.prompt is None else f"{shown}\n\n{drawing(result)}"
 
 
 if __name__ == "__main__":

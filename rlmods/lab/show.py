@@ -152,6 +152,7 @@ def _facts(row: Row) -> Iterator[str]:
 def _turn_lines(variants: Mapping[str, Row], decode: TokenTexts) -> Iterator[str]:
     """Yield the credit and the text of each turn of a response, and what followed."""
     row = next(iter(variants.values()))
+    width = max(map(len, variants))
     in_turns = turns(row)
     starts = [turn["start"] for turn in in_turns[1:]] + [len(row["tokens"])]
     for i, (turn, following) in enumerate(zip(in_turns, starts, strict=True), 1):
@@ -160,7 +161,7 @@ def _turn_lines(variants: Mapping[str, Row], decode: TokenTexts) -> Iterator[str
         reward = "" if turn.get("reward") is None else f", reward {_number(turn['reward'])}"
         yield f"[{role}, tokens {start}-{stop}{reward}]"
         for name, other in variants.items():
-            yield from _credit_line(name, other, start, stop, decode)
+            yield from _credit_line(name.ljust(width), other, start, stop, decode)
         yield from _text(turn.get("raw") or turn["text"])
         observed = turn.get("observed") or ()
         between = f", observed tokens {stop}-{following}" if stop < following else ""
@@ -180,7 +181,7 @@ def _credit_line(name: str, row: Row, start: int, stop: int, decode: TokenTexts)
     if name or row.get("credit") or row.get("trained") is not None:
         parts = [advantage_text(row, start, stop), trained_text(row, start, stop, decode)]
         line = "; ".join(filter(None, parts))
-        yield f"[{name}: {line}]" if name else f"[{line}]"
+        yield f"[{name}  {line}]" if name else f"[{line}]"
 
 
 def _said(role: str, text: str) -> Iterator[str]:
@@ -195,7 +196,7 @@ def _text(text: str) -> Iterator[str]:
 
 
 def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}"
+    return "none" if value is None else f"{value + 0.0:.3g}"  # -0.0 as 0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
