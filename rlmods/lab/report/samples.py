@@ -135,14 +135,15 @@ def _shortened(run: Sequence[Any]) -> list[Any]:
 
 
 def _notes(row: Row) -> list[list[Any]]:
-    """Return the first and the last token of each turn, and the advantage with its terms; [] for a
+    """Return the range of tokens of each turn, and its advantage with the terms of a sum; [] for a
     response of one turn and one advantage."""
-    if not row.get("credit"):
+    if not row.get("turns") and not row.get("credit"):
         return []
     found = []
     for turn in turns(row):
         start, stop = turn["start"], turn["stop"]
-        found.append([start, stop, advantage_text(row, start, stop)])
+        text = advantage_text(row, start, stop) if credit(row) else ""
+        found.append([start, stop, text])
     return found
 
 

@@ -239,27 +239,26 @@ function shade(x, scale) {
   return `rgba(${x >= 0 ? "30,140,70" : "205,60,40"},${(0.08 + 0.5 * strength).toFixed(3)})`;
 }
 
-/** Advantage of each token of a response: the advantages of segments of a tree, or the one of the response. */
-function tokenValues(row) {
-  if (!row.tokens) return row.advantage !== undefined ? [row.advantage] : null;
-  const count = row.tokens.length;
-  if (row.segments) {
-    const values = Array(count).fill(null);
-    row.segments.forEach(([begin, end, value]) => values.fill(value, begin, Math.min(end, count)));
-    return values;
-  }
-  return row.advantage === undefined ? null : Array(count).fill(row.advantage);
+/** Number of each token of a response: its advantage, or the advantage of a term of a sum; null without a loss. */
+function tokenValues(row, column) {
+  const values = Array((row.tokens || [row.text]).length).fill(null), k = ["advantage", ...(row.credit_terms || [])].indexOf(column);
+  if (k >= 0) (row.credit || []).forEach(([begin, end, ...numbers]) => values.fill(numbers[k], begin, Math.min(end, values.length)));
+  return values;
 }
 
+/** Text of a response by token, each coloured by its number and underlined instead if it is not trained, below a note for each turn. */
 function responseText(row, column, scale) {
-  const texts = row.tokens || [row.text], values = column === "none" ? null : tokenValues(row);
-  if (!values) return el("pre", { className: "text" }, texts.join(""));
+  const values = tokenValues(row, column), texts = row.tokens || [row.text], turns = row.turns || [];
+  const isIn = (runs, t) => runs.some(([begin, end]) => begin <= t && t < end);
+  const note = (i) => el("b", { className: "turn" }, [turns.length > 1 ? `turn ${i + 1}` : null, turns[i][2]].filter(Boolean).join(": "));
   const spans = texts.map((text, t) => {
-    const x = values[t];
-    return x === null || x === undefined ? el("span", { className: "observed" }, text)
-      : el("span", { style: { background: shade(x, scale) }, title: `token ${t}: ${column} ${format(x, true)}` }, text);
+    const notes = turns.map((turn, i) => (turn[0] === t ? note(i) : null)), x = values[t];
+    if (x === null) return [notes, el("span", { className: turns.length && !isIn(turns, t) ? "observed" : "" }, text)];
+    const isLeft = row.trained && row.tokens && !isIn(row.trained, t), background = shade(x, scale);
+    return [notes, el("span", { className: isLeft ? "left" : "", style: isLeft ? { borderColor: background } : { background },
+      title: `token ${t}: ${column} ${format(x, true)}${isLeft ? ", not trained" : ""}` }, text)];
   });
-  return el("pre", { className: "text" }, spans);
+  return el("pre", { className: "text" }, spans, row.tokens ? null : turns.slice(1).map((_, i) => note(i + 1)));
 }
 
 function card(row, i, column, scale) {
@@ -315,7 +314,8 @@ function samples() {
   const iteration = select("sample-iteration", [["", "all iterations"], ...when.map((x) => [x, x])], again);
   const only = select("sample-only", [["", "all responses"], ["kept", "kept by the filter"], ["rejected", "filtered out"], ["correct", "correct"],
     ["wrong", "wrong"], ["length", "truncated"], ["tree", "trees of responses"]], again);
-  const column = select("sample-colour", [["advantage", "colour: advantage"], ["none", "no colour"]], () => draw());
+  const terms = [...new Set(data.samples.flatMap((group) => group.rows.flatMap((row) => row.credit_terms || [])))];
+  const column = select("sample-colour", [...["advantage", ...terms].map((x) => [x, `colour: ${x}`]), ["", "no colour"]], () => draw());
   const search = el("input", { type: "search", id: "sample-search", placeholder: "search prompts and responses", oninput: again });
   const count = el("span", { className: "note", id: "sample-count" }), list = el("div", { id: "sample-list" });
   const more = el("button", { id: "sample-more", onclick() { shown += PAGE; draw(); } }, "more");
@@ -330,7 +330,7 @@ function samples() {
     count.textContent = `${groups.length} of ${data.samples.length} groups`;
     more.hidden = groups.length <= shown;
     list.replaceChildren(...groups.slice(0, shown).map((group) => {
-      const all = group.rows.flatMap((row) => tokenValues(row, column.value) || []).filter((x) => x !== null), scale = largest(all.map(Math.abs), 1e-9);
+      const all = group.rows.flatMap((row) => tokenValues(row, column.value)).filter((x) => x !== null), scale = largest(all.map(Math.abs), 1e-9);
       const cards = group.rows.map((row, i) => [row, i]).filter(([row]) => !test || test(row)).map(([row, i]) => card(row, i, column.value, scale));
       const rewards = group.rows.map((row) => row.reward).filter((x) => x !== undefined);
       const mean = rewards.length ? `mean reward ${format(rewards.reduce((a, b) => a + b, 0) / rewards.length)}` : "not scored";
@@ -342,7 +342,8 @@ function samples() {
     }));
   }
   section("samples", "Samples", el("p", { className: "note" },
-    "The first prompts of a few iterations of each run. Responses that the sampling filter left out are grey."),
+    "The first prompts of a few iterations of each run. Responses that the sampling filter left out are grey."
+    + " Green: above 0. Red: below. Underlined: not selected by tokens=. Grey text: observed."),
     el("div", { className: "controls" }, run, iteration, only, column, search, count), list, more);
   draw();
 }
