@@ -542,10 +542,10 @@ def drawing(result: Mapping[str, Any]) -> str:
     decode = TokenTexts(Path(result["run"]))
     usable = [row for row in result["rows"] if row["reason"] is None]
     names = [_name(row) for row in usable]
-    blocks = []
-    for same in zip(*[groups(row["samples"]) for row in usable], strict=True):
-        blocks.append("\n".join(whole_lines(dict(zip(names, same, strict=True)), decode)))
-    return "\n\n".join(blocks)
+    lines: list[str] = []
+    for occurrence in zip(*[groups(row["samples"]) for row in usable], strict=True):
+        lines += whole_lines(dict(zip(names, occurrence, strict=True)), decode)
+    return "\n".join(lines)
 
 
 def _number(value: float | None) -> str:

@@ -12,6 +12,7 @@ from lightning import Callback
 
 from rlmods.advantage import BranchNorm, GroupNorm
 from rlmods.algo import Batch
+from rlmods.lab.credit import credit
 from rlmods.rollout import Local
 from rlmods.types import Branch, Prompt, Response, TokenFloats
 from tests.support.tiny_setup import close, collected, fit, gradients, learner
@@ -95,11 +96,10 @@ def test_training_reports_the_trees(minibatches: int) -> None:
     assert rows[-1]["train/grad_norm"] > 0
     branches = [row["branch"] for row in samples.rows]
     assert [x["parent"] for x in branches] == [None, 0, 1, None] * 4
-    assert any(len({value for _, _, value in x["segments"]}) > 1 for x in branches)
-    assert all(
-        x["segments"][-1][1] == len(row["tokens"])
-        for x, row in zip(branches, samples.rows, strict=True)
-    )
+    runs = [credit(row) for row in samples.rows]
+    assert any(len({value for _, _, value in x}) > 1 for x in runs)
+    ends = [x[-1][1] for x in runs]
+    assert ends == [len(row["tokens"]) for row in samples.rows]
 
 
 def test_without_branches_training_is_that_of_group_norm_bit_for_bit() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 
-from rlmods.advantage import BranchNorm, Tree
+from rlmods.advantage import Tree
 from rlmods.lab.tree import groups, tree_lines
 from rlmods.training.collate import collate
 from rlmods.training.credit import CreditAssignment
-from rlmods.training.metrics import SampleLog
+from rlmods.training.sample_log import SampleLog
 from rlmods.types import Branch, Prompt, Response, Scores
 
 PROMPT = Prompt(id="p1", text="17 * 23 = ?")
@@ -51,7 +50,7 @@ def rows(part: Any = None) -> list[dict[str, Any]]:
     log = SampleLog()
     log.add_groups(RESPONSES, scores, 7, group, torch.ones(5, dtype=torch.bool))
     credit = CreditAssignment(part or Tree())
-    log.set_advantages(credit.estimate(batch, scores, torch.zeros_like(batch.rewards)))
+    log.set_advantages(credit.estimate(batch, scores, torch.zeros_like(batch.rewards)), {})
     return log.rows
 
 
@@ -79,23 +78,6 @@ class TestRows:
         assert found[0]["decisions"] == [DECISION]
         assert all(not x["decisions"] for x in found[1:])
 
-    def test_hold_the_advantages_of_runs_of_sampled_tokens(self) -> None:
-        """Token 3 is observed, apart from the last branch. Tokens 4 to 7 of the second response are
-        two segments of equal advantage."""
-        first, second, *_, last = (row["branch"]["segments"] for row in rows())
-        assert [run[:2] for run in first] == [[0, 2], [2, 3], [4, 6]]
-        assert [run[:2] for run in second] == [[0, 2], [2, 3], [4, 8]]
-        assert [run[:2] for run in last] == [[0, 2], [2, 4]]
-        assert [run[2] for run in last] == pytest.approx([0.075, -0.375])
-
-    def test_have_runs_that_end_before_observed_tokens(self) -> None:
-        """Also where all sampled tokens have the same advantage."""
-        found = [row["branch"]["segments"] for row in rows(BranchNorm(attribution="soft"))]
-        assert [[run[:2] for run in runs] for runs in found[:2]] == [
-            [[0, 3], [4, 6]],
-            [[0, 3], [4, 8]],
-        ]
-
     def test_without_branches_have_no_column_for_them(self) -> None:
         roots = [replace(RESPONSES[0], meta={}), RESPONSES[3]]
         log = SampleLog()
@@ -109,7 +91,8 @@ class TestTree:
         assert "\n".join(tree_lines(rows())) == TREE
 
     def test_of_responses_without_branches(self) -> None:
-        roots = [{k: v for k, v in row.items() if k != "branch"} for row in rows()[:2]]
+        own = ("branch", "credit")
+        roots = [{k: v for k, v in row.items() if k not in own} for row in rows()[:2]]
         assert list(tree_lines(roots)) == [
             f"├── response 0  tokens 0-6  reward 1, advantage {roots[0]['advantage']:+.3f}  "
             "stop  391",

@@ -23,7 +23,6 @@ from rlmods.sampling import Dynamic
 from rlmods.teacher import SelfTeacher
 from rlmods.training.meter import Meter
 from rlmods.training.metrics import (
-    SampleLog,
     lacks_correctness,
     log_correction,
     log_critic,
@@ -269,54 +268,6 @@ def test_explained_variance_is_that_of_the_tokens_of_all_ranks() -> None:
     returns, values = torch.cat([x.flatten(1) for x in batches], 1)
     expected = 1 - float((returns - values).var() / returns.var())
     assert found == pytest.approx([expected, expected], rel=1e-5)
-
-
-def test_sample_rows_hold_what_was_said_and_scored() -> None:
-    responses = [
-        Response(PROMPT, tokens=[i], text=str(i), finish="length" if i % 2 else "stop")
-        for i in range(6)
-    ]
-    scores = Scores(
-        [0.5, None, 1.0, 0.0, 0.0, 2.0],
-        correct=[True, None, True, False, None, True],
-        terms={"format": [1.0] * 6},
-    )
-    scores = replace(scores, columns={"extracted": list("abcdef")})
-    log = SampleLog()
-    log.add_groups(responses, scores, 8, torch.arange(6) // 2, torch.tensor([True, False] * 3))
-    for i, row in enumerate(log.rows):
-        assert row == {
-            "id": "p",
-            "prompt": "?",
-            "answer": None,
-            "response": str(i),
-            "tokens": [i],
-            "finish": "length" if i % 2 else "stop",
-            "reward": scores.values[i],
-            "correct": (scores.correct or ())[i],
-            "reward/format": 1.0,
-            "extracted": "abcdef"[i],
-            "iteration": 8,
-            "advantage": None,
-            "kept": i % 2 == 0,
-        }
-
-
-def test_advantages_are_means_over_the_tokens_with_loss() -> None:
-    """Of two groups and a half: the last row is of an earlier iteration, and the log has a group
-    that is not trained on."""
-    batch = replace(experience(0)[0], group=torch.tensor([3, 3, 7, 7, 7, -1]))
-    batch.mask[3] = False
-    log = SampleLog()
-    responses = [Response(PROMPT, tokens=[1], text="x")] * 6
-    group = torch.tensor([3, 3, 7, 7, 7, 8])
-    log.add_groups(responses, Scores([1.0] * 6), 8, group, torch.ones(6, dtype=torch.bool))
-    log.set_advantages(batch)
-    for i, row in enumerate(log.rows[:5]):
-        credit = [float(a) for a, m in zip(batch.advantages[i], batch.mask[i], strict=True) if m]
-        assert row["advantage"] == (pytest.approx(sum(credit) / len(credit)) if credit else None)
-    is_open = [row["advantage"] is None for row in log.rows]
-    assert is_open == [False, False, False, True, False, True]
 
 
 def answer(text: str = "a", source: str | None = None) -> Response:

@@ -25,7 +25,7 @@ from rlmods.rollout import Local, MultiTurn
 from rlmods.training.checkpoint import rank_state, reshard_rows
 from rlmods.training.collate import collate
 from rlmods.training.extensions.sample_ahead import SampleAhead, _loaded
-from rlmods.training.metrics import sample_row
+from rlmods.training.sample_log import sample_row
 from rlmods.training.segments import Segments, forward
 from rlmods.types import Branch, Experience, Prompt, Response, Scores
 from tests.support.environments import Chat, forgetful

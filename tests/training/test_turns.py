@@ -1,13 +1,8 @@
 """Columns and metrics of responses of several turns, by hand."""
 
-import pytest
-import torch
-
 from rlmods.training.meter import Meter
 from rlmods.training.turns import (
     branch_origins,
-    branch_row,
-    equal_runs,
     log_turns,
     segment_starts,
     state_key,
@@ -66,13 +61,6 @@ def test_a_state_is_the_same_whatever_the_ids_of_calls() -> None:
     assert key("000000001", 3) == key("000000007", 3) != key("000000001", 4)
 
 
-def test_the_row_of_a_branch_names_its_parent() -> None:
-    branched = branch_row(response(4, branch=Branch(parent=2, shared=3)), sample=1)
-    assert (branched["sample"], branched["parent"], branched["shared"]) == (1, 2, 3)
-    alone = branch_row(response(4), sample=0)
-    assert (alone["sample"], alone["parent"], alone["shared"]) == (0, None, 0)
-
-
 def test_origin_is_the_response_that_sampled_the_token() -> None:
     """In the second group row 1 has 3 tokens of row 0, and row 2 has 4 of row 1: 3 of them are of
     row 0."""
@@ -89,20 +77,6 @@ def test_origin_is_the_response_that_sampled_the_token() -> None:
         [1, 1, 0, 0, 0, 1, 1, 1],
         [2, 2, 0, 0, 0, 1, 2, 2],
     ]
-
-
-@pytest.mark.parametrize(
-    ("values", "mask", "expected"),
-    [
-        ([1.0, 1.0, 2.0], [1, 1, 1], [[0, 2, 1.0], [2, 3, 2.0]]),
-        ([1.0, 1.0, 1.0, 1.0], [1, 0, 1, 1], [[0, 1, 1.0], [2, 4, 1.0]]),
-        ([3.0], [0], []),
-    ],
-)
-def test_runs_of_equal_values(
-    values: list[float], mask: list[int], expected: list[list[float]]
-) -> None:
-    assert equal_runs(torch.tensor(values), torch.tensor(mask, dtype=torch.bool)) == expected
 
 
 def test_turns_are_logged_per_response() -> None:

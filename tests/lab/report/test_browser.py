@@ -42,14 +42,7 @@ def sample(response: str, advantage: float, **more: Any) -> dict[str, Any]:
 
 
 def branch(i: int, parent: int | None, shared: int, **more: Any) -> dict[str, Any]:
-    return {
-        "sample": i,
-        "parent": parent,
-        "shared": shared,
-        "decisions": [],
-        "segments": [[0, 4, 0.5]],
-        **more,
-    }
+    return {"sample": i, "parent": parent, "shared": shared, "decisions": [], **more}
 
 
 DECISION = {"position": 2, "entropy": 0.3, "initial_entropy": 0.2, "probability": 0.5}
@@ -63,7 +56,17 @@ ROWS = [
         -0.5,
         id="p2",
         branch=branch(1, 0, 2),
-        turns=[{"calls": [{"name": "search", "arguments": {"q": "x"}, "result": HOSTILE}]}],
+        turns=[
+            {
+                "start": 0,
+                "stop": 2,
+                "calls": [{"name": "search", "arguments": {"q": "x"}, "result": HOSTILE}],
+            },
+            {"start": 3, "stop": 4},
+        ],
+        credit=[[0, 2, 0.5, 0.25, 0.5], [3, 4, -0.5, -0.25, -0.5]],
+        credit_terms={"outcome": 1.0, HOSTILE: 0.5},
+        trained=[[1, 2], [3, 4]],
     ),
 ]
 
@@ -135,6 +138,13 @@ def result(html: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
       type("#sample-search", "", "input");
       const spans = () => all("#sample-list .card .text span").map((x) => x.title);
       result.advantages = spans();
+      type("#sample-colour", "outcome", "change");
+      const titles = (node) => [...node.querySelectorAll(".text span")].map((x) => `${x.className}|${x.title}`);
+      const turns = all("#sample-list .card").filter((card) => card.querySelector(".turn"))[0];
+      result.tokens = titles(turns);
+      result.notes = [...turns.querySelectorAll(".turn")].map((x) => [x.textContent, x.nextSibling.textContent]);
+      type("#sample-colour", "", "change");
+      result.plain = titles(all("#sample-list .card").filter((card) => card.querySelector(".turn"))[0]);
       result.tree = $(".tree").textContent;
       result.calls = $(".call").textContent;
       result.alarms = $("#alarms-table").textContent;
@@ -243,6 +253,19 @@ class TestSamples:
     def test_tokens_are_coloured(self, result: dict[str, Any]) -> None:
         assert "token 0: advantage +0.5" in result["advantages"]
         assert "token 3: advantage -0.5" in result["advantages"]
+
+    def test_turns_terms_and_selection(self, result: dict[str, Any]) -> None:
+        assert result["tokens"] == [
+            "left|token 0: outcome +0.25, not trained",
+            "|token 1: outcome +0.25",
+            "observed|",
+            "|token 3: outcome -0.25",
+        ]
+        assert result["notes"] == [
+            [f"turn 1: advantage +0.500 = 1 x +0.250 outcome + 0.5 x +0.500 {HOSTILE}", "so"],
+            [f"turn 2: advantage -0.500 = 1 x -0.250 outcome + 0.5 x -0.500 {HOSTILE}", "is"],
+        ]
+        assert result["plain"] == ["|", "|", "observed|", "|"]
 
     def test_tree(self, result: dict[str, Any]) -> None:
         assert "tokens 0–2 · 2 responses · reward 0.5" in result["tree"]

@@ -200,7 +200,13 @@ class TestSamples:
     def test_rows_are_complete(self, tmp_path: Path) -> None:
         calls = [{"name": "add", "arguments": "{}", "result": "3", "error": None}]
         more = {
-            "turns": [{"calls": []}, {"calls": calls}],
+            "turns": [
+                {"start": 0, "stop": 1, "calls": []},
+                {"start": 1, "stop": 2, "calls": calls},
+            ],
+            "credit": [[0, 1, 0.50000004, 0.5, None], [1, 2, 0.75, 0.5, 0.5]],
+            "credit_terms": {"outcome": 1.0, "turns": 0.5},
+            "trained": [[1, 2]],
             "reward/accuracy": 1.0,
             "reward/format": None,
             "accuracy/steps": 3,
@@ -211,7 +217,6 @@ class TestSamples:
                 "parent": None,
                 "shared": 0,
                 "decisions": [],
-                "segments": [[0, 2, 0.5]],
             },
         }
         [group] = samples(write_samples(tmp_path, [row(**more)]), *LIMITS)
@@ -225,8 +230,14 @@ class TestSamples:
                 "kept": True,
                 "terms": {"accuracy": 1.0},
                 "columns": {"accuracy/steps": "3"},
-                "calls": [{"turn": 1, "name": "add", "arguments": "{}", "result": "3"}],
-                "segments": [[0, 2, 0.5]],
+                "calls": [{"turn": 2, "name": "add", "arguments": "{}", "result": "3"}],
+                "credit": [[0, 1, 0.5, 0.5, None], [1, 2, 0.75, 0.5, 0.5]],
+                "credit_terms": ["outcome", "turns"],
+                "turns": [
+                    [0, 1, "advantage +0.500 = 1 x +0.500 outcome + 0.5 x none turns"],
+                    [1, 2, "advantage +0.750 = 1 x +0.500 outcome + 0.5 x +0.500 turns"],
+                ],
+                "trained": [[1, 2]],
             }
         ]
         assert [node["end"] for node in group["tree"]] == [2]
