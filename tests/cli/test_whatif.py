@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,20 +14,23 @@ import torch
 from omegaconf import OmegaConf
 
 from rlmods.advantage import RLOO, GroupNorm
-from rlmods.algo import policy_gradient
+from rlmods.algo import PolicyGradient, policy_gradient
 from rlmods.cli import job
 from rlmods.cli import whatif as command
 from rlmods.cli.command import configuration
 from rlmods.cli.whatif import _action, _reason, whatif, with_credit
 from rlmods.critic.loss import clip_range
 from rlmods.errors import UserError
+from rlmods.lab.show import show
 from rlmods.ratio import LogLikelihood, Unclipped
 from rlmods.rollout import Local
 from rlmods.run.directory import RUN_DIR_VARIABLE, release
+from rlmods.run.files import read_rows
 from rlmods.training import train_step
 from rlmods.training.extensions import greedy_baseline
 from rlmods.training.metrics import values_and_mask
 from rlmods.training.train_step import TrainStep
+from rlmods.types import Experience
 from tests.run.test_directory import files
 from tests.training.test_buffer import rows
 
@@ -304,6 +308,109 @@ def test_iterations_after_a_resume_have_the_settings_of_the_resumed_run(
 def test_mistakes(arguments: list[str], message: str, run: Path) -> None:
     with pytest.raises(UserError, match=message):
         _action([str(run), *arguments])
+
+
+GAME = [
+    "experiment=tunnel/turns",
+    "algo=grpo",
+    "data.num_train=4",
+    "data.num_val=2",
+    "batch.prompts=2",
+    "batch.samples=4",
+    "batch.minibatches=1",
+    "trainer.accelerator=cpu",
+    "trainer.max_iterations=1",
+    "validation.every=null",
+    "callbacks.samples.print_every=0",
+    "~logger.tensorboard",
+    "~logger.csv",
+    "advantage=sum",
+    "+advantage@advantage.terms.outcome.estimator=group_norm",
+    "+advantage@advantage.terms.state.estimator=anchor_state",
+    "+advantage.terms.outcome.weight=1.0",
+]
+OWN = ["tokens=entropy", "tokens.fraction=0.3", "+advantage.terms.state.weight=0.5"]
+OTHER = ["tokens=entropy", "tokens.fraction=0.6", "+advantage.terms.state.weight=-2.0"]
+
+
+class TestDrawing:
+    """Turns, terms and selection, before and after, are those of the batches that two runs train
+    on: one with the parts of the run, one with the other parts."""
+
+    @pytest.fixture
+    def trained(
+        self, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> dict[str, Experience]:
+        """The rows of the optimizer step by the folder of the run."""
+        found: dict[str, Experience] = {}
+        select_tokens = PolicyGradient.select_tokens
+
+        def recorded(loop: Any, rows: Experience) -> Experience:
+            found[path] = select_tokens(loop, rows)
+            return found[path]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PolicyGradient, "select_tokens", recorded)
+            for overrides in (OWN, OTHER):
+                path = str(tmp_path / str(len(found)))
+                job.train(configuration([*GAME, *overrides, f"run_dir={path}"]), {}, [])
+                release(Path(path))
+        return found
+
+    def numbers(self, text: str, name: str) -> list[list[str]]:
+        """The numbers of each line of credit."""
+        lines = re.findall(rf"^\[{re.escape(name)} *(advantage .*)\]$", text, re.MULTILINE)
+        return [re.findall(r"[-+]?[\d.]+", line.partition(":")[0]) for line in lines]
+
+    def expected(self, rows: Experience, samples: Sequence[Any], weight: str) -> list[list[str]]:
+        """The same from the batch, by turn."""
+        assert rows.term_advantages is not None
+        assert rows.trained is not None
+        by_tokens = {}
+        for i, (ids, length) in enumerate(zip(rows.tokens, rows.lengths, strict=True)):
+            by_tokens[tuple(ids[:length].tolist())] = i
+        num_selected = 0
+        found = []
+        for sample in samples:
+            [i] = {i for ids, i in by_tokens.items() if is_end(sample["tokens"], ids)}
+            first = int(rows.lengths[i]) - len(sample["tokens"])
+            for turn in sample["turns"]:
+                columns = range(first + turn["start"], first + turn["stop"])
+                assert rows.mask[i, columns].all()
+                [total] = set(rows.advantages[i, columns].tolist())
+                [terms] = {tuple(x) for x in rows.term_advantages[i, columns].tolist()}
+                outcome, state = (f"{x:+.3f}" for x in terms)
+                num_trained = int(rows.trained[i, columns].sum())
+                num_selected += num_trained
+                count = [str(num_trained), str(len(columns))]
+                found.append([f"{total:+.3f}", "1", outcome, weight, state, *count])
+        assert num_selected > 0
+        return found
+
+    def test_show_and_whatif(self, trained: dict[str, Experience]) -> None:
+        own, other = map(Path, trained)
+        samples = read_rows(own / "samples/iteration_000001.jsonl")
+        prompt = samples[0]["id"]
+        of_prompt = [row for row in samples if row["id"] == prompt]
+        assert max(len(row["turns"]) for row in of_prompt) > 1
+        typed = [text.removeprefix("+") for text in OTHER]
+        text = _action([str(own), "1", *typed, "--prompt", prompt])
+        before = self.expected(trained[str(own)], of_prompt, "0.5")
+        after = self.expected(trained[str(other)], of_prompt, "-2")
+        assert before != after
+        assert self.numbers(show(own, "1", prompt), "") == before
+        assert self.numbers(text, "as in the run") == before
+        assert self.numbers(text, " ".join(typed)) == after
+        again = whatif(own, 1, typed, prompt=prompt)["rows"]
+        saved = read_rows(other / "samples/iteration_000001.jsonl")
+        assert again[0]["samples"] == of_prompt
+        assert again[1]["samples"] == [row for row in saved if row["id"] == prompt]
+        with pytest.raises(UserError, match=f"--prompt {prompt}x: did you mean {prompt}"):
+            whatif(own, 1, [], prompt=f"{prompt}x")
+
+
+def is_end(tokens: Sequence[int], row: Sequence[int]) -> bool:
+    return list(row[-len(tokens) :]) == tokens
 
 
 FORKED_RUNS = {
