@@ -25,7 +25,7 @@ from rlmods.lab.show import show
 from rlmods.ratio import LogLikelihood, Unclipped
 from rlmods.rollout import Local
 from rlmods.run.directory import RUN_DIR_VARIABLE, release
-from rlmods.run.files import read_rows
+from rlmods.run.files import dumps, read_rows
 from rlmods.training import train_step
 from rlmods.training.extensions import greedy_baseline
 from rlmods.training.metrics import values_and_mask
@@ -387,6 +387,7 @@ class TestDrawing:
         assert num_selected > 0
         return found
 
+    @pytest.mark.slow
     def test_show_and_whatif(self, trained: dict[str, Experience]) -> None:
         own, other = map(Path, trained)
         samples = read_rows(own / "samples/iteration_000001.jsonl")
@@ -401,7 +402,7 @@ class TestDrawing:
         assert self.numbers(show(own, "1", prompt), "") == before
         assert self.numbers(text, "as in the run") == before
         assert self.numbers(text, " ".join(typed)) == after
-        again = whatif(own, 1, typed, prompt=prompt)["rows"]
+        again = json.loads(dumps(whatif(own, 1, typed, prompt=prompt)["rows"]))
         saved = read_rows(other / "samples/iteration_000001.jsonl")
         assert again[0]["samples"] == of_prompt
         assert again[1]["samples"] == [row for row in saved if row["id"] == prompt]
