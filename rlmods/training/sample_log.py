@@ -18,6 +18,9 @@ from rlmods.types import Experience, Response, Scores
 Row = dict[str, Any]
 CREDIT_COLUMNS = ("advantage", "credit", "credit_terms", "trained")
 """Columns that are set after sampling."""
+MAX_RUNS = 20_000
+"""Runs of tokens, about, that a batch may have in `credit` and in `trained`: with an advantage for
+each token, the first responses have them."""
 
 
 class SampleLog:
@@ -71,7 +74,8 @@ class SampleLog:
         over their tokens, and `credit`, a list of [begin, end, advantage, advantage of each term
         of advantage=sum] for each run of tokens with equal advantages, to six digits. Tokens
         between the runs have no loss. `credit_terms` are the weights of the terms by name, here
-        `weights`. A row whose tokens all have the same advantage, without terms, has no `credit`.
+        `weights`. A row whose tokens all have the same advantage, without terms, has no `credit`,
+        nor have rows after the first `MAX_RUNS` runs.
 
         Responses of a group are in the order of sampling; groups without rows are older."""
         numbers = [masked_mean(batch.advantages, batch.mask), batch.mask.any(1), batch.group]
@@ -80,7 +84,9 @@ class SampleLog:
         values = batch.advantages[:, :, None]
         if batch.term_advantages is not None:
             values = torch.cat([values, batch.term_advantages], 2)
-        runs = equal_runs(values, batch.mask)
+        known = torch.tensor(list(self._by_group), device=batch.group.device)
+        is_known = torch.isin(batch.group, known)
+        runs = equal_runs(values, batch.mask & is_known[:, None], MAX_RUNS)
         seen = Counter[int]()
         for i, (advantage, is_trained, group_number) in enumerate(rows):
             group = int(group_number)
@@ -89,9 +95,9 @@ class SampleLog:
                 row = sampled[seen[group]]
                 row["advantage"] = advantage
                 credit = _in_response(runs[i], self._num_prompt_tokens[group])
-                if weights:
+                if weights and credit:
                     row["credit_terms"] = dict(weights)
-                if weights or len(credit) > 1 or credit[0][:2] != [0, len(row["tokens"])]:
+                if credit and (weights or credit != [[0, len(row["tokens"]), credit[0][2]]]):
                     row["credit"] = credit
             seen[group] += 1
 
@@ -104,19 +110,29 @@ class SampleLog:
         """Set `trained`: [begin, end] of each run of tokens selected in the last optimizer step on
         a response. Equal responses of a group have equal selections."""
         by_tokens: dict[tuple[int, ...], list[Row]] = {}
+        num_tokens = 0
         for group, rows in self._by_group.items():
+            if num_tokens >= MAX_RUNS:
+                break
             for row in rows:
+                num_tokens += len(row["tokens"])
                 if row["advantage"] is not None:
                     by_tokens.setdefault((group, *row["tokens"]), []).append(row)
         for group, lengths, tokens, mask, trained in self._selections:
-            runs = equal_runs(mask.new_zeros(*mask.shape, 0), mask & trained)
             columns = (group.tolist(), lengths.tolist(), tokens.tolist(), mask.any(1).tolist())
+            indices = []
+            found = []
             for i, (number, length, ids, has_loss) in enumerate(zip(*columns, strict=True)):
-                if not has_loss or number not in self._by_group:
-                    continue
-                start = self._num_prompt_tokens[number]
-                for row in by_tokens.get((number, *ids[start:length]), ()):
-                    row["trained"] = _in_response(runs[i], start)
+                start = self._num_prompt_tokens.get(number, 0)
+                same = by_tokens.get((number, *ids[start:length]))
+                if has_loss and same:
+                    indices.append(i)
+                    found.append((same, start))
+            own = (mask & trained)[indices]
+            runs = equal_runs(own.new_zeros(*own.shape, 0), own)
+            for (same, start), of_row in zip(found, runs, strict=True):
+                for row in same:
+                    row["trained"] = _in_response(of_row, start)
         self._selections = []
 
     def of_prompt(self, prompt: str | None) -> SampleLog:
@@ -187,9 +203,10 @@ def branch_row(response: Response, sample: int) -> dict[str, Any]:
     }
 
 
-def equal_runs(values: Tensor, mask: Tensor) -> list[list[list[Any]]]:
+def equal_runs(values: Tensor, mask: Tensor, limit: int | None = None) -> list[list[list[Any]]]:
     """Return, for each row of `values` [N, T, K], [begin, end, *values] of the runs of columns with
-    a true mask and K equal values each. NaN equals NaN."""
+    a true mask and K equal values each. NaN equals NaN. Rows after the first `limit` runs have
+    none."""
     before = values[:, :-1]
     after = values[:, 1:]
     is_equal = ((before == after) | (before.isnan() & after.isnan())).all(2)
@@ -198,12 +215,15 @@ def equal_runs(values: Tensor, mask: Tensor) -> list[list[list[Any]]]:
     begins[:, 1:] &= ~continues
     ends = mask.clone()
     ends[:, :-1] &= ~continues
+    if limit is not None:
+        num_runs = begins.sum(1)
+        is_within = (num_runs.cumsum(0) - num_runs < limit)[:, None]
+        begins &= is_within
+        ends &= is_within
     row, begin = begins.nonzero(as_tuple=True)
     last = ends.nonzero()[:, 1]
-    numbers = values[row, begin].tolist()
+    columns = (row.tolist(), begin.tolist(), (last + 1).tolist(), values[row, begin].tolist())
     runs: list[list[list[Any]]] = [[] for _ in range(len(mask))]
-    for i, first, end, own in zip(
-        row.tolist(), begin.tolist(), (last + 1).tolist(), numbers, strict=True
-    ):
+    for i, first, end, own in zip(*columns, strict=True):
         runs[i].append([first, end, *own])
     return runs

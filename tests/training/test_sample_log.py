@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlmods.training import sample_log
 from rlmods.training.sample_log import SampleLog, branch_row
 from rlmods.types import Branch, Experience, Prompt, Response, Scores
 from tests.training.test_metrics import experience
@@ -184,6 +185,22 @@ class TestCredit:
             found = by_token(row["trained"], len(row["tokens"]))
             is_trained = [values is not None for values in found]
             assert is_trained == expected[i, : len(found)].tolist()
+
+
+def test_the_first_responses_have_credit_and_selection_if_there_is_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, batch = logged(0)
+    monkeypatch.setattr(sample_log, "MAX_RUNS", 1)
+    log.set_advantages(batch, TERMS)
+    log.add_selection(batch, batch.mask)
+    log.set_trained()
+    has_loss = batch.mask.any(1).tolist()
+    first = has_loss.index(True)
+    assert ["credit" in row for row in log.rows] == [i == first for i in range(6)]
+    in_first_group = [i < 3 and has_loss[i] for i in range(6)]
+    assert ["trained" in row for row in log.rows] == in_first_group
+    assert [row["advantage"] is not None for row in log.rows] == has_loss
 
 
 def test_one_advantage_on_all_tokens_needs_no_runs() -> None:
