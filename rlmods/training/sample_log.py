@@ -84,7 +84,7 @@ class SampleLog:
         values = batch.advantages[:, :, None]
         if batch.term_advantages is not None:
             values = torch.cat([values, batch.term_advantages], 2)
-        known = torch.tensor(list(self._by_group), device=batch.group.device)
+        known = batch.group.new_tensor(list(self._by_group))
         is_known = torch.isin(batch.group, known)
         runs = equal_runs(values, batch.mask & is_known[:, None], MAX_RUNS)
         seen = Counter[int]()
@@ -118,13 +118,13 @@ class SampleLog:
                 num_tokens += len(row["tokens"])
                 if row["advantage"] is not None:
                     by_tokens.setdefault((group, *row["tokens"]), []).append(row)
-        for group, lengths, tokens, mask, trained in self._selections:
-            columns = (group.tolist(), lengths.tolist(), tokens.tolist(), mask.any(1).tolist())
+        for groups, lengths, tokens, mask, trained in self._selections:
+            columns = (groups.tolist(), lengths.tolist(), tokens.tolist(), mask.any(1).tolist())
             indices = []
             found = []
-            for i, (number, length, ids, has_loss) in enumerate(zip(*columns, strict=True)):
-                start = self._num_prompt_tokens.get(number, 0)
-                same = by_tokens.get((number, *ids[start:length]))
+            for i, (group, length, ids, has_loss) in enumerate(zip(*columns, strict=True)):
+                start = self._num_prompt_tokens.get(group, 0)
+                same = by_tokens.get((group, *ids[start:length]))
                 if has_loss and same:
                     indices.append(i)
                     found.append((same, start))
