@@ -21,7 +21,8 @@ def credit(row: Row) -> list[list[Any]]:
     if row.get("credit"):
         return list(row["credit"])
     advantage = row.get("advantage")
-    return [] if advantage is None else [[0, len(row["tokens"]), advantage]]
+    length = max(1, len(row["tokens"]))  # another trainer may log none
+    return [] if advantage is None else [[0, length, advantage]]
 
 
 def turns(row: Row) -> list[Mapping[str, Any]]:

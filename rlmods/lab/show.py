@@ -159,7 +159,8 @@ def _turn_lines(variants: Mapping[str, Row], decode: TokenTexts) -> Iterator[str
         start, stop = turn["start"], turn["stop"]
         role = f"assistant, turn {i}" if row.get("turns") else "response"
         reward = "" if turn.get("reward") is None else f", reward {_number(turn['reward'])}"
-        yield f"[{role}, tokens {start}-{stop}{reward}]"
+        span = f", tokens {start}-{stop}" if row["tokens"] else ""
+        yield f"[{role}{span}{reward}]"
         for name, other in variants.items():
             yield from _credit_line(name.ljust(width), other, start, stop, decode)
         yield from _text(turn.get("raw") or turn["text"])
