@@ -42,6 +42,9 @@ class AdvantageNeeds:
     terms: bool = False
     """The arguments `terms` [N, K], the scores of the reward's terms (NaN: abstained), and
     `weights` [K]."""
+    teacher: bool = False
+    """The argument `teacher_log_ratio` [N, T]: log p_teacher - log pi_old of each token, 0 where
+    the teacher has nothing to show. The group `teacher` is then part of the run."""
     nonnegative: bool = False
     """Rewards of at least 0."""
     correctness: bool = False
@@ -213,6 +216,10 @@ class FrozenModelNeeds:
 
     copies_policy: bool = False
     """The network is a frozen copy of the policy."""
+    group: bool = False
+    """More than one response per prompt."""
+    rate: float = 0.0
+    """Step of the copy's weights towards the policy's after each iteration; 0: they stay."""
 
 
 @dataclass(frozen=True, kw_only=True)

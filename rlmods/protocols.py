@@ -279,14 +279,34 @@ class Teacher(Protocol):
     """A model towards which the policy is trained."""
 
     demonstration: str | None
-    """Column of the data that only the teacher sees; None if it sees the policy's prompt."""
+    """Column of the data that only the teacher sees; None if it sees no column."""
+
+    @property
+    def shows_more(self) -> bool:
+        """True if the teacher's prompt shows what the policy's does not."""
 
     def __call__(self, policy: Any) -> Any:
         """Return the network (`rlmods.policy.Policy`), given the policy; None if it is not in this
         process."""
 
     def prompt(self, prompt: Prompt) -> Prompt:
-        """Return the prompt as the teacher sees it."""
+        """Return the prompt as the teacher sees it, without what it shows of responses."""
+
+    def prompts(
+        self,
+        responses: Sequence[Response],
+        group: Sequence[int],
+        correct: Sequence[float],
+        columns: Mapping[str, Sequence[Any]],
+    ) -> Sequence[Prompt | None]:
+        """Return the prompt that the teacher sees before each response; None: it does not score
+        it.
+
+        Args:
+            group: id of the group of each response.
+            correct: correctness, or total reward, of each response; NaN: unscored.
+            columns: columns of the sample log that the reward returned.
+        """
 
 
 @runtime_checkable

@@ -388,7 +388,8 @@ class Experience(Rows):
     ref_logprobs: TokenFloats | None = None
     """log pi_ref of the frozen reference; None without a reference."""
     teacher_logprobs: TokenFloats | None = None
-    """Log-probabilities of the teacher, after its own prompt; None without a teacher."""
+    """Log-probabilities of the teacher, after its own prompt; NaN on tokens that it does not score.
+    None without a teacher."""
     values: TokenFloats | None = None
     """V(s_t), computed at the token before t."""
     returns: TokenFloats | None = None

@@ -17,6 +17,7 @@ from rlmods.advantage.process import Process
 from rlmods.advantage.reinforce_pp import ReinforcePP
 from rlmods.advantage.rloo import RLOO
 from rlmods.advantage.sum import Sum
+from rlmods.advantage.teacher import TeacherLogRatio
 from rlmods.advantage.tree import Tree
 from rlmods.advantage.turn_norm import TurnNorm
 
@@ -38,6 +39,7 @@ __all__ = [
     "Process",
     "ReinforcePP",
     "Sum",
+    "TeacherLogRatio",
     "Tree",
     "TurnNorm",
 ]

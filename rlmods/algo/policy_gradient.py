@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from rlmods import protocols
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.correction import NoCorrection
@@ -43,20 +44,22 @@ from rlmods.protocols import (
 from rlmods.reference import StartPolicy
 from rlmods.reward.scores import grade
 from rlmods.rollout.order import generate_in_order
+from rlmods.rollout.turns import num_added_tokens
 from rlmods.router import Routing
 from rlmods.tokens import AllTokens
 from rlmods.training.adaptive import EntropyBonus, RewardScale
 from rlmods.training.buffer import SampleBuffer
 from rlmods.training.collate import collate
-from rlmods.training.credit import CreditAssignment
+from rlmods.training.credit import CreditAssignment, teacher_log_ratio
 from rlmods.training.extensions import SampleAhead, create_extensions
-from rlmods.training.frozen import FrozenPolicy
+from rlmods.training.frozen import FrozenPolicy, Teacher
 from rlmods.training.metrics import (
     correctness,
     lacks_correctness,
     log_correction,
     log_critic,
     log_responses,
+    log_teacher,
     log_update,
 )
 from rlmods.training.returned import check_gradient, check_returned, field_of
@@ -110,6 +113,7 @@ class PolicyGradient(Learner):
         aggregation: Aggregation,
         critic: Any = None,
         reference: Callable[[Policy], Policy] | None = None,
+        teacher: protocols.Teacher | None = None,
         router: Routing | None = None,
         correction: Correction | None = None,
         tokens: Tokens | None = None,
@@ -119,6 +123,7 @@ class PolicyGradient(Learner):
         Args:
             critic: creates the value network from the policy; None: there is none.
             reference: loads the reference, given the policy; None: a frozen copy of it.
+            teacher: loads the teacher, given the policy, if `advantage` reads it.
             learner: arguments of `Learner`.
         """
         super().__init__(**learner)
@@ -135,6 +140,7 @@ class PolicyGradient(Learner):
         self.full_kl = needs_of(kl, KLNeeds).distributions
         if needs_of(kl, KLNeeds).reference:
             self.reference = FrozenPolicy((reference or StartPolicy())(self.policy))
+        self.teacher = None if teacher is None else Teacher(teacher, self.policy)
         self.router = router or Routing()
         self.router(self.policy)
         settings = self.settings
@@ -185,6 +191,11 @@ class PolicyGradient(Learner):
         if self.critic is not None:
             networks["critic"] = self.critic
         return networks
+
+    @property
+    def frozen(self) -> dict[str, FrozenPolicy]:
+        of_teacher = {} if self.teacher is None else self.teacher.frozen
+        return super().frozen | of_teacher
 
     def optimizer_settings(self, network: str) -> dict[str, Any]:
         if network == "critic" and self.critic_config.lr is not None:
@@ -304,6 +315,10 @@ class PolicyGradient(Learner):
         if self.credit.needs.turns:
             turn, state = turn_columns(responses, batch.tokens.shape)
             batch = replace(batch, turn=turn.to(self.device), state=state.to(self.device))
+        if self.teacher is not None:
+            with self.timer("teacher"):
+                logprobs = self.teacher.logprobs(responses, scores, batch, self.scorer, self.meter)
+            batch = replace(batch, teacher_logprobs=logprobs)
         return batch
 
     def as_rows(self, responses: Sequence[Response], rewards: Scores, group: Tensor) -> Experience:
@@ -331,6 +346,9 @@ class PolicyGradient(Learner):
             if not self.full_kl:
                 batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
             self.meter.mean("train/kl_coefficient", self.kl.coefficient)
+        if self.teacher is not None:
+            batch = self.scorer.add_old_logprobs(batch, torch.ones_like(batch.on_policy))
+            log_teacher(self.meter, batch, teacher_log_ratio(batch))
         penalty = self.kl_penalty(batch) if kl_in_reward else torch.zeros_like(batch.rewards)
         batch = self.credit.estimate(batch, scores, penalty, monte_carlo=self.pretrains_critic)
         if batch.returns is not None and batch.values is not None:
@@ -594,7 +612,23 @@ class PolicyGradient(Learner):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
+        if self.teacher is not None:
+            self.check_teacher(self.teacher)
         self.kl_stats = self.kl_stats.to(self.device)
+
+    def check_teacher(self, teacher: Teacher) -> None:
+        """Check that the teacher's prompts fit, and show what the policy's show.
+
+        Raises:
+            UserError: they do not.
+        """
+        prompts = self.splits.train
+        teacher.check_context(prompts, self.rollout.max_tokens)
+        if teacher.part.shows_more and num_added_tokens(self.policy, self.rollout, prompts):
+            raise UserError(
+                "the environment adds instructions or tools to the policy's prompt, which the "
+                "teacher's prompt does not have: type environment=single_turn"
+            )
 
     @torch.no_grad()
     def example_rows(self, responses: Sequence[Response], group: Tensor) -> Experience:

@@ -32,6 +32,7 @@ from rlmods.data.schema import import_extra
 from rlmods.distributed import strategy
 from rlmods.errors import UserError, in_one_line
 from rlmods.logger.trackers import TRACKERS
+from rlmods.needs import AdvantageNeeds, needs_of
 from rlmods.reward import BySource, WeightedSum
 from rlmods.rollout.turns import over_turns
 from rlmods.run.settings import Override
@@ -137,7 +138,7 @@ def run_spec(
     if type(config.seed) is not int or not 0 <= config.seed < 2**32:  # which parts repeat
         raise UserError(f"seed={config.seed}: must be a whole number from 0 to {2**32 - 1}")
     algorithm: type[Learner] = find_class(config.algo._target_, "algo")
-    used_groups = (*ALWAYS_USED, *algorithm.config_groups)
+    used_groups = (*ALWAYS_USED, *algorithm.config_groups, *_of_advantage(config, algorithm))
     _check_groups_are_used(config.algo.name, typed, used_groups)
     batch = parse_settings(config.batch, "batch", Batch)
     batch.check_ranks(1, algorithm.rows_per_prompt(batch))
@@ -171,6 +172,14 @@ def run_spec(
     return spec
 
 
+def _of_advantage(config: DictConfig, algorithm: type[Learner]) -> tuple[str, ...]:
+    """Return the group `teacher` if the estimator reads it."""
+    if "advantage" not in algorithm.config_groups:
+        return ()
+    needs = needs_of(instantiate(config.advantage, "advantage"), AdvantageNeeds)
+    return ("teacher",) if needs.teacher else ()
+
+
 def _check_groups_are_used(
     algo: str, typed: Sequence[Override], used_groups: Collection[str]
 ) -> None:
@@ -182,6 +191,8 @@ def _check_groups_are_used(
             other = "another algo="
             if group == "judge":
                 other += ", or set the judge of a reward with +judge@reward.judge=OPTION"
+            if group == "teacher":
+                other += ", or type advantage=teacher"
             raise UserError(
                 f"algo={algo} does not use {group}: drop {override.text.lstrip('+~')}, or choose "
                 f"{other}"

@@ -1,10 +1,12 @@
 """The prompt that a teacher sees."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.judge.question import template_fields
-from rlmods.types import Prompt
+from rlmods.types import Prompt, Response
 
 TEMPLATE = (
     "{prompt}\n\nThis is an example of a response:\n{demonstration}\n\nNow answer with a "
@@ -33,13 +35,18 @@ class Demonstrated:
     `rlmods.teacher.demonstration.TEMPLATE`."""
 
     def __post_init__(self) -> None:
-        if self.template is not None and self.demonstration is None:
+        if self.template is not None and not self.shows_more:
             raise UserError(
                 "teacher.template is for a demonstration: type teacher.demonstration=COLUMN, "
                 "or drop it"
             )
         fields = ("prompt", "demonstration")
         template_fields(self.template or TEMPLATE, fields, fields, "teacher.template")
+
+    @property
+    def shows_more(self) -> bool:
+        """True if the teacher's prompt shows what the policy's does not."""
+        return self.demonstration is not None
 
     def shows(self, prompt: Prompt) -> str | None:
         """Return the demonstration of a prompt; None if its row has none."""
@@ -57,12 +64,33 @@ class Demonstrated:
         shown = self.shows(prompt)
         # checked by a rule
         assert shown is not None, f"prompt {prompt.id} has no {self.demonstration}"
-        template = self.template or TEMPLATE
-        if prompt.messages is None:
-            return replace(prompt, text=template.format(prompt=prompt.text, demonstration=shown))
-        messages = [dict(message) for message in prompt.messages]
-        last = max(i for i, message in enumerate(messages) if message["role"] == "user")
-        messages[last]["content"] = template.format(
-            prompt=messages[last]["content"], demonstration=shown
-        )
-        return replace(prompt, messages=messages)
+        return filled(prompt, self.template or TEMPLATE, shown)
+
+    def prompts(
+        self,
+        responses: Sequence[Response],
+        group: Sequence[int],
+        correct: Sequence[float],
+        columns: Mapping[str, Sequence[Any]],
+    ) -> list[Prompt | None]:
+        """Return the prompt that the teacher sees before each response; None: it does not score
+        it.
+
+        Args:
+            group: id of the group of each response.
+            correct: correctness, or total reward, of each response; NaN: unscored.
+            columns: columns of the sample log that the reward returned.
+        """
+        return [self.prompt(response.prompt) for response in responses]
+
+
+def filled(prompt: Prompt, template: str, shown: str) -> Prompt:
+    """Return the prompt with its text, or its last user message, replaced by the template."""
+    if prompt.messages is None:
+        return replace(prompt, text=template.format(prompt=prompt.text, demonstration=shown))
+    messages = [dict(message) for message in prompt.messages]
+    last = max(i for i, message in enumerate(messages) if message["role"] == "user")
+    messages[last]["content"] = template.format(
+        prompt=messages[last]["content"], demonstration=shown
+    )
+    return replace(prompt, messages=messages)

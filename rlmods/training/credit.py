@@ -212,6 +212,8 @@ def _options(needs: AdvantageNeeds, batch: Experience, scores: Scores) -> dict[s
         options["steps"] = batch.steps
     if needs.outcomes:
         options["outcomes"] = nan_for_none(scores.outcomes or [None] * len(scores))
+    if needs.teacher:
+        options["teacher_log_ratio"] = teacher_log_ratio(batch)
     if needs.turns and batch.turn is not None and batch.state is not None:
         options |= {"turn": batch.turn, "state": batch.state}
     if needs.branches and batch.origin is not None:
@@ -219,6 +221,20 @@ def _options(needs: AdvantageNeeds, batch: Experience, scores: Scores) -> dict[s
     if needs.terms:
         options["terms"], options["weights"] = reward_terms(scores)
     return {name: x.to(batch.rewards.device) for name, x in options.items()}
+
+
+def teacher_log_ratio(batch: Experience) -> Tensor:
+    """Return log p_T - log pi_old [N, T] of the tokens that the teacher has scored; 0 elsewhere.
+
+    Raises:
+        UserError: there is no teacher.
+    """
+    if batch.teacher_logprobs is None:
+        raise UserError(
+            "these responses were not scored by a teacher: train with advantage=teacher"
+        )
+    is_scored = batch.mask & ~batch.teacher_logprobs.isnan()
+    return torch.where(is_scored, batch.teacher_logprobs - batch.old_logprobs, 0.0)
 
 
 def reward_terms(scores: Scores) -> tuple[Tensor, Tensor]:

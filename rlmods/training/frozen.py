@@ -13,12 +13,15 @@ from torch import Tensor
 from rlmods import protocols
 from rlmods.distributed.sharding import is_sharded, to_full
 from rlmods.errors import UserError
+from rlmods.needs import FrozenModelNeeds, needs_of
 from rlmods.policy.base import Policy
 from rlmods.policy.files import fingerprint
 from rlmods.training.collate import collate_unscored
 from rlmods.training.lengths import length_above, row_length
+from rlmods.training.meter import Meter
+from rlmods.training.metrics import correctness
 from rlmods.training.scorer import LogprobScorer
-from rlmods.types import Experience, Prompt, Response
+from rlmods.types import Experience, Prompt, Response, Scores
 
 
 class FrozenPolicy:
@@ -91,6 +94,13 @@ class FrozenPolicy:
         """Copy the weights of `policy`."""
         self.policy.load_tensors(policy.trainable_tensors())
 
+    @torch.no_grad()
+    def step_towards(self, policy: Policy, rate: float) -> None:
+        """Set the weights to `(1 - rate) w + rate w_policy`."""
+        target = policy.trainable_tensors()
+        weights = self.policy.trainable_tensors()
+        self.policy.load_tensors({name: x.lerp(target[name], rate) for name, x in weights.items()})
+
     def state_dict(self) -> dict[str, Any]:
         """Return the fingerprint of the model as it was loaded and, if it moves, its weights."""
         state: dict[str, Any] = {"origin": self.fingerprint}
@@ -126,6 +136,8 @@ class Teacher:
         """
         self.part = part
         self.student = policy
+        self.rate = needs_of(part, FrozenModelNeeds).rate
+        """Step of its weights towards the policy's after each iteration; 0: they stay."""
         network = part(policy)
         self.model = (
             None if network is None or network is policy else FrozenPolicy(network, "teacher")
@@ -168,43 +180,74 @@ class Teacher:
                     "shorten the demonstration, or type a smaller rollout.max_tokens"
                 )
 
-    def seen(self, responses: Sequence[Response]) -> Sequence[Response]:
-        """Return the responses with the teacher's prompts."""
-        if self.part.demonstration is None:
+    def seen(
+        self, responses: Sequence[Response], prompts: Sequence[Prompt | None]
+    ) -> Sequence[Response]:
+        """Return the responses after the teacher's prompts; after their own where that is None."""
+        if not self.part.shows_more:
             return responses
-        return [
-            replace(r, prompt_tokens=self.student.encode(self.part.prompt(r.prompt)))
-            for r in responses
-        ]
+        seen = []
+        for response, prompt in zip(responses, prompts, strict=True):
+            if prompt is not None:
+                response = replace(response, prompt_tokens=self.student.encode(prompt))
+            seen.append(response)
+        return seen
 
     def rows(self, responses: Sequence[Response]) -> Experience:
         """Collate the responses after the teacher's prompts. The mask is True on all of their
         tokens."""
-        return collate_unscored(self.seen(responses), self.student.pad_id)
+        prompts = [self.part.prompt(response.prompt) for response in responses]
+        return collate_unscored(self.seen(responses, prompts), self.student.pad_id)
 
     @torch.no_grad()
     def logprobs(
-        self, responses: Sequence[Response], batch: Experience, scorer: LogprobScorer
+        self,
+        responses: Sequence[Response],
+        scores: Scores,
+        batch: Experience,
+        scorer: LogprobScorer,
+        meter: Meter,
     ) -> Tensor:
         """Return the teacher's log-probabilities [N, T] of the tokens with loss in `batch`, the
-        collated responses; 0 elsewhere.
+        collated responses; NaN elsewhere, and in responses that it does not score.
 
-        A response has loss on all of its tokens, or on none.
+        It does not score a response to which its prompt has nothing to show, which exceeds its
+        context after its prompt, or whose context begins anew (`Response.cuts`), where it would not
+        be shown anything. A response has loss on all of its sampled tokens, or on none.
         """
-        out = torch.zeros_like(batch.rewards)
+        out = torch.full_like(batch.rewards, torch.nan)
+        prompts = self.part.prompts(
+            responses, batch.group.tolist(), correctness(scores).tolist(), scores.columns
+        )
+        seen = self.seen(responses, prompts)
+        limit = (self.student if self.is_server else self.network).context_length
+        is_scored = []
+        is_long = []
+        for response, prompt in zip(seen, prompts, strict=True):
+            length = len(response.prompt_tokens) + len(response.tokens)
+            is_long.append(length > limit and not response.cuts)
+            loses_prompt = response.cuts and (self.part.shows_more or self.is_server)
+            is_scored.append(prompt is not None and not is_long[-1] and not loses_prompt)
+        scored = torch.tensor(is_scored, device=batch.mask.device) & batch.mask.any(1)
         has_loss = batch.mask.any(1)
+        meter.mean("train/teacher_scored_fraction", scored.double(), has_loss)
+        too_long = torch.tensor(is_long, device=batch.mask.device)
+        meter.mean("train/teacher_too_long_fraction", too_long.double(), has_loss)
+        # what is not scored is forwarded as the policy sees it, which fits
+        kept = [s if use else r for r, s, use in zip(responses, seen, is_scored, strict=True)]
+        used = batch.mask & scored[:, None]
         if not self.is_server:
-            rows = self.rows(responses).to(batch.mask.device)
-            rows = replace(rows, mask=rows.mask & has_loss[:, None])
-            return out.masked_scatter(
-                batch.mask, scorer.score(rows, self.network).logprobs[rows.mask]
-            )
+            rows = collate_unscored(kept, self.student.pad_id).to(batch.mask.device)
+            rows = replace(rows, mask=rows.mask & scored[:, None])
+            logprobs = scorer.score(rows, self.network).logprobs
+            return out.masked_scatter(used, logprobs[rows.mask])
         texts: list[tuple[Sequence[int], Sequence[int]]] = []
-        for response, is_used in zip(self.seen(responses), has_loss.tolist(), strict=True):
+        sampled: list[bool] = []
+        for response, is_used in zip(kept, scored.tolist(), strict=True):
             if is_used:
                 texts.append((response.prompt_tokens, response.tokens))
+                sampled += response.mask or [True] * len(response.tokens)
         assert isinstance(self.part, protocols.ReturnsLogprobs)
-        values = [x for logprobs in self.part.logprobs(texts) for x in logprobs]
-        return out.masked_scatter(
-            batch.mask, torch.tensor(values, dtype=out.dtype, device=out.device)
-        )
+        flat = torch.tensor([x for logprobs in self.part.logprobs(texts) for x in logprobs])
+        values = flat[torch.tensor(sampled, dtype=torch.bool)].to(out)
+        return out.masked_scatter(used, values)

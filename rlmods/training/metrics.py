@@ -196,3 +196,12 @@ def log_critic(meter: Meter, returns: Tensor, values: Tensor, mask: Tensor, rank
         meter.mean("train/explained_variance", 1 - variance(returns - values) / total)
     meter.mean("train/value", values, mask)
     meter.mean("train/return", returns, mask)
+
+
+def log_teacher(meter: Meter, batch: Experience, log_ratio: Tensor) -> None:
+    """Log the estimated KL from the teacher, and how often it finds a token more likely than the
+    policy, of the tokens that it has scored."""
+    assert batch.teacher_logprobs is not None
+    scored = batch.mask & ~batch.teacher_logprobs.isnan()
+    meter.mean("train/kl_teacher", -log_ratio, scored)
+    meter.mean("train/teacher_above_fraction", (log_ratio > 0).double(), scored)

@@ -233,19 +233,6 @@ class IterativeGRPOSettings(PolicyGradientSettings):
 
 
 @dataclass(frozen=True)
-class DistillSettings(PolicyGradientSettings):
-    """Settings of on-policy distillation, `algo.*` in the configuration."""
-
-    teacher_coefficient: float = 1.0
-    """Weight of the teacher's advantages beside those of `advantage`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        rules = {"teacher_coefficient": (self.teacher_coefficient > 0, "above 0")}
-        check_bounds(self, "algo", rules)
-
-
-@dataclass(frozen=True)
 class GKDSettings:
     """Settings of GKD, `algo.*` in the configuration."""
 

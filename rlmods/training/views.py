@@ -15,7 +15,7 @@ from rlmods.policy.base import Policy
 from rlmods.protocols import Ratio, Rollout
 from rlmods.router import Routing
 from rlmods.training.credit import CreditAssignment
-from rlmods.training.frozen import FrozenPolicy
+from rlmods.training.frozen import FrozenPolicy, Teacher
 from rlmods.training.meter import Meter, PhaseTimer
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.settings import Batch
@@ -72,6 +72,7 @@ class LoopView(LearnerView, Protocol):
 
     seed: int
     reference: FrozenPolicy | None
+    teacher: Teacher | None
     ratio: Ratio
     credit: CreditAssignment
     router: Routing

@@ -26,6 +26,7 @@ from rlmods.advantage import (
     Process,
     ReinforcePP,
     Sum,
+    TeacherLogRatio,
     Tree,
     TurnNorm,
 )
@@ -58,6 +59,7 @@ PARTS: dict[str, Any] = {
     "reinforce_pp_discounted": lambda: ReinforcePP(gamma=0.9),
     "reinforce_pp_baseline": lambda: ReinforcePP(baseline="group"),
     "sum": lambda: Sum({"all": {"estimator": GroupMean()}}),
+    "teacher": TeacherLogRatio,
     "tree": Tree,
     "turn_norm": TurnNorm,
 }
@@ -78,6 +80,8 @@ def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tenso
     if needs_of(part, AdvantageNeeds).turns and not isinstance(part, Sum):
         turn = (torch.arange(b.mask.shape[1]) // 2).expand(b.mask.shape)
         options = {"turn": turn, "state": turn}
+    if needs_of(part, AdvantageNeeds).teacher:
+        options = {"teacher_log_ratio": b.values}
     if needs_of(part, AdvantageNeeds).terms:
         options = {"terms": scale * rewards[:, :2], "weights": torch.ones(2)}
     # all responses to a prompt share their first two columns
@@ -150,7 +154,8 @@ DECLARED = {
     "terms": {"gdpo"},
     "nonnegative": {"max_rl"},
     "correctness": {"accept"},
-    "ignores_rewards": {"none"},
+    "teacher": {"teacher"},
+    "ignores_rewards": {"none", "teacher"},
 }
 """Estimators that declare a need."""
 

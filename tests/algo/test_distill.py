@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlmods.advantage import NoAdvantage, ReinforcePP
+from rlmods.advantage import ReinforcePP, Sum, TeacherLogRatio
 from rlmods.algo import Batch, Distill
 from rlmods.errors import UserError
 from rlmods.kl import Penalty
@@ -40,9 +40,15 @@ def distill(teacher: Any = TEACHER, **change: Any) -> Any:
     return attached(
         learner(
             Distill,
-            **{"teacher": teacher, "advantage": NoAdvantage(), "ratio": Unclipped()} | change,
+            **{"teacher": teacher, "advantage": TeacherLogRatio(), "ratio": Unclipped()} | change,
         )
     )
+
+
+def weighted(weight: float, reward: Any = None) -> Sum:
+    """The teacher's advantage with a weight, beside one of the reward."""
+    terms = {"teacher": {"estimator": TeacherLogRatio(), "weight": weight}}
+    return Sum(terms if reward is None else terms | {"reward": {"estimator": reward}})
 
 
 def alone(model: Any, prompt: Prompt, response: Response, temperature: float = 1.0) -> torch.Tensor:
@@ -53,6 +59,12 @@ def alone(model: Any, prompt: Prompt, response: Response, temperature: float = 1
     return torch.stack(
         [logprobs[len(start) + i - 1, x] for i, x in enumerate(response.tokens)]
     ).detach()
+
+
+def disturb(model: Any) -> None:
+    with torch.no_grad():
+        for x in model.parameters():
+            x.add_(torch.randn(x.shape, generator=torch.Generator().manual_seed(1)) * 0.05)
 
 
 def sampled(made: Any, num_prompts: int = 3) -> tuple[Experience, list[Response]]:
@@ -74,7 +86,7 @@ class TestAdvantages:
         made = distill(
             part,
             rollout=LocalRollout(max_tokens=8, temperature=temperature),
-            teacher_coefficient=0.5,
+            advantage=weighted(0.5),
         )
         batch, responses = sampled(made)
         model, gaps = policy(3), []
@@ -100,9 +112,7 @@ class TestAdvantages:
         part = SelfTeacher(weights=weights, **SEES)
         made = distill(part)
         start = policy()
-        with torch.no_grad():
-            for x in made.policy.parameters():
-                x.add_(torch.randn(x.shape, generator=torch.Generator().manual_seed(1)) * 0.05)
+        disturb(made.policy)
         batch, responses = sampled(made)
         model = start if weights == "start" else made.policy
         for i, r in enumerate(responses):
@@ -126,8 +136,8 @@ class TestAdvantages:
 
     def test_are_added_after_normalisation_over_the_batch(self) -> None:
         both, reward, teacher = (
-            sampled(distill(advantage=advantage, teacher_coefficient=c))[0].advantages
-            for advantage, c in ((ReinforcePP(), 0.3), (ReinforcePP(), 1e-30), (NoAdvantage(), 0.3))
+            sampled(distill(advantage=advantage))[0].advantages
+            for advantage in (weighted(0.3, ReinforcePP()), ReinforcePP(), weighted(0.3))
         )
         torch.testing.assert_close(both, reward + teacher)
         assert reward.abs().max() > 0.1
@@ -135,10 +145,8 @@ class TestAdvantages:
     def test_a_kl_in_the_reward_is_subtracted_from_those_of_the_teacher(self) -> None:
         """Also without an advantage from rewards: -beta sum_{s >= t} log(pi / pi_ref) at each
         token."""
-        made = distill(teacher_coefficient=0.3, kl=Penalty("k1", 0.5, "reward"))
-        with torch.no_grad():
-            for x in made.policy.parameters():
-                x.add_(torch.randn(x.shape, generator=torch.Generator().manual_seed(1)) * 0.05)
+        made = distill(advantage=weighted(0.3), kl=Penalty("k1", 0.5, "reward"))
+        disturb(made.policy)
         batch, responses = sampled(made)
         penalties = []
         for i, r in enumerate(responses):
@@ -243,7 +251,7 @@ def test_a_prompt_too_long_for_the_teacher() -> None:
         match=r"tokens as the teacher sees it; with 8 tokens of a response that exceeds its context "
         r"of 20",
     ):
-        fit(learner(Distill, teacher=part, advantage=NoAdvantage(), ratio=Unclipped()), 1)
+        fit(learner(Distill, teacher=part, advantage=TeacherLogRatio(), ratio=Unclipped()), 1)
 
 
 @pytest.mark.slow
@@ -252,7 +260,7 @@ def test_it_learns() -> None:
     made = learner(
         Distill,
         teacher=Local(policy=partial(_sharp, 3)),
-        advantage=NoAdvantage(),
+        advantage=TeacherLogRatio(),
         ratio=Unclipped(),
         batch=Batch(prompts=16, samples=8),
     )

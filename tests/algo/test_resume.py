@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlmods.adapter import LoRA
-from rlmods.advantage import EMA, GAE, Accept, BranchNorm, NoAdvantage, ReinforcePP
+from rlmods.advantage import EMA, GAE, Accept, BranchNorm, ReinforcePP, TeacherLogRatio
 from rlmods.algo import (
     DPO,
     GKD,
@@ -268,7 +268,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "distill": {
         "kind": Distill,
-        "advantage": NoAdvantage(),
+        "advantage": TeacherLogRatio(),
         "teacher": LocalTeacher(
             policy=partial(policy, seed=3),
             demonstration="answer",

@@ -396,6 +396,10 @@ RULES = {
     ],
     "group_size": [
         (
+            ("algo=distill", "teacher=self", "teacher.sibling=true", "batch.samples=1"),
+            "teacher=self compares responses to one prompt, but batch.samples=1: type",
+        ),
+        (
             ("algo=grpo", "batch.samples=1"),
             "advantage=group_norm compares responses to one prompt, but batch.samples=1: "
             "type batch.",
@@ -701,6 +705,17 @@ RULES = {
             ),
             "would be one adapter: type teacher.weights=current, or drop algo.reference_every",
         ),
+        (
+            ("algo=gkd", "teacher=self", "teacher.sibling=true"),
+            "algo=gkd has one response to each prompt, and a demonstration from the data: type",
+        ),
+        (
+            (
+                *("algo=gkd", "teacher=self", "teacher.demonstration=answer"),
+                "teacher.weights=ema",
+            ),
+            "algo=gkd does not move its teacher: type teacher.weights=start",
+        ),
     ],
     "demonstrations": [
         (
@@ -984,10 +999,11 @@ class TestRules:
     @pytest.mark.parametrize("algo", ["distill", "gkd"])
     def test_a_teacher_is_needed(self, algo: str) -> None:
         assert refused(f"algo={algo}").startswith("teacher=local needs a model: type teacher.name=")
-        assert refused(f"algo={algo}", "teacher=self").endswith("type teacher.demonstration=COLUMN")
+        assert refused(f"algo={algo}", "teacher=self").endswith("teacher.demonstration=COLUMN")
         assert (
             refused("algo=grpo", "teacher.name=a/b")
-            == "algo=grpo does not use teacher: drop teacher.name=a/b, or choose another algo="
+            == "algo=grpo does not use teacher: drop teacher.name=a/b, or choose another algo=, or "
+            "type advantage=teacher"
         )
 
     def test_graded(self, tmp_path: Path) -> None:

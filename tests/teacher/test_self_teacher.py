@@ -35,5 +35,5 @@ def test_under_an_adapter_start_is_a_second_adapter() -> None:
 
 
 def test_without_a_demonstration_there_is_nothing_to_learn() -> None:
-    with pytest.raises(UserError, match=r"type teacher\.demonstration=COLUMN$"):
+    with pytest.raises(UserError, match=r"teacher\.demonstration=COLUMN$"):
         SelfTeacher()

@@ -15,7 +15,7 @@ import lightning as L
 import pytest
 import torch
 
-from rlmods.advantage import NoAdvantage, ReinforcePP
+from rlmods.advantage import ReinforcePP, TeacherLogRatio
 from rlmods.algo import Batch, Distill
 from rlmods.distributed.collectives import Ranks
 from rlmods.rollout import Local
@@ -455,7 +455,7 @@ class TestAdvantages:
 
     def test_with_those_of_the_teacher(self):
         teacher = SelfTeacher(demonstration="answer", template="{demonstration} {prompt}")
-        made, logged, trained = self.run(kind=Distill, teacher=teacher, advantage=NoAdvantage())
+        made, logged, trained = self.run(kind=Distill, teacher=teacher, advantage=TeacherLogRatio())
         for rows, batch in zip(logged, trained, strict=True):
             assert self.check(made, rows, batch) == 16
             assert sum(abs(row["advantage"]) > 1e-3 for row in rows) > 8, (

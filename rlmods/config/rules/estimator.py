@@ -14,6 +14,7 @@ from rlmods.errors import suggest
 from rlmods.kl import Adaptive, Penalty, Ramp
 from rlmods.needs import (
     AdvantageNeeds,
+    FrozenModelNeeds,
     RatioNeeds,
     RewardNeeds,
     SamplingNeeds,
@@ -30,8 +31,11 @@ def group_size(spec: RunSpec) -> Iterator[str]:
     samples = spec.batch.samples
     if samples >= 2:
         return
+    # an algorithm with distributions refuses a teacher that compares responses
+    teacher = None if spec.algorithm.needs_distributions else spec.parts.get("teacher")
     compares = {
         "advantage": advantage_needs(spec).group,
+        "teacher": needs_of(teacher, FrozenModelNeeds).group,
         "sampling": needs_of(spec.parts.get("sampling"), SamplingNeeds).group,
         "reward": reward_needs(spec).group,
     }
@@ -222,9 +226,9 @@ def token_credit(spec: RunSpec) -> Iterator[str]:
     if needs_of(spec.parts.get("ratio"), RatioNeeds).level != "sequence":
         return
     ratio = f"{spec.option('ratio')} has one ratio per response"
-    if "teacher" in spec.parts:
-        yield f"{ratio}, but the teacher grades each token: type ratio=sequence_token"
     needs = advantage_needs(spec)
+    if needs.teacher:
+        yield f"{ratio}, but the teacher grades each token: type ratio=sequence_token"
     problem = (
         f"{ratio} and uses only the mean of its advantages, but those of "
         f"{spec.option('advantage')} differ by token"

@@ -10,6 +10,7 @@ from rlmods.config.rules.grading import terms
 from rlmods.config.run_spec import RunSpec
 from rlmods.distributed.strategy import shards
 from rlmods.distributed.trainer import PRECISIONS
+from rlmods.environment import Agent
 from rlmods.needs import (
     AdapterNeeds,
     FrozenModelNeeds,
@@ -57,7 +58,18 @@ def teacher(spec: RunSpec) -> Iterator[str]:
         return
     algo = f"algo={spec.config.algo.name}"
     option = spec.option("teacher")
+    needs = needs_of(part, FrozenModelNeeds)
+    shows_more = part.shows_more
+    reads_responses = shows_more and part.demonstration is None
     if spec.algorithm.needs_distributions:
+        if reads_responses:
+            yield (
+                f"{algo} has one response to each prompt, and a demonstration from the data: type "
+                "algo=distill, or teacher.demonstration=COLUMN in place of teacher.sibling and "
+                "teacher.feedback"
+            )
+        if needs.rate:
+            yield f"{algo} does not move its teacher: type teacher.weights=start"
         if isinstance(part, ReturnsLogprobs):
             yield (
                 f"{algo} needs whole distributions, which {option} does not return: type "
@@ -67,9 +79,13 @@ def teacher(spec: RunSpec) -> Iterator[str]:
             yield f"{algo} takes one response to each prompt: type batch.samples=1"
     if isinstance(part, ReturnsLogprobs) and spec.parts["rollout"].temperature != 1:
         yield f"{option} returns log-probabilities of temperature 1: type rollout.temperature=1"
-    copies_policy = needs_of(part, FrozenModelNeeds).copies_policy
+    if shows_more and isinstance(spec.parts.get("environment"), Agent):
+        yield (
+            f"{option} shows more than the policy's prompt, but the program of environment=agent "
+            "writes its prompts: type another environment="
+        )
     moves = reference_every(spec.settings) is not None and spec.choices.get("reference") == "policy"
-    if moves and copies_policy and freezes_policy(spec):
+    if moves and needs.copies_policy and freezes_policy(spec):
         yield (
             f"{option} and the moving reference would be one adapter: type "
             "teacher.weights=current, or drop algo.reference_every"

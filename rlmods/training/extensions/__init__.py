@@ -10,7 +10,7 @@ from rlmods.training.extensions.base import Extension
 from rlmods.training.extensions.expert_routing import ExpertRouting
 from rlmods.training.extensions.greedy_baseline import GreedyBaseline
 from rlmods.training.extensions.likelihood import Likelihood, correct_tokens, observed_tokens
-from rlmods.training.extensions.moving_reference import MovingReference
+from rlmods.training.extensions.moving_reference import MovingReference, MovingTeacher
 from rlmods.training.extensions.policy_kl import EarlyStopping, UpdateKL
 from rlmods.training.extensions.prompt_retirement import PromptRetirement
 from rlmods.training.extensions.ptx import PTX
@@ -28,6 +28,7 @@ __all__ = [
     "GreedyBaseline",
     "Likelihood",
     "MovingReference",
+    "MovingTeacher",
     "PromptRetirement",
     "Replay",
     "RewardModelRefresh",
@@ -40,7 +41,7 @@ __all__ = [
 def create_extensions(loop: LoopView, settings: PolicyGradientSettings) -> list[Extension]:
     """Return the extensions that are wanted, in the order of their hooks. MovingReference is after
     Replay, because it scores the replayed rows too."""
-    s, splits = settings, loop.splits
+    s, splits, teacher = settings, loop.splits, loop.teacher
     retires = s.retire_solved is not None or s.retire_unsolved is not None
     table: list[tuple[object, Callable[[], Extension]]] = [
         (needs_of(loop.rollout, RolloutNeeds).ahead, SampleAhead),
@@ -63,5 +64,6 @@ def create_extensions(loop: LoopView, settings: PolicyGradientSettings) -> list[
         (s.target_kl, lambda: EarlyStopping(s.target_kl or 0.0)),
         (isinstance(loop.ratio, Controller), UpdateKL),
         (s.reference_every, lambda: MovingReference(s.reference_every or 1)),
+        (teacher is not None and teacher.rate, MovingTeacher),
     ]
     return [create() for is_wanted, create in table if is_wanted]

@@ -1,10 +1,11 @@
-"""Periodic update of the reference to the current policy."""
+"""Frozen models that follow the policy: the reference in jumps, the teacher in small steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from rlmods.training.extensions.base import Extension
+from rlmods.training.frozen import FrozenPolicy
 from rlmods.training.views import LoopView
 from rlmods.types import Experience
 
@@ -39,3 +40,24 @@ class MovingReference(Extension):
             with loop.timer("score"):
                 batch = loop.scorer.add_ref_logprobs(batch, loop.reference.policy)
         return batch
+
+
+class MovingTeacher(Extension):
+    """Move the weights of the teacher towards the policy after each iteration: an exponential
+    moving average, w_T <- (1 - rate) w_T + rate w (SDPO, arXiv:2601.20802)."""
+
+    def attach(self, loop: LoopView) -> None:
+        super().attach(loop)
+        self.model.follow(self.loop.policy)
+
+    @property
+    def model(self) -> FrozenPolicy:
+        """The weights that move."""
+        teacher = self.loop.teacher
+        assert teacher is not None
+        assert teacher.model is not None
+        return teacher.model
+
+    def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
+        assert self.loop.teacher is not None
+        self.model.step_towards(self.loop.policy, self.loop.teacher.rate)

@@ -1,0 +1,217 @@
+"""SDPO: the policy, shown a correct sibling or feedback, grades the tokens of its own responses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from rlmods.advantage import GroupMean, Sum, TeacherLogRatio
+from rlmods.algo import Batch, PolicyGradient
+from rlmods.errors import UserError
+from rlmods.ratio import Unclipped
+from rlmods.teacher import SelfTeacher
+from rlmods.types import Response, Scores, Turn
+from tests.support.tiny_setup import SPLITS, attached, close, collected, fit, gradients, learner
+
+TEMPLATE = "{demonstration};{prompt}"
+FEEDBACK = ["", "odd", None, "late"]
+
+
+def graded(responses: list[Response]) -> Scores:
+    """Group 0 has two correct responses, group 1 one, the others none; feedback on some."""
+    correct = [i in (1, 2, 7) for i in range(len(responses))]
+    columns = {"why": [FEEDBACK[i % 4] for i in range(len(responses))]}
+    return Scores([float(x) for x in correct], correct=correct, columns=columns)
+
+
+def sdpo(teacher: SelfTeacher, **change: Any) -> Any:
+    parts = {"advantage": TeacherLogRatio(), "ratio": Unclipped(), "reward": graded}
+    return attached(learner(PolicyGradient, **parts | {"teacher": teacher} | change))
+
+
+def sampled(made: Any) -> tuple[Any, list[Response]]:
+    kept: list[Response] = []
+    build = made.build_batch
+
+    def spied(prompts: Any, responses: list[Response], scores: Scores) -> Any:
+        kept.extend(responses)
+        return build(prompts, responses, scores)
+
+    made.build_batch = spied
+    batch = collected(made, 3)
+    made.build_batch = build
+    return batch, kept
+
+
+def log_ratio(made: Any, response: Response, shown: str) -> torch.Tensor:
+    """log p(y | shown; x) - log p(y | x) in float64, by a forward of one row."""
+
+    def logprobs(text: str) -> torch.Tensor:
+        start = made.policy.encode(replace(response.prompt, text=text))
+        logits = model(torch.tensor([[*start, *response.tokens]])).logits[0].log_softmax(-1)
+        places = range(len(start) - 1, len(start) + len(response.tokens) - 1)
+        return torch.stack([logits[i, x] for i, x in zip(places, response.tokens, strict=True)])
+
+    model = made.policy.frozen_copy().double().model
+    return logprobs(f"{shown};{response.prompt.text}") - logprobs(str(response.prompt.text))
+
+
+def shown_to(row: int, responses: list[Response], sibling: bool, feedback: bool) -> str | None:
+    """What the teacher sees before a row of `graded`, written out."""
+    of_row = {0: 1, 1: 2, 2: 1, 3: 1, 4: 7, 5: 7, 6: 7}
+    texts = []
+    if sibling and row in of_row:
+        texts.append(responses[of_row[row]].text)
+    if feedback and row not in (1, 2, 7) and FEEDBACK[row % 4]:
+        texts.append(str(FEEDBACK[row % 4]))
+    return "\n\n".join(texts) if texts else None
+
+
+class TestAdvantages:
+    @pytest.mark.parametrize(
+        ("sibling", "feedback"), [(True, False), (False, True), (True, True)], ids=str
+    )
+    def test_are_those_of_a_slow_reference(self, sibling: bool, feedback: bool) -> None:
+        part = SelfTeacher(
+            sibling=sibling,
+            feedback="why" if feedback else None,
+            template=TEMPLATE,
+            weights="current",
+        )
+        made = sdpo(part)
+        batch, responses = sampled(made)
+        num_scored = 0
+        for i, response in enumerate(responses):
+            shown = shown_to(i, responses, sibling, feedback)
+            expected = torch.zeros(len(response.tokens), dtype=torch.float64)
+            if shown is not None:
+                expected = log_ratio(made, response, shown)
+                assert expected.abs().max() > 1e-3
+                num_scored += 1
+            found = batch.advantages[i, batch.mask[i]].double()
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+        metrics = made.meter.compute()
+        assert metrics["train/teacher_scored_fraction"] == num_scored / len(responses)
+        assert len({len(r.tokens) for r in responses}) > 2
+
+    def test_gradient_is_that_of_the_likelihood_weighted_by_the_advantages(self) -> None:
+        made = sdpo(SelfTeacher(sibling=True, template=TEMPLATE))
+        batch, responses = sampled(made)
+        found = gradients(made, batch)
+        made.zero_grad()
+        total = torch.zeros(())
+        for i, response in enumerate(responses):
+            shown = shown_to(i, responses, True, False)
+            row = torch.tensor([[*response.prompt_tokens, *response.tokens]])
+            mask = torch.arange(row.shape[1])[None] >= len(response.prompt_tokens)
+            if shown is not None:
+                weights = log_ratio(made, response, shown).float()
+                total = total - (made.policy(row, mask).logprobs[mask] * weights).sum()
+        (total / batch.mask.sum()).backward()
+        close(found, torch.cat([x.grad.flatten() for x in made.policy.parameters()]))
+
+    def test_a_teacher_that_sees_the_same_gives_none(self) -> None:
+        made = sdpo(SelfTeacher(sibling=True, template="{prompt}{demonstration:.0}"))
+        batch, _ = sampled(made)
+        assert made.meter.compute()["train/teacher_scored_fraction"] > 0.5
+        assert batch.advantages.abs().max() < 1e-5
+
+    def test_beside_an_advantage_of_the_group(self) -> None:
+        def advantages(weight: float) -> torch.Tensor:
+            terms = {
+                "reward": {"estimator": GroupMean()},
+                "teacher": {"estimator": TeacherLogRatio(), "weight": weight},
+            }
+            made = sdpo(SelfTeacher(sibling=True, template=TEMPLATE), advantage=Sum(terms))
+            return sampled(made)[0].advantages
+
+        alone, _ = sampled(sdpo(SelfTeacher(sibling=True, template=TEMPLATE)))
+        without, _ = sampled(
+            attached(learner(PolicyGradient, advantage=GroupMean(), reward=graded))
+        )
+        assert torch.equal(advantages(0.0)[without.mask], without.advantages[without.mask])
+        both = without.advantages + 0.5 * alone.advantages
+        torch.testing.assert_close(advantages(0.5)[without.mask], both[without.mask])
+
+    def test_observations_are_not_scored_and_cuts_are_left_out(self) -> None:
+        made = sdpo(SelfTeacher(sibling=True, template=TEMPLATE))
+        _, responses = sampled(made)
+        long = sorted(responses[:4], key=lambda r: len(r.tokens))[-1]
+        assert len(long.tokens) >= 4
+        mask = [True, False, True] + [True] * (len(long.tokens) - 3)
+        turns = [Turn(0, 1, text="7"), Turn(2, len(long.tokens), text="8")]
+        observed = replace(long, mask=mask, turns=turns)
+        rows = [observed, replace(observed, cuts=(2,)), long]
+        scores = Scores([0.0, 0.0, 1.0], correct=[False, False, True])
+        batch = made.as_rows(rows, scores, torch.zeros(3, dtype=torch.long))
+        found = made.teacher.logprobs(rows, scores, batch, made.scorer, made.meter)
+        assert found[1].isnan().all()
+        assert found[2].isnan().all()
+        assert found[0].isnan().equal(~batch.mask[0])
+        batch = made.scorer.add_old_logprobs(batch, torch.ones(3, dtype=torch.bool))
+        expected = log_ratio(made, long, long.text)[torch.tensor(mask)]
+        gap = (found - batch.old_logprobs)[0, batch.mask[0]].double()
+        torch.testing.assert_close(gap, expected, rtol=0, atol=1e-4)
+
+    def test_a_teacher_without_room_scores_nothing(self) -> None:
+        made = sdpo(SelfTeacher(sibling=True, template=TEMPLATE))
+        made.policy.context_length = 12
+        made.teacher.network.context_length = 6
+        batch, _ = sampled(made)
+        metrics = made.meter.compute()
+        assert metrics["train/teacher_too_long_fraction"] > 0
+        assert batch.advantages.isfinite().all()
+
+    def test_an_unknown_column(self) -> None:
+        made = sdpo(SelfTeacher(feedback="how"))
+        with pytest.raises(
+            UserError, match=r"teacher\.feedback=how: .* returns why\): type another"
+        ):
+            made.sample(SPLITS.train[:2])
+
+
+class TestMovingWeights:
+    def test_follow_the_policy_and_are_saved(self) -> None:
+        def made() -> Any:
+            part = SelfTeacher(sibling=True, template=TEMPLATE, weights="ema", rate=0.25)
+            terms = {
+                "reward": {"estimator": GroupMean()},
+                "teacher": {"estimator": TeacherLogRatio()},
+            }
+            batch = Batch(prompts=4, samples=4)
+            return learner(PolicyGradient, teacher=part, advantage=Sum(terms), batch=batch)
+
+        whole = made()
+        start = [x.clone() for x in whole.teacher.network.parameters()]
+        fit(whole, 1)
+        for w0, w, x in zip(
+            start, whole.teacher.network.parameters(), whole.policy.parameters(), strict=True
+        ):
+            torch.testing.assert_close(w, 0.75 * w0 + 0.25 * x.detach())
+        assert any(
+            not torch.equal(w0, w)
+            for w0, w in zip(start, whole.teacher.network.parameters(), strict=True)
+        )
+        saved = whole.checkpoint.state()
+        other = made()
+        other.checkpoint.load_state(saved)
+        for x, y in zip(
+            whole.teacher.network.parameters(), other.teacher.network.parameters(), strict=True
+        ):
+            assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "type teacher.sibling=true"),
+        ({"sibling": True, "demonstration": "answer"}, "drop it, or them"),
+        ({"sibling": True, "weights": "ema", "rate": 0.0}, "teacher.rate=0.0"),
+    ],
+)
+def test_mistakes(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises((UserError, ValueError), match=message):
+        SelfTeacher(**fields)
