@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from rlmods.data.arithmetic import Arithmetic
 from rlmods.data.schema import Splits, check_fields
@@ -27,7 +28,12 @@ class Worked:
     ======= ========================================================
 
     A policy that is trained on them samples all styles. The style of a row depends on question and
-    seed only. Rows of `val` have no demonstration. Raises: UserError for a field out of range."""
+    seed only. Rows of `val` have no demonstration. All rows have a pair of a correct and a wrong
+    demonstration, `meta["candidates"]` and `ranks`, unless all or none are wrong.
+
+    Raises:
+        UserError: a field is out of range.
+    """
 
     level: int = 3
     """Difficulty, 1 to 5, as in `data=arithmetic`."""
@@ -72,7 +78,10 @@ class Worked:
             seed=self.seed,
         )()
         train = [self._demonstrated(prompt) for prompt in questions.train]
-        val = [replace(prompt, meta={"level": self.level}) for prompt in questions.val]
+        val = [
+            replace(prompt, meta={"level": self.level, **self._pair(prompt)})
+            for prompt in questions.val
+        ]
         return Splits(train, val)
 
     def _demonstrated(self, prompt: Prompt) -> Prompt:
@@ -81,7 +90,26 @@ class Worked:
         [style] = random.choices(list(self.styles), weights=list(self.styles.values()))
         is_wrong = random.random() < self.wrong.get(style, 0.0)
         response = self._response(question, int(prompt.answer or ""), style, is_wrong, random)
-        return replace(prompt, meta={"level": self.level, "style": style, "response": response})
+        meta = {"level": self.level, "style": style, "response": response, **self._pair(prompt)}
+        return replace(prompt, meta=meta)
+
+    def _pair(self, prompt: Prompt) -> dict[str, Any]:
+        """Return a correct and a wrong response as annotations, each in a style drawn by its share
+        among the responses like it; nothing if there are none like it."""
+        question = (prompt.text or "").removesuffix("=")
+        random = Random(f"worked-pair-{self.seed}-{question}")
+        candidates = []
+        for is_wrong in (False, True):
+            weights = []
+            for style, share in self.styles.items():
+                fraction = self.wrong.get(style, 0.0)
+                weights.append(share * (fraction if is_wrong else 1 - fraction))
+            if not any(weights):
+                return {}
+            [style] = random.choices(list(self.styles), weights=weights)
+            answer = int(prompt.answer or "")
+            candidates.append(self._response(question, answer, style, is_wrong, random))
+        return {"candidates": tuple(candidates), "ranks": (0, 1)}
 
     def _response(
         self, question: str, answer: int, style: str, is_wrong: bool, random: Random

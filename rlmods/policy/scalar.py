@@ -46,6 +46,9 @@ from rlmods.run.hub import check_hub
 from rlmods.types import RowFloats, TokenFloats, TokenInts, TokenMask
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+SHIPPED = {"proxy": Path(__file__).parent / "weights" / "proxy"}
+"""Reward models in the package, by name: a small one that is easily deceived, by
+`experiment=proxy_reward_model`."""
 
 
 def weighted_sum(x: TokenFloats, mask: TokenMask) -> RowFloats:
@@ -72,12 +75,13 @@ def find(source: str | Path) -> tuple[str, dict[str, Any]]:
     """Return the location of a scalar model's files, and its `metadata` (empty for a model on the
     hub), without loading the model.
 
-    `source` is a run directory (whose `export/` is used), a directory, or a hub name.
+    `source` is a run directory (whose `export/` is used), a directory, a hub name, or one of
+    `SHIPPED`.
 
     Raises:
         UserError: there is no such directory, or it holds no model with a scalar head.
     """
-    folder = Path(source).expanduser()
+    folder = SHIPPED.get(str(source), Path(source).expanduser())
     if not folder.is_dir():
         # If the first part is a local directory, this is a mistyped run, not a hub name.
         if HUB_NAME.fullmatch(str(source)) and not folder.parent.is_dir():

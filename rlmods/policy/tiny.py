@@ -9,7 +9,7 @@ from rlmods.policy.hf import load
 
 FOLDER = Path(__file__).parent / "weights"
 WEIGHTS = FOLDER / "tiny"
-SHIPPED = ("tiny", "worked")
+SHIPPED = ("tiny", "worked", "experts")
 WORDS = ("<pad>", "<eos>", "<think>", "</think>", "<answer>", "</answer>")
 CHARACTERS = (
     "0123456789+-*/=()., "
@@ -21,13 +21,14 @@ CHARACTERS = (
 class Tiny:
     """A Hugging Face causal language model of 1.8 million parameters with a character tokenizer.
 
-    Two sets of weights are shipped:
+    Three sets of weights are shipped:
 
     ======== ============================================================ ====================
     weights  trained on                                                   by `experiment=`
     ======== ============================================================ ====================
     tiny     generated sums, a third of them wrong                        tiny_warm_start
     worked   written-out arithmetic, calls of a calculator, a game        worked_warm_start
+    experts  written-out sums, by a mixture of experts, 0.6 million       experts_warm_start
     ======== ============================================================ ====================
     """
 
@@ -39,6 +40,9 @@ class Tiny:
     """Width of a model with random weights; null: 192, as in the shipped one."""
     num_layers: int | None = None
     """Number of layers of a model with random weights; null: 4."""
+    num_experts: int | None = None
+    """Number of experts in each layer of a model with random weights, of which each token uses two;
+    at least 2. null: dense layers."""
     context_length: int | None = None
     """Context length of a model with random weights, tokens; null: 256."""
     gradient_checkpointing: bool = False
@@ -55,7 +59,7 @@ class Tiny:
                 f"policy.weights={self.weights}: no such weights; {suggest(self.weights, SHIPPED)}"
             )
         if self.pretrained:
-            for name in ("hidden_size", "num_layers", "context_length"):
+            for name in ("hidden_size", "num_layers", "num_experts", "context_length"):
                 value = getattr(self, name)
                 if value is not None:
                     raise UserError(
@@ -67,24 +71,34 @@ class Tiny:
 
     def random(self) -> Policy:
         """Return a policy with random weights, from the global generator."""
-        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers import (
+            LlamaConfig,
+            LlamaForCausalLM,
+            MixtralConfig,
+            MixtralForCausalLM,
+        )
 
         tokenizer, hidden_size = character_tokenizer(), self.hidden_size or 192
-        config = LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=hidden_size,
-            intermediate_size=8 * hidden_size // 3,
-            num_hidden_layers=self.num_layers or 4,
-            num_attention_heads=max(1, hidden_size // 32),
-            max_position_embeddings=self.context_length or 256,
-            tie_word_embeddings=True,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            bos_token_id=None,
-        )
-        return Policy(
-            LlamaForCausalLM(config), tokenizer, gradient_checkpointing=self.gradient_checkpointing
-        )
+        num_heads = max(1, hidden_size // 32)
+        shape = {
+            "vocab_size": len(tokenizer),
+            "hidden_size": hidden_size,
+            "intermediate_size": 8 * hidden_size // 3,
+            "num_hidden_layers": self.num_layers or 4,
+            "num_attention_heads": num_heads,
+            "max_position_embeddings": self.context_length or 256,
+            "tie_word_embeddings": True,
+            "pad_token_id": tokenizer.pad_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+            "bos_token_id": None,
+        }
+        if self.num_experts is None:
+            model = LlamaForCausalLM(LlamaConfig(**shape))
+        else:
+            shape |= {"num_key_value_heads": num_heads, "num_local_experts": self.num_experts}
+            shape["intermediate_size"] = 2 * hidden_size // 3
+            model = MixtralForCausalLM(MixtralConfig(**shape))
+        return Policy(model, tokenizer, gradient_checkpointing=self.gradient_checkpointing)
 
 
 def character_tokenizer() -> "PreTrainedTokenizerFast":  # type: ignore[name-defined]

@@ -11,7 +11,11 @@ from rlmods.types import Prompt
 
 
 def stated(prompt: Prompt) -> str:
-    return str(prompt.meta["response"]).rpartition("<answer>")[2].removesuffix("</answer>")
+    return answer_of(str(prompt.meta["response"]))
+
+
+def answer_of(response: str) -> str:
+    return response.rpartition("<answer>")[2].removesuffix("</answer>")
 
 
 def test_questions_and_answers_are_those_of_arithmetic() -> None:
@@ -42,6 +46,23 @@ def test_a_fraction_of_a_style_is_wrong(style: str) -> None:
     splits = Worked(level=3, num_train=1000, styles={style: 1}, wrong={style: 0.25})()
     wrong = [prompt for prompt in splits.train if stated(prompt) != prompt.answer]
     assert 200 < len(wrong) < 300
+
+
+def test_pairs_are_a_correct_and_a_wrong_response_in_the_styles_of_each() -> None:
+    splits = Worked(num_train=2000, styles={"direct": 1, "short": 1}, wrong={"direct": 0.75})()
+    direct = [0, 0]
+    for prompt in (*splits.train, *splits.val):
+        right, wrong = prompt.meta["candidates"]
+        assert prompt.meta["ranks"] == (0, 1)
+        assert answer_of(right) == prompt.answer != answer_of(wrong)
+        direct[0] += right.startswith("<answer>")
+        direct[1] += wrong.startswith("<answer>")
+    assert 0.17 < direct[0] / 2200 < 0.23  # 0.25 / 1.25
+    assert direct[1] == 2200
+
+
+def test_there_are_no_pairs_without_wrong_responses() -> None:
+    assert "candidates" not in Worked(num_train=5, wrong={})().train[0].meta
 
 
 def test_the_seed_draws_questions_and_styles() -> None:

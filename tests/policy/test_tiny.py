@@ -2,6 +2,7 @@
 weights."""
 
 import string
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ import torch
 from rlmods.data import Arithmetic
 from rlmods.errors import UserError
 from rlmods.policy import Tiny
-from rlmods.policy.tiny import WEIGHTS, WORDS, character_tokenizer
+from rlmods.policy.scalar import SHIPPED as REWARD_MODELS
+from rlmods.policy.tiny import SHIPPED, WEIGHTS, WORDS, character_tokenizer
 from rlmods.reward.accuracy import verify
 from rlmods.rollout import Local
 from rlmods.types import Prompt
@@ -79,6 +81,11 @@ class TestRandom:
         assert lm.eos_ids == {1}
         assert lm.pad_id == 0
 
+    def test_experts_replace_the_dense_layers(self) -> None:
+        lm = replace(self.SMALL, num_experts=4)()
+        assert (lm.routers.num_experts, lm.routers.num_chosen, len(lm.routers.modules)) == (4, 2, 1)
+        assert not self.SMALL().routers
+
     def test_a_size_with_shipped_weights_is_rejected(self) -> None:
         with pytest.raises(
             UserError,
@@ -89,6 +96,17 @@ class TestRandom:
 
 @shipped
 class TestShipped:
+    def test_weights_are_small(self) -> None:
+        files = list(WEIGHTS.parent.rglob("*.safetensors"))
+        assert {file.parent.name for file in files} == {*SHIPPED, *REWARD_MODELS}
+        assert sum(file.stat().st_size for file in files) < 12 * 2**20
+
+    @pytest.mark.parametrize("weights", SHIPPED)
+    def test_models_have_at_most_six_million_parameters(self, weights: str) -> None:
+        policy = Tiny(weights=weights)()
+        assert sum(x.numel() for x in policy.parameters()) <= 6_000_000
+        assert bool(policy.routers) == (weights == "experts")
+
     def test_saved_tokenizer_equals_the_one_in_code(self) -> None:
         text = "".join(WORDS[2:]) + "12+34=\n Zz~é"
         assert Tiny()().tokenizer(text)["input_ids"] == character_tokenizer()(text)["input_ids"]

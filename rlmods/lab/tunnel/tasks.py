@@ -62,10 +62,17 @@ TASKS = (
         1.0,
         MEAN,
     ),
+    Task(
+        "experts", "changing experts", "Do steps stay safe when experts change?", 0.471, 1.0, MEAN
+    ),
+    Task(
+        "proxy", "a learned reward", "Does a reward with holes teach the truth?", 0.246, 1.0, MEAN
+    ),
     Task("steps", "wrong steps", "Is the step found that was wrong?", 0.512, 1.0, MEAN),
     Task("tools", "calls of a calculator", "Does it learn when to call a tool?", 0.267, 1.0, MEAN),
 )
-"""All tasks. `start` is the value of `policy=tiny policy.weights=worked`."""
+"""All tasks. `start` is the value of the shipped policy: `policy=tiny policy.weights=worked`, or
+`experts` for that task."""
 
 
 def find_tasks(names: Sequence[str]) -> list[Task]:

@@ -38,12 +38,15 @@ def test_an_algorithm_keeps_its_parts(task: Task) -> None:
         config = configuration([task.experiment, f"algo={algo}"])
         assert config.algo.name == algo
         assert config.ratio == configuration([f"algo={algo}"]).ratio
-        assert config.policy.weights == "worked"
+        assert config.policy.weights == ("experts" if task.name == "experts" else "worked")
         assert config.callbacks.budget.max_tokens > 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "entrant"), [("steps", PROCESS)])
+@pytest.mark.parametrize(
+    ("task", "entrant"),
+    [("steps", PROCESS), ("experts", ("router=replay",)), ("proxy", ("kl=none",))],
+)
 def test_its_entrant_trains(task: str, entrant: tuple[str, ...], tmp_path: Path) -> None:
     run = SavedRun(tmp_path / "run")
     common = ("algo=grpo", "trainer.max_iterations=1", "validation.max_prompts=4")
@@ -51,6 +54,13 @@ def test_its_entrant_trains(task: str, entrant: tuple[str, ...], tmp_path: Path)
     rows = run.metrics
     assert any("val/mean@4" in row for row in rows)
     assert any(row.get("train/grad_norm", 0) > 0 for row in rows)
+
+
+def test_only_experts_can_be_replayed() -> None:
+    name.register()
+    refusals = [silent_refusal([task.experiment, "router=replay"]) for task in TASKS]
+    fitting = [task.name for task, refusal in zip(TASKS, refusals, strict=True) if not refusal]
+    assert fitting == ["experts"]
 
 
 def test_steps_are_not_added_up_and_not_read_without_a_weight() -> None:
