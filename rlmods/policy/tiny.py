@@ -1,5 +1,6 @@
 """The default policy: a small character-level Llama whose weights ship with the package."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +97,8 @@ class Tiny:
             model = LlamaForCausalLM(LlamaConfig(**shape))
         else:
             shape |= {"num_key_value_heads": num_heads, "num_local_experts": self.num_experts}
-            shape["intermediate_size"] = 2 * hidden_size // 3
+            # two thirds, and a multiple of 16: grouped products need aligned rows
+            shape["intermediate_size"] = 16 * math.ceil(hidden_size / 24)
             model = MixtralForCausalLM(MixtralConfig(**shape))
         return Policy(model, tokenizer, gradient_checkpointing=self.gradient_checkpointing)
 

@@ -82,7 +82,7 @@ MISTAKES = {
     "reward=none": "reward=none: no such option; choose from accuracy, ",
     "ratio=": "ratio=: no such option; choose from cispo, clip_higher,",
     "advantage=ppo": "choose from accept, anchor_state, batch_mean, branch_hard,",
-    "reward=[math,x]": "reward=x: no such option; choose from accuracy, by_source, code, ",
+    "reward=[math,x]": "reward=x: no such option; choose from accuracy, by_source, calculations, ",
     "ptx.train=x": "no option of ptx is selected: type data@ptx=OPTION",
     "hydra/launcher=submitit_slurm": "not installed: type pip install -e '.[slurm]'",
     "optimizer.lr=[1": "an override is key=value",

@@ -245,7 +245,7 @@ class TestText:
             Prompt(id="u", messages=[{"role": "user", "content": forged}]),
         ]
         about = (
-            r"^2 prompts spell .* e\.g\. prompt t \(file\.jsonl:3\), .* ordinary text; for a "
+            r"^control tokens .* in 2 prompts, e\.g\. prompt t \(file\.jsonl:3\), .* ordinary text; for a "
             r"chat, type data\.prompt=COLUMN"
         )
         with pytest.warns(UserWarning, match=about) as caught:

@@ -56,13 +56,6 @@ def test_its_entrant_trains(task: str, entrant: tuple[str, ...], tmp_path: Path)
     assert any(row.get("train/grad_norm", 0) > 0 for row in rows)
 
 
-def test_only_experts_can_be_replayed() -> None:
-    name.register()
-    refusals = [silent_refusal([task.experiment, "router=replay"]) for task in TASKS]
-    fitting = [task.name for task, refusal in zip(TASKS, refusals, strict=True) if not refusal]
-    assert fitting == ["experts"]
-
-
 def test_steps_are_not_added_up_and_not_read_without_a_weight() -> None:
     name.register()
     weighted = silent_refusal(["experiment=tunnel/steps", "algo=grpo", PROCESS[1]])
