@@ -61,6 +61,10 @@ LOWER_IS_BETTER = {
 """Less of these metrics is better. Names are without the phase and the set."""
 
 
+MIN_DEVIATION = 1e-12
+"""Standard deviation that is due to rounding."""
+
+
 Results: TypeAlias = dict[int | str, float]
 """Result of each run of a group, by seed."""
 
@@ -336,10 +340,12 @@ def _power_of(values: Sequence[float], factor: float, effect: float, alpha: floa
     if len(values) < 2:
         raise UserError("--power: one seed does not show how much seeds differ: train seed=1,2,3")
     deviation = factor * float(np.std(values, ddof=1))
+    if deviation < MIN_DEVIATION:
+        raise UserError("--power: equal values show no spread of seeds: train more, seed=1,2,3,4,5")
     uncertainty = 1 / math.sqrt(2 * (len(values) - 1))
     text = [
         f"  standard deviation of the difference of a pair: {deviation:.4g}, "
-        f"± {uncertainty:.0%} because it is from {counted(len(values), 'seed')}"
+        f"standard error {uncertainty:.0%} from {counted(len(values), 'seed')}"
     ]
     for num_pairs in (3, 5, 10, 20):
         seen = deviation * detectable_effect(num_pairs, alpha=alpha)
@@ -395,6 +401,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def run(arguments: argparse.Namespace) -> str:
     """Return the output of the command."""
     groups = group_runs(find_runs(arguments.folders))
+    if arguments.power and (arguments.sequential or arguments.json):
+        raise UserError("--power trains nothing and prints text: type it without other actions")
     if arguments.sequential:
         return _run_sequential(arguments, groups)
     if arguments.power:

@@ -46,6 +46,24 @@ class Log:
             file = f"{found.kind}_{found.step:06d}.jsonl"
             self.samples.setdefault(file, []).extend(found.rows)
 
+    def merge(self, other: Log, source: Path) -> None:
+        """Add what was read of another source of the run.
+
+        Raises:
+            UserError: it has another value of a metric at the same step.
+        """
+        for step, row in other.rows.items():
+            known = self.rows.setdefault(step, {})
+            for name, value in row.items():
+                if name in known and known[name] != value:
+                    raise UserError(
+                        f"{source}: {name} of step {step} is {value:.4g}, and {known[name]:.4g} in "
+                        "another source: convert each run into a folder of its own"
+                    )
+            known.update(row)
+        for file, rows in other.samples.items():
+            self.samples.setdefault(file, []).extend(rows)
+
 
 def renamed(
     rows: Mapping[int, Mapping[str, float]], typed: Mapping[str, str]
@@ -133,8 +151,10 @@ def convert(
     for source in sources:
         kind, contents = read(source)
         formats.append(kind)
+        own = Log()
         for found in contents:
-            log.add(found)
+            own.add(found)
+        log.merge(own, source)
     unknown = sorted((names or {}).keys() - {name for row in log.rows.values() for name in row})
     if unknown:
         raise UserError(f"--rename {unknown[0]}=...: there is no such metric in {sources[0]}")

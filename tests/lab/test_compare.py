@@ -412,6 +412,18 @@ class TestPower:
         assert "adjusted for 2 comparisons" in text
         assert float(text.split(" 5 seeds: ")[1].split()[0]) > one["5"]
 
+    def test_equal_differences_show_no_spread(self, tmp_path: Path) -> None:
+        write(tmp_path, (0.54, 0.54), "a")
+        with pytest.raises(UserError, match="no spread of seeds"):
+            self.figures(tmp_path)
+
+    @pytest.mark.parametrize("other", ["--sequential", "--json"])
+    def test_is_alone(self, other: str, tmp_path: Path) -> None:
+        write(tmp_path, A, "a")
+        write(tmp_path, B, "b")
+        with pytest.raises(UserError, match="type it without other actions"):
+            self.figures(tmp_path, other)
+
     def test_one_seed_is_not_enough(self, tmp_path: Path) -> None:
         write(tmp_path, A[:1], "a")
         with pytest.raises(UserError, match="train seed=1,2,3"):

@@ -126,6 +126,11 @@ class TestTRL:
         assert rows[0]["trl/source"] == "web"
         assert rows[0]["id"] == rows[1]["id"] != rows[2]["id"]
 
+    def test_two_runs_are_two_folders(self, tmp_path: Path) -> None:
+        sources = [trl_run(tmp_path / "seed_1"), trl_run(tmp_path / "seed_2", entropy=0.7)]
+        with pytest.raises(UserError, match=r"seed_2: .* of step 1 is .* a folder of its own"):
+            convert(sources, tmp_path / "run")
+
     def test_state_of_a_checkpoint(self, tmp_path: Path) -> None:
         """Each checkpoint has the log up to its step."""
         folder = tmp_path / "trl"
