@@ -6,11 +6,14 @@ import pytest
 
 from rlmods.lab.tunnel.results import (
     NUM_POINTS,
+    REFERENCE,
     Result,
+    read_results,
     reference_results,
     thinned,
     write_results,
 )
+from rlmods.lab.tunnel.tasks import TASKS
 
 
 def test_a_thinned_curve_has_the_mean_of_all_points() -> None:
@@ -43,3 +46,10 @@ def test_reference_results_of_other_settings_are_not_used(tmp_path: Path) -> Non
     assert key == ("grpo", "long", 1)
     assert found.score == current.score
     assert [tuple(point) for point in found.curves["val/mean@4"]] == [(0, 0.2)]
+
+
+def test_the_package_has_results_of_its_tasks() -> None:
+    results = read_results(REFERENCE)
+    assert {"grpo", "dapo"} <= {result.entrant for result in results}
+    assert {result.task for result in results} <= {task.name for task in TASKS}
+    assert all(result.score is not None for result in results)
