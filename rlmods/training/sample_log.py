@@ -38,7 +38,7 @@ class SampleLog:
         """Begin a new iteration. Callbacks may keep the rows."""
         self.rows: list[Row] = []
         self._by_group: dict[int, list[Row]] = {}
-        self._num_prompt_tokens: dict[int, int] = {}
+        self._prompt_tokens: dict[int, list[Sequence[int]]] = {}
         self._selections: list[tuple[Tensor, ...]] = []
 
     def add(self, responses: Sequence[Response], scores: Scores, iteration: int) -> None:
@@ -67,7 +67,7 @@ class SampleLog:
             seen[group_id] += 1
             self.rows.append(row)
             self._by_group.setdefault(group_id, []).append(row)
-            self._num_prompt_tokens[group_id] = len(responses[i].prompt_tokens)
+            self._prompt_tokens.setdefault(group_id, []).append(responses[i].prompt_tokens)
 
     def set_advantages(self, batch: Experience, weights: Mapping[str, float]) -> None:
         """Set the advantages of the responses in `batch` that have a loss: `advantage`, the mean
@@ -94,7 +94,9 @@ class SampleLog:
             if sampled and is_trained:
                 row = sampled[seen[group]]
                 row["advantage"] = advantage
-                credit = _in_response(runs[i], self._num_prompt_tokens[group])
+                # the program of environment=agent may begin each session with other messages
+                prompt_tokens = self._prompt_tokens[group][seen[group]]
+                credit = _in_response(runs[i], len(prompt_tokens))
                 if weights and credit:
                     row["credit_terms"] = dict(weights)
                 if credit and (weights or credit != [[0, len(row["tokens"]), credit[0][2]]]):
@@ -109,29 +111,29 @@ class SampleLog:
     def set_trained(self) -> None:
         """Set `trained`: [begin, end] of each run of tokens selected in the last optimizer step on
         a response. Equal responses of a group have equal selections."""
-        by_tokens: dict[tuple[int, ...], list[Row]] = {}
+        by_tokens: dict[tuple[int, ...], list[tuple[Row, int]]] = {}
         num_tokens = 0
         for group, rows in self._by_group.items():
             if num_tokens >= MAX_RUNS:
                 break
-            for row in rows:
+            for row, prompt_tokens in zip(rows, self._prompt_tokens[group], strict=True):
                 num_tokens += len(row["tokens"])
                 if row["advantage"] is not None:
-                    by_tokens.setdefault((group, *row["tokens"]), []).append(row)
+                    key = (group, *prompt_tokens, *row["tokens"])
+                    by_tokens.setdefault(key, []).append((row, len(prompt_tokens)))
         for groups, lengths, tokens, mask, trained in self._selections:
             columns = (groups.tolist(), lengths.tolist(), tokens.tolist(), mask.any(1).tolist())
             indices = []
             found = []
             for i, (group, length, ids, has_loss) in enumerate(zip(*columns, strict=True)):
-                start = self._num_prompt_tokens.get(group, 0)
-                same = by_tokens.get((group, *ids[start:length]))
+                same = by_tokens.get((group, *ids[:length]))
                 if has_loss and same:
                     indices.append(i)
-                    found.append((same, start))
+                    found.append(same)
             own = (mask & trained)[indices]
             runs = equal_runs(own.new_zeros(*own.shape, 0), own)
-            for (same, start), of_row in zip(found, runs, strict=True):
-                for row in same:
+            for same, of_row in zip(found, runs, strict=True):
+                for row, start in same:
                     row["trained"] = _in_response(of_row, start)
         self._selections = []
 
@@ -140,7 +142,7 @@ class SampleLog:
         log = SampleLog()
         for group, rows in self._by_group.items():
             if rows[0]["id"] == prompt:
-                log._num_prompt_tokens[group] = self._num_prompt_tokens[group]
+                log._prompt_tokens[group] = self._prompt_tokens[group]
                 log._by_group[group] = [_without_credit(row) for row in rows]
                 log.rows += log._by_group[group]
         return log

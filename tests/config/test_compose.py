@@ -706,6 +706,18 @@ RULES = {
             "would be one adapter: type teacher.weights=current, or drop algo.reference_every",
         ),
         (
+            (
+                "algo=grpo",
+                "advantage=teacher",
+                "teacher=self",
+                "teacher.sibling=true",
+                "teacher.weights=ema",
+                "kl=loss",
+                "adapter=lora",
+            ),
+            "which teacher.weights=ema moves: type teacher.weights=current, or kl=none",
+        ),
+        (
             ("algo=gkd", "teacher=self", "teacher.sibling=true"),
             "algo=gkd has one response to each prompt, and a demonstration from the data: type",
         ),

@@ -212,6 +212,35 @@ def test_one_advantage_on_all_tokens_needs_no_runs() -> None:
     assert all(row["advantage"] == 0.5 and "credit" not in row for row in log.rows)
 
 
+def test_sessions_of_a_group_may_begin_with_other_messages() -> None:
+    """Prompts of 2 and 4 tokens in one group: credit and selection begin with the response."""
+    _, batch = logged(0, num_rows=2)
+    starts = torch.tensor([2, 4])
+    columns = torch.arange(batch.tokens.shape[1])
+    mask = columns >= starts[:, None]
+    batch = replace(
+        batch,
+        mask=mask,
+        lengths=torch.tensor([9, 9]),
+        advantages=torch.where(columns == starts[:, None], 1.0, 0.0),
+        term_advantages=None,
+    )
+    rows = [
+        Response(PROMPT, ids[:start], ids[start:], text="x")
+        for ids, start in zip(batch.tokens.tolist(), starts.tolist(), strict=True)
+    ]
+    log = SampleLog()
+    log.add_groups(rows, Scores([1.0, 1.0]), 1, batch.group, torch.ones(2, dtype=torch.bool))
+    log.set_advantages(batch, {})
+    log.add_selection(batch, batch.advantages > 0)
+    log.set_trained()
+    assert [row["credit"] for row in log.rows] == [
+        [[0, 1, 1.0], [1, 7, 0.0]],
+        [[0, 1, 1.0], [1, 5, 0.0]],
+    ]
+    assert [row["trained"] for row in log.rows] == [[[0, 1]], [[0, 1]]]
+
+
 def test_a_log_of_a_prompt_has_copies_without_credit() -> None:
     log, batch = logged(0)
     log.set_advantages(batch, TERMS)

@@ -84,12 +84,17 @@ def teacher(spec: RunSpec) -> Iterator[str]:
             f"{option} shows more than the policy's prompt, but the program of environment=agent "
             "writes its prompts: type another environment="
         )
-    moves = reference_every(spec.settings) is not None and spec.choices.get("reference") == "policy"
-    if moves and needs.copies_policy and freezes_policy(spec):
-        yield (
-            f"{option} and the moving reference would be one adapter: type "
-            "teacher.weights=current, or drop algo.reference_every"
-        )
+    if needs.copies_policy and freezes_policy(spec) and spec.choices.get("reference") == "policy":
+        if reference_every(spec.settings) is not None:
+            yield (
+                f"{option} and the moving reference would be one adapter: type "
+                "teacher.weights=current, or drop algo.reference_every"
+            )
+        if needs.rate and needs_of(spec.parts.get("kl"), KLNeeds).reference:
+            yield (
+                f"{option} and the reference of {spec.option('kl')} would be one adapter, which "
+                "teacher.weights=ema moves: type teacher.weights=current, or kl=none"
+            )
 
 
 def preference_reference(spec: RunSpec) -> Iterator[str]:
