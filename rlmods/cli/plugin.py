@@ -112,7 +112,8 @@ def _option(group: str, name: str, class_name: str) -> str:
     template = import_module(f"rlmods.cli.templates.{group}").Name
     settings: dict[str, Any] = {"_target_": f"{name}.{class_name}"}
     settings |= {field.name: field.default for field in fields(template)}
-    comment = f"# {inspect.getdoc(template)}".splitlines()[0]
+    summary = (inspect.getdoc(template) or "").partition("\n\n")[0]
+    comment = f"# {' '.join(summary.split())}"
     return f"{comment}\n{yaml.safe_dump(settings, sort_keys=False)}"
 
 
