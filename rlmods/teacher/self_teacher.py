@@ -103,31 +103,22 @@ class SelfTeacher(Demonstrated):
             return super().prompts(responses, group, correct, columns)
         is_correct = [score >= self.success for score in correct]
         feedback = self._feedback(columns, len(responses))
+        correct_rows: dict[int, list[int]] = {}
+        for i, own_group in enumerate(group):
+            if is_correct[i]:
+                correct_rows.setdefault(own_group, []).append(i)
         prompts: list[Prompt | None] = []
         for i, response in enumerate(responses):
             sections = []
-            if self.sibling:
-                sections += self._solution(i, responses, group, is_correct)
+            others = [row for row in correct_rows.get(group[i], ())[:2] if row != i]
+            if self.sibling and others:
+                sections.append(self._section(SIBLING, transcript(responses[others[0]])))
             if feedback[i] and not is_correct[i]:
                 sections.append(self._section(FEEDBACK, feedback[i]))
             shown = "\n\n".join(sections)
             template = self.template or REPROMPT
             prompts.append(filled(response.prompt, template, shown) if sections else None)
         return prompts
-
-    def _solution(
-        self,
-        row: int,
-        responses: Sequence[Response],
-        group: Sequence[int],
-        is_correct: Sequence[bool],
-    ) -> list[str]:
-        """Return the section with the first other correct response of the group, if there is
-        one."""
-        for i, response in enumerate(responses):
-            if i != row and group[i] == group[row] and is_correct[i]:
-                return [self._section(SIBLING, transcript(response))]
-        return []
 
     def _feedback(self, columns: Mapping[str, Sequence[Any]], num_rows: int) -> list[str]:
         """Return the feedback on each response; "" for none.

@@ -61,8 +61,10 @@ class KLCov:
     "The Entropy Mechanism", arXiv:2505.22617, section 4.2. Its objective is not clipped:
     ratio=none. The paper writes KL(pi_old || pi), and the authors' code, verl and SkyRL take the
     absolute log-ratio, as here: the estimate log pi_old - log pi would raise the probability of
-    these tokens further. At least one token has the penalty if a C_t is above 0: with equal
-    advantages all of them are 0, and none has it."""
+    these tokens further. In the first optimizer step of an iteration the log-ratio is 0, and so is
+    the gradient of the penalty: it needs batch.minibatches or batch.epochs of 2 or more. At least
+    one token has the penalty if a C_t is above 0: with equal advantages all of them are 0, and none
+    has it."""
 
     fraction: float = 2e-3
     """Fraction of all tokens with a penalty, rounded down; above 0, to 1. The paper has 2e-3 for a
