@@ -210,6 +210,7 @@ IDLE = [
     for metric, value, advice in CAUSES
 ]
 SOLVED = ("train/accuracy", Beyond(0.9))
+LEARNS = ("train/accuracy", Changed(rise=0.1))
 GO_BACK = "go back to an earlier checkpoint, with a smaller optimizer.lr or kl=loss"
 WARNINGS = (
     Rule(
@@ -227,7 +228,7 @@ WARNINGS = (
         Changed(to=0.5),
         5,
         "responses to a prompt have become alike; type rollout.temperature=1 or kl=loss",
-        unless=SOLVED,
+        unless=LEARNS,
     ),
     Rule(
         "length",

@@ -109,6 +109,10 @@ FINE: dict[str, dict[str, Values]] = {
         "reward_std": [0.4] * 3 + [0.0] * 3,
         "reward": [0.5] * 3 + [1.0] * 3,
     },
+    "responses become alike, as the policy learns": {
+        "unique_fraction": [0.9] * 5 + [0.4] * 5,
+        "accuracy": [0.2] * 5 + [0.5] * 5,
+    },
     "a rare reward is missing for some batches": {
         "reward_std": [0.03] * 3 + [0.0] * 3,
         "reward": [0.01] * 3 + [0.0] * 3,
