@@ -53,13 +53,14 @@ def log_responses(
     """Log the metrics of all sampled responses, whether selected for training or not."""
     filter_scores = correctness(scores).to(group.device)
     scored = ~filter_scores.isnan()
+    group_on_host = group.cpu()
     texts: dict[int, list[str]] = {}
-    for i, response in zip(group.tolist(), responses, strict=True):
+    for i, response in zip(group_on_host.tolist(), responses, strict=True):
         texts.setdefault(i, []).append(response.text)
     unique = [len(set(group_texts)) / len(group_texts) for group_texts in texts.values()]
     flat = constant_group(filter_scores.nan_to_num(0.0), scored, group)
     log_by_source(meter, "train", responses, scores)
-    log_groups(meter, scores, group.cpu())
+    log_groups(meter, scores, group_on_host)
     for name, values in scores.terms.items():
         meter.mean(f"train/reward/{name}", *values_and_mask(values))
     for name, count in scores.counts.items():
@@ -70,7 +71,7 @@ def log_responses(
     meter.mean("train/flat_group_fraction", flat.double())
     correct = [x for x in reported_correctness(scores) if x is not None]
     if len(correct) == len(scores):
-        log_smaller_groups(meter, torch.tensor(correct), group.cpu())
+        log_smaller_groups(meter, torch.tensor(correct), group_on_host)
     meter.mean("train/kept_fraction", selected.double())
     meter.mean("train/unique_fraction", torch.tensor(unique))
 

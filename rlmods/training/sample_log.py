@@ -78,18 +78,22 @@ class SampleLog:
         nor have rows after the first `MAX_RUNS` runs.
 
         Responses of a group are in the order of sampling; groups without rows are older."""
-        numbers = [masked_mean(batch.advantages, batch.mask), batch.mask.any(1), batch.group]
-        # at once, because the host waits; exact in float64
-        rows = torch.stack([x.double() for x in numbers], 1).tolist()
         values = batch.advantages[:, :, None]
         if batch.term_advantages is not None:
             values = torch.cat([values, batch.term_advantages], 2)
-        known = batch.group.new_tensor(list(self._by_group))
-        is_known = torch.isin(batch.group, known)
-        runs = equal_runs(values, batch.mask & is_known[:, None], MAX_RUNS)
+        means = masked_mean(batch.advantages, batch.mask)
+        columns = (values.flatten(1), batch.mask, means[:, None], batch.group[:, None])
+        # at once, because the host waits; exact in float64
+        on_host = torch.cat([x.double() for x in columns], 1).cpu()
+        parts = torch.split_with_sizes(on_host, [x.shape[1] for x in columns], 1)
+        values = parts[0].reshape(values.shape)
+        mask = parts[1].bool()
+        groups = parts[3][:, 0].long()
+        is_known = torch.isin(groups, torch.tensor(list(self._by_group)))
+        runs = equal_runs(values, mask & is_known[:, None], MAX_RUNS)
         seen = Counter[int]()
-        for i, (advantage, is_trained, group_number) in enumerate(rows):
-            group = int(group_number)
+        rows = zip(parts[2][:, 0].tolist(), mask.any(1).tolist(), groups.tolist(), strict=True)
+        for i, (advantage, is_trained, group) in enumerate(rows):
             sampled = self._by_group.get(group, [])
             if sampled and is_trained:
                 row = sampled[seen[group]]
