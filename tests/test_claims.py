@@ -61,6 +61,7 @@ class TestLadder:
         assert (ladder.parts, ladder.batch) == (dapo.parts, dapo.batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: f"{claim.task} {claim.member}")
 def test_entrants_fit_their_task(claim: claims.Claim) -> None:
     for typed in (claim.baseline, claim.member):

@@ -31,6 +31,7 @@ def test_are_found_by_name_in_their_order() -> None:
         find_tasks(["lnog"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_an_algorithm_keeps_its_parts(task: Task) -> None:
     name.register()
