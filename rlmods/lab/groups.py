@@ -168,15 +168,27 @@ def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
             shown.append(group)
     keys = []
     for key in dict.fromkeys(key for values in typed for key in values):
-        if key.split(".")[0] in shown:
-            continue
-        if _differ([values.get(key) for values in typed], by_recipe.values()):
+        group = key.split(".")[0]
+        among = by_recipe.values()
+        if group in shown:
+            among = _by_option([options.get(group) for options in parts], among)
+        if _differ([values.get(key) for values in typed], among):
             keys.append(key)
     found = []
     for options, values in zip(parts, typed, strict=True):
         found.append([f"{group}={options.get(group)}" for group in shown])
-        found[-1] += [f"{key}={_text(values.get(key))}" for key in keys]
+        own = [key for key in keys if key in values or key.split(".")[0] not in shown]
+        found[-1] += [f"{key}={_text(values.get(key))}" for key in own]
     return found
+
+
+def _by_option(options: Sequence[Any], among: Iterable[Sequence[int]]) -> list[list[int]]:
+    """Return the runs of each list apart by their option."""
+    found: dict[str, list[int]] = {}
+    for number, same in enumerate(among):
+        for i in same:
+            found.setdefault(_canonical([number, options[i]]), []).append(i)
+    return list(found.values())
 
 
 def _differ(values: Sequence[Any], among: Iterable[Sequence[int]]) -> bool:

@@ -268,16 +268,17 @@ def test_an_idea_is_written_and_scored_as_the_page_says(folder: Path, tmp_path: 
             words += ["batch.prompts=4", "validation.max_prompts=4", "run_dir=run"]
         if "rlmods.scorecard" in words:
             words = [word for word in words if not word.startswith(("tasks=", "seeds="))] + QUICK
+        if "--power" in words:  # accuracies of six prompts are often equal
+            words += ["--metric", "train/grad_norm"]
         process = Process(words, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
         stdout, stderr = process.communicate(timeout=400)
-        outputs.append(stdout + stderr)
-        if "--power" not in words:
-            assert process.returncode == 0, outputs[-1]
+        assert process.returncode == 0, stdout + stderr
+        outputs.append(stdout)
         if "plugin new" in command:
             for name, text in files.items():
                 (folder / "fading" / name).write_text(text)
-    assert "dapo[ratio=fading]" in outputs[2].splitlines()
+    assert outputs[2].splitlines()[0] == "dapo[ratio=fading]"
     html = (tmp_path / "runs/scorecard/scorecard.html").read_text()
     assert html.count("<td>2 runs, ") == 3
-    # runs of one iteration are often equal
-    assert "deviation of the difference of a pair" in outputs[5] or "no spread" in outputs[5]
+    assert outputs[5].count("standard deviation of the difference of a pair") == 2
+    assert "ratio.width=0.5" in outputs[5]

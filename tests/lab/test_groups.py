@@ -41,6 +41,21 @@ class TestGroups:
             ("ratio=clip_higher, batch.samples=4", [1, 2]),
         ]
 
+    def test_settings_of_an_option_tell_its_groups_apart(self, tmp_path: Path) -> None:
+        """Not of another option, whose settings are its own."""
+        for folder, option, width in [("a", "fading", 0.2), ("b", "fading", 0.5), ("c", "soft", 1)]:
+            write_run(
+                tmp_path / folder,
+                [0.5],
+                parts={"ratio": option},
+                settings={"ratio": {option: width}},
+            )
+        assert [group.name for group in group_runs(find_runs([tmp_path]))] == [
+            "ratio=fading, ratio.fading=0.2",
+            "ratio=fading, ratio.fading=0.5",
+            "ratio=soft",
+        ]
+
     def test_of_algorithms_are_named_by_them_alone(self, tmp_path: Path) -> None:
         write_run(tmp_path / "a", [0.5])
         write_run(tmp_path / "b", [0.5], parts={"algo": "grpo", "ratio": "symmetric"})
