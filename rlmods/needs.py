@@ -50,8 +50,6 @@ class AdvantageNeeds:
     correctness: bool = False
     """`rewards` are the scores by which `sampling` selects (unshaped correctness, or the total
     reward if the reward does not report it), without scaling and KL."""
-    ignores_rewards: bool = False
-    """Does not read the rewards."""
     normalizes_rewards: bool = False
     """Divides by a statistic of the rewards of a group, such as their standard deviation. A KL in
     the reward would change that divisor, so it is subtracted afterwards: A_t - beta * (KL_t +
@@ -68,13 +66,12 @@ class AdvantageNeeds:
     def combine(estimators: Sequence[object]) -> AdvantageNeeds:
         """Return the needs of a sum of estimators: every one that a term has."""
         members = [needs_of(estimator, AdvantageNeeds) for estimator in estimators]
-        flags = _of_any(AdvantageNeeds, members, without=("credit", "discount", "ignores_rewards"))
+        flags = _of_any(AdvantageNeeds, members, without=("credit", "discount"))
         order: tuple[Credits, ...] = get_args(Credits)
         finest: Credits = max(
             (needs.credit for needs in members), key=order.index, default="response"
         )
-        ignores_rewards = all(needs.ignores_rewards for needs in members)
-        return AdvantageNeeds(**flags, credit=finest, ignores_rewards=ignores_rewards)
+        return AdvantageNeeds(**flags, credit=finest)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ from rlmods.advantage.group_norm import GroupNorm
 from rlmods.advantage.length_weighted import LengthWeighted
 from rlmods.advantage.max_rl import MaxRL
 from rlmods.advantage.n_step import NStep
-from rlmods.advantage.no_advantage import NoAdvantage
 from rlmods.advantage.process import Process
 from rlmods.advantage.reinforce_pp import ReinforcePP
 from rlmods.advantage.rloo import RLOO
@@ -35,7 +34,6 @@ __all__ = [
     "LengthWeighted",
     "MaxRL",
     "NStep",
-    "NoAdvantage",
     "Process",
     "ReinforcePP",
     "Sum",

@@ -30,7 +30,7 @@ class TeacherLogRatio:
     A KL in the reward is subtracted per token afterwards."""
 
     needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(
-        teacher=True, ignores_rewards=True, normalizes_rewards=True, credit="token"
+        teacher=True, normalizes_rewards=True, credit="token"
     )
 
     def __call__(

@@ -21,7 +21,6 @@ from rlmods.advantage import (
     GroupNorm,
     LengthWeighted,
     MaxRL,
-    NoAdvantage,
     NStep,
     Process,
     ReinforcePP,
@@ -53,7 +52,6 @@ PARTS: dict[str, Any] = {
     "length_weighted": LengthWeighted,
     "max_rl": MaxRL,
     "n_step": NStep,
-    "none": NoAdvantage,
     "process": Process,
     "reinforce_pp": ReinforcePP,
     "reinforce_pp_discounted": lambda: ReinforcePP(gamma=0.9),
@@ -155,7 +153,6 @@ DECLARED = {
     "nonnegative": {"max_rl"},
     "correctness": {"accept"},
     "teacher": {"teacher"},
-    "ignores_rewards": {"none", "teacher"},
 }
 """Estimators that declare a need."""
 
@@ -177,7 +174,7 @@ def test_a_group_is_needed_where_a_single_response_teaches_nothing(name: str) ->
     rewards = OUTCOME[:1]
     is_zero = bool((estimates(PARTS[name], alone, rewards) == 0).all())
     is_of_batch = name in {"batch_mean", "batch_mean_scaled"}
-    assert needs(name).group == (is_zero and name not in {"ema", "none"} and not is_of_batch)
+    assert needs(name).group == (is_zero and name != "ema" and not is_of_batch)
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -209,8 +206,8 @@ def test_credit(name: str) -> None:
     assert by_token == BY_TOKEN[needs(name).credit]
 
 
-# these read correctness, terms and nothing
-@pytest.mark.parametrize("name", sorted(PARTS.keys() - {"accept", "gdpo", "none"}))
+# these read correctness and terms
+@pytest.mark.parametrize("name", sorted(PARTS.keys() - {"accept", "gdpo"}))
 def test_normalizes_rewards(name: str) -> None:
     """Dividing by the spread of the rewards is what makes advantages independent of their scale."""
     one, three = (estimates(PARTS[name], B, B.rewards, scale) for scale in (1.0, 3.0))

@@ -672,10 +672,6 @@ RULES = {
     ],
     "teacher": [
         (
-            ("algo=grpo", "advantage=none"),
-            "advantage=none ignores rewards, so nothing is learned: type advantage=group_norm",
-        ),
-        (
             ("algo=gkd", "teacher=server", "teacher.url=http://h/v1", "teacher.model=m"),
             "algo=gkd needs whole distributions, which teacher=server does not return: type "
             "teacher=local",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rlmods.config.rules.estimator import advantage_needs
 from rlmods.config.rules.grading import terms
 from rlmods.config.run_spec import RunSpec
 from rlmods.distributed.strategy import shards
@@ -50,11 +49,6 @@ def reference(spec: RunSpec) -> Iterator[str]:
 def teacher(spec: RunSpec) -> Iterator[str]:
     part = spec.parts.get("teacher")
     if part is None:
-        if advantage_needs(spec).ignores_rewards:
-            yield (
-                f"{spec.option('advantage')} ignores rewards, so nothing is learned: type "
-                "advantage=group_norm"
-            )
         return
     algo = f"algo={spec.config.algo.name}"
     option = spec.option("teacher")
