@@ -159,17 +159,17 @@ def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
         recipe = _canonical([options.get(group) for group in RECIPES])
         by_recipe.setdefault(recipe, []).append(i)
 
-    everywhere = [range(len(runs))]
+    everywhere = [list(range(len(runs)))]
     shown = []
     groups = dict.fromkeys(group for options in parts for group in options)
     for group in (*RECIPES, *(group for group in groups if group not in RECIPES)):
-        among = everywhere if group in RECIPES else by_recipe.values()
+        among = everywhere if group in RECIPES else list(by_recipe.values())
         if _differ([options.get(group) for options in parts], among):
             shown.append(group)
     keys = []
     for key in dict.fromkeys(key for values in typed for key in values):
         group = key.split(".")[0]
-        among = by_recipe.values()
+        among = list(by_recipe.values())
         if group in shown:
             among = _by_option([options.get(group) for options in parts], among)
         if _differ([values.get(key) for values in typed], among):
