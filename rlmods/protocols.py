@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from rlmods.needs import JudgeNeeds, needs_of
 from rlmods.types import (
     Credit,
+    Graded,
     ImportanceWeights,
     Prompt,
     Reply,
@@ -292,21 +293,9 @@ class Teacher(Protocol):
     def prompt(self, prompt: Prompt) -> Prompt:
         """Return the prompt as the teacher sees it, without what it shows of responses."""
 
-    def prompts(
-        self,
-        responses: Sequence[Response],
-        group: Sequence[int],
-        correct: Sequence[float],
-        columns: Mapping[str, Sequence[Any]],
-    ) -> Sequence[Prompt | None]:
+    def prompts(self, graded: Graded) -> Sequence[Prompt | None]:
         """Return the prompt that the teacher sees before each response; None: it does not score
-        it.
-
-        Args:
-            group: id of the group of each response.
-            correct: correctness, or total reward, of each response; NaN: unscored.
-            columns: columns of the sample log that the reward returned.
-        """
+        it."""
 
 
 @runtime_checkable

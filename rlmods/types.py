@@ -301,6 +301,20 @@ class Scores(Sequence[float | None]):
 R = TypeVar("R", bound="Rows")
 
 
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """Graded responses, as a teacher reads them."""
+
+    responses: Sequence[Response]
+    group: Sequence[int]
+    """Id of the group of each response."""
+    correct: Sequence[float]
+    """Correctness of each response, or its total reward if the reward reports none; NaN:
+    unscored."""
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Columns of the sample log that the reward returned."""
+
+
 class Rows:
     """Base of frozen dataclasses whose fields are tensors of equal length N."""
 

@@ -161,12 +161,14 @@ class PolicyGradient(Learner):
         """Batches of prompts sampled since the run began."""
         self.sampled_tokens = 0
         """Response tokens sampled in this iteration on this rank."""
-        self.ahead: SampleAhead | None = None
-        """Sampler of the next batch of prompts, with `rollout.ahead`."""
         for extension in create_extensions(self, settings):
             self.add_extension(extension)
-            if isinstance(extension, SampleAhead):
-                self.ahead = extension
+
+    @property
+    def ahead(self) -> SampleAhead | None:
+        """Sampler of the next batch of prompts, with `rollout.ahead`."""
+        found = [x for x in self.extensions if isinstance(x, SampleAhead)]
+        return found[0] if found else None
 
     def create_scorer(self) -> LogprobScorer:
         """Return the scorer of policy, critic and reference."""

@@ -1,12 +1,10 @@
 """The prompt that a teacher sees."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.judge.question import template_fields
-from rlmods.types import Prompt, Response
+from rlmods.types import Graded, Prompt
 
 TEMPLATE = (
     "{prompt}\n\nThis is an example of a response:\n{demonstration}\n\nNow answer with a "
@@ -66,22 +64,10 @@ class Demonstrated:
         assert shown is not None, f"prompt {prompt.id} has no {self.demonstration}"
         return filled(prompt, self.template or TEMPLATE, shown)
 
-    def prompts(
-        self,
-        responses: Sequence[Response],
-        group: Sequence[int],
-        correct: Sequence[float],
-        columns: Mapping[str, Sequence[Any]],
-    ) -> list[Prompt | None]:
+    def prompts(self, graded: Graded) -> list[Prompt | None]:
         """Return the prompt that the teacher sees before each response; None: it does not score
-        it.
-
-        Args:
-            group: id of the group of each response.
-            correct: correctness, or total reward, of each response; NaN: unscored.
-            columns: columns of the sample log that the reward returned.
-        """
-        return [self.prompt(response.prompt) for response in responses]
+        it."""
+        return [self.prompt(response.prompt) for response in graded.responses]
 
 
 def filled(prompt: Prompt, template: str, shown: str) -> Prompt:

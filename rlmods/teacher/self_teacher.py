@@ -8,7 +8,7 @@ from rlmods.errors import UserError, check_bounds
 from rlmods.needs import FrozenModelNeeds
 from rlmods.policy import Policy
 from rlmods.teacher.demonstration import Demonstrated, filled
-from rlmods.types import Prompt, Response
+from rlmods.types import Graded, Prompt, Response
 
 REPROMPT = "{prompt}\n\n{demonstration}\n\nSolve the original question correctly."
 """Default template of `sibling` and `feedback`."""
@@ -92,27 +92,22 @@ class SelfTeacher(Demonstrated):
             return super().prompt(prompt)
         return filled(prompt, self.template or REPROMPT, "")
 
-    def prompts(
-        self,
-        responses: Sequence[Response],
-        group: Sequence[int],
-        correct: Sequence[float],
-        columns: Mapping[str, Sequence[Any]],
-    ) -> list[Prompt | None]:
+    def prompts(self, graded: Graded) -> list[Prompt | None]:
         if not self.reads_responses:
-            return super().prompts(responses, group, correct, columns)
-        is_correct = [score >= self.success for score in correct]
-        feedback = self._feedback(columns, len(responses))
+            return super().prompts(graded)
+        is_correct = [score >= self.success for score in graded.correct]
+        feedback = self._feedback(graded.columns, len(graded.responses))
         correct_rows: dict[int, list[int]] = {}
-        for i, own_group in enumerate(group):
+        for i, group in enumerate(graded.group):
             if is_correct[i]:
-                correct_rows.setdefault(own_group, []).append(i)
+                correct_rows.setdefault(group, []).append(i)
         prompts: list[Prompt | None] = []
-        for i, response in enumerate(responses):
+        for i, response in enumerate(graded.responses):
             sections = []
-            others = [row for row in correct_rows.get(group[i], ())[:2] if row != i]
+            others = [row for row in correct_rows.get(graded.group[i], ())[:2] if row != i]
             if self.sibling and others:
-                sections.append(self._section(SIBLING, transcript(responses[others[0]])))
+                solution = transcript(graded.responses[others[0]])
+                sections.append(self._section(SIBLING, solution))
             if feedback[i] and not is_correct[i]:
                 sections.append(self._section(FEEDBACK, feedback[i]))
             shown = "\n\n".join(sections)

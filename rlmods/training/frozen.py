@@ -21,7 +21,7 @@ from rlmods.training.lengths import length_above, row_length
 from rlmods.training.meter import Meter
 from rlmods.training.metrics import correctness
 from rlmods.training.scorer import LogprobScorer
-from rlmods.types import Experience, Prompt, Response, Scores
+from rlmods.types import Experience, Graded, Prompt, Response, Scores
 
 
 class FrozenPolicy:
@@ -156,6 +156,11 @@ class Teacher:
         assert not self.is_server, "the teacher is on a server"
         return self.student if self.model is None else self.model.policy
 
+    @property
+    def context_length(self) -> int:
+        """Largest number of tokens of a teacher's prompt and a response."""
+        return self.student.context_length if self.is_server else self.network.context_length
+
     def check_context(
         self, prompts: Sequence[Prompt], max_tokens: int, columns: Sequence[str] = ()
     ) -> None:
@@ -165,7 +170,7 @@ class Teacher:
         Raises:
             UserError: a prompt is too long for the teacher's context.
         """
-        limit = self.student.context_length if self.is_server else self.network.context_length
+        limit = self.context_length
         for prompt in prompts:
             seen = self.part.prompt(prompt)
             length = length_above(self.student, seen, limit - max_tokens)
@@ -215,39 +220,47 @@ class Teacher:
         context after its prompt, or whose context begins anew (`Response.cuts`), where it would not
         be shown anything. A response has loss on all of its sampled tokens, or on none.
         """
-        out = torch.full_like(batch.rewards, torch.nan)
-        prompts = self.part.prompts(
-            responses, batch.group.tolist(), correctness(scores).tolist(), scores.columns
-        )
+        correct = correctness(scores).tolist()
+        graded = Graded(responses, batch.group.tolist(), correct, scores.columns)
+        prompts = self.part.prompts(graded)
         seen = self.seen(responses, prompts)
-        limit = (self.student if self.is_server else self.network).context_length
         is_scored = []
         is_long = []
         for response, prompt in zip(seen, prompts, strict=True):
             length = len(response.prompt_tokens) + len(response.tokens)
-            is_long.append(length > limit and not response.cuts)
+            is_long.append(length > self.context_length and not response.cuts)
             loses_prompt = response.cuts and (self.part.shows_more or self.is_server)
             is_scored.append(prompt is not None and not is_long[-1] and not loses_prompt)
-        scored = torch.tensor(is_scored, device=batch.mask.device) & batch.mask.any(1)
         has_loss = batch.mask.any(1)
+        scored = torch.tensor(is_scored, device=has_loss.device) & has_loss
+        too_long = torch.tensor(is_long, device=has_loss.device)
         meter.mean("train/teacher_scored_fraction", scored.double(), has_loss)
-        too_long = torch.tensor(is_long, device=batch.mask.device)
         meter.mean("train/teacher_too_long_fraction", too_long.double(), has_loss)
         # what is not scored is forwarded as the policy sees it, which fits
         kept = [s if use else r for r, s, use in zip(responses, seen, is_scored, strict=True)]
-        used = batch.mask & scored[:, None]
-        if not self.is_server:
-            rows = collate_unscored(kept, self.student.pad_id).to(batch.mask.device)
-            rows = replace(rows, mask=rows.mask & scored[:, None])
-            logprobs = scorer.score(rows, self.network).logprobs
-            return out.masked_scatter(used, logprobs[rows.mask])
+        if self.is_server:
+            values = self._of_server(kept, scored.tolist())
+        else:
+            values = self._of_network(kept, scored, scorer)
+        out = torch.full_like(batch.rewards, torch.nan)
+        return out.masked_scatter(batch.mask & scored[:, None], values.to(out))
+
+    def _of_network(
+        self, responses: Sequence[Response], scored: Tensor, scorer: LogprobScorer
+    ) -> Tensor:
+        """Return the log-probabilities of the sampled tokens of the scored responses, in a row."""
+        rows = collate_unscored(responses, self.student.pad_id).to(scored.device)
+        rows = replace(rows, mask=rows.mask & scored[:, None])
+        return scorer.score(rows, self.network).logprobs[rows.mask]
+
+    def _of_server(self, responses: Sequence[Response], scored: Sequence[bool]) -> Tensor:
+        """Return the log-probabilities of the sampled tokens of the scored responses, in a row."""
         texts: list[tuple[Sequence[int], Sequence[int]]] = []
         sampled: list[bool] = []
-        for response, is_used in zip(kept, scored.tolist(), strict=True):
+        for response, is_used in zip(responses, scored, strict=True):
             if is_used:
                 texts.append((response.prompt_tokens, response.tokens))
                 sampled += response.mask or [True] * len(response.tokens)
         assert isinstance(self.part, protocols.ReturnsLogprobs)
-        flat = torch.tensor([x for logprobs in self.part.logprobs(texts) for x in logprobs])
-        values = flat[torch.tensor(sampled, dtype=torch.bool)].to(out)
-        return out.masked_scatter(used, values)
+        values = torch.tensor([x for logprobs in self.part.logprobs(texts) for x in logprobs])
+        return values[torch.tensor(sampled, dtype=torch.bool)]

@@ -163,7 +163,9 @@ class TestAdvantages:
         batch, _ = sampled(made)
         metrics = made.meter.compute()
         assert metrics["train/teacher_too_long_fraction"] > 0
-        assert batch.advantages.isfinite().all()
+        assert metrics["train/teacher_scored_fraction"] == 0
+        assert batch.teacher_logprobs.isnan().all()
+        assert (batch.advantages == 0).all()
 
     def test_an_unknown_column(self) -> None:
         made = sdpo(SelfTeacher(feedback="how"))
