@@ -406,8 +406,11 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.sequential:
         return _run_sequential(arguments, groups)
     if arguments.power:
-        found_power = power_lines(groups, arguments.metric, arguments.last, arguments.baseline)
-        return "\n".join(found_power)
+        text = power_lines(groups, arguments.metric, arguments.last, arguments.baseline)
+        if len(groups) > 1:
+            found = compare(groups, arguments.metric, arguments.last, arguments.baseline)
+            text = [*lines(found), "", *text]
+        return "\n".join(text)
     found = compare(groups, arguments.metric, arguments.last, arguments.baseline)
     if arguments.json:
         return dumps([asdict(x) | {"better": x.better} for x in found], indent=2)

@@ -394,6 +394,7 @@ class TestPower:
         for seeds, seen in figures.items():
             assert power(seen / deviation, int(seeds)) == pytest.approx(0.8, abs=1e-3)
         text = module.run(parse([str(tmp_path), "--power"]))
+        assert "better than the baseline" in text
         assert f"+{statistics.mean(B) - statistics.mean(A):.4g}" in text
         assert text.endswith("if it is the true one: 2 seeds")
 
