@@ -41,6 +41,7 @@ def made(agent: str, **changes: Any) -> Any:
     return learner(**parts | changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("agent", ["forgets", "committee", "fails_at_times"])
 def test_trains(agent: str, variant: str) -> None:

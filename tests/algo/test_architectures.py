@@ -131,6 +131,7 @@ def random_policy(model_type: str) -> Policy:
 
 
 # some versions of transformers build the routers of Jamba otherwise
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:policy. routers of type Linear are not supported")
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_trains(model_type: str) -> None:

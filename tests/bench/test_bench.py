@@ -58,6 +58,7 @@ def side(*seconds: float, peak: float = 1e9) -> Side:
     return Side([Run([record(s)], peak) for s in seconds])
 
 
+@pytest.mark.slow
 class TestProcess:
     def test_memory_is_the_largest_of_the_whole_tree(self, tmp_path: Path) -> None:
         """A process of a process holds 300 MB for a while and ends before the command does."""
@@ -181,6 +182,7 @@ class TestReport:
         assert "torch 2" in text
 
 
+@pytest.mark.slow
 class TestCommand:
     def test_measures_this_project(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The miniature: its records come from `train.py`, its rates from a process of their

@@ -10,6 +10,7 @@ import pytest
 from bench import process
 
 
+@pytest.mark.slow
 def test_an_interrupted_measurement_ends_all_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,7 @@ def row(result: dict[str, Any], low: float, high: float, advantage: str) -> dict
     return found
 
 
+@pytest.mark.slow
 class TestComparison:
     @pytest.mark.parametrize("step", [1, 2])
     def test_the_gradient_of_the_run_is_reproduced(
@@ -232,6 +233,7 @@ def test_a_run_of_other_code_is_named(run: Path, tmp_path: Path) -> None:
     assert "this is not the run's iteration" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "origin", ["fork={run}@1", "resume={run}/checkpoints/iteration_000001.ckpt"]
 )

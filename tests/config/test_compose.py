@@ -88,6 +88,7 @@ def timed(case: tuple[str, str]) -> Any:
 
 
 class TestEveryOption:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("option", "algo"), list(map(timed, cases())))
     def test_makes_a_plan_or_says_what_to_type(self, option: str, algo: str) -> None:
         try:

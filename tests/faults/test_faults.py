@@ -224,6 +224,7 @@ class TestDisk:
         assert checkpoints(tmp_path / "run") == ["iteration_000001.ckpt"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "numbers", "duration_s", "saved"),
     [

@@ -326,6 +326,7 @@ class TestRanks:
         assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a0", "b0"]
 
 
+@pytest.mark.slow
 class TestLock:
     def test_directory_in_use_is_rejected_and_unchanged(
         self, owner: Process, tmp_path: Path

@@ -355,6 +355,7 @@ class TestMetrics:
         )
 
 
+@pytest.mark.slow
 class TestWarning:
     @pytest.mark.parametrize("ratio", [Clipped(), CISPO()])
     def test_of_token_ratios_over_several_steps(self, ratio: Any) -> None:

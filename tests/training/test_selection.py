@@ -152,6 +152,7 @@ def test_equals_the_loop(part: Any, aggregation: Any, branches: bool) -> None:
     close(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
 def test_old_rows_are_selected_by_the_current_policy_and_their_own_sampler(part: Any) -> None:
     """Replayed rows, surplus groups of dynamic sampling, and rows that were sampled ahead."""
