@@ -293,7 +293,7 @@ class Scorecard:
 
     def add(self, job: Job) -> str:
         """Take the result of a finished run, and return it in words."""
-        digest = settings_digest(job.entrant.typed, job.task.name)
+        digest = "" if job.common else settings_digest(job.entrant.typed, job.task.name)
         result = read_result(job.run, job.entrant.name, job.task, job.seed, digest)
         self.results[job.entrant.name, job.task.name, job.seed] = result
         if result.score is None:

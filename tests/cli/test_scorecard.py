@@ -126,12 +126,35 @@ def test_results_of_the_package_are_not_trained_again(
     assert missing("algo=grpo", "reference=false") == ["long, grpo, seed 1", "long, grpo, seed 2"]
     assert len(missing("algo=grpo", "overrides=trainer.max_iterations=1")) == 2
     assert missing("algo=grpo", "seeds=3") == ["long, grpo, seed 3"]
+    assert missing("algo=grpo,dapo") == ["long, dapo, seed 1", "long, dapo, seed 2"]
     assert len(missing("grpo: dapo")) == 2
     card = Scorecard(parse(["algo=grpo", "tasks=long", f"folder={tmp_path}"]), {})
     card.find(all_jobs(card.settings))
     card.write()
     assert "2 results of the package" in (tmp_path / "scorecard.html").read_text()
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "is_reference"),
+    [
+        (["algo=grpo"], True),
+        (["algo=grpo", "overrides=batch.prompts=8"], False),
+        (["x: grpo"], False),
+        (["grpo kl=none"], False),
+    ],
+    ids=str,
+)
+def test_only_shipped_recipes_are_references(
+    words: list[str], is_reference: bool, tmp_path: Path
+) -> None:
+    card = Scorecard(parse([*words, "tasks=long", "seeds=1", f"folder={tmp_path}"]), {})
+    [job] = all_jobs(card.settings)
+    job.run.path.mkdir(parents=True)
+    (job.run.path / "config.yaml").write_text("callbacks: {budget: {max_tokens: 9}}")
+    card.add(job)
+    [result] = card.results.values()
+    assert bool(result.settings) is is_reference
 
 
 def test_the_digest_follows_the_algorithm_and_the_task(

@@ -42,7 +42,7 @@ class Result:
     num_tokens: float
     """Number of sampled tokens."""
     settings: str = ""
-    """Digest of the shipped recipe that it was trained with."""
+    """Digest of the shipped recipe that it was trained with; "" for other settings."""
 
 
 def thinned(points: Curve) -> Curve:
@@ -99,6 +99,6 @@ def reference_results(
         own = (result.entrant, result.task)
         if own not in digests:
             digests[own] = digest(*own)
-        if result.settings == digests[own]:
+        if result.settings and result.settings == digests[own]:
             found[(*own, result.seed)] = result
     return found
