@@ -78,7 +78,8 @@ def _models(spec: RunSpec, learner: Learner) -> dict[str, str]:
         lines["reference"] = "none (no KL term)"
     for name, parameters in frozen.items():
         is_copy = spec.choices.get(name) == "policy"
-        origin = "a frozen copy" if is_copy else f"{spec.choices.get(name)}, frozen"
+        kind = "moving" if learner.frozen[name].moves else "frozen"
+        origin = f"a {kind} copy" if is_copy else f"{spec.choices.get(name)}, {kind}"
         lines[name] = f"{origin}, {_millions(parameters):.2f}M parameters more"
     return lines
 

@@ -110,13 +110,13 @@ class FrozenPolicy:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the weights of a moving reference, or verify that the model is the one that the run
-        began with.
+        """Load the weights of a moving model, or verify that the model is the one that the run
+        began with. A model that begins to move now has no weights there.
 
         Raises:
             UserError: it is another one.
         """
-        if self.moves:
+        if self.moves and "weights" in state:
             self.policy.load_tensors(state["weights"])
         elif state.get("origin", self.fingerprint) != self.fingerprint:
             raise UserError(

@@ -277,6 +277,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "kl": Penalty("k3", 0.1, "loss"),
         "batch": Batch(prompts=4, samples=2, minibatches=2),
     },
+    "sdpo moving teacher": {
+        "advantage": TeacherLogRatio(),
+        "teacher": SelfTeacher(
+            weights="ema", rate=0.2, sibling=True, template="{demonstration};{prompt}", success=0.0
+        ),
+        "batch": Batch(prompts=4, samples=3, minibatches=2),
+    },
     "gkd": {
         "kind": GKD,
         "teacher": SelfTeacher(
@@ -403,6 +410,8 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
         assert len(first.prompts) == 5
     resumed, second, after = run(variant, tmp_path, resume=saved)
     assert resumed.iteration == straight.iteration == 6
+    if variant == "sdpo moving teacher":
+        assert all(row["train/teacher_scored_fraction"] == 1.0 for row in rows)
     if variant == "cuts":
         assert all(row["train/cut_fraction"] > 0.2 for row in rows)
     if variant == "turns ahead":

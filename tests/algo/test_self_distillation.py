@@ -205,6 +205,21 @@ class TestMovingWeights:
         ):
             assert torch.equal(x, y)
 
+    def test_can_begin_to_move_when_a_run_is_resumed(self) -> None:
+        def made(weights: Any) -> Any:
+            part = SelfTeacher(sibling=True, template=TEMPLATE, weights=weights)
+            return sdpo(part)
+
+        start = made("start")
+        moving = made("ema")
+        with torch.no_grad():
+            for x in start.policy.parameters():
+                x.add_(1.0)
+        moving.checkpoint.load_state(start.checkpoint.state())
+        begun = start.teacher.network.parameters()
+        for x, y in zip(moving.teacher.network.parameters(), begun, strict=True):
+            assert torch.equal(x, y)
+
 
 @pytest.mark.parametrize(
     ("fields", "message"),

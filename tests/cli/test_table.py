@@ -87,3 +87,16 @@ def test_networks(tmp_path: Path) -> None:
     assert "critic 0.0M parameters more" in text
     assert "reference a frozen copy" in text
     assert "reference none (no KL term)" in table(tmp_path, "algo=dapo")
+
+
+@pytest.mark.parametrize(("weights", "word"), [("start", "frozen"), ("ema", "moving")])
+def test_a_teacher_that_moves_is_not_called_frozen(weights: str, word: str, tmp_path: Path) -> None:
+    text = table(
+        tmp_path,
+        "algo=grpo",
+        "advantage=teacher",
+        "teacher=self",
+        "teacher.sibling=true",
+        f"teacher.weights={weights}",
+    )
+    assert f"teacher self, {word}" in text

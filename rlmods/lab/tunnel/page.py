@@ -191,14 +191,15 @@ def _readings(entrants: Sequence[str], tasks: Sequence[Task], card: Card) -> str
         known = {name: mean.mean for name, mean in means.items() if mean is not None}
         if not known:
             continue
-        best = max(known, key=lambda name: known[name])
+        highest = max(known.values())
+        best = ", ".join(name for name, score in known.items() if score == highest)
         decided = [name for name in entrants[1:] if card[name, task.name].better is not None]
         words = []
         for name in decided:
             word = "better" if card[name, task.name].better else "worse"
             words.append(f"{name} is {word} than {entrants[0]}")
         certainty = ", ".join(words) if words else "no difference is decided"
-        sentence = f"{task.question} Highest: {best}, {known[best]:.2f}; {certainty}."
+        sentence = f"{task.question} Highest: {best}, {highest:.2f}; {certainty}."
         lines.append(f"<li><b>{escape(task.name)}</b>: {escape(sentence)}</li>")
     return f"<ul>{''.join(lines)}</ul>"
 

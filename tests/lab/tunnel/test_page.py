@@ -54,6 +54,13 @@ def test_runs_no_script_and_loads_nothing() -> None:
     assert "http" not in html.replace("http-equiv", "")
 
 
+def test_equal_scores_are_both_the_highest() -> None:
+    values = {"a": 0.25, "b": 0.5, "c": 0.5}
+    scores = {(name, TASK_NAMES[0]): {1: value} for name, value in values.items()}
+    card = scorecard(scores, {}, "a")
+    assert "Highest: b, c, 0.50" in page("x", [*values], TASKS[:1], card, {}, {})
+
+
 def test_says_that_nothing_is_compared() -> None:
     assert "name a second algorithm" in written(["grpo"])
 
