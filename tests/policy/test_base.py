@@ -244,9 +244,17 @@ class TestAutocast:
     @pytest.mark.parametrize("half", ["autocast", "weights"])
     def test_logits_are_not_rounded(self, half: str) -> None:
         """Logits of this size would be rounded to multiples of 1/2 in bfloat16; the exact ones come
-        from the same hidden states."""
+        from the same hidden states. Both factors are numbers of bfloat16: processors that have
+        16-bit products round factors, not sums."""
+
+        def round_states(model: Any, args: Any, output: Any) -> None:
+            output.last_hidden_state = output.last_hidden_state.bfloat16().float()
+
         lm, (tokens, mask) = policy(), rows()
-        lm.model.lm_head.weight.data.mul_(20)
+        weight = lm.model.lm_head.weight.data
+        weight.copy_(weight.mul(20).bfloat16())
+        if half == "autocast":
+            lm.model.base_model.register_forward_hook(round_states)
         lm = lm if half == "autocast" else Policy(lm.model.bfloat16(), lm.tokenizer)
         lm.packs = False  # packed hidden states are rounded differently
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half == "autocast"):
