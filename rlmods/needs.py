@@ -106,6 +106,9 @@ class TokenNeeds:
     draws: bool = False
     """The argument `draws` [N, T]: uniform random numbers that depend on the tokens of a row and
     the number of the optimizer step, so that they are the same on any number of ranks."""
+    distance: bool = False
+    """Acts by the distance from the old policy, which is 0 in the first optimizer step of fresh
+    rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ class KLCov:
     coefficient: float = 1.0
     """Weight of the penalty; above 0."""
 
-    needs: ClassVar[TokenNeeds] = TokenNeeds(step=True)
+    needs: ClassVar[TokenNeeds] = TokenNeeds(step=True, distance=True)
 
     def __post_init__(self) -> None:
         rules = {

@@ -414,7 +414,7 @@ FORKED_RUNS = {
 value loss, equal responses left out, several epochs and minibatches."""
 ESTIMATORS = (
     *("group_norm", "group_mean", "rloo", "reinforce_pp", "reinforce_pp_baseline"),
-    *("max_rl", "length_weighted", "gae", "gae_whitened", "n_step", "none"),
+    *("max_rl", "length_weighted", "gae", "gae_whitened", "n_step"),
 )
 RATIOS = ("symmetric", "clip_higher", "sequence", "sequence_token", "soft", "cispo", "none", "dual")
 AGGREGATIONS = ("token_mean", "sequence_mean", "fixed_length")

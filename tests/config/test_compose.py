@@ -572,6 +572,13 @@ RULES = {
             for option in ("entropy", "clip_cov", "kl_cov")
         ),
     ],
+    "distance_from_old_policy": [
+        (
+            ("algo=grpo", "tokens=kl_cov", "ratio=none"),
+            "tokens=kl_cov penalises the distance from the old policy, which is 0 in the only "
+            "optimizer step of an iteration: type batch.minibatches=4, or tokens=all",
+        ),
+    ],
     "token_credit": [
         (
             ("algo=ppo", "ratio=sequence"),

@@ -19,6 +19,7 @@ RULES: tuple[Rule, ...] = (
     estimator.kl_estimator,
     estimator.token_credit,
     estimator.token_selection,
+    estimator.distance_from_old_policy,
     estimator.greedy_baseline,
     estimator.reward_scaling,
     estimator.selected_rows,

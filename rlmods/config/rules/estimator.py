@@ -257,6 +257,17 @@ def token_selection(spec: RunSpec) -> Iterator[str]:
         )
 
 
+def distance_from_old_policy(spec: RunSpec) -> Iterator[str]:
+    needs = needs_of(spec.parts.get("tokens"), TokenNeeds)
+    if not needs.distance or spec.settings.replay_fraction:
+        return
+    if spec.batch.epochs * spec.batch.minibatches == 1:
+        yield (
+            f"{spec.option('tokens')} penalises the distance from the old policy, which is 0 in "
+            "the only optimizer step of an iteration: type batch.minibatches=4, or tokens=all"
+        )
+
+
 def greedy_baseline(spec: RunSpec) -> Iterator[str]:
     if advantage_needs(spec).greedy and reward_needs(spec).group:
         yield (
