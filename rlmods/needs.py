@@ -107,8 +107,8 @@ class TokenNeeds:
     """The argument `draws` [N, T]: uniform random numbers that depend on the tokens of a row and
     the number of the optimizer step, so that they are the same on any number of ranks."""
     distance: bool = False
-    """Acts by the distance from the old policy, which is 0 in the first optimizer step of fresh
-    rows."""
+    """Reads the distance from the old policy. It is 0 in the first optimizer step on fresh rows,
+    so an iteration needs several steps, or replayed rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

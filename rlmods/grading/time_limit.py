@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 REPEAT_S = 0.5
+"""Time between the alarms, from the first one until the block ends."""
 
 
 class LateError(BaseException):
@@ -19,7 +20,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     thread only.
 
     Python drops an exception in a finalizer or in a callback of the garbage collector. The alarm
-    is therefore repeated every half second until the block ends."""
+    is therefore repeated."""
 
     def on_alarm(*_: object) -> None:
         raise LateError

@@ -111,7 +111,7 @@ class FrozenPolicy:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the weights of a moving model, or verify that the model is the one that the run
-        began with. A model that begins to move now has no weights there.
+        began with. The state has no weights if the model did not move when it was saved.
 
         Raises:
             UserError: it is another one.

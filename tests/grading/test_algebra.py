@@ -157,6 +157,7 @@ def test_what_looks_alike_is_refused(gold: str, answer: str) -> None:
     assert graded(answer, gold) is False
 
 
+# The alarm may fall in hypothesis's callback of the garbage collector, where Python prints it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("gold", HEAVY)
 def test_sympy_has_a_deadline(gold: str) -> None:

@@ -11,11 +11,10 @@ from rlmods.grading.time_limit import LateError, time_limit
 
 
 class TestTimeLimit:
-    def test_a_block_in_time_ends_by_itself(self) -> None:
+    def test_no_alarm_after_the_block(self) -> None:
         with time_limit(0.1):
-            done = True
-        time.sleep(0.15)
-        assert done
+            time.sleep(0.01)
+        time.sleep(0.2)
 
     def test_a_late_block_is_ended(self) -> None:
         start = time.monotonic()

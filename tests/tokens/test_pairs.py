@@ -20,29 +20,23 @@ import torch
 from torch import Tensor
 
 from rlmods.config import build
+from rlmods.config.compose import PARTS
 from rlmods.errors import UserError
 from rlmods.needs import TokenNeeds
 from rlmods.training.selection import TokenSelection
 from rlmods.types import Experience, Surrogate, TokenFloats, TokenMask
 from tests.support.composed import ALGORITHMS, CONF, algorithm, alone, composed
 from tests.support.tiny_setup import fit, gradients
+from tests.support.two_ranks import AGENT, BRANCHES, GAME
 
-GROUPS = (
-    "adapter",
-    "teacher",
-    "environment",
-    "branching",
-    "sampling",
-    "advantage",
-    "critic",
-    "kl",
-    "ratio",
-    "correction",
-    "aggregation",
+APART = (
+    *("tokens", "judge", "preference", "ranking"),
+    *("reward", "rollout", "router", "reference"),
 )
-"""Groups that reach the loss, other than by the numbers that are advantages."""
-GAME = ("data=hidden_number", "environment=guess_number", "reward=length")
-BRANCHES = (*GAME, "branching=entropy", "branching.num_initial=1", "branching.tau=-100")
+"""Groups that are left out: those that no algorithm with `tokens` uses, and those whose options
+change the numbers of a batch and not the loss, or need a server, a mixture of experts or another
+model."""
+GROUPS = [group for group in (*PARTS, "adapter") if group not in APART]
 STEPS = (
     "experiment=tunnel/steps",
     "reward.terms.calculations.weight=1",
@@ -51,8 +45,8 @@ STEPS = (
 SIBLING = ("advantage=teacher", "teacher=self", "teacher.sibling=true", "teacher.success=0")
 NEEDED: dict[str, tuple[str, ...]] = {
     "advantage=anchor_state": GAME,
-    "advantage=branch_hard": BRANCHES,
-    "advantage=branch_soft": BRANCHES,
+    "advantage=branch_hard": (*GAME, *BRANCHES),
+    "advantage=branch_soft": (*GAME, *BRANCHES),
     "advantage=gae": ("critic=separate",),
     "advantage=gae_whitened": ("critic=separate",),
     "advantage=n_step": ("critic=separate",),
@@ -61,16 +55,12 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "advantage=process_outcome": STEPS,
     "advantage=sum": ("+advantage@advantage.terms.a.estimator=group_mean",),
     "advantage=teacher": SIBLING[1:],
-    "advantage=tree": BRANCHES,
+    "advantage=tree": (*GAME, *BRANCHES),
     "advantage=turn_norm": GAME,
-    "branching=entropy": (*BRANCHES, "advantage=tree"),
+    "branching=entropy": (*GAME, *BRANCHES, "advantage=tree"),
     "critic=separate": ("advantage=gae",),
     "critic=shared": ("advantage=gae",),
-    "environment=agent": (
-        "data=hidden_number",
-        "environment.agent=tests.support.agents:forgets",
-        "reward=length",
-    ),
+    "environment=agent": AGENT,
     "environment=guess_number": GAME,
     "environment=tools": ("data=long_sums", "environment.max_tokens=12", "reward=length"),
     "teacher=self": SIBLING,
@@ -95,11 +85,9 @@ SIZE = (
     "rollout.max_tokens=8",
     "validation.every=null",
 )
-
-
 WHOLE = ("ratio=geometric_mean", "ratio=sequence")
 """Options with one ratio for each response, which refuse a selection of single tokens."""
-QUICK = ("aggregation=sequence_mean", "critic=shared", "kl=full", "ratio=sequence")
+QUICK = ("kl=full", "ratio=sequence")
 """Options of `make test`."""
 
 
@@ -142,24 +130,15 @@ class Penalized(Picked):
         return 0.25 * objective - log_ratio.square()
 
 
-@dataclass(frozen=True)
 class PickedRows(Picked):
-    """Selects whole responses."""
+    """Selects every other one of the responses with an advantage."""
 
-    needs: ClassVar[TokenNeeds] = TokenNeeds(behavior=True)
-
-    def __call__(  # type: ignore[override]
-        self,
-        logprobs: TokenFloats,
-        advantages: TokenFloats,
-        mask: TokenMask,
-        behavior_logprobs: TokenFloats,
+    def __call__(
+        self, logprobs: TokenFloats, advantages: TokenFloats, mask: TokenMask, draws: TokenFloats
     ) -> TokenMask:
-        lengths = mask.sum(1, keepdim=True)
-        sums = torch.where(mask, behavior_logprobs, 0.0).sum(1, keepdim=True)
-        digits = (sums * 1000).floor().long() + lengths
-        draws = (digits % 2).float().expand_as(behavior_logprobs)
-        return super().__call__(logprobs, advantages, mask, draws)
+        has_advantage = (mask & (advantages != 0)).any(1, keepdim=True)
+        parity = (has_advantage.cumsum(0) % 2).expand_as(draws)
+        return super().__call__(logprobs, advantages, mask, parity)
 
 
 def captured(overrides: tuple[str, ...], folder: Path) -> tuple[Any, Experience]:
