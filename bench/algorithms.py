@@ -52,7 +52,7 @@ OTHERS = (
     Row("experiment=tiny_process_reward_model", "val/step_accuracy"),
 )
 """Algorithms with a command of their own."""
-NOT_MEASURED = ("policy_gradient", "iterative_grpo", "distill", "gkd", "arpo")
+NOT_MEASURED = ("policy_gradient", "iterative_grpo", "distill", "gkd", "sdpo", "arpo")
 """No recipe, or one that needs a reward model, a teacher or an environment."""
 
 

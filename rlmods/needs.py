@@ -218,6 +218,8 @@ class FrozenModelNeeds:
     """The network is a frozen copy of the policy."""
     group: bool = False
     """More than one response per prompt."""
+    scores: bool = False
+    """The scores of the responses, on which the teacher's prompt depends."""
     rate: float = 0.0
     """Step of the copy's weights towards the policy's after each iteration; 0: they stay."""
 

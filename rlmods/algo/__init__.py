@@ -24,6 +24,7 @@ from rlmods.algo.reward_model import RewardModel
 from rlmods.algo.rft import RFT
 from rlmods.algo.rloo import RLOO
 from rlmods.algo.sapo import SAPO
+from rlmods.algo.sdpo import SDPO
 from rlmods.algo.sft import SFT
 from rlmods.training.settings import Batch, PolicyGradientSettings
 
@@ -43,6 +44,7 @@ __all__ = [
     "RFT",
     "RLOO",
     "SAPO",
+    "SDPO",
     "SFT",
     "Batch",
     "Distill",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,12 +15,16 @@ from torch import Tensor
 from rlmods import protocols
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
+from rlmods.needs import FrozenModelNeeds, needs_of
 from rlmods.ops import keyed_uniforms, kl_divergence
+from rlmods.reward.scores import grade
 from rlmods.rollout.order import generate_in_order
 from rlmods.training.collate import collate_unscored
+from rlmods.training.extensions import MovingTeacher
 from rlmods.training.frozen import FrozenPolicy, Teacher
+from rlmods.training.metrics import log_by_source
 from rlmods.training.scorer import LogprobScorer
-from rlmods.training.settings import Batch, GKDSettings
+from rlmods.training.settings import GKDSettings
 from rlmods.training.sft_batch import data_response
 from rlmods.types import Experience, Prompt, Response, RowInts, Scores, Totals
 
@@ -82,8 +86,8 @@ class GKD(Learner):
     data.
 
     `1/sum|y| sum_i sum_t D(p_T(. | x', y_<t), pi(. | x, y_<t))`, with the generalised
-    Jensen-Shannon divergence D of `beta` over the whole vocabulary, and no gradient through
-    sampling
+    Jensen-Shannon divergence D of `beta` over the vocabulary (`divergence`), and no gradient
+    through sampling. Responses that the teacher does not score are left out of both sums.
 
     `beta=1 on_policy_fraction=1` is on-policy distillation with the exact KL at each token instead
     of an estimate from the sampled one, as SDFT (arXiv:2601.19897) and OPSD (arXiv:2601.18734) do
@@ -110,6 +114,9 @@ class GKD(Learner):
         """
         super().__init__(**learner)
         self.teacher = Teacher(teacher, self.policy)
+        self.reads_scores = needs_of(teacher, FrozenModelNeeds).scores
+        if self.teacher.rate:
+            self.add_extension(MovingTeacher())
         self.scorer = LogprobScorer(self.policy, None, self.rollout, self.microbatches, self.ranks)
 
     @property
@@ -121,11 +128,6 @@ class GKD(Learner):
         """Return `response`, unless all responses are sampled."""
         return ("response",) if settings.on_policy_fraction < 1 else ()
 
-    @classmethod
-    def rows_per_prompt(cls, batch: Batch) -> int:
-        """Return 1: one response to each prompt."""
-        return 1
-
     def on_fit_start(self) -> None:
         super().on_fit_start()
         prompts = self.trainer.datamodule.splits.train  # type: ignore[attr-defined]
@@ -134,35 +136,64 @@ class GKD(Learner):
     # Rows
 
     def example_rows(self, responses: Sequence[Response], group: Tensor) -> DistillBatch:
-        return self.collate(responses)
+        # correct siblings, so that the teacher is shown the longest response
+        all_correct = Scores([1.0] * len(responses))
+        return self.collate(responses, all_correct, torch.zeros_like(group))
 
-    def collate(self, responses: Sequence[Response]) -> DistillBatch:
+    def collate(self, responses: Sequence[Response], scores: Scores, group: Tensor) -> DistillBatch:
         """Collate responses after the policy's prompts and after the teacher's."""
-        student = collate_unscored(responses, self.policy.pad_id)
-        return DistillBatch(student, self.teacher.rows(responses)).to(self.device)
+        pad_id = self.policy.pad_id
+        student = replace(collate_unscored(responses, pad_id), group=group)
+        seen, scored = self.teacher.shown(responses, scores, student, self.meter)
+        teacher = replace(collate_unscored(seen, pad_id), group=group)
+        both = [replace(x, mask=x.mask & scored[:, None]) for x in (student, teacher)]
+        return DistillBatch(*both).to(self.device)
 
     @torch.no_grad()
     def rows(self, prompts: Sequence[Prompt]) -> DistillBatch:
-        responses = self.responses(prompts)
-        num_tokens = torch.tensor([float(len(r.tokens)) for r in responses])
+        responses, scores = self.responses(prompts)
+        num_rows = len(responses) // len(prompts)
+        group = torch.arange(len(prompts)).repeat_interleave(num_rows)
+        rows = self.collate(responses, scores, group)
+        num_tokens = torch.tensor([float(response.num_sampled) for response in responses])
         self.meter.mean("train/response_tokens", num_tokens)
-        return self.collate(responses)
+        num_left_out = int(num_tokens.sum() - rows.loss_counts[0])
+        self.response_tokens += self.ranks.reduce_count(num_left_out)
+        return rows
 
-    def responses(self, prompts: Sequence[Prompt]) -> list[Response]:
-        """Return one response to each prompt, sampled or of the data."""
+    def responses(self, prompts: Sequence[Prompt]) -> tuple[list[Response], Scores]:
+        """Return `batch.samples` sampled responses to each prompt, or one of the data, and their
+        rewards if the teacher reads them, else None for each."""
         is_sampled = [self.is_sampled(prompt) for prompt in prompts]
         chosen = [prompt for prompt, sampled in zip(prompts, is_sampled, strict=True) if sampled]
         with self.timer("rollout"):
-            samples = generate_in_order(self.rollout, chosen, samples=1, iteration=self.iteration)
+            samples = generate_in_order(
+                self.rollout, chosen, samples=self.batch.samples, iteration=self.iteration
+            )
         truncated = torch.tensor([float(r.finish == "length") for r in samples])
         self.meter.mean("train/on_policy_fraction", torch.tensor(is_sampled, dtype=torch.float64))
         self.meter.mean("train/truncated_fraction", truncated)
-        self.sample_log.add(samples, Scores([None] * len(samples)), self.iteration + 1)
-        responses: list[Response] = []
+        scores = self.score(samples)
+        self.sample_log.add(samples, scores, self.iteration + 1)
+        if all(is_sampled):
+            return samples, scores
+        # one to each prompt, and not graded
         remaining = iter(samples)
-        for prompt, sampled in zip(prompts, is_sampled, strict=True):
-            responses.append(next(remaining) if sampled else data_response(prompt, self.policy))
-        return responses
+        responses = [
+            next(remaining) if sampled else data_response(prompt, self.policy)
+            for prompt, sampled in zip(prompts, is_sampled, strict=True)
+        ]
+        return responses, Scores([None] * len(responses))
+
+    def score(self, samples: Sequence[Response]) -> Scores:
+        """Return the rewards of sampled responses if the teacher reads them, else None for
+        each."""
+        if not self.reads_scores:
+            return Scores([None] * len(samples))
+        with self.timer("reward"):
+            scores = grade(self.reward, samples)
+        log_by_source(self.meter, "train", samples, scores)
+        return scores
 
     def is_sampled(self, prompt: Prompt) -> bool:
         """Return True if the policy samples the response to this prompt; depends on seed, prompt,
@@ -174,14 +205,37 @@ class GKD(Learner):
 
     def loss(self, micro: DistillBatch, totals: Totals) -> Tensor:
         rows = micro.student
-        divergence = partial(jensen_shannon, beta=self.settings.beta)
-        other = self.scorer.other(micro.teacher, self.teacher.network, divergence)
+        compare = partial(divergence, beta=self.settings.beta, top_k=self.settings.top_k)
+        other = self.scorer.other(micro.teacher, self.teacher.network, compare)
         output = self.scorer.forward(rows, self.policy, other=other)
         assert output.divergence is not None
         self.meter.mean("train/entropy", output.entropy, rows.mask)
         self.meter.mean("train/loss", output.divergence, rows.mask)
         loss: Tensor = TokenMean()(output.divergence, rows.mask, totals)
         return loss
+
+
+def divergence(
+    student: Float[Tensor, "n V"],
+    teacher: Float[Tensor, "n V"],
+    beta: float,
+    top_k: int | None = None,
+) -> Float[Tensor, " n"]:
+    """Return the divergence `jensen_shannon` of two distributions, given log-probabilities. With
+    `top_k`, it is the divergence of the probabilities of the k tokens that are most likely under
+    the student, and of all other tokens together (SDPO, arXiv:2601.20802): at most the divergence
+    over all tokens."""
+    if top_k is not None and top_k < student.shape[-1]:
+        ids = student.topk(top_k).indices
+        student = with_tail(student, ids)
+        teacher = with_tail(teacher, ids)
+    return jensen_shannon(student, teacher, beta)
+
+
+def with_tail(logprobs: Float[Tensor, "n V"], ids: Int[Tensor, "n k"]) -> Float[Tensor, "n k+1"]:
+    """Return the log-probabilities of the tokens `ids`, and of all others together."""
+    tail = logprobs.scatter(-1, ids, -torch.inf).logsumexp(-1, keepdim=True)
+    return torch.cat([logprobs.gather(-1, ids), tail], -1)
 
 
 def jensen_shannon(

@@ -81,7 +81,9 @@ class SelfTeacher(Demonstrated):
     def needs(self) -> FrozenModelNeeds:
         rate = self.rate if self.weights == "ema" else 0.0
         copies = self.weights != "current"
-        return FrozenModelNeeds(copies_policy=copies, group=self.sibling, rate=rate)
+        return FrozenModelNeeds(
+            copies_policy=copies, group=self.sibling, scores=self.reads_responses, rate=rate
+        )
 
     def __call__(self, policy: Policy) -> Policy:
         """Return the teacher; with `weights=current` the policy itself."""

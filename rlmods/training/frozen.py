@@ -185,7 +185,7 @@ class Teacher:
                     "shorten the demonstration, or type a smaller rollout.max_tokens"
                 )
 
-    def seen(
+    def _seen(
         self, responses: Sequence[Response], prompts: Sequence[Prompt | None]
     ) -> Sequence[Response]:
         """Return the responses after the teacher's prompts; after their own where that is None."""
@@ -198,32 +198,24 @@ class Teacher:
             seen.append(response)
         return seen
 
-    def rows(self, responses: Sequence[Response]) -> Experience:
-        """Collate the responses after the teacher's prompts. The mask is True on all of their
-        tokens."""
-        prompts = [self.part.prompt(response.prompt) for response in responses]
-        return collate_unscored(self.seen(responses, prompts), self.student.pad_id)
-
-    @torch.no_grad()
-    def logprobs(
-        self,
-        responses: Sequence[Response],
-        scores: Scores,
-        batch: Experience,
-        scorer: LogprobScorer,
-        meter: Meter,
-    ) -> Tensor:
-        """Return the teacher's log-probabilities [N, T] of the tokens with loss in `batch`, the
-        collated responses; NaN elsewhere, and in responses that it does not score.
+    def shown(
+        self, responses: Sequence[Response], scores: Scores, batch: Experience, meter: Meter
+    ) -> tuple[Sequence[Response], Tensor]:
+        """Return the responses as the teacher sees them, and a mask [N] that is True on those which
+        it scores. The others are as the policy sees them, which fits its context.
 
         It does not score a response to which its prompt has nothing to show, which exceeds its
         context after its prompt, or whose context begins anew (`Response.cuts`), where it would not
-        be shown anything. A response has loss on all of its sampled tokens, or on none.
+        be shown anything.
+
+        Args:
+            scores: of the responses. A teacher that does not read responses does not need them.
+            batch: the collated responses, with their groups.
         """
         correct = correctness(scores).tolist()
         graded = Graded(responses, batch.group.tolist(), correct, scores.columns)
         prompts = self.part.prompts(graded)
-        seen = self.seen(responses, prompts)
+        seen = self._seen(responses, prompts)
         is_scored = []
         is_long = []
         for response, prompt in zip(seen, prompts, strict=True):
@@ -236,8 +228,22 @@ class Teacher:
         too_long = torch.tensor(is_long, device=has_loss.device)
         meter.mean("train/teacher_scored_fraction", scored.double(), has_loss)
         meter.mean("train/teacher_too_long_fraction", too_long.double(), has_loss)
-        # what is not scored is forwarded as the policy sees it, which fits
         kept = [s if use else r for r, s, use in zip(responses, seen, is_scored, strict=True)]
+        return kept, scored
+
+    @torch.no_grad()
+    def logprobs(
+        self,
+        responses: Sequence[Response],
+        scores: Scores,
+        batch: Experience,
+        scorer: LogprobScorer,
+        meter: Meter,
+    ) -> Tensor:
+        """Return the teacher's log-probabilities [N, T] of the tokens with loss in `batch`, the
+        collated responses; NaN elsewhere, and in responses that it does not score. A response has
+        loss on all of its sampled tokens, or on none."""
+        kept, scored = self.shown(responses, scores, batch, meter)
         if self.is_server:
             values = self._of_server(kept, scored.tolist())
         else:

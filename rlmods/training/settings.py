@@ -239,6 +239,9 @@ class GKDSettings:
     beta: float = 0.5
     """Divergence: 0 the forward KL(teacher || policy), 1 the reverse KL(policy || teacher), between
     them the generalised Jensen-Shannon divergence."""
+    top_k: int | None = None
+    """Compare the probabilities of the k tokens that are most likely under the policy, and of all
+    others together (SDPO, arXiv:2601.20802); null: of every token."""
     on_policy_fraction: float = 0.5
     """Probability that the policy samples the response to a prompt (the paper's lambda). The others
     take the response of the data."""
@@ -246,6 +249,7 @@ class GKDSettings:
     def __post_init__(self) -> None:
         rules = {
             "beta": (0 <= self.beta <= 1, "from 0 to 1"),
+            "top_k": (self.top_k is None or self.top_k >= 1, "at least 1"),
             "on_policy_fraction": (0 <= self.on_policy_fraction <= 1, "from 0 to 1"),
         }
         check_bounds(self, "algo", rules)

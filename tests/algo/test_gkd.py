@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from rlmods.algo import GKD, Batch
-from rlmods.algo.gkd import DistillBatch, jensen_shannon
+from rlmods.algo.gkd import DistillBatch, divergence, jensen_shannon
 from rlmods.policy import base
 from rlmods.rollout import Local as LocalRollout
 from rlmods.teacher import Local, SelfTeacher
-from rlmods.training.collate import collate_unscored
 from rlmods.types import Totals
 from tests.support.batches import gradient
 from tests.support.tiny_setup import SPLITS, attached, close, fit, learner, policy
@@ -86,6 +85,62 @@ class TestDivergence:
         assert jensen_shannon(p, p, 0.3).abs().max() < 1e-12
 
 
+def slow_top_k(student: list[float], teacher: list[float], beta: float, k: int) -> float:
+    """`slow` of the k likeliest tokens of the student, and one event for all others."""
+    kept = sorted(range(len(student)), key=lambda v: -student[v])[:k]
+    others = [v for v in range(len(student)) if v not in kept]
+
+    def merged(p: list[float]) -> list[float]:
+        return [*(p[v] for v in kept), sum(p[v] for v in others)]
+
+    return slow(merged(student), merged(teacher), beta)
+
+
+class TestTopK:
+    @pytest.mark.parametrize("k", [1, 2, 4])
+    @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+    def test_value_and_gradient(self, beta: float, k: int) -> None:
+        g = torch.Generator().manual_seed(0)
+        logits, other = (torch.randn(3, 6, generator=g, dtype=torch.float64) * 2 for _ in range(2))
+        logits.requires_grad_()
+        value = divergence(logits.log_softmax(-1), other.log_softmax(-1), beta, k)
+        grad = gradient(value.sum(), logits)
+        h = 1e-6
+        for i in range(3):
+            teacher = other[i].softmax(-1).tolist()
+
+            def at(change: Tensor, row: int = i, teacher: list[float] = teacher) -> float:
+                student = (logits[row].detach() + change).softmax(-1).tolist()
+                return slow_top_k(student, teacher, beta, k)
+
+            assert value[i].item() == pytest.approx(at(torch.zeros(6)), rel=1e-10)
+            for v in range(6):
+                step = torch.zeros(6, dtype=torch.float64)
+                step[v] = h
+                slope = (at(step) - at(-step)) / (2 * h)
+                assert grad[i, v].item() == pytest.approx(slope, abs=1e-8)
+
+    @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+    def test_grows_with_k_to_the_divergence_over_all_tokens(self, beta: float) -> None:
+        g = torch.Generator().manual_seed(0)
+        p, q = ((torch.randn(20, 9, generator=g) * 3).log_softmax(-1) for _ in range(2))
+        by_k = torch.stack([divergence(p, q, beta, k) for k in range(1, 9)])
+        whole = divergence(p, q, beta)
+        assert (by_k.diff(dim=0) >= -1e-6).all()
+        assert (by_k.diff(dim=0) > 1e-4).any()
+        torch.testing.assert_close(by_k[-1], whole)
+        for k in (9, 100):
+            assert torch.equal(divergence(p, q, beta, k), whole)
+
+    def test_a_tail_without_mass_is_finite(self) -> None:
+        logits = torch.tensor([[90.0, 0.0, -90.0, -200.0]], requires_grad=True)
+        teacher = torch.tensor([[0.0, 90.0, -300.0, -300.0]]).log_softmax(-1)
+        for beta in (0.0, 0.5, 1.0):
+            value = divergence(logits.log_softmax(-1), teacher, beta, 2)
+            assert gradient(value.sum(), logits).isfinite().all()
+            assert value.isfinite().all()
+
+
 def gkd(teacher: Any = TEACHER, **change: Any) -> Any:
     return attached(
         learner(GKD, **{"teacher": teacher, "batch": Batch(prompts=6, samples=1)} | change)
@@ -116,10 +171,8 @@ class TestLoss:
         part = Local(policy=partial(policy, seed=3), **sees)
         made = gkd(part, beta=beta, rollout=LocalRollout(max_tokens=8, temperature=0.7))
         prompts = SPLITS.train[:6]
-        responses = made.responses(prompts)
-        rows = DistillBatch(
-            collate_unscored(responses, made.policy.pad_id), made.teacher.rows(responses)
-        )
+        responses, scores = made.responses(prompts)
+        rows = made.collate(responses, scores, torch.arange(6))
         found = flat(made, rows)
         made.zero_grad()
         teacher, values = policy(3), []
@@ -174,7 +227,7 @@ class TestResponses:
     def test_mixture(self, fraction: float) -> None:
         made = gkd(on_policy_fraction=fraction)
         prompts = SPLITS.train[:24]
-        responses = made.responses(prompts)
+        responses, _ = made.responses(prompts)
         assert [r.prompt.id for r in responses] == [p.id for p in prompts]
         sampled = [made.is_sampled(p) for p in prompts]
         assert sum(sampled) == {0.0: 0, 1.0: 24}.get(fraction, sum(sampled))

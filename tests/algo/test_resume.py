@@ -17,6 +17,7 @@ from rlmods.algo import (
     GKD,
     PPO,
     RFT,
+    SDPO,
     SFT,
     Batch,
     Distill,
@@ -291,6 +292,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
         ),
         "batch": Batch(prompts=4, samples=1, minibatches=2),
     },
+    "sdpo": {
+        "kind": SDPO,
+        "teacher": SelfTeacher(
+            weights="ema", rate=0.2, sibling=True, template="{demonstration};{prompt}", success=0.0
+        ),
+        "on_policy_fraction": 1.0,
+        "top_k": 5,
+        "batch": Batch(prompts=4, samples=3, minibatches=2),
+    },
     "sft": {"kind": SFT, "batch": Batch(prompts=4, minibatches=2)},
     "lora": {
         "adapter": LoRA(rank=4),
@@ -410,7 +420,7 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
         assert len(first.prompts) == 5
     resumed, second, after = run(variant, tmp_path, resume=saved)
     assert resumed.iteration == straight.iteration == 6
-    if variant == "sdpo moving teacher":
+    if variant in ("sdpo", "sdpo moving teacher"):
         assert all(row["train/teacher_scored_fraction"] == 1.0 for row in rows)
     if variant == "cuts":
         assert all(row["train/cut_fraction"] > 0.2 for row in rows)

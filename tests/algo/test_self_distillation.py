@@ -9,12 +9,22 @@ import pytest
 import torch
 
 from rlmods.advantage import GroupMean, Sum, TeacherLogRatio
-from rlmods.algo import Batch, PolicyGradient
+from rlmods.algo import SDPO, Batch, PolicyGradient
+from rlmods.algo.gkd import DistillBatch, divergence
 from rlmods.errors import UserError
 from rlmods.ratio import Unclipped
 from rlmods.teacher import SelfTeacher
 from rlmods.types import Response, Scores, Turn
-from tests.support.tiny_setup import SPLITS, attached, close, collected, fit, gradients, learner
+from tests.support.tiny_setup import (
+    SPLITS,
+    attached,
+    close,
+    collected,
+    fit,
+    gradients,
+    learner,
+    policy,
+)
 
 TEMPLATE = "{demonstration};{prompt}"
 FEEDBACK = ["", "odd", None, "late"]
@@ -57,6 +67,13 @@ def log_ratio(made: Any, response: Response, shown: str) -> torch.Tensor:
 
     model = made.policy.frozen_copy().double().model
     return logprobs(f"{shown};{response.prompt.text}") - logprobs(str(response.prompt.text))
+
+
+def next_logprobs(model: Any, start: list[int], response: Response) -> torch.Tensor:
+    """Log-probabilities [m, V] of each token of a response, by a forward of one row."""
+    logits = model.model(torch.tensor([[*start, *response.tokens]])).logits[0]
+    whole: torch.Tensor = logits.log_softmax(-1)[len(start) - 1 : -1]
+    return whole
 
 
 def shown_to(row: int, responses: list[Response], sibling: bool, feedback: bool) -> str | None:
@@ -232,3 +249,85 @@ class TestMovingWeights:
 def test_mistakes(fields: dict[str, Any], message: str) -> None:
     with pytest.raises((UserError, ValueError), match=message):
         SelfTeacher(**fields)
+
+
+class TestDistributions:
+    """`algo=sdpo`: the teacher of `TestAdvantages`, with the divergence of distributions."""
+
+    @staticmethod
+    def made(part: SelfTeacher, **change: Any) -> Any:
+        model = policy()
+        with torch.no_grad():  # distributions that differ
+            model.model.model.norm.weight.mul_(12.0)
+        settings = {"on_policy_fraction": 1.0, "top_k": 5, "beta": 0.5, "policy": model} | change
+        return attached(learner(SDPO, teacher=part, reward=graded, **settings))
+
+    @pytest.mark.parametrize(
+        ("sibling", "feedback"), [(True, False), (False, True), (True, True)], ids=str
+    )
+    @pytest.mark.parametrize("change", [{}, {"top_k": None}, {"beta": 1.0}], ids=str)
+    def test_loss_and_gradient_are_those_of_a_slow_reference(
+        self, sibling: bool, feedback: bool, change: dict[str, Any]
+    ) -> None:
+        part = SelfTeacher(
+            sibling=sibling,
+            feedback="why" if feedback else None,
+            template=TEMPLATE,
+            weights="current",
+        )
+        made = self.made(part, **change)
+        responses, scores = made.responses(SPLITS.train[:3])
+        rows = made.collate(responses, scores, torch.arange(3).repeat_interleave(4))
+        found = gradients(made, rows)
+        loss = made.meter.compute()["train/loss"]
+        made.zero_grad()
+        settings = made.settings
+        values = []
+        for i, response in enumerate(responses):
+            shown = shown_to(i, responses, sibling, feedback)
+            if shown is None:
+                continue
+            seen = made.policy.encode(
+                replace(response.prompt, text=f"{shown};{response.prompt.text}")
+            )
+            teacher = next_logprobs(made.policy, seen, response).detach()
+            student = next_logprobs(made.policy, list(response.prompt_tokens), response)
+            values.append(divergence(student, teacher, settings.beta, settings.top_k))
+        assert 0 < len(values) < len(responses)
+        expected = torch.cat(values).mean()
+        expected.backward()
+        close(found, torch.cat([x.grad.flatten() for x in made.policy.parameters()]))
+        assert loss == pytest.approx(expected.item(), rel=1e-4)
+        assert expected > 1e-3
+
+    def test_counts_all_sampled_tokens_and_those_that_the_teacher_scores(self) -> None:
+        made = self.made(SelfTeacher(sibling=True, template=TEMPLATE))
+        rows = made.rows(SPLITS.train[:3])
+        metrics = made.meter.compute()
+        assert metrics["train/teacher_scored_fraction"] == 7 / 12
+        assert metrics["train/accuracy"] == 3 / 12
+        assert [row["reward"] for row in made.samples] == [float(i in (1, 2, 7)) for i in range(12)]
+        num_tokens = round(metrics["train/response_tokens"] * 12)
+        assert made.response_tokens + int(rows.loss_counts[0]) == num_tokens
+        assert made.response_tokens > 0
+
+    def test_no_correct_response_gives_no_gradient(self) -> None:
+        def wrong(responses: list[Response]) -> Scores:
+            return Scores([0.0] * len(responses), correct=[False] * len(responses))
+
+        made = self.made(SelfTeacher(sibling=True, template=TEMPLATE))
+        made.reward = wrong
+        rows = made.rows(SPLITS.train[:3])
+        assert isinstance(rows, DistillBatch)
+        assert rows.loss_counts[0] == 0
+        assert gradients(made, rows).abs().max() == 0
+
+    def test_the_moving_teacher_follows(self) -> None:
+        part = SelfTeacher(sibling=True, template=TEMPLATE, weights="ema", rate=0.5)
+        made = learner(SDPO, teacher=part, reward=graded, on_policy_fraction=1.0)
+        before = {name: x.clone() for name, x in made.policy.trainable_tensors().items()}
+        fit(made, 1)
+        after = made.policy.trainable_tensors()
+        for name, x in made.teacher.network.trainable_tensors().items():
+            torch.testing.assert_close(x, (before[name] + after[name]) / 2)
+        assert any(not torch.equal(before[name], after[name]) for name in before)

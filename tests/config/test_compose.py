@@ -397,7 +397,7 @@ RULES = {
     ],
     "group_size": [
         (
-            ("algo=distill", "teacher=self", "teacher.sibling=true", "batch.samples=1"),
+            ("algo=sdpo", "batch.samples=1"),
             "teacher=self compares responses to one prompt, but batch.samples=1: type",
         ),
         (
@@ -686,7 +686,8 @@ RULES = {
         ),
         (
             ("algo=gkd", "teacher.name=a/model", "batch.samples=2"),
-            "algo=gkd takes one response to each prompt: type batch.samples=1",
+            "algo=gkd takes the response of the data to some prompts, but teacher=local with "
+            "batch.samples=2 needs sampled ones: type algo.on_policy_fraction=1",
         ),
         (
             (
@@ -722,15 +723,8 @@ RULES = {
             "which teacher.weights=ema moves: type teacher.weights=current, or kl=none",
         ),
         (
-            ("algo=gkd", "teacher=self", "teacher.sibling=true"),
-            "algo=gkd has one response to each prompt, and a demonstration from the data: type",
-        ),
-        (
-            (
-                *("algo=gkd", "teacher=self", "teacher.demonstration=answer"),
-                "teacher.weights=ema",
-            ),
-            "algo=gkd does not move its teacher: type teacher.weights=start",
+            ("algo=gkd", "teacher=self", "teacher.feedback=why"),
+            "batch.samples=1 needs sampled ones: type algo.on_policy_fraction=1",
         ),
     ],
     "demonstrations": [

@@ -168,6 +168,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "n_step": ("algo=ppo", *OFF_POLICY, "advantage=n_step"),
     "distill": ("algo=distill", *OFF_POLICY, *STUDENT),
     "gkd": ("algo=gkd", *ROWS, *STUDENT, "batch.samples=1"),
+    "sdpo": ("algo=sdpo", *ROWS, "teacher.success=0"),
     # Mixtures of experts.
     "experts free": ("algo=grpo", *OFF_POLICY, *MIXTURE),
     "experts replayed": (

@@ -57,6 +57,7 @@ SMALL = (
     "data.num_val=8",
 )
 OWN_SETTINGS: dict[str, tuple[str, ...]] = {
+    "sdpo": ("teacher.success=0", "teacher.rate=0.3"),
     "arpo": ("branching.num_initial=1", *GAME, "environment.max_turns=4"),
     "iterative_grpo": ("algo.reference_every=1", "algo.refresh_prompts=6"),
 }
@@ -280,6 +281,7 @@ ORDERS = [
     "grpo full kl lora",
     "distill demonstration",
     "grpo moving teacher",
+    "sdpo",
     "gkd demonstration",
     "dpo precomputed",
     "experts replayed",

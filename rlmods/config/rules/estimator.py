@@ -31,11 +31,9 @@ def group_size(spec: RunSpec) -> Iterator[str]:
     samples = spec.batch.samples
     if samples >= 2:
         return
-    # an algorithm with distributions refuses a teacher that compares responses
-    teacher = None if spec.algorithm.needs_distributions else spec.parts.get("teacher")
     compares = {
         "advantage": advantage_needs(spec).group,
-        "teacher": needs_of(teacher, FrozenModelNeeds).group,
+        "teacher": needs_of(spec.parts.get("teacher"), FrozenModelNeeds).group,
         "sampling": needs_of(spec.parts.get("sampling"), SamplingNeeds).group,
         "reward": reward_needs(spec).group,
     }

@@ -21,6 +21,7 @@ from rlmods.protocols import ReturnsLogprobs
 from rlmods.reward import Neural
 from rlmods.training.settings import (
     DPOSettings,
+    GKDSettings,
     IterativeGRPOSettings,
     OnlineDPOSettings,
     PolicyGradientSettings,
@@ -54,23 +55,18 @@ def teacher(spec: RunSpec) -> Iterator[str]:
     option = spec.option("teacher")
     needs = needs_of(part, FrozenModelNeeds)
     shows_more = part.shows_more
-    reads_responses = shows_more and part.demonstration is None
-    if spec.algorithm.needs_distributions:
-        if reads_responses:
+    if isinstance(spec.settings, GKDSettings):
+        samples = spec.batch.samples
+        if spec.settings.on_policy_fraction < 1 and (samples > 1 or needs.scores):
             yield (
-                f"{algo} has one response to each prompt, and a demonstration from the data: type "
-                "algo=distill, or teacher.demonstration=COLUMN in place of teacher.sibling and "
-                "teacher.feedback"
+                f"{algo} takes the response of the data to some prompts, but {option} with "
+                f"batch.samples={samples} needs sampled ones: type algo.on_policy_fraction=1"
             )
-        if needs.rate:
-            yield f"{algo} does not move its teacher: type teacher.weights=start"
         if isinstance(part, ReturnsLogprobs):
             yield (
                 f"{algo} needs whole distributions, which {option} does not return: type "
                 "teacher=local"
             )
-        if spec.batch.samples > 1:
-            yield f"{algo} takes one response to each prompt: type batch.samples=1"
     if isinstance(part, ReturnsLogprobs) and spec.parts["rollout"].temperature != 1:
         yield f"{option} returns log-probabilities of temperature 1: type rollout.temperature=1"
     if shows_more and isinstance(spec.parts.get("environment"), Agent):

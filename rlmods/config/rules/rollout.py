@@ -16,7 +16,7 @@ from rlmods.environment import SingleTurn
 from rlmods.needs import EnvironmentNeeds, RolloutNeeds, ScheduleNeeds, needs_of
 from rlmods.protocols import truncates
 from rlmods.rollout.turns import MultiTurn, find_prompt_without_episode
-from rlmods.training.settings import GKDSettings, PolicyGradientSettings
+from rlmods.training.settings import PolicyGradientSettings
 
 MEMBERS = {
     "rollout": ("generate", "sync"),
@@ -106,9 +106,8 @@ def kl_schedule(spec: RunSpec) -> Iterator[str]:
 
 
 def several_turns(spec: RunSpec) -> Iterator[str]:
-    samples = spec.algorithm.samples_responses or isinstance(spec.settings, GKDSettings)
     has_turns = isinstance(spec.parts.get("rollout"), MultiTurn)
-    if samples and has_turns and not spec.algorithm.trains_on_turns:
+    if spec.algorithm.samples_responses and has_turns and not spec.algorithm.trains_on_turns:
         yield (
             f"algo={spec.config.algo.name} trains on responses of one turn, but "
             f"{spec.option('environment')} has several: type environment=single_turn"
