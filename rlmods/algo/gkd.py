@@ -137,8 +137,9 @@ class GKD(Learner):
 
     def example_rows(self, responses: Sequence[Response], group: Tensor) -> DistillBatch:
         # correct siblings, so that the teacher is shown the longest response
+        written = [replace(r, text=self.policy.decode(r.tokens)) for r in responses]
         all_correct = Scores([1.0] * len(responses))
-        return self.collate(responses, all_correct, torch.zeros_like(group))
+        return self.collate(written, all_correct, torch.zeros_like(group))
 
     def collate(self, responses: Sequence[Response], scores: Scores, group: Tensor) -> DistillBatch:
         """Collate responses after the policy's prompts and after the teacher's."""

@@ -72,7 +72,8 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
         departures += _reward_departures(config.reward, declared, choices)
     if config.get("fork"):
         departures.append(f"fork={Path(str(config.fork)).name}")
-    return f"{name}[{','.join(departures)}]" if departures else name
+    one_line = ",".join(departures).replace("\n", r"\n")
+    return f"{name}[{one_line}]" if departures else name
 
 
 def _reward_departures(

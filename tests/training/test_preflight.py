@@ -16,6 +16,7 @@ from rlmods.advantage import GAE
 from rlmods.algo import (
     DPO,
     GKD,
+    SDPO,
     SFT,
     Batch,
     Distill,
@@ -34,7 +35,7 @@ from rlmods.ranking import BradleyTerry
 from rlmods.rollout import Local as LocalRollout
 from rlmods.rollout import MultiTurn
 from rlmods.router import Routing
-from rlmods.teacher import Local
+from rlmods.teacher import Local, SelfTeacher
 from rlmods.training.extensions import PTX
 from rlmods.training.lengths import forward_length
 from rlmods.training.preflight import ALONE, LARGEST_BUDGET, largest_shapes
@@ -63,6 +64,15 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "lora": (PolicyGradient, {"adapter": LoRA(rank=4)}),
     "distillation": (Distill, {"teacher": TEACHER}),
     "GKD": (GKD, {"teacher": TEACHER, "batch": Batch(prompts=4, samples=1)}),
+    "SDPO": (
+        SDPO,
+        {
+            "teacher": SelfTeacher(
+                sibling=True, template="{demonstration};{prompt}", success=0.0, weights="ema"
+            ),
+            "on_policy_fraction": 1.0,
+        },
+    ),
     "SFT": (SFT, {}),
     "DPO": (DPO, {"preference": Sigmoid(), "dropout": 0.2}),
     "precomputed DPO": (DPO, {"preference": Sigmoid(), "reference": "precomputed"}),
@@ -167,6 +177,14 @@ def test_ptx_has_its_longest_rows() -> None:
     columns = ("response",)
     lengths = [forward_length(ptx.loop.policy, prompt, columns) for prompt in ptx.prompts]
     assert rows.forward_tokens.tolist() == sorted(lengths, reverse=True)[:4]
+
+
+def test_a_teacher_is_shown_the_longest_response() -> None:
+    made = attached(setup("SDPO"))
+    [rows] = made.preflight.largest_rows()
+    added = rows.teacher.lengths - made.preflight.longest_row
+    assert min(added) >= 6  # of 8 tokens, some may be special ones
+    assert rows.loss_counts.tolist() == [16 * 8, 16]
 
 
 def test_a_lack_of_memory_ends_the_run_before_the_first_rollout() -> None:
