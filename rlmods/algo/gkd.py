@@ -22,7 +22,7 @@ from rlmods.rollout.order import generate_in_order
 from rlmods.training.collate import collate_unscored
 from rlmods.training.extensions import MovingTeacher
 from rlmods.training.frozen import FrozenPolicy, Teacher
-from rlmods.training.metrics import log_by_source
+from rlmods.training.metrics import correctness, log_responses
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.settings import GKDSettings
 from rlmods.training.sft_batch import data_response
@@ -41,6 +41,11 @@ class DistillBatch:
 
     def __len__(self) -> int:
         return len(self.student)
+
+    @property
+    def group(self) -> RowInts:
+        """Id of the group of each row."""
+        return self.student.group
 
     @property
     def forward_tokens(self) -> RowInts:
@@ -65,9 +70,11 @@ class DistillBatch:
         return DistillBatch(self.student.to(device), self.teacher.to(device))
 
     def computed_tokens(self, order: RowInts) -> tuple[RowInts, RowInts]:
-        """Return `Experience.computed_tokens`: responses are to different prompts."""
-        alone = self.forward_tokens[order]
-        return alone, alone
+        """Return `Experience.computed_tokens` of the side that computes more."""
+        of_student = self.student.computed_tokens(order)
+        of_teacher = self.teacher.computed_tokens(order)
+        alone, added = map(torch.maximum, of_student, of_teacher)
+        return alone, added
 
     def split(self, chunks: Sequence[Tensor]) -> Iterator[DistillBatch]:
         """Yield the rows of each chunk of indices, trimmed."""
@@ -136,10 +143,12 @@ class GKD(Learner):
     # Rows
 
     def example_rows(self, responses: Sequence[Response], group: Tensor) -> DistillBatch:
-        # correct siblings, so that the teacher is shown the longest response
-        written = [replace(r, text=self.policy.decode(r.tokens)) for r in responses]
-        all_correct = Scores([1.0] * len(responses))
-        return self.collate(written, all_correct, torch.zeros_like(group))
+        pad_id = self.policy.pad_id
+        prompts = [self.teacher.part.prompt(response.prompt) for response in responses]
+        seen = self.teacher.seen(responses, prompts)
+        student = replace(collate_unscored(responses, pad_id), group=group)
+        teacher = replace(collate_unscored(seen, pad_id), group=group)
+        return DistillBatch(student, teacher).to(self.device)
 
     def collate(self, responses: Sequence[Response], scores: Scores, group: Tensor) -> DistillBatch:
         """Collate responses after the policy's prompts and after the teacher's."""
@@ -147,6 +156,8 @@ class GKD(Learner):
         student = replace(collate_unscored(responses, pad_id), group=group)
         seen, scored = self.teacher.shown(responses, scores, student, self.meter)
         teacher = replace(collate_unscored(seen, pad_id), group=group)
+        if self.reads_scores:
+            scored &= ~correctness(scores).isnan()
         both = [replace(x, mask=x.mask & scored[:, None]) for x in (student, teacher)]
         return DistillBatch(*both).to(self.device)
 
@@ -157,7 +168,8 @@ class GKD(Learner):
         group = torch.arange(len(prompts)).repeat_interleave(num_rows)
         rows = self.collate(responses, scores, group)
         num_tokens = torch.tensor([float(response.num_sampled) for response in responses])
-        self.meter.mean("train/response_tokens", num_tokens)
+        if not self.reads_scores:
+            self.meter.mean("train/response_tokens", num_tokens)
         num_left_out = int(num_tokens.sum() - rows.loss_counts[0])
         self.response_tokens += self.ranks.reduce_count(num_left_out)
         return rows
@@ -171,9 +183,7 @@ class GKD(Learner):
             samples = generate_in_order(
                 self.rollout, chosen, samples=self.batch.samples, iteration=self.iteration
             )
-        truncated = torch.tensor([float(r.finish == "length") for r in samples])
         self.meter.mean("train/on_policy_fraction", torch.tensor(is_sampled, dtype=torch.float64))
-        self.meter.mean("train/truncated_fraction", truncated)
         scores = self.score(samples)
         self.sample_log.add(samples, scores, self.iteration + 1)
         if all(is_sampled):
@@ -190,10 +200,13 @@ class GKD(Learner):
         """Return the rewards of sampled responses if the teacher reads them, else None for
         each."""
         if not self.reads_scores:
+            truncated = torch.tensor([float(r.finish == "length") for r in samples])
+            self.meter.mean("train/truncated_fraction", truncated)
             return Scores([None] * len(samples))
         with self.timer("reward"):
             scores = grade(self.reward, samples)
-        log_by_source(self.meter, "train", samples, scores)
+        group = torch.arange(len(samples)) // self.batch.samples
+        log_responses(self.meter, samples, scores, group, torch.ones_like(group, dtype=torch.bool))
         return scores
 
     def is_sampled(self, prompt: Prompt) -> bool:

@@ -11,6 +11,7 @@ class SDPO(GKD):
     correct sibling or feedback, which x'_i shows. D compares the `top_k` tokens that are most
     likely under pi, and all others together.
 
-    `algo=distill teacher=self` is its estimate from the sampled token, which `advantage=sum` adds
-    to the advantage of a reward. The authors also weight a token by pi / pi_old, clipped at 2. The
+    With `algo.beta=1 algo.top_k=null` it is the reverse KL over all tokens. `algo=distill
+    teacher=self` is an estimate of that from the sampled token, which `advantage=sum` adds to the
+    advantage of a reward. The authors also weight a token by pi / pi_old, clipped at 2. The
     ratio is 1 in the first optimizer step on a batch, and they make one; here it is left out."""

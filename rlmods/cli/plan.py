@@ -174,14 +174,23 @@ def _held(
     compares = "kl" in parts and needs_of(parts["kl"], KLNeeds).reference
     if "preference" in parts:
         compares = needs_of(parts["preference"], PreferenceNeeds).reference
-    if compares:
-        copies = needs_of(parts["reference"], FrozenModelNeeds).copies_policy
-        model = policy if copies else parts["reference"](policy)
-        # of a copy under an adapter, only the adapter is copied
-        sizes["reference"] = _num_bytes([model], trained=model.base_fingerprint is not None)
+    frozen = [group for group in ("reference", "teacher") if group in parts]
+    for group in frozen:
+        if group == "teacher" or compares:
+            sizes[group] = _frozen_bytes(parts[group], policy)
     share = 0 if devices.offloads else 1 / devices.shards
     held = {name: size * share for name, size in sizes.items()}
     return held | {"gradient buckets": gradients * devices.has_buckets}
+
+
+def _frozen_bytes(part: Any, policy: Policy) -> int:
+    """Return the bytes of a reference or teacher; 0 if it is the policy itself or on a server."""
+    copies = needs_of(part, FrozenModelNeeds).copies_policy
+    model = policy if copies else part(policy)
+    if model is None or (model is policy and not copies):
+        return 0
+    # of a copy under an adapter, only the adapter is copied
+    return _num_bytes([model], trained=model.base_fingerprint is not None)
 
 
 def _optimizer_copies(optimizer: DictConfig) -> float:

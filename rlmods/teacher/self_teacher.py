@@ -125,12 +125,14 @@ class SelfTeacher(Demonstrated):
         """
         if self.feedback is None:
             return [""] * num_rows
-        if self.feedback not in columns:
+        # a term's columns begin with its name, as in function/why
+        matches = [x for x in columns if x == self.feedback or x.endswith(f"/{self.feedback}")]
+        if len(matches) != 1:
             raise UserError(
-                f"teacher.feedback={self.feedback}: the reward returns no such column (it returns "
-                f"{', '.join(sorted(columns)) or 'none'}): type another"
+                f"teacher.feedback={self.feedback}: the reward returns {len(matches)} such columns "
+                f"(it returns {', '.join(sorted(columns)) or 'none'}): type another"
             )
-        return ["" if text is None else str(text).strip() for text in columns[self.feedback]]
+        return ["" if text is None else str(text).strip() for text in columns[matches[0]]]
 
     def _section(self, title: str, text: str) -> str:
         """Return a text under its title; your own template has the titles that you write."""

@@ -185,7 +185,7 @@ class Teacher:
                     "shorten the demonstration, or type a smaller rollout.max_tokens"
                 )
 
-    def _seen(
+    def seen(
         self, responses: Sequence[Response], prompts: Sequence[Prompt | None]
     ) -> Sequence[Response]:
         """Return the responses after the teacher's prompts; after their own where that is None."""
@@ -215,7 +215,7 @@ class Teacher:
         correct = correctness(scores).tolist()
         graded = Graded(responses, batch.group.tolist(), correct, scores.columns)
         prompts = self.part.prompts(graded)
-        seen = self._seen(responses, prompts)
+        seen = self.seen(responses, prompts)
         is_scored = []
         is_long = []
         for response, prompt in zip(seen, prompts, strict=True):

@@ -56,6 +56,11 @@ class PreferenceBatch(Rows):
         return len(self.tokens)
 
     @property
+    def group(self) -> None:
+        """Rows of different prompts share nothing."""
+        return None
+
+    @property
     def present(self) -> CandidateMask:
         """True for candidates that exist."""
         return self.lengths > 0

@@ -20,7 +20,7 @@ from rlmods.errors import UserError
 from rlmods.ops import pack
 from rlmods.training.meter import Meter, PhaseTimer
 from rlmods.training.settings import PADDED_BUDGET, Batch
-from rlmods.types import Experience, Totals
+from rlmods.types import Totals
 
 Loss = Callable[[Any, Totals], Tensor]
 """Maps a microbatch and the totals of the optimizer step to its loss, divided by these totals. The
@@ -33,6 +33,8 @@ R = TypeVar("R", bound="StepRows")
 class StepRows(Protocol):
     """Rows that an optimizer step is made on, such as `Experience`."""
 
+    @property
+    def group(self) -> Tensor | None: ...
     @property
     def forward_tokens(self) -> Tensor: ...
     @property
@@ -103,7 +105,7 @@ class Microbatches:
     def chunks(self, rows: StepRows) -> list[Tensor]:
         """Return the indices of the rows of each microbatch of this rank."""
         packs = self.packs()
-        group = rows.group if packs and isinstance(rows, Experience) else None
+        group = rows.group if packs else None
         counts_computed = packs and self.token_budget is not None
         computed = rows.computed_tokens if counts_computed else None
         return pack(rows.forward_tokens, self.budget, group, computed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ import torch
 from rlmods.advantage import GroupMean, Sum, TeacherLogRatio
 from rlmods.algo import SDPO, Batch, PolicyGradient
 from rlmods.algo.gkd import DistillBatch, divergence
+from rlmods.config import build
 from rlmods.errors import UserError
 from rlmods.ratio import Unclipped
 from rlmods.teacher import SelfTeacher
 from rlmods.types import Response, Scores, Turn
+from tests.support.composed import composed
 from tests.support.tiny_setup import (
     SPLITS,
     attached,
@@ -310,6 +313,43 @@ class TestDistributions:
         num_tokens = round(metrics["train/response_tokens"] * 12)
         assert made.response_tokens + int(rows.loss_counts[0]) == num_tokens
         assert made.response_tokens > 0
+
+    def test_a_response_without_a_score_is_not_taught(self) -> None:
+        def abstains(responses: list[Response]) -> Scores:
+            scores = graded(responses)
+            values = [None if i in (0, 1) else x for i, x in enumerate(scores.values)]
+            correct = [None if i in (0, 1) else x for i, x in enumerate(scores.correct or ())]
+            return replace(scores, values=values, correct=correct)
+
+        made = self.made(SelfTeacher(sibling=True, template=TEMPLATE))
+        made.reward = abstains
+        rows = made.rows(SPLITS.train[:3])
+        # 2 is correct and has no correct sibling, 7 neither
+        assert rows.student.mask.any(1).nonzero().squeeze(1).tolist() == [3, 4, 5, 6]
+        assert torch.equal(rows.student.mask.sum(1), rows.teacher.mask.sum(1))
+        assert made.meter.compute()["train/unscored_fraction"] == 2 / 12
+
+    def test_the_prompt_of_a_group_is_computed_once(self) -> None:
+        made = self.made(SelfTeacher(sibling=True, template=TEMPLATE, success=0.0))
+        rows = made.rows(SPLITS.train[:3])
+        [order] = made.microbatches.chunks(rows)
+        assert rows.group[order].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+        alone, added = rows.computed_tokens(order)
+        prompt = min(len(made.policy.encode(p)) for p in SPLITS.train[:3])
+        # the first two of a group are shown each other, the next two the same response
+        assert (alone - added)[2:4].min() >= prompt
+        assert (added >= rows.student.computed_tokens(order)[1]).all()
+
+    def test_feedback_of_a_reward_that_is_composed(self, tmp_path: Path) -> None:
+        file = tmp_path / "own.py"
+        file.write_text("def grade(solution_str):\n    return {'score': 0.0, 'why': 'too short'}\n")
+        made = composed(
+            *("algo=sdpo", "teacher.feedback=why", "batch.prompts=2", "batch.samples=2"),
+            *("reward=function", f"reward.function={file}:grade", f"run_dir={tmp_path / 'run'}"),
+            *("rollout.max_tokens=8", "batch.preflight=true"),
+        )
+        run = build.load(made)
+        fit(run.learner, 1)
 
     def test_no_correct_response_gives_no_gradient(self) -> None:
         def wrong(responses: list[Response]) -> Scores:

@@ -38,6 +38,11 @@ ONLINE = (
     "sampling=fixed",
 )
 GKD = tuple(s for s in ONLINE if not s.startswith(("batch.samples=", "sampling=")))
+SDPO = (
+    *(s for s in ONLINE if s != "sampling=fixed"),
+    "teacher.success=0",
+    "teacher.rate=0.3",
+)
 ROWS = ("batch.prompts=10", "batch.epochs=2", "batch.minibatches=1")
 HINT = ("teacher.demonstration=answer", "teacher.template='{demonstration} {prompt}'")
 LORA = ("adapter=lora", "adapter.rank=4")
@@ -57,7 +62,7 @@ SMALL = (
     "data.num_val=8",
 )
 OWN_SETTINGS: dict[str, tuple[str, ...]] = {
-    "sdpo": ("teacher.success=0", "teacher.rate=0.3"),
+    "sdpo": SDPO,
     "arpo": ("branching.num_initial=1", *GAME, "environment.max_turns=4"),
     "iterative_grpo": ("algo.reference_every=1", "algo.refresh_prompts=6"),
 }
@@ -187,6 +192,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
         "teacher.sibling=true",
         "teacher.success=0",
     ),
+    "sdpo lora": ("algo=sdpo", *SDPO, *LORA),
     "gkd demonstration": ("algo=gkd", *GKD, "teacher=self", *HINT, *LORA),
     "grpo agent lora": ("algo=grpo", *ONLINE, *LORA, *AGENT),
     "grpo turns lora": ("algo=grpo", *ONLINE, *LORA, *GAME, "environment.max_turns=4"),
@@ -282,6 +288,7 @@ ORDERS = [
     "distill demonstration",
     "grpo moving teacher",
     "sdpo",
+    "sdpo lora",
     "gkd demonstration",
     "dpo precomputed",
     "experts replayed",
@@ -320,6 +327,7 @@ GATHERS = [
     "grpo full kl",
     "distill demonstration",
     "grpo moving teacher",
+    "sdpo",
     "experts replayed",
     "ppo lora",
     "ppo pretraining",
@@ -339,6 +347,9 @@ STRATEGIES: dict[str, tuple[Any, list[str]]] = {
 ROUNDS = (
     "iterative_grpo",
     "grpo moving reference",
+    "grpo moving teacher",
+    "sdpo",
+    "sdpo lora",
     "dapo fixed_length and second pass",
     "grpo full kl lora",
     "ppo lora",
@@ -381,7 +392,7 @@ def trained(case: str, folder: Path, *, more: Sequence[str] = (), **options: Any
     run = build.load(made)
     learner: Any = run.learner
     learner.optimizer = partial(torch.optim.SGD, lr=0.2)
-    if case == "dapo one rank masked":
+    if case in ("dapo one rank masked", "sdpo"):
         share = next(
             iter(
                 PromptLoader(

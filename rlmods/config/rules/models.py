@@ -62,11 +62,10 @@ def teacher(spec: RunSpec) -> Iterator[str]:
                 f"{algo} takes the response of the data to some prompts, but {option} with "
                 f"batch.samples={samples} needs sampled ones: type algo.on_policy_fraction=1"
             )
-        if isinstance(part, ReturnsLogprobs):
-            yield (
-                f"{algo} needs whole distributions, which {option} does not return: type "
-                "teacher=local"
-            )
+    if spec.algorithm.needs_distributions and isinstance(part, ReturnsLogprobs):
+        yield (
+            f"{algo} needs whole distributions, which {option} does not return: type teacher=local"
+        )
     if isinstance(part, ReturnsLogprobs) and spec.parts["rollout"].temperature != 1:
         yield f"{option} returns log-probabilities of temperature 1: type rollout.temperature=1"
     if shows_more and isinstance(spec.parts.get("environment"), Agent):
