@@ -47,13 +47,21 @@ AGGREGATIONS = {
     "fixed_length": FixedLength(16),
 }
 
+
+def loss_case(ratio: str, aggregation: str) -> object:
+    """A ratio with an aggregation. They are independent, so the fast tests have each with one other
+    part, and the slow ones all pairs."""
+    is_quick = ratio == "symmetric" or aggregation == "token_mean"
+    return pytest.param(
+        RATIOS[ratio],
+        AGGREGATIONS[aggregation],
+        id=f"{ratio}-{aggregation}",
+        marks=[] if is_quick else pytest.mark.slow,
+    )
+
+
 every_loss = pytest.mark.parametrize(
-    ("ratio", "aggregation"),
-    [
-        pytest.param(r, a, id=f"{rn}-{an}")
-        for rn, r in RATIOS.items()
-        for an, a in AGGREGATIONS.items()
-    ],
+    ("ratio", "aggregation"), [loss_case(r, a) for r in RATIOS for a in AGGREGATIONS]
 )
 
 

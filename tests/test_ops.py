@@ -177,6 +177,7 @@ def _whiten_on_rank(rank: int) -> None:
     torch.testing.assert_close(got, whiten(b.values, b.mask)[part])
 
 
+@pytest.mark.slow
 def test_whiten_on_two_ranks_equals_one() -> None:
     ranks.spawn(_whiten_on_rank)
 

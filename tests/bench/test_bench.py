@@ -24,6 +24,8 @@ from rlmods.reward import Regex
 from rlmods.types import Prompt, Response
 from tests.support.processes import Process
 
+pytestmark = pytest.mark.slow
+
 MINI = WORKLOADS["mini"]
 ARCH = Architecture(
     linear=[(4, 8)], head=(8, 10), layers=1, heads=2, key_heads=1, head_size=2, parameters=100

@@ -15,6 +15,8 @@ from bench.engines import Measurement
 from bench.workloads import WORKLOADS, prepare
 from rlmods.policy.hf import load
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

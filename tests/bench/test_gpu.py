@@ -24,6 +24,8 @@ from bench.gpu.findings import Findings
 from bench.gpu.process import Ended, Setting
 from tests.support.simulated_cuda import library
 
+pytestmark = pytest.mark.slow
+
 TINY = shapes.TINY_SHAPES["0.5B"]
 
 

@@ -20,6 +20,8 @@ from bench.learning import Curve, Task, Welch
 from bench.workloads import WORKLOADS, prepare
 from tests.bench.test_bench import forked
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:

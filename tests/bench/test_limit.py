@@ -13,6 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from bench import limit
 from bench.limit import Architecture, Rates
 
+pytestmark = pytest.mark.slow
+
 RATES = Rates(update_flops=1e9, decode_flops=1e8, copy_bytes=1e7)
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from bench import process
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 def test_an_interrupted_measurement_ends_all_processes(

@@ -16,6 +16,8 @@ from rlmods.run.files import read_rows
 from tests.judge.server import TEMPLATE, in_turn, longer, serve
 from tests.judge.test_neural import saved
 
+pytestmark = pytest.mark.slow
+
 CANDIDATES = [
     (
         "0",

@@ -10,6 +10,8 @@ from rlmods.cli.command import configuration
 from rlmods.cli.console import as_user_error
 from tests.support.composed import composed
 
+pytestmark = pytest.mark.slow
+
 MISTAKES = {
     # names of settings in other libraries
     "learning_rate=1e-4": "type optimizer.lr=1e-4",

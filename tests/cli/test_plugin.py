@@ -43,6 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("group", plugin.GROUPS)
 class TestNew:
+    @pytest.mark.slow
     def test_writes_a_test_that_passes(self, group: str, folder: Path) -> None:
         plugin.new(group, f"own_{group}", folder)
         environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -93,7 +93,7 @@ def test_responses_are_those_of_the_shipped_weights():
     assert hashlib.sha256("".join(responses).encode()).hexdigest()[:16] == "f9ba22a55e2aff26"
 
 
-@pytest.mark.parametrize("num_candidates", [2, 5, 9])
+@pytest.mark.parametrize("num_candidates", [2, 5, pytest.param(9, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("level", LEVELS)
 def test_one_candidate_is_correct_and_others_are_ranked_by_distance(level, num_candidates):
     splits = Arithmetic(

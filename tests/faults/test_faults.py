@@ -32,6 +32,8 @@ from tests.cli.test_main import RANDOM, SMALL, rows
 from tests.faults.rows import ROWS, Row, table
 from tests.run.test_directory import start_owner
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = (
     *SMALL,
     *RANDOM,

@@ -144,6 +144,7 @@ HEAVY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gold", "answer", "other"), CASES)
 def test_only_sympy_decides(gold: str, answer: str, other: str) -> None:
     assert not same_answer(answer, gold)

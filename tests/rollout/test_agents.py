@@ -193,6 +193,7 @@ def test_a_conversation_may_have_more_turns_than_calls_of_functions() -> None:
     assert node.context() == list(range(2000, 5999))
 
 
+@pytest.mark.slow
 class TestRepeats:
     def test_whatever_the_moments_of_requests(self) -> None:
         data = prompts({"texts": SAID})

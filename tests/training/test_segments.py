@@ -249,8 +249,14 @@ class TestGradient:
         close(gradients(model, rows), whole)
 
 
-@pytest.mark.parametrize("ratio", [Unclipped(), Clipped(level="sequence", low=1.0, high=1e9)])
-@pytest.mark.parametrize("aggregation", [TokenMean(), SequenceMean(), FixedLength(30)])
+@pytest.mark.parametrize(
+    ("ratio", "aggregation"),
+    [
+        (Unclipped(), TokenMean()),
+        (Unclipped(), FixedLength(30)),
+        (Clipped(level="sequence", low=1.0, high=1e9), SequenceMean()),
+    ],
+)
 def test_ratio_and_aggregation_take_a_response_as_one_sequence(
     ratio: Any, aggregation: Any
 ) -> None:

@@ -135,8 +135,9 @@ def expected_loss(made: Any, rows: Experience, part: Any) -> Tensor:
     return -aggregate(kind, objective, float(len(slots)), num_rows)
 
 
-@pytest.mark.parametrize("branches", [False, True])
-@pytest.mark.parametrize("aggregation", [TokenMean(), SequenceMean()])
+@pytest.mark.parametrize(
+    ("aggregation", "branches"), [(TokenMean(), True), (SequenceMean(), False)], ids=str
+)
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
 def test_equals_the_loop(part: Any, aggregation: Any, branches: bool) -> None:
     """Values of the selection, and gradients of the loss; in several microbatches."""

@@ -19,6 +19,8 @@ from tests.grading.redteam import honest, hostile
 from tests.grading.redteam.__main__ import EXPLAINED
 from tests.grading.redteam.rows import WRAPPERS, Graded, Row, grade, wrap
 
+pytestmark = pytest.mark.slow
+
 HOSTILE, HONEST = hostile.rows(), honest.rows()
 
 

@@ -33,6 +33,8 @@ from rlmods.needs import RewardNeeds
 from rlmods.reward import Accuracy, BySource, Format, WeightedSum
 from rlmods.types import Prompt, Response, Scores
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = Arithmetic(level=2, num_train=12, num_val=0)().train
 FEW = Settings(num_prompts=6, call_timeout_s=1.5)
 CASE = Case("0", [("user", "12+30=")], "42", "<answer>42</answer>", wrong=("43", "7"))
