@@ -43,7 +43,9 @@ class SelfTeacher(Demonstrated):
     copy that moves by `rate` towards the policy after each iteration."""
     rate: float = 0.05
     """Step of `weights=ema`: w_T <- (1 - rate) w_T + rate w, once after the optimizer steps of an
-    iteration, as in the authors' code; TRL takes it after every optimizer step."""
+    iteration, as in the authors' code; TRL takes it after every optimizer step. An adapter's
+    factors are averaged, not their product. Weights in bfloat16 (`policy.dtype`) lose steps that
+    are smaller than their rounding: keep them in float32."""
     sibling: bool = False
     """Show the first other response of the group that is correct."""
     feedback: str | None = None

@@ -32,6 +32,11 @@ def stages(*overrides: str, precision: str = "32-true") -> dict[str, dict[str, f
     return predict(spec, policy, devices, precision)
 
 
+SMALLER_TEACHER = (
+    "algo=distill",
+    "+policy@teacher.policy=tiny",
+    *(f"teacher.{override}" for override in RANDOM if override.startswith("policy.")),
+)
 SGD = ("optimizer._target_=torch.optim.SGD", "~optimizer.betas", "~optimizer.eps")
 FSDP = ("algo=grpo", "trainer=fsdp", "num_gpus=8")
 
@@ -44,6 +49,9 @@ FSDP = ("algo=grpo", "trainer=fsdp", "num_gpus=8")
         ((), "optimizer state", 8 * WEIGHTS),
         ((), "gradient buckets", 0),
         (("algo=grpo",), "reference", 4 * WEIGHTS),
+        (("algo=sdpo",), "teacher", 4 * WEIGHTS),
+        (("algo=sdpo", "teacher.weights=current"), "teacher", 0),
+        (SMALLER_TEACHER, "teacher", 4 * WEIGHTS),
         (SGD, "optimizer state", 0),
         ((*SGD, "+optimizer.momentum=0.9"), "optimizer state", 4 * WEIGHTS),
         (("trainer=ddp", "num_gpus=8"), "gradient buckets", 4 * WEIGHTS),
