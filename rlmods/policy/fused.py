@@ -134,29 +134,25 @@ class FusedTrunk:
         input_ids: Tensor,
         attention_mask: Tensor | None,
         position_ids: Tensor,
-        past_key_values: Cache,
         use_cache: bool = True,
+        **caches: Cache,
     ) -> BaseModelOutput:
-        """Return the last hidden states, and append keys and values to the cache."""
+        """Return the last hidden states, and append keys and values to the cache, which is called
+        `past_key_values` up to transformers 5.23 and `cache` afterwards."""
+        [cache] = caches.values()
         hidden = self.embed(input_ids)
         cos, sin = (x[:, None] for x in self.rotary(hidden, position_ids))
         sin = sin * self.sign.to(sin.dtype)
         if input_ids.shape[1] == 1:
             mask = None if attention_mask is None else attention_mask.bool()[:, None, None]
         else:
-            mask = create_causal_mask(
-                config=self.config,
-                inputs_embeds=hidden,
-                attention_mask=attention_mask,
-                past_key_values=past_key_values,
-                position_ids=position_ids,
-            )
+            mask = create_causal_mask(self.config, hidden, attention_mask, cache, position_ids)
         for i, (layer, own) in enumerate(zip(self.layers, self.products, strict=True)):
             query_key_value, output, gate_up, down = own
             attention = layer.self_attn
             projected = query_key_value(normalize(layer.input_layernorm, hidden))
             query, key, value = split_heads(attention, projected, cos, sin)
-            key, value = past_key_values.update(key, value, i)
+            key, value = cache.update(key, value, i)
             attended, _ = packed_attention(
                 attention, query, key, value, mask, dropout=0.0, scaling=attention.scaling
             )

@@ -75,9 +75,9 @@ def test_adapters_are_merged(targets: Any) -> None:
     positions = torch.arange(10)[None].expand(3, -1)
     with torch.no_grad():
         hidden = network.model.base_model(input_ids=tokens).last_hidden_state
-        merged = trunk(tokens, None, positions, DynamicCache()).last_hidden_state
+        merged = trunk(tokens, None, positions, cache=DynamicCache()).last_hidden_state
         trunk = FusedTrunk(network.model, None, torch.float32)
-        base = trunk(tokens, None, positions, DynamicCache()).last_hidden_state
+        base = trunk(tokens, None, positions, cache=DynamicCache()).last_hidden_state
     torch.testing.assert_close(merged, hidden, rtol=0, atol=1e-4)
     assert (base - hidden).abs().max() > 1e-2
     for name, x in network.state_dict().items():
