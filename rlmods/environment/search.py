@@ -4,6 +4,7 @@ import json
 import re
 import sqlite3
 import threading
+import weakref
 from pathlib import Path
 
 from rlmods.errors import UserError
@@ -38,6 +39,7 @@ class Search:
         database.execute("CREATE VIRTUAL TABLE documents USING fts5(text)")
         database.executemany("INSERT INTO documents VALUES (?)", [(text,) for text in texts])
         self._database = database
+        weakref.finalize(self, database.close)
         self._num_results = num_results
         self._lock = threading.Lock()
 
