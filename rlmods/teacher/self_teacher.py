@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError, check_bounds, suggest
 from rlmods.needs import FrozenModelNeeds
 from rlmods.policy import Policy
 from rlmods.teacher.demonstration import Demonstrated, filled
@@ -129,11 +129,14 @@ class SelfTeacher(Demonstrated):
             return [""] * num_rows
         # a term's columns begin with its name, as in function/why
         matches = [x for x in columns if x == self.feedback or x.endswith(f"/{self.feedback}")]
+        typed = f"teacher.feedback={self.feedback}"
+        if not columns:
+            advice = f"return Scores(values, columns={{{self.feedback!r}: texts}})"
+            raise UserError(f"{typed}: the reward returns no columns: {advice}")
         if len(matches) != 1:
-            raise UserError(
-                f"teacher.feedback={self.feedback}: the reward returns {len(matches)} such columns "
-                f"(it returns {', '.join(sorted(columns)) or 'none'}): type another"
-            )
+            names = [name.rpartition("/")[2] for name in columns]
+            advice = suggest(self.feedback, names)
+            raise UserError(f"{typed}: the reward returns {len(matches)} such columns: {advice}")
         return ["" if text is None else str(text).strip() for text in columns[matches[0]]]
 
     def _section(self, title: str, text: str) -> str:

@@ -188,10 +188,14 @@ class TestAdvantages:
         assert (batch.advantages == 0).all()
 
     def test_an_unknown_column(self) -> None:
-        made = sdpo(SelfTeacher(feedback="how"))
-        with pytest.raises(
-            UserError, match=r"teacher\.feedback=how: .* returns why\): type another"
-        ):
+        made = sdpo(SelfTeacher(feedback="wy"))
+        with pytest.raises(UserError, match=r"teacher\.feedback=wy: .* did you mean why\?"):
+            made.sample(SPLITS.train[:2])
+
+    def test_a_reward_without_columns(self) -> None:
+        made = sdpo(SelfTeacher(feedback="why"))
+        made.reward = lambda responses: [0.0] * len(responses)
+        with pytest.raises(UserError, match=r"no columns: return Scores\(values, columns="):
             made.sample(SPLITS.train[:2])
 
 

@@ -69,9 +69,12 @@ def teacher(spec: RunSpec) -> Iterator[str]:
     if isinstance(part, ReturnsLogprobs) and spec.parts["rollout"].temperature != 1:
         yield f"{option} returns log-probabilities of temperature 1: type rollout.temperature=1"
     if shows_more and isinstance(spec.parts.get("environment"), Agent):
+        other = (
+            "another environment=" if spec.algorithm.trains_on_turns else "environment=single_turn"
+        )
         yield (
             f"{option} shows more than the policy's prompt, but the program of environment=agent "
-            "writes its prompts: type another environment="
+            f"writes its prompts: type {other}"
         )
     if needs.copies_policy and freezes_policy(spec) and spec.choices.get("reference") == "policy":
         if reference_every(spec.settings) is not None:

@@ -109,7 +109,8 @@ def answer(
         if results:
             means[group.name] = mean_interval(results)
     if not means:
-        return [f"No run has a value of {metric}.", _cost(groups)]
+        other = "Choose another with --metric, such as val/reward."
+        return [f"No run has a value of {metric}. {other}", _cost(groups)]
     choose = max if higher_is_better(metric) else min
     best = choose(means, key=lambda name: means[name].mean)
     equal = [name for name in means if means[name].mean == means[best].mean]
