@@ -19,6 +19,8 @@ from rlmods.rollout import Local
 from rlmods.run.files import read_rows
 from rlmods.types import Prompt, Response
 
+pytestmark = pytest.mark.slow
+
 PROMPT = Prompt(id="0", text="?")
 SMALL = (
     "data.level=1",

@@ -86,6 +86,7 @@ def test_wrong_fraction_is_exact_and_changes_only_train_responses(share):
         )
 
 
+@pytest.mark.slow
 def test_responses_are_those_of_the_shipped_weights():
     responses = [
         p.meta["response"] for p in Arithmetic(num_train=100_000, wrong_fraction=0.35)().train

@@ -18,6 +18,8 @@ from rlmods.reward import WeightedSum
 from tests.grading.careless import Plugin
 from tests.reward.samples import response
 
+pytestmark = pytest.mark.slow
+
 TARGET = "tests.grading.misbehaving:act"
 
 

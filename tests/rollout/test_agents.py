@@ -348,6 +348,7 @@ def test_hostile_clients_beside_a_run_change_nothing() -> None:
     assert statuses == {401}
 
 
+@pytest.mark.slow
 class TestFailures:
     def play(self, **options: Any) -> list[Response]:
         data = [Prompt(id=str(i), text="1+1=") for i in range(6)]
