@@ -21,6 +21,7 @@ ADDS = (
 """Questions that the model answers at times."""
 SETTINGS = (
     "policy=smollm2",
+    "trainer.precision=32-true",  # bfloat16 on some processors, with a larger gap of the sampler
     "environment=agent",
     "reward=environment",
     "rollout.max_tokens=16",
