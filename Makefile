@@ -93,7 +93,7 @@ versions:
 	@$(PYTHON) -m venv --clear .venv-versions
 	@.venv-versions/bin/python -m pip install --disable-pip-version-check --editable '.[dev]' $(PINS) | $(SHOW)
 	OMP_NUM_THREADS=1 .venv-versions/bin/python -m pytest -q $(PARALLEL) -m "not slow and not nightly" \
-	  $(or $(ARGS),tests/policy tests/training tests/algo tests/distributed tests/adapter)
+	  $(or $(ARGS),tests/policy tests/rollout tests/training tests/algo tests/distributed tests/adapter)
 
 .venv/bin/python .venv-bench/bin/python:
 	@echo "Creating $(@D:/bin=) with $(PYTHON)"
