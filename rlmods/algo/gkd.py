@@ -22,11 +22,11 @@ from rlmods.rollout.order import generate_in_order
 from rlmods.training.collate import collate_unscored
 from rlmods.training.extensions import MovingTeacher
 from rlmods.training.frozen import FrozenPolicy, Teacher
-from rlmods.training.metrics import correctness, log_responses
+from rlmods.training.metrics import correctness, log_lengths, log_responses
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.settings import GKDSettings
 from rlmods.training.sft_batch import data_response
-from rlmods.types import Experience, Prompt, Response, RowInts, Scores, Totals
+from rlmods.types import Experience, Prompt, Response, RowInts, RowMask, Scores, Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ class DistillBatch:
         """Return `Experience.computed_tokens` of the side that computes more."""
         of_student = self.student.computed_tokens(order)
         of_teacher = self.teacher.computed_tokens(order)
-        alone, added = map(torch.maximum, of_student, of_teacher)
+        alone = torch.maximum(of_student[0], of_teacher[0])
+        added = torch.maximum(of_student[1], of_teacher[1])
         return alone, added
 
     def split(self, chunks: Sequence[Tensor]) -> Iterator[DistillBatch]:
@@ -81,6 +82,12 @@ class DistillBatch:
         teacher = self.teacher.split(chunks)
         for student in self.student.split(chunks):
             yield DistillBatch(student, next(teacher))
+
+    def masked(self, rows: RowMask) -> DistillBatch:
+        """Return rows of the same shape, with a loss on the true ones [N] only."""
+        keep = rows[:, None].to(self.student.mask.device)
+        student = replace(self.student, mask=self.student.mask & keep)
+        return DistillBatch(student, replace(self.teacher, mask=self.teacher.mask & keep))
 
     def without_loss(self) -> DistillBatch:
         """Return rows of the same shape with empty masks."""
@@ -143,23 +150,30 @@ class GKD(Learner):
     # Rows
 
     def example_rows(self, responses: Sequence[Response], group: Tensor) -> DistillBatch:
-        pad_id = self.policy.pad_id
         prompts = [self.teacher.part.prompt(response.prompt) for response in responses]
-        seen = self.teacher.seen(responses, prompts)
-        student = replace(collate_unscored(responses, pad_id), group=group)
-        teacher = replace(collate_unscored(seen, pad_id), group=group)
-        return DistillBatch(student, teacher).to(self.device)
+        seen = self.teacher.after_prompts(responses, prompts)
+        return self.as_rows(responses, seen, group)
+
+    def as_rows(
+        self, responses: Sequence[Response], seen: Sequence[Response], group: Tensor
+    ) -> DistillBatch:
+        """Return the responses as the policy and as the teacher sees them, on the device.
+
+        Args:
+            group: id of the group of each response [N].
+        """
+        student = collate_unscored(responses, self.policy.pad_id)
+        teacher = collate_unscored(seen, self.policy.pad_id)
+        rows = DistillBatch(replace(student, group=group), replace(teacher, group=group))
+        return rows.to(self.device)
 
     def collate(self, responses: Sequence[Response], scores: Scores, group: Tensor) -> DistillBatch:
-        """Collate responses after the policy's prompts and after the teacher's."""
-        pad_id = self.policy.pad_id
-        student = replace(collate_unscored(responses, pad_id), group=group)
-        seen, scored = self.teacher.shown(responses, scores, student, self.meter)
-        teacher = replace(collate_unscored(seen, pad_id), group=group)
+        """Return the rows of responses, without loss on those that the teacher does not score."""
+        has_reward = torch.ones_like(group, dtype=torch.bool)
         if self.reads_scores:
-            scored &= ~correctness(scores).isnan()
-        both = [replace(x, mask=x.mask & scored[:, None]) for x in (student, teacher)]
-        return DistillBatch(*both).to(self.device)
+            has_reward = ~correctness(scores).isnan()
+        seen, scored = self.teacher.as_seen(responses, scores, group, has_reward, self.meter)
+        return self.as_rows(responses, seen, group).masked(scored)
 
     @torch.no_grad()
     def rows(self, prompts: Sequence[Prompt]) -> DistillBatch:
@@ -167,10 +181,8 @@ class GKD(Learner):
         num_rows = len(responses) // len(prompts)
         group = torch.arange(len(prompts)).repeat_interleave(num_rows)
         rows = self.collate(responses, scores, group)
-        num_tokens = torch.tensor([float(response.num_sampled) for response in responses])
-        if not self.reads_scores:
-            self.meter.mean("train/response_tokens", num_tokens)
-        num_left_out = int(num_tokens.sum() - rows.loss_counts[0])
+        num_tokens = sum(response.num_sampled for response in responses)
+        num_left_out = num_tokens - int(rows.loss_counts[0])
         self.response_tokens += self.ranks.reduce_count(num_left_out)
         return rows
 
@@ -200,8 +212,7 @@ class GKD(Learner):
         """Return the rewards of sampled responses if the teacher reads them, else None for
         each."""
         if not self.reads_scores:
-            truncated = torch.tensor([float(r.finish == "length") for r in samples])
-            self.meter.mean("train/truncated_fraction", truncated)
+            log_lengths(self.meter, "train", samples)
             return Scores([None] * len(samples))
         with self.timer("reward"):
             scores = grade(self.reward, samples)

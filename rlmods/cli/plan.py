@@ -174,10 +174,10 @@ def _held(
     compares = "kl" in parts and needs_of(parts["kl"], KLNeeds).reference
     if "preference" in parts:
         compares = needs_of(parts["preference"], PreferenceNeeds).reference
-    frozen = [group for group in ("reference", "teacher") if group in parts]
-    for group in frozen:
-        if group == "teacher" or compares:
-            sizes[group] = _frozen_bytes(parts[group], policy)
+    if compares:
+        sizes["reference"] = _frozen_bytes(parts["reference"], policy)
+    if "teacher" in parts:
+        sizes["teacher"] = _frozen_bytes(parts["teacher"], policy)
     share = 0 if devices.offloads else 1 / devices.shards
     held = {name: size * share for name, size in sizes.items()}
     return held | {"gradient buckets": gradients * devices.has_buckets}

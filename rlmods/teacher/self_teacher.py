@@ -127,12 +127,12 @@ class SelfTeacher(Demonstrated):
         """
         if self.feedback is None:
             return [""] * num_rows
-        # a term's columns begin with its name, as in function/why
-        matches = [x for x in columns if x == self.feedback or x.endswith(f"/{self.feedback}")]
         typed = f"teacher.feedback={self.feedback}"
         if not columns:
             advice = f"return Scores(values, columns={{{self.feedback!r}: texts}})"
             raise UserError(f"{typed}: the reward returns no columns: {advice}")
+        # a term's columns begin with its name, as in function/why
+        matches = [x for x in columns if x == self.feedback or x.endswith(f"/{self.feedback}")]
         if len(matches) != 1:
             names = [name.rpartition("/")[2] for name in columns]
             advice = suggest(self.feedback, names)

@@ -185,7 +185,7 @@ class Teacher:
                     "shorten the demonstration, or type a smaller rollout.max_tokens"
                 )
 
-    def seen(
+    def after_prompts(
         self, responses: Sequence[Response], prompts: Sequence[Prompt | None]
     ) -> Sequence[Response]:
         """Return the responses after the teacher's prompts; after their own where that is None."""
@@ -198,11 +198,16 @@ class Teacher:
             seen.append(response)
         return seen
 
-    def shown(
-        self, responses: Sequence[Response], scores: Scores, batch: Experience, meter: Meter
+    def as_seen(
+        self,
+        responses: Sequence[Response],
+        scores: Scores,
+        group: Tensor,
+        has_loss: Tensor,
+        meter: Meter,
     ) -> tuple[Sequence[Response], Tensor]:
-        """Return the responses as the teacher sees them, and a mask [N] that is True on those which
-        it scores. The others are as the policy sees them, which fits its context.
+        """Return the responses as the teacher sees them, and a mask [N] that is True on those with
+        loss which it scores. The others are as the policy sees them, which fits its context.
 
         It does not score a response to which its prompt has nothing to show, which exceeds its
         context after its prompt, or whose context begins anew (`Response.cuts`), where it would not
@@ -210,12 +215,13 @@ class Teacher:
 
         Args:
             scores: of the responses. A teacher that does not read responses does not need them.
-            batch: the collated responses, with their groups.
+            group: id of the group of each response [N].
+            has_loss: True on the responses that would have a loss [N].
         """
         correct = correctness(scores).tolist()
-        graded = Graded(responses, batch.group.tolist(), correct, scores.columns)
+        graded = Graded(responses, group.tolist(), correct, scores.columns)
         prompts = self.part.prompts(graded)
-        seen = self.seen(responses, prompts)
+        seen = self.after_prompts(responses, prompts)
         is_scored = []
         is_long = []
         for response, prompt in zip(seen, prompts, strict=True):
@@ -223,7 +229,6 @@ class Teacher:
             is_long.append(length > self.context_length and not response.cuts)
             loses_prompt = response.cuts and (self.part.shows_more or self.is_server)
             is_scored.append(prompt is not None and not is_long[-1] and not loses_prompt)
-        has_loss = batch.mask.any(1)
         scored = torch.tensor(is_scored, device=has_loss.device) & has_loss
         too_long = torch.tensor(is_long, device=has_loss.device)
         meter.mean("train/teacher_scored_fraction", scored.double(), has_loss)
@@ -243,7 +248,8 @@ class Teacher:
         """Return the teacher's log-probabilities [N, T] of the tokens with loss in `batch`, the
         collated responses; NaN elsewhere, and in responses that it does not score. A response has
         loss on all of its sampled tokens, or on none."""
-        kept, scored = self.shown(responses, scores, batch, meter)
+        has_loss = batch.mask.any(1)
+        kept, scored = self.as_seen(responses, scores, batch.group, has_loss, meter)
         if self.is_server:
             values = self._of_server(kept, scored.tolist())
         else:
