@@ -79,6 +79,7 @@ class TestCommands:
         fenced_commands(),
         ids=lambda x: x if isinstance(x, str) else " ".join(x[:3]),
     )
+    @pytest.mark.slow
     def test_overrides_compose(self, page: str, words: list[str]) -> None:
         command, *arguments = words
         if command != "train.py":

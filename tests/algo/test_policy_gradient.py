@@ -118,7 +118,15 @@ def off_policy(**change):
     return made, batch
 
 
-@pytest.fixture(scope="class", params=LOSSES)
+QUICK = ("grpo", "dapo", "gspo", "reinforce_pp", "ppo", "ppo_shared")
+"""Losses that differ in what they read. tests/test_loss_invariances.py has the parts of the
+others."""
+
+
+@pytest.fixture(
+    scope="class",
+    params=[pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in LOSSES],
+)
 def invariant(request):
     """A learner with off-policy rows, and their gradient: `gradients` leaves all three as they
     are."""

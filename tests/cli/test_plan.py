@@ -10,6 +10,8 @@ from rlmods.cli.plan import PlanSettings, Sizes, main, predict, read_devices
 from rlmods.config.instantiate import instantiate
 from rlmods.policy.output_layer import logits_per_chunk
 
+pytestmark = pytest.mark.slow
+
 RANDOM = (
     "policy=tiny",
     "policy.pretrained=false",

@@ -167,6 +167,7 @@ class TestEveryOption:
         assert len(learner.splits.val) == 8
 
 
+@pytest.mark.slow
 class TestLabel:
     @pytest.mark.parametrize(
         ("typed", "label"),
@@ -968,6 +969,7 @@ class TestRules:
             ("algo=grpo", "rollout.top_k=5", "correction=masked", "correction.level=sequence"),
         ],
     )
+    @pytest.mark.slow
     def test_not_refused(self, typed: tuple[str, ...]) -> None:
         if "reward.terms.process.weight=0.0" in typed:
             typed = (*typed, "reward.terms.process.reward.model=an/other")
@@ -1213,6 +1215,7 @@ class TestUnknownKeys:
         assert "Missing" in refused("ratio._target_=rlmods.ratio.Missing")
 
 
+@pytest.mark.slow
 class TestBeforeAnythingIsWritten:
     """Values that torch, Lightning or numpy would refuse later are refused while composing."""
 

@@ -84,6 +84,7 @@ def write(folder: Path, *overrides: str, **changes: Any) -> Path:
         ("reward.judge.cache", "/etc/x"),
     ],
 )
+@pytest.mark.slow
 def test_needs_trust(key: str, value: Any, tmp_path: Path) -> None:
     path = write(tmp_path, "reward=math", **{key.replace(".", "__"): value})
     with pytest.raises(UserError, match=r"if you trust this run, type --trust") as error:

@@ -52,6 +52,7 @@ def test_equals_the_loop(term: str, branches: bool) -> None:
 
 
 @pytest.mark.parametrize("term", TERMS)
+@pytest.mark.slow
 def test_is_beside_the_objective(term: str) -> None:
     """The term adds to the gradient of the objective, whose denominators stay."""
     made, rows = moved(None, **{f"{term}_coefficient": 0.7})
@@ -76,6 +77,7 @@ def test_unscored_and_wrong_responses_are_not_positive() -> None:
     assert chosen.nonzero().flatten().tolist() == [1]
 
 
+@pytest.mark.slow
 def test_a_run_stores_the_scores_and_logs_both_terms() -> None:
     made, _ = moved(None, observation_coefficient=0.1, positive_coefficient=0.1)
     rows = collected(made)
