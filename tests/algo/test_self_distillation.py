@@ -16,6 +16,7 @@ from rlmods.config import build
 from rlmods.errors import UserError
 from rlmods.ratio import Unclipped
 from rlmods.teacher import SelfTeacher
+from rlmods.training.meter import Meter
 from rlmods.types import Response, Scores, Turn
 from tests.support.composed import composed
 from tests.support.tiny_setup import (
@@ -180,7 +181,13 @@ class TestAdvantages:
         made = sdpo(SelfTeacher(sibling=True, template=TEMPLATE))
         made.policy.context_length = 12
         made.teacher.network.context_length = 6
-        batch, _ = sampled(made)
+        batch, responses = sampled(made)
+        # what it would be shown does not fit its context
+        has_loss = torch.ones(len(responses), dtype=torch.bool)
+        scores = graded(responses)
+        seen, scored = made.teacher.as_seen(responses, scores, batch.group, has_loss, Meter())
+        assert not scored.any()
+        assert seen == responses
         metrics = made.meter.compute()
         assert metrics["train/teacher_too_long_fraction"] > 0
         assert metrics["train/teacher_scored_fraction"] == 0
