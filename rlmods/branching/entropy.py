@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 from rlmods.errors import check_bounds
 from rlmods.ops import keyed_uniforms
-from rlmods.types import Branch
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,8 @@ class Entropy:
     entropy of the first k tokens of the response, both divided by log V, the entropy of a uniform
     distribution over the vocabulary. dH is between -1 and 1.
 
-    ARPO, arXiv:2507.19849, section 3.1. M is `batch.samples`. `BranchPlan` applies the rule to one
-    prompt."""
+    ARPO, arXiv:2507.19849, section 3.1. M is `batch.samples`. `rlmods.rollout.trajectory.Tree`
+    applies the rule to one prompt."""
 
     num_initial: int = 8
     """N, the number of responses that are sampled from the prompt on before any branch."""
@@ -59,6 +58,15 @@ class Entropy:
         first = entropies[: self.num_tokens]
         return sum(first) / len(first) / math.log(vocabulary_size)
 
+    def branches(self, probability: float, *key: int | str) -> bool:
+        """Return whether responses branch off at a tool result with this P. With
+        `mode="probability"`, a coin decides that depends on `key` alone."""
+        if probability <= self.tau:
+            return False
+        if self.mode == "threshold":
+            return True
+        return bool(keyed_uniforms(1, *key)[0] < probability)
+
 
 class Decision(NamedTuple):
     """One application of the rule, for the sample log."""
@@ -75,77 +83,3 @@ class Decision(NamedTuple):
     """P."""
     num_branches: int
     """Number of responses that branched off."""
-
-
-class BranchPlan:
-    """The responses to one prompt while they are sampled: which there are, from which prefixes, and
-    which to start next.
-
-    The caller starts the responses 0 to `len(plan) - 1`, reports what happens to them, and starts
-    those that the methods return: `branches[row]` is where a response begins. There are never more
-    than `num_responses`, and that many in the end: what branches leave of the budget goes to new
-    responses from the prompt on. The order of reports decides which branches get the last of the
-    budget, so reproducible callers report events that happen at once in the order of rows. A coin
-    depends on `key`, row and position alone."""
-
-    def __init__(self, rule: Entropy, num_responses: int, key: tuple[int | str, ...]) -> None:
-        """
-        Args:
-            num_responses: M.
-            key: seed, prompt and iteration, as for sampling.
-        """
-        self.rule = rule
-        self.num_responses = num_responses
-        self.key = key
-        self.branches: list[Branch | None] = []
-        """Where each response branches off; None: from the prompt on."""
-        self.decisions: list[Decision] = []
-        """What the rule has decided so far."""
-        self._initial_entropy: dict[int, float] = {}
-        self._unfinished: set[int] = set()
-        self._start([None] * min(rule.num_initial, num_responses))
-
-    def __len__(self) -> int:
-        return len(self.branches)
-
-    def on_start(self, row: int, entropy: float) -> None:
-        """Report H_initial of a response that was sampled from the prompt on. Its branches have it
-        too."""
-        self._initial_entropy[row] = entropy
-
-    def on_tool_result(self, row: int, position: int, entropy: float) -> list[int]:
-        """Report H after a tool result that ends with the first `position` tokens of a response,
-        and return the responses to start there."""
-        root = row
-        branch = self.branches[root]
-        while branch is not None:
-            root = branch.parent
-            branch = self.branches[root]
-        initial = self._initial_entropy[root]
-        probability = self.rule(entropy, initial)
-        num = (
-            min(self.rule.num_branches, self.num_responses - len(self))
-            if self._branches(probability, row, position)
-            else 0
-        )
-        self.decisions.append(Decision(row, position, entropy, initial, probability, num))
-        return self._start([Branch(row, position)] * num)
-
-    def on_end(self, row: int) -> list[int]:
-        """Report that a response is complete. Return the responses to start: after the last one, as
-        many as the budget has left."""
-        self._unfinished.remove(row)
-        return [] if self._unfinished else self._start([None] * (self.num_responses - len(self)))
-
-    def _branches(self, probability: float, row: int, position: int) -> bool:
-        if probability <= self.rule.tau:
-            return False
-        return self.rule.mode == "threshold" or bool(
-            keyed_uniforms(1, *self.key, "branch", row, position)[0] < probability
-        )
-
-    def _start(self, branches: Sequence[Branch | None]) -> list[int]:
-        rows = list(range(len(self), len(self) + len(branches)))
-        self.branches += branches
-        self._unfinished.update(rows)
-        return rows

@@ -5,27 +5,18 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from rlmods.environment import Agent
 from rlmods.environment.session import settle
 from rlmods.errors import UserError
+from rlmods.policy.base import Policy
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout
 from rlmods.rollout.dialect import Dialect
 from rlmods.rollout.dialog import Asked, Dialog, Node
-from rlmods.rollout.trajectory import Limits
-from rlmods.types import Prompt, Response
-
-
-@dataclass(frozen=True)
-class Start:
-    """A session that is to begin."""
-
-    prompt: Prompt
-    occurrence: int
-    sample: int
+from rlmods.types import Response
 
 
 @dataclass
@@ -33,51 +24,38 @@ class Sessions:
     """All sessions of a call of `generate`, of which as many run at once as `Agent.workers`."""
 
     environment: Agent
-    rollout: TokenRollout
-    limits: Limits
-    starts: Sequence[Start]
+    policy: Policy
+    dialogs: Sequence[Dialog]
     changed: threading.Condition = field(default_factory=threading.Condition)
-    dialogs: list[Dialog] = field(default_factory=list)
-    """Sessions that have begun, in the order of `starts`."""
+    num_begun: int = 0
+    """Number of sessions that have begun, which are the first ones."""
     has_parallel: bool = False
     """True if a program has sent several requests at once."""
 
     def take(self, dialect: Dialect) -> list[tuple[Dialog, Asked]]:
         """Wait until all running programs wait or have ended, start others in place of the ended
         ones, and return the requests; none if all programs have ended."""
-        policy = self.rollout.synced
         while True:
-            running = [x for x in self.dialogs if x.outcome is None]
+            running = [x for x in self.dialogs[: self.num_begun] if x.outcome is None]
             num_free = self.environment.workers - len(running)
-            for start in self.starts[len(self.dialogs) :][:num_free]:
-                dialog = self._start(start)
-                self.dialogs.append(dialog)
+            for dialog in self.dialogs[self.num_begun :][:num_free]:
+                dialog.running = self.environment.start(dialog.prompt, changed=self.changed)
+                self.num_begun += 1
                 running.append(dialog)
             settle([x.running.session for x in running], self.changed)
             for dialog in running:
                 if dialog.running.session.outcome is not None:
                     dialog.close()
             running = [x for x in running if x.outcome is None]
-            if len(running) < self.environment.workers and len(self.dialogs) < len(self.starts):
+            if len(running) < self.environment.workers and self.num_begun < len(self.dialogs):
                 continue
             found = []
             for dialog in running:
-                taken = dialog.take(policy, dialect)
+                taken = dialog.take(self.policy, dialect)
                 self.has_parallel |= len(taken) > 1
                 found += [(dialog, asked) for asked in taken]
             if found or not running:
                 return found
-
-    def _start(self, start: Start) -> Dialog:
-        running = self.environment.start(start.prompt, changed=self.changed)
-        return Dialog(
-            prompt=start.prompt,
-            sample=start.sample,
-            occurrence=start.occurrence,
-            limits=self.limits,
-            by_content=self.environment.parallel,
-            running=running,
-        )
 
     def notes(self) -> list[str]:
         """Return what is to be said about the requests."""
@@ -88,25 +66,20 @@ class Sessions:
             "repeat bit for bit"
         ]
 
-    @contextmanager
-    def ending(self) -> Iterator[None]:
-        """End all programs when the block ends."""
-        try:
-            yield
-        finally:
-            for dialog in self.dialogs:
-                dialog.close()
+    def close(self) -> None:
+        """End all programs."""
+        for dialog in self.dialogs[: self.num_begun]:
+            dialog.close()
 
 
 def converse(
     environment: Agent,
     rollout: TokenRollout,
-    limits: Limits,
-    starts: Sequence[Start],
+    dialogs: Sequence[Dialog],
     progress: Progress,
     iteration: int,
 ) -> list[Response]:
-    """Return the response of each session.
+    """Hold these dialogs, and return the response of each.
 
     Raises:
         UserError: the programs of several prompts all failed in the same way, or the policy's
@@ -114,9 +87,9 @@ def converse(
     """
     policy = rollout.synced
     dialect = Dialect.of(policy)
-    sessions = Sessions(environment, rollout, limits, starts)
+    sessions = Sessions(environment, policy, dialogs)
     nodes: list[Node] = []
-    with rollout.sampling(), sessions.ending():
+    with rollout.sampling(), closing(sessions):
         while found := sessions.take(dialect):
             before = nodes
             nodes = [node for _, asked in found for node in asked.nodes]
@@ -127,9 +100,9 @@ def converse(
             progress.tokens += sum(len(node.sampled) for node in nodes)
             for dialog, asked in found:
                 dialog.answer(policy, dialect, asked)
-            progress.done = sum(x.outcome is not None for x in sessions.dialogs)
+            progress.done = sum(x.outcome is not None for x in dialogs)
     reward = environment.failure_reward
-    responses = [x.response(policy, iteration, reward) for x in sessions.dialogs]
+    responses = [x.response(policy, iteration, reward) for x in dialogs]
     for note in (*environment.notes(), *sessions.notes()):
         warnings.warn(f"environment=agent: {note}", stacklevel=2)
     _check_any_ended(environment, responses)

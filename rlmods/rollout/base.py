@@ -153,8 +153,7 @@ def diverged(iteration: int) -> UserError:
 
 @dataclass
 class TokenRollout:
-    """A rollout that continues token ids. An engine has its own `extend`, and sets `_policy` in
-    `sync`."""
+    """A rollout that continues token ids. An engine has its own `extend`."""
 
     max_tokens: int = 16
     """Maximum number of tokens of a response, including EOS."""
@@ -174,7 +173,8 @@ class TokenRollout:
     """Maximum number of tokens of a prompt and its response; None: the policy's context."""
     on_tokens: OnTokens | None = field(default=None, init=False, repr=False, compare=False)
     """Called while sampling."""
-    _policy: Policy | None = field(default=None, init=False, repr=False, compare=False)
+    synced: Policy = field(init=False, repr=False, compare=False)
+    """The policy, which `sync` sets."""
     _occurrences: Occurrences = field(
         default_factory=Counter, init=False, repr=False, compare=False
     )
@@ -192,20 +192,13 @@ class TokenRollout:
         check_bounds(self, "rollout", rules)
 
     @property
-    def synced(self) -> Policy:
-        """The policy, which `sync` sets."""
-        if self._policy is None:
-            raise RuntimeError("sampling before sync(): there is no policy to sample from")
-        return self._policy
-
-    @property
     def rows_at_once(self) -> int:
         """Maximum number of rows in one call of `extend`."""
         return 1 << 30
 
     def sync(self, policy: Policy, *, iteration: int) -> None:
         """Sample from this policy from now on."""
-        self._policy = policy
+        self.synced = policy
         self._occurrences.clear()
 
     def generate(

@@ -30,10 +30,10 @@ from rlmods.environment.session import (
 from rlmods.errors import UserError, counted
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
-from rlmods.rollout.base import Continuation, EncodedPrompt, without_eos
+from rlmods.rollout.base import Continuation, EncodedPrompt
 from rlmods.rollout.dialect import Dialect
-from rlmods.rollout.trajectory import Limits
-from rlmods.types import Finish, Prompt, Response, SessionRecord, Turn
+from rlmods.rollout.trajectory import Limits, Trajectory, as_turn
+from rlmods.types import Prompt, Response, SessionRecord, Turn
 
 
 @dataclass(eq=False)
@@ -102,7 +102,8 @@ class Dialog:
     limits: Limits
     by_content: bool
     """Random numbers and order of a turn are a function of its context (`Agent.parallel`)."""
-    running: RunningAgent
+    running: RunningAgent = field(init=False)
+    """The program, once it has begun."""
     nodes: list[Node] = field(default_factory=list)
     """The turns, in the order of their answers."""
     ends: dict[tuple[str, ...], Node] = field(default_factory=dict)
@@ -137,7 +138,9 @@ class Dialog:
                 nodes = self._nodes(policy, dialect, request.ask, keys[id(request)])
             except (RequestError, UserError) as error:
                 self.num_refused += 1
-                refuse(request, _as_refusal(error))
+                if isinstance(error, UserError):
+                    error = RequestError(400, str(error))
+                refuse(request, error)
                 if not self.was_refused:  # else a program that asks on and on never ends
                     self.running.session.restart_clock()
                 self.was_refused = True
@@ -343,22 +346,21 @@ class Dialog:
             tokens = policy.encode(self.prompt)
             return Response(self.prompt, tokens, mask=(), meta=meta, session=record)
         self._set_rewards(None if record.failure else self.outcome)
-        joined = Joined()
-        for path in paths(self.nodes):
-            joined.add(path)
-        last = joined.turns[-1]
+        found = paths(self.nodes)
+        trajectory = joined(found)
+        last = trajectory.turns[-1]
         is_whole = last.finish == "stop" and not self.is_limited
         return Response(
             prompt=self.prompt,
-            prompt_tokens=joined.prompt_tokens,
-            tokens=joined.tokens,
-            behavior_logprobs=joined.logprobs,
+            prompt_tokens=found[0][0].context(),
+            tokens=trajectory.tokens,
+            behavior_logprobs=trajectory.logprobs,
             text=last.text,
             finish="stop" if is_whole else "length",
             meta=meta,
-            mask=joined.mask,
-            turns=tuple(joined.turns),
-            cuts=tuple(joined.cuts),
+            mask=trajectory.mask,
+            turns=tuple(trajectory.turns),
+            cuts=tuple(trajectory.cuts),
             session=record,
         )
 
@@ -375,20 +377,6 @@ class Dialog:
         for node, reward in zip(self.nodes, rewards, strict=True):
             assert node.turn is not None
             node.turn = replace(node.turn, reward=reward)
-
-
-def _as_refusal(error: RequestError | UserError) -> RequestError:
-    if isinstance(error, RequestError):
-        return error
-    return RequestError(400, str(error))
-
-
-def as_turn(policy: Policy, continuation: Continuation) -> Turn:
-    """Return sampled tokens as a turn at the beginning of a response."""
-    ids = without_eos(policy, continuation.tokens)
-    finish: Finish = "stop" if continuation.stopped else "length"
-    raw = policy.decode(ids, skip_special_tokens=False)
-    return Turn(0, len(continuation.tokens), policy.decode(ids), raw, finish)
 
 
 def paths(nodes: Sequence[Node]) -> list[list[Node]]:
@@ -417,36 +405,22 @@ def paths(nodes: Sequence[Node]) -> list[list[Node]]:
     return [*(path for path in found if path is not last), last]
 
 
-@dataclass
-class Joined:
-    """Paths one after the other, as the tokens of a response."""
-
-    prompt_tokens: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    mask: list[bool] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-    cuts: list[int] = field(default_factory=list)
-
-    def add(self, path: Sequence[Node]) -> None:
-        """Append a path."""
+def joined(found: Sequence[Sequence[Node]]) -> Trajectory:
+    """Return paths one after the other, without the ids that the first turn was sampled after."""
+    trajectory = Trajectory()
+    for path in found:
         for i, node in enumerate(path):
-            if i == 0 and not self.turns:
-                self.prompt_tokens = node.context()
-            elif i == 0 or node.is_cut:
-                self.cuts.append(len(self.tokens))
-                self._append(node.context(), None)
-            else:
-                self._append(node.read, None)
-            if self.turns:
-                self.turns[-1] = replace(self.turns[-1], observed=tuple(node.observed))
             assert node.continuation is not None
             assert node.turn is not None
-            start = len(self.tokens)
-            self._append(node.sampled, node.continuation.logprobs)
-            self.turns.append(replace(node.turn, start=start, stop=len(self.tokens)))
-
-    def _append(self, tokens: Sequence[int], logprobs: Sequence[float] | None) -> None:
-        self.tokens += tokens
-        self.logprobs += [0.0] * len(tokens) if logprobs is None else logprobs
-        self.mask += [logprobs is not None] * len(tokens)
+            if trajectory.turns:
+                is_new = i == 0 or node.is_cut
+                if is_new:
+                    trajectory.cuts.append(len(trajectory.tokens))
+                trajectory.append(node.context() if is_new else node.read)
+                last = replace(trajectory.turns[-1], observed=tuple(node.observed))
+                trajectory.turns[-1] = last
+            start = len(trajectory.tokens)
+            trajectory.append(node.sampled, node.continuation.logprobs)
+            turn = replace(node.turn, start=start, stop=len(trajectory.tokens))
+            trajectory.turns.append(turn)
+    return trajectory

@@ -51,10 +51,6 @@ class Completion:
 class Engine(Protocol):
     """An inference engine, or several of them."""
 
-    def load(self, policy: Policy, iteration: int) -> None:
-        """Give the engine the policy's weights, unless it has them."""
-        ...
-
     @property
     def version(self) -> str:
         """Name of the weights that were loaded last."""

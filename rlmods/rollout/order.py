@@ -21,10 +21,8 @@ def generate_in_order(
     """
     responses = rollout.generate(prompts, samples=samples, iteration=iteration)
     wanted = [prompt.id for prompt in prompts for _ in range(samples)]
-    found = [response.prompt.id for response in responses]
-    if found == wanted:
-        return responses
-    expected, counts = Counter(wanted), Counter(found)
+    expected = Counter(wanted)
+    counts = Counter(response.prompt.id for response in responses)
     for prompt_id in [*expected, *counts]:
         if counts[prompt_id] != expected[prompt_id]:
             raise UserError(

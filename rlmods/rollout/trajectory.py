@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rlmods.branching import Entropy
-from rlmods.branching.entropy import BranchPlan
+from rlmods.branching.entropy import Decision
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
 from rlmods.protocols import Episode
 from rlmods.rollout.base import Context, Continuation, EncodedPrompt, without_eos
-from rlmods.types import Branch, Prompt, Reply, Response, ToolCall, Turn
+from rlmods.types import Branch, Finish, Prompt, Reply, Response, ToolCall, Turn
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,19 @@ class Trajectory:
         """Number of tokens that `Limits.response` limits."""
         return len(self.tokens) - self.num_repeated
 
-    def append(self, tokens: Sequence[int], logprobs: Sequence[float], *, sampled: bool) -> None:
-        """Append sampled or observed tokens."""
+    def append(self, tokens: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
+        """Append sampled tokens with their log-probabilities, or observed ones without."""
         self.tokens += tokens
-        self.logprobs += logprobs
-        self.mask += [sampled] * len(tokens)
+        self.logprobs += [0.0] * len(tokens) if logprobs is None else logprobs
+        self.mask += [logprobs is not None] * len(tokens)
+
+
+def as_turn(policy: Policy, continuation: Continuation, start: int = 0) -> Turn:
+    """Return sampled tokens as a turn that begins after `start` tokens of a response."""
+    ids = without_eos(policy, continuation.tokens)
+    finish: Finish = "stop" if continuation.stopped else "length"
+    raw = policy.decode(ids, skip_special_tokens=False)
+    return Turn(start, start + len(continuation.tokens), policy.decode(ids), raw, finish)
 
 
 @dataclass
@@ -82,8 +90,12 @@ class Row:
     episode: Episode
     conversation: Conversation
     trajectory: Trajectory = field(default_factory=Trajectory)
-    last: Continuation | None = None
-    """The turn that was sampled last, with what the engine kept of it."""
+    past: Any = None
+    """What the engine kept of the last turn."""
+    entropies: Sequence[float] = ()
+    """Entropies of the first tokens of the last turn, nats."""
+    initial_entropy: float = 0.0
+    """H_initial of `branching.Entropy`, which branches have of the response that they left."""
     branch: Branch | None = None
     """Where this response branched off another; None: sampled from the prompt on."""
     decisions: list[dict[str, Any]] = field(default_factory=list)
@@ -105,16 +117,6 @@ class Row:
         cuts = self.trajectory.cuts
         return tokens[cuts[-1] :] if cuts else [*self.encoded.tokens, *tokens]
 
-    @property
-    def past(self) -> Any:
-        """What the engine kept of the last turn."""
-        return None if self.last is None else self.last.past
-
-    def drop_past(self) -> None:
-        """Free what the engine kept of the last turn."""
-        if self.last is not None:
-            self.last = replace(self.last, past=None)
-
     def copied(self) -> Row:
         """Return a copy that goes on without an effect on this response."""
         return replace(
@@ -122,7 +124,7 @@ class Row:
             episode=copy.deepcopy(self.episode),
             conversation=copy.deepcopy(self.conversation),
             trajectory=self.trajectory.copied(),
-            last=None,
+            past=None,
             decisions=[],
         )
 
@@ -134,20 +136,16 @@ class Row:
         limit = min(self.limits.turn, remaining, self.limits.context - len(ids))
         position = len(self.trajectory.tokens)
         past = self.past
-        self.drop_past()
+        self.past = None
         return Context(self.encoded, ids, samples, limit, position, num_entropies, past, keep)
 
     def add_turn(self, policy: Policy, continuation: Continuation) -> Turn:
         """Append the sampled tokens of a turn, and return it."""
-        self.last = continuation
+        self.past = continuation.past
+        self.entropies = continuation.entropies
         start = len(self.trajectory.tokens)
-        self.trajectory.append(continuation.tokens, continuation.logprobs, sampled=True)
-        ids = without_eos(policy, continuation.tokens)
-        finish: Literal["stop", "length"] = "stop" if continuation.stopped else "length"
-        end = start + len(continuation.tokens)
-        return Turn(
-            start, end, policy.decode(ids), policy.decode(ids, skip_special_tokens=False), finish
-        )
+        self.trajectory.append(continuation.tokens, continuation.logprobs)
+        return as_turn(policy, continuation, start)
 
     def add_reply(self, policy: Policy, turn: Turn, reply: Reply) -> None:
         """Append the reply of the environment to a turn. A truncated turn is the last one."""
@@ -173,8 +171,7 @@ class Row:
             trajectory.cuts.append(len(trajectory.tokens))
             trajectory.num_repeated += len(context) - len(new)
         trajectory.turns[-1] = replace(turn, observed=tuple(reply.messages))
-        observed = new if context is None else context
-        trajectory.append(observed, [0.0] * len(observed), sampled=False)
+        trajectory.append(new if context is None else context)
 
     def add_end(self, reply: Reply) -> None:
         """Add what the environment gives a response that a limit ended to its last turn."""
@@ -263,7 +260,9 @@ class Group:
 
 
 class Tree(Group):
-    """The responses to a prompt, which branch by a rule."""
+    """The responses to a prompt, which branch by a rule. There are never more than M, and that many
+    in the end: what branches leave of the budget goes to new responses from the prompt on, once all
+    others have ended. Branches at once get what is left of the budget in the order of rows."""
 
     def __init__(
         self,
@@ -273,50 +272,59 @@ class Tree(Group):
         vocabulary: int,
         key: tuple[int | str, ...],
     ) -> None:
-        self.plan = BranchPlan(rule, num_responses, key)
+        """
+        Args:
+            num_responses: M.
+            vocabulary: number of its tokens.
+            key: seed, prompt and iteration, as for sampling.
+        """
+        super().__init__(begin, min(rule.num_initial, num_responses))
+        self.num_responses = num_responses
+        self.rule = rule
         self.vocabulary = vocabulary
-        super().__init__(begin, len(self.plan))
+        self.key = key
         self.active = list(self.rows)
         self.starts: dict[int, Row] = {}
         """Responses as they were before the turn that is being sampled, by index."""
 
     def keep_starts(self) -> None:
-        if len(self.plan) < self.plan.num_responses:
+        if len(self.rows) < self.num_responses:
             started = [row for row in self.active if row.trajectory.turns]
             self.starts = {row.sample: row.copied() for row in started}
 
     def next_rows(self) -> list[Row]:
-        new = []
+        num_before = len(self.rows)
         for row in self.active:
-            new += self._branches(row)
-        for row in self.active:
-            if row.done:
-                new += [self.begin(sample) for sample in self.plan.on_end(row.sample)]
-        self.rows += new
-        self.active = [row for row in self.active if not row.done] + new
+            self._branch(row)
+        if all(row.done for row in self.rows):
+            self.rows += map(self.begin, range(len(self.rows), self.num_responses))
+        self.active = [row for row in self.active if not row.done] + self.rows[num_before:]
         return self.active
 
-    def _branches(self, row: Row) -> list[Row]:
-        """Return the branches that leave a response before the turn that it has had."""
+    def _branch(self, row: Row) -> None:
+        """Add the branches that leave a response before the turn that it has had."""
         turn = row.trajectory.turns[-1]
-        entropies = () if row.last is None else row.last.entropies
-        entropy = self.plan.rule.normalized_entropy(entropies, self.vocabulary)
+        entropy = self.rule.normalized_entropy(row.entropies, self.vocabulary)
         if len(row.trajectory.turns) == 1:
-            self.plan.on_start(row.sample, entropy)
-            return []
+            row.initial_entropy = entropy
+            return
         # the observation at which it branched off itself
         if row.branch is not None and row.branch.shared == turn.start:
-            return []
-        samples = self.plan.on_tool_result(row.sample, turn.start, entropy)
-        row.decisions.append(self.plan.decisions[-1]._asdict())
-        branches = []
-        for sample in samples:
+            return
+        probability = self.rule(entropy, row.initial_entropy)
+        num_branches = 0
+        if self.rule.branches(probability, *self.key, "branch", row.sample, turn.start):
+            num_branches = min(self.rule.num_branches, self.num_responses - len(self.rows))
+        decision = Decision(
+            row.sample, turn.start, entropy, row.initial_entropy, probability, num_branches
+        )
+        row.decisions.append(decision._asdict())
+        for _ in range(num_branches):
             branch = self.starts[row.sample].copied()
-            branch.sample = sample
+            branch.sample = len(self.rows)
             branch.branch = Branch(row.sample, turn.start)
-            branch.last = row.last
-            branches.append(branch)
-        return branches
+            branch.past = row.past
+            self.rows.append(branch)
 
 
 def shared_contexts(rows: Sequence[Row]) -> list[list[Row]]:

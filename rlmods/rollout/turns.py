@@ -26,7 +26,7 @@ from rlmods.protocols import (
     Environment,
     Episode,
 )
-from rlmods.rollout.agents import Start, converse
+from rlmods.rollout.agents import converse
 from rlmods.rollout.base import (
     Context,
     Occurrences,
@@ -36,6 +36,7 @@ from rlmods.rollout.base import (
     encode_prompt,
     next_occurrence,
 )
+from rlmods.rollout.dialog import Dialog
 from rlmods.rollout.trajectory import Group, Limits, Row, Tree, check_members, shared_contexts
 from rlmods.types import Prompt, Response
 
@@ -70,7 +71,7 @@ class MultiTurn:
     token is always a sampled one.
 
     With `branching`, some of the responses to a prompt begin as prefixes of others, up to and
-    including an observation (`BranchPlan`). Their episodes go on from copies of the episode at that
+    including an observation (`Tree`). Their episodes go on from copies of the episode at that
     point (`copy.deepcopy`)."""
 
     rollout: TokenRollout
@@ -120,16 +121,6 @@ class MultiTurn:
     def needs(self) -> RolloutNeeds:
         return needs_of(self.rollout, RolloutNeeds)
 
-    @property
-    def batch_size(self) -> int:
-        """Number of rows that are sampled at once."""
-        return self.rollout.rows_at_once
-
-    @property
-    def num_entropies(self) -> int:
-        """Number of tokens at the beginning of a turn whose entropies the rule reads."""
-        return 0 if self.branching is None else self.branching.num_tokens
-
     def check_policy(self, policy: Policy) -> None:
         """Check that the rollout can sample from the policy.
 
@@ -157,11 +148,13 @@ class MultiTurn:
         progress = Progress(self.on_tokens, len(prompts) * samples)
         rollout = self._turn_rollout(progress)
         if isinstance(self.environment, Agent):
-            starts = []
+            dialogs = []
             for prompt in prompts:
                 occurrence = next_occurrence(prompt, self._occurrences)
-                starts += [Start(prompt, occurrence, sample) for sample in range(samples)]
-            return converse(self.environment, rollout, self._limits(), starts, progress, iteration)
+                for sample in range(samples):
+                    by_content = self.environment.parallel
+                    dialogs.append(Dialog(prompt, sample, occurrence, self._limits(), by_content))
+            return converse(self.environment, rollout, dialogs, progress, iteration)
         groups = [self._start(prompt, samples, iteration) for prompt in prompts]
         active = _rows(groups)
         with rollout.sampling(), Threads(MAX_WORKERS) as threads:
@@ -185,7 +178,7 @@ class MultiTurn:
                     active += group.next_rows()
                 for row, _, _ in replies:
                     if row.done:
-                        row.drop_past()
+                        row.past = None
         branches = self.branching is not None
         return [row.response(iteration, branches=branches) for row in _rows(groups)]
 
@@ -240,7 +233,7 @@ class MultiTurn:
         order = sorted(contexts, key=lambda rows: (-len(rows), -len(rows[0].segment)))
         while order:
             num_samples = len(order[0])
-            size = max(1, self.batch_size // num_samples)
+            size = max(1, self.rollout.rows_at_once // num_samples)
             batch = [rows for rows in order[:size] if len(rows) == num_samples]
             order = order[len(batch) :]
             yield batch
@@ -250,7 +243,8 @@ class MultiTurn:
         many rows as it samples at once, in all batches, and not in the last turn."""
         held = sum(row.past is not None for row in active)
         held -= sum(row.past is not None for row in chain(*batch))
-        num_free = self.batch_size - held
+        num_free = self.rollout.rows_at_once - held
+        num_entropies = 0 if self.branching is None else self.branching.num_tokens
         contexts = []
         for rows in batch:
             first = rows[0]
@@ -259,7 +253,7 @@ class MultiTurn:
             if keep:
                 num_free -= len(rows)
             samples = [row.sample for row in rows]
-            contexts.append(first.context(samples, self.num_entropies, keep))
+            contexts.append(first.context(samples, num_entropies, keep))
         return contexts
 
 

@@ -57,15 +57,13 @@ class Scripted(Local):
     """Calls the tool of the sample's index in the first turn, and answers in the second."""
 
     def extend(self, contexts: Sequence[Any], *, iteration: int) -> list[list[Continuation]]:
-        assert self._policy is not None
         return [[self._turn(context, sample) for sample in context.samples] for context in contexts]
 
     def _turn(self, context: Any, sample: int) -> Continuation:
-        assert self._policy is not None
         text = call(CALLS[sample]) if context.position == 0 else f"answer {sample}"
         ids = [
-            *self._policy.tokenizer(text).input_ids,
-            self._policy.tokenizer.convert_tokens_to_ids("<|im_end|>"),
+            *self.synced.tokenizer(text).input_ids,
+            self.synced.tokenizer.convert_tokens_to_ids("<|im_end|>"),
         ]
         return Continuation(ids, [-5.0] * len(ids), True)
 

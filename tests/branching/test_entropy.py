@@ -10,20 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.branching import Entropy
-from rlmods.branching.entropy import BranchPlan, Decision
 from rlmods.ops import keyed_uniforms
-from rlmods.types import Branch
+from rlmods.policy.conversation import Conversation
+from rlmods.rollout.base import EncodedPrompt
+from rlmods.rollout.trajectory import Limits, Row, Tree
+from rlmods.types import Branch, Prompt, Turn
 from tests.support.batches import few
+from tests.support.environments import Script
 
 NEVER = Entropy(num_initial=2, tau=math.inf)
-
-
 ALWAYS = Entropy(num_initial=1, tau=-math.inf)
-
-
-Script = Callable[[int, int], float]
-
-
+VOCABULARY = 50
+UNIT = math.log(VOCABULARY)
+Entropies = Callable[[int, int], float]
 """H of a response after its tool result number 1, 2, ...; number 0: H_initial."""
 
 
@@ -37,66 +36,87 @@ def position(turn: int) -> int:
     return 10 * turn
 
 
+def begin(sample: int) -> Row:
+    prompt = Prompt(id="p", text="1+1=")
+    episode = Script(["a"]).start(prompt, key=())
+    encoded = EncodedPrompt(prompt, [1], 0, 9)
+    return Row(prompt, encoded, sample, Limits(9, 9, 9, 9), episode, Conversation(None, ""))
+
+
+def say(row: Row, entropy: float, *, ends: bool = False) -> None:
+    """Add a turn whose first tokens have this entropy."""
+    start = position(len(row.trajectory.turns))
+    row.trajectory.turns.append(Turn(start, start + 5))
+    row.entropies = [entropy * UNIT]
+    row.status = "ended" if ends else "running"
+
+
 def play(
     rule: Entropy,
     num_responses: int,
-    script: Script = flat,
+    entropies: Entropies = flat,
     turns: int = 3,
     key: tuple[Any, ...] = (0, "p", 0),
-) -> BranchPlan:
-    """Sample responses of that many tool results, all of them one turn after the other."""
-    plan = BranchPlan(rule, num_responses, key)
-    reached = dict.fromkeys(range(len(plan)), 0)
-    while reached:
-        for row in sorted(reached):
-            if plan.branches[row] is None and reached[row] == 0:
-                plan.on_start(row, script(row, 0))
-            reached[row] += 1
-            new = (
-                plan.on_tool_result(row, position(reached[row]), script(row, reached[row]))
-                if reached[row] <= turns
-                else []
-            )
-            reached |= dict.fromkeys(new, reached[row])
-        for row in [row for row, turn in reached.items() if turn > turns]:
-            del reached[row]
-            reached |= dict.fromkeys(plan.on_end(row), 0)
-    return plan
+) -> Tree:
+    """Sample responses of that many tool results."""
+    tree = Tree(begin, num_responses, rule, VOCABULARY, key)
+    active = tree.active
+    while active:
+        tree.keep_starts()
+        for row in active:
+            turn = len(row.trajectory.turns)
+            say(row, entropies(row.sample, turn), ends=turn == turns)
+        active = tree.next_rows()
+    return tree
+
+
+def branches(tree: Tree) -> list[Branch | None]:
+    return [row.branch for row in tree.rows]
+
+
+def decided(tree: Tree) -> list[list[int]]:
+    """Number of branches at each tool result of each response."""
+    return [[decision["num_branches"] for decision in row.decisions] for row in tree.rows]
 
 
 class TestLimits:
     @pytest.mark.parametrize("num_responses", [1, 2, 7])
     def test_never_branching_is_independent_responses(self, num_responses: int) -> None:
-        plan = play(NEVER, num_responses)
-        assert plan.branches == [None] * num_responses
-        assert not any(decision.num_branches for decision in plan.decisions)
+        tree = play(NEVER, num_responses)
+        assert branches(tree) == [None] * num_responses
+        assert decided(tree) == [[0, 0, 0]] * num_responses
 
     @pytest.mark.parametrize("turns", [1, 2, 3])
     def test_always_branching_is_a_full_tree(self, turns: int) -> None:
         """Each response branches once at each tool result: 2^turns leaves, from one root."""
-        plan = play(ALWAYS, 2**turns, turns=turns)
-        expected: list[Branch | None] = [None]
-        for turn in range(1, turns + 1):
-            expected += [Branch(row, position(turn)) for row in range(2 ** (turn - 1))]
-        assert plan.branches == expected
+        tree = play(ALWAYS, 2**turns, turns=turns)
+        assert len(tree.rows) == 2**turns
+        expected = []
+        for row in tree.rows:
+            first = 1 if row.branch is None else row.branch.shared // 10 + 1
+            expected += [Branch(row.sample, position(t)) for t in range(first, turns + 1)]
+        root, *others = branches(tree)
+        assert root is None
+        assert set(others) == set(expected)
+        assert len(others) == len(expected)
 
     def test_always_branching_ends_with_the_budget(self) -> None:
-        """The first rows of the last level get what is left of it."""
-        plan = play(ALWAYS, 6)
-        assert plan.branches == [
+        """The first rows of the last round get what is left of it."""
+        tree = play(ALWAYS, 6)
+        assert branches(tree) == [
             None,
             Branch(0, 10),
             Branch(0, 20),
-            Branch(1, 20),
             Branch(0, 30),
+            Branch(1, 20),
             Branch(1, 30),
         ]
-        assert [decision.num_branches for decision in plan.decisions] == [1, 1, 1, 1, 1, 0, 0]
+        assert decided(tree) == [[1, 1, 1], [1, 1], [0], [], [0], []]
 
     def test_several_branches_at_one_point(self) -> None:
-        plan = play(replace(ALWAYS, num_branches=3), 6, turns=2)
-        assert plan.branches == [None, *[Branch(0, 10)] * 3, *[Branch(0, 20)] * 2]
-        assert [decision.num_branches for decision in plan.decisions] == [3, 2, 0, 0, 0]
+        tree = play(replace(ALWAYS, num_branches=3), 6, turns=2)
+        assert branches(tree) == [None, *[Branch(0, 10)] * 3, *[Branch(0, 20)] * 2]
+        assert decided(tree) == [[3, 2], [0], [0], [0], [], []]
 
 
 class TestBudget:
@@ -119,59 +139,72 @@ class TestBudget:
         mode: Any,
     ) -> None:
         rule = Entropy(num_initial, num_branches, alpha=0.0, beta=1.0, tau=0.0, mode=mode)
-        plan = play(
+        tree = play(
             rule, num_responses, lambda row, turn: keyed_uniforms(1, seed, row, turn)[0], turns
         )
-        assert len(plan) == num_responses
-        for row, branch in enumerate(plan.branches):
+        assert len(tree.rows) == num_responses
+        for row, branch in enumerate(branches(tree)):
             assert branch is None or (
                 branch.parent < row and branch.shared in map(position, range(1, turns + 1))
             )
-        assert sum(decision.num_branches for decision in plan.decisions) == sum(
-            branch is not None for branch in plan.branches
-        )
+        num_branched = sum(branch is not None for branch in branches(tree))
+        assert sum(map(sum, decided(tree))) == num_branched
 
     def test_what_branches_leave_goes_to_responses_from_the_prompt_on_after_the_last_has_ended(
         self,
     ) -> None:
-        plan = BranchPlan(NEVER, 5, ())
-        assert len(plan) == 2
-        assert plan.on_end(1) == []
-        assert plan.on_end(0) == [2, 3, 4]
-        assert plan.branches == [None] * 5
-        assert [plan.on_end(row) for row in (3, 2, 4)] == [[], [], []]
+        tree = Tree(begin, 5, NEVER, VOCABULARY, ())
+        first, second = tree.rows
+        say(first, 0.3)
+        say(second, 0.3, ends=True)
+        assert tree.next_rows() == [first]
+        say(first, 0.3, ends=True)
+        new = tree.next_rows()
+        assert [row.sample for row in new] == [2, 3, 4]
+        assert branches(tree) == [None] * 5
+        for row in new:
+            say(row, 0.3, ends=True)
+        assert tree.next_rows() == []
 
 
 class TestRule:
     RULE = Entropy(num_initial=1, alpha=0.5, beta=0.25, tau=0.5625)
 
     @pytest.mark.parametrize(
-        ("entropy", "branches"), [(0.25, 0), (0.5, 0), (0.5 + 1e-9, 1), (1.0, 1)]
+        ("entropy", "branches_off"), [(0.25, 0), (0.5, 0), (0.5 + 1e-9, 1), (1.0, 1)]
     )
     def test_branches_where_the_probability_exceeds_the_threshold(
-        self, entropy: float, branches: int
+        self, entropy: float, branches_off: int
     ) -> None:
         """P = 0.5 + 0.25 (H - 0.25) > 0.5625, where H > 0.5."""
-        plan = BranchPlan(self.RULE, 2, ())
-        plan.on_start(0, 0.25)
-        assert len(plan.on_tool_result(0, 7, entropy)) == branches
-        assert plan.decisions == [
-            Decision(0, 7, entropy, 0.25, 0.5 + 0.25 * (entropy - 0.25), branches)
-        ]
+        tree = play(self.RULE, 2, lambda row, turn: 0.25 if turn == 0 else entropy, turns=1)
+        assert [branch for branch in branches(tree) if branch] == [Branch(0, 10)] * branches_off
+        [decision] = tree.rows[0].decisions
+        assert decision == pytest.approx(
+            {
+                "row": 0,
+                "position": 10,
+                "entropy": entropy,
+                "initial_entropy": 0.25,
+                "probability": 0.5 + 0.25 * (entropy - 0.25),
+                "num_branches": branches_off,
+            }
+        )
 
     def test_a_branch_has_the_initial_entropy_of_its_root(self) -> None:
-        plan = play(
+        tree = play(
             replace(ALWAYS, num_initial=2),
             6,
             lambda row, turn: 0.1 * (row + 1) if turn == 0 else 0.9,
             turns=2,
         )
         roots = [0.1, 0.2]
-        for decision in plan.decisions:
-            root = decision.row
-            while (branch := plan.branches[root]) is not None:
-                root = branch.parent
-            assert decision.initial_entropy == pytest.approx(roots[root])
+        for row in tree.rows:
+            root = row
+            while root.branch is not None:
+                root = tree.rows[root.branch.parent]
+            for decision in row.decisions:
+                assert decision["initial_entropy"] == pytest.approx(roots[root.sample])
 
     def test_entropy_is_the_mean_of_the_first_tokens_in_units_of_the_uniform_distribution(
         self,
@@ -191,9 +224,9 @@ class TestProbability:
         """Decisions at one tool result of many prompts."""
         found = []
         for prompt in range(prompts):
-            plan = BranchPlan(rule, 2, (3, f"p{prompt}", 5))
-            plan.on_start(0, 0.25)
-            found.append(bool(plan.on_tool_result(0, 10, entropy)))
+            key = (3, f"p{prompt}", 5)
+            tree = play(rule, 2, lambda row, turn: 0.25 if turn == 0 else entropy, 1, key)
+            found.append(tree.rows[0].decisions[0]["num_branches"] == 1)
         return found
 
     @pytest.mark.parametrize("entropy", [0.25, 0.75])
@@ -208,12 +241,11 @@ class TestProbability:
     def test_coins_differ_by_response_and_position_and_are_repeated_by_the_key(self) -> None:
         rule = replace(self.COIN, alpha=0.5, num_initial=4)
 
-        def decisions(key: tuple[Any, ...]) -> list[int]:
-            return [
-                decision.num_branches for decision in play(rule, 64, turns=4, key=key).decisions
-            ]
+        def decisions(key: tuple[Any, ...]) -> list[list[int]]:
+            return decided(play(rule, 64, turns=4, key=key))
 
         found = decisions((1, "p", 2))
         assert found == decisions((1, "p", 2))
         assert found != decisions((1, "p", 3))
-        assert {*found[:4]} == {0, 1} or {*found[4:8]} == {0, 1}
+        at_results = [{found[row][turn] for row in range(4)} for turn in range(2)]
+        assert {0, 1} in at_results

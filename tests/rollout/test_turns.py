@@ -367,7 +367,7 @@ class TestRollout:
         )
         assert (
             greedy.max_tokens,
-            greedy.batch_size,
+            greedy.rollout.batch_size,
             greedy.needs.ahead,
             greedy.top_p,
             greedy.top_k,
@@ -404,8 +404,7 @@ class Scripted(Local):
     script: Iterator[str]
 
     def extend(self, contexts: Any, *, iteration: int) -> Any:
-        assert self._policy is not None
-        tokens = [*self._policy.encode(Prompt(id="", text=next(self.script))), 1]
+        tokens = [*self.synced.encode(Prompt(id="", text=next(self.script))), 1]
         return [
             [Continuation(tokens, [-1.0] * len(tokens), True) for _ in context.samples]
             for context in contexts
