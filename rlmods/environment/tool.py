@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from typing import Any, get_type_hints
 
 from rlmods.environment.search import Search
-from rlmods.errors import UserError, in_one_line, suggest
+from rlmods.errors import UserError, suggest
 from rlmods.grading.pool import Outcome, Pool, WorkerError
 from rlmods.grading.tool_worker import calculator, python, to_text
+from rlmods.run.functions import load_function
 from rlmods.types import ToolCall
 
 WORKER = "rlmods.grading.tool_worker:work"
@@ -131,15 +131,7 @@ def load(name: str, documents: str | None = None, num_results: int = 3) -> Tool:
             f"environment.tools: unknown tool {name!r}: {suggest(name, BUILT_IN)}, or "
             "MODULE.FUNCTION of a plugin"
         )
-    try:
-        function = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        function = in_one_line(error)
-    if not callable(function):
-        raise UserError(
-            f"environment.tools: {name} is not a function ({function}): type MODULE.FUNCTION of a "
-            "plugin"
-        )
+    function = load_function(f"{module}:{attribute}", "environment.tools")
     return Tool(attribute, schema(attribute, function), target=f"{module}:{attribute}")
 
 

@@ -36,8 +36,8 @@ class TestLoading:
         [
             ("calculater", "unknown tool 'calculater': did you mean calculator"),
             ("no_module.f", "No module named 'no_module'"),
-            (HOSTILE + "none", "has no attribute 'none'"),
-            (HOSTILE + "NUMBER", "is not a function"),
+            (HOSTILE + "none", "no function none"),
+            (HOSTILE + "NUMBER", "no function NUMBER"),
         ],
     )
     def test_unknown_tools_are_errors(self, name: str, message: str) -> None:
