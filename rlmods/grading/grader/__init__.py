@@ -11,6 +11,7 @@ from rlmods.grading.grader.compare import same_answer
 from rlmods.grading.grader.echo import is_unevaluated, misorders, repeats, restates
 from rlmods.grading.grader.extract import extract, extract_gold
 from rlmods.grading.grader.rules import CLOSED_FORMS, Rules
+from rlmods.grading.grader.syntax import ParseError
 from rlmods.grading.grader.values import is_gold, same_plain
 
 __all__ = [
@@ -52,5 +53,5 @@ def is_refused(answer: str, gold: str, rules: Rules, question: str) -> bool:
         if any(rule(answer, gold, question) for rule in (repeats, restates, misorders)):
             return True
         return rules.form != "any" and is_unevaluated(answer, gold, question)
-    except ArithmeticError:  # a zeroth root or the like has no normal form
+    except (ArithmeticError, ParseError):  # words, or a zeroth root, which has no normal form
         return False
