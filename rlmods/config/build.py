@@ -143,6 +143,7 @@ def _check_responses(spec: RunSpec, policy: Policy, splits: Splits) -> None:
     columns = spec.algorithm.columns(spec.settings)
     held_out = [row for row in splits.val if row.meta.keys() >= set(columns)]
     checked = ((splits.train, columns), (held_out, columns), (splits.ptx, ("response",)))
+    said: list[str] = []
     for rows, names in checked:
         too_long = lengths_above(policy, rows, policy.context_length, names) if names else ()
         for i, length in too_long:
@@ -151,10 +152,8 @@ def _check_responses(spec: RunSpec, policy: Policy, splits: Splits) -> None:
                 f"context is {policy.context_length}: shorten the row, or choose another model "
                 "with policy=hf policy.name=..."
             )
-    said: list[str] = []
-    prompts: list[Prompt] = []
-    for rows, names in checked:
         said += _responses(examples(rows), names)
+    prompts: list[Prompt] = []
     for rows in (splits.train, splits.val, splits.ptx):
         prompts += examples(rows)
     policy.warn_of_control_tokens(said, prompts)

@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -207,11 +207,16 @@ def _parts(
     if "rollout" in parts:
         environment = parts["environment"]
         parts["rollout"] = over_turns(parts["rollout"], environment, parts.get("branching"))
-    # so that its counts are logged under its name
-    if "reward" in parts and not isinstance(parts["reward"], WeightedSum | BySource):
-        name = str(choices.get("reward", "reward"))
-        parts["reward"] = WeightedSum({name: {"reward": parts["reward"]}})
+    if "reward" in parts:
+        parts["reward"] = _named(parts["reward"], str(choices.get("reward", "reward")))
     return parts
+
+
+def _named(reward: Any, option: str) -> Any:
+    """Return a single reward as a sum of one term, so that its counts are logged under its name."""
+    if isinstance(reward, WeightedSum | BySource):
+        return reward
+    return WeightedSum({option: {"reward": reward}})
 
 
 def _used_choices(choices: Mapping[str, str], used_groups: Collection[str]) -> dict[str, str]:
@@ -243,9 +248,7 @@ def read_validation(config: DictConfig, option: str | None = None) -> Validation
                 "reward@validation.reward=OPTION"
             )
         reward = instantiate(config.reward, "validation.reward", group="reward")
-    if option is not None and reward is not None and not isinstance(reward, WeightedSum | BySource):
-        # so that its counts are logged under its name
-        reward = WeightedSum({option: {"reward": reward}})
+        reward = reward if option is None else _named(reward, option)
     sets = config.get("data") or {}
     if not isinstance(sets, DictConfig | dict) or "_target_" in sets:
         raise UserError(
@@ -276,14 +279,13 @@ def load_splits(config: DictConfig, key: str) -> Splits:
         UserError: a setting is invalid, or the data cannot be read; the message names
         settings by the key.
     """
-    read = instantiate(config, key, group="data")
+    read: Callable[[], Splits] = instantiate(config, key, group="data")
     try:
-        splits: Splits = read()
+        return read()
     except (TypeError, ValueError) as error:
         raise UserError(f"{key}: {in_one_line(error)}") from error
     except UserError as error:
         raise UserError(at_key(str(error), "data", key)) from error
-    return splits
 
 
 def _with_ptx(
@@ -304,11 +306,8 @@ def _with_ptx(
         hold_out_nothing(ptx_config, "ptx", typed)
         ptx = load_splits(ptx_config, "ptx")
     held_out = {(prompt.text, str(prompt.messages)) for prompt in splits.val}
-    kept = []
-    for i, row in enumerate(ptx.train):
-        if (row.text, str(row.messages)) not in held_out:
-            kept.append(i)
-    rows = select(ptx.train, kept)
+    texts = [(row.text, str(row.messages)) for row in ptx.train]
+    rows = select(ptx.train, [i for i, text in enumerate(texts) if text not in held_out])
     if len(rows) < len(ptx.train):
         warnings.warn(
             f"ptx: {len(ptx.train) - len(rows)} of its {len(ptx.train)} rows are held out by data= "
