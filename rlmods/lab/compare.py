@@ -31,11 +31,10 @@ from rlmods.lab.statistics import (
     ALPHA,
     Interval,
     SequentialTest,
+    adjusted_tests,
     bootstrap_interval,
-    holm,
     mean_interval,
     paired,
-    paired_t_test,
 )
 from rlmods.run.files import dumps
 
@@ -122,13 +121,11 @@ def compare(
             raise no_value(group, metric)
     own = results[first.name]
     others = [group for group in groups if group is not first]
-    differences = [_paired(first, other, results) for other in others]
-    adjusted = holm([paired_t_test(difference) for difference in differences])
+    tested = adjusted_tests([_paired(first, other, results) for other in others])
     comparisons = []
-    for other, difference, p_value in zip(others, differences, adjusted, strict=True):
+    for other, (difference, p_value) in zip(others, tested, strict=True):
         found_there = results[other.name]
         seeds = [seed for seed in own if seed in found_there]
-        interval = mean_interval(difference)
         comparisons.append(
             Comparison(
                 baseline=first.name,
@@ -136,10 +133,10 @@ def compare(
                 metric=metric,
                 baseline_mean=mean_interval(list(own.values())),
                 mean=mean_interval(list(found_there.values())),
-                difference=interval,
+                difference=difference,
                 seeds=seeds,
                 unused=sorted(own.keys() ^ found_there.keys(), key=str),
-                p_value=p_value if interval.is_bounded else None,
+                p_value=p_value,
                 num_comparisons=len(others),
                 unfinished=_unfinished(first, other),
                 different_iterations=_different_iterations(first, other, seeds, metric),
@@ -195,13 +192,10 @@ def find_baseline(groups: Sequence[Group], name: str | None) -> Group:
 
 def no_value(group: Group, metric: str) -> UserError:
     """Return the error for a metric that the runs of a group lack."""
-    known: set[str] = set()
-    for run in group.runs:
-        for row in run.metrics:
-            known.update(key for key in row if key.startswith("val/"))
+    run = group.runs[0]
+    known = {key for row in run.metrics for key in row if key.startswith("val/")}
     return UserError(
-        f"--metric {metric}: {group.runs[0].path} has no value of it; "
-        f"{suggest(metric, sorted(known))}"
+        f"--metric {metric}: {run.path} has no value of it; {suggest(metric, sorted(known))}"
     )
 
 

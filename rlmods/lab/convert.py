@@ -38,31 +38,28 @@ class Log:
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Rows of sample logs by file name."""
 
-    def add(self, found: Metrics | Responses) -> None:
-        """Add what a reader has found."""
-        if isinstance(found, Metrics):
-            self.rows.setdefault(found.step, {}).update(found.values)
-        else:
-            file = f"{found.kind}_{found.step:06d}.jsonl"
-            self.samples.setdefault(file, []).extend(found.rows)
+    sources: dict[tuple[int, str], Path] = field(default_factory=dict)
+    """The source of each step's metric."""
 
-    def merge(self, other: Log, source: Path) -> None:
-        """Add what was read of another source of the run.
+    def add(self, found: Metrics | Responses, source: Path) -> None:
+        """Add what a reader has found in a source.
 
         Raises:
-            UserError: it has another value of a metric at the same step.
+            UserError: another source has another value of a metric at the same step.
         """
-        for step, row in other.rows.items():
-            known = self.rows.setdefault(step, {})
-            for name, value in row.items():
-                if name in known and known[name] != value:
-                    raise UserError(
-                        f"{source}: {name} of step {step} is {value:.4g}, and {known[name]:.4g} in "
-                        "another source: convert each run into a folder of its own"
-                    )
-            known.update(row)
-        for file, rows in other.samples.items():
-            self.samples.setdefault(file, []).extend(rows)
+        if isinstance(found, Responses):
+            file = f"{found.kind}_{found.step:06d}.jsonl"
+            self.samples.setdefault(file, []).extend(found.rows)
+            return
+        row = self.rows.setdefault(found.step, {})
+        for name, value in found.values.items():
+            other = self.sources.setdefault((found.step, name), source)
+            if other != source and row[name] != value:
+                raise UserError(
+                    f"{source}: {name} of step {found.step} is {value:.4g}, and {row[name]:.4g} in "
+                    f"{other}: convert each run into a folder of its own"
+                )
+            row[name] = value
 
 
 def renamed(
@@ -151,10 +148,8 @@ def convert(
     for source in sources:
         kind, contents = read(source)
         formats.append(kind)
-        own = Log()
         for found in contents:
-            own.add(found)
-        log.merge(own, source)
+            log.add(found, source)
     unknown = sorted((names or {}).keys() - {name for row in log.rows.values() for name in row})
     if unknown:
         raise UserError(f"--rename {unknown[0]}=...: there is no such metric in {sources[0]}")

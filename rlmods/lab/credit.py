@@ -77,10 +77,9 @@ def trained_text(row: Row, begin: int, end: int, decode: TokenTexts) -> str:
     names = []
     for t, piece in zip(listed, texts, strict=True):
         names.append(f"{t} {piece!r}" if piece else str(t))
-    text = f"trained {len(trained)} of {counted(len(known), 'token')}"
-    if not names:
-        return text
-    return f"{text}{', not ' if listed is others else ': '}{', '.join(names)}"
+    separator = ", not " if listed is others else ": "
+    shown = separator + ", ".join(names) if names else ""
+    return f"trained {len(trained)} of {counted(len(known), 'token')}{shown}"
 
 
 def _tokens(runs: Iterable[Sequence[Any]], begin: int, end: int) -> list[int]:

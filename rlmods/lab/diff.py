@@ -124,8 +124,8 @@ def diff(first: Path, second: Path) -> tuple[FirstDifference | None, list[Cause]
     Raises:
         UserError: one of them is not a run directory, or has a broken file.
     """
-    for run in (first, second):
-        check_run(run)
+    check_run(first)
+    check_run(second)
     a = SavedRun(first)
     b = SavedRun(second)
     found = next(_differences(a, b), None)
@@ -234,9 +234,9 @@ def causes(a: SavedRun, b: SavedRun, found: FirstDifference | None) -> list[Caus
     for cause in everything:
         distance = _distance(cause, found)
         if distance is not None:
-            depth = cause.name.count(".")
-            ranked.append((distance, KINDS.index(cause.kind), depth, cause.name, cause))
-    return [cause for *_, cause in sorted(ranked, key=lambda x: x[:4])]
+            rank = (distance, KINDS.index(cause.kind), cause.name.count("."), cause.name)
+            ranked.append((rank, cause))
+    return [cause for _, cause in sorted(ranked, key=lambda x: x[0])]
 
 
 def _settings(run: SavedRun) -> dict[str, Any]:
@@ -278,14 +278,9 @@ def _distance(cause: Cause, found: FirstDifference | None) -> int | None:
 
 def _first_stage(name: str) -> str | None:
     """Return the first stage in which a setting or module acts, by the longest key of `ACTS`."""
-    stage = None
-    length = 0
-    for candidate, keys in ACTS.items():
-        for key in keys:
-            if f"{name}.".startswith(f"{key}.") and len(key) > length:
-                stage = candidate
-                length = len(key)
-    return stage
+    stages = {key: stage for stage, keys in ACTS.items() for key in keys}
+    acting = [key for key in stages if f"{name}.".startswith(f"{key}.")]
+    return stages[max(acting, key=len)] if acting else None
 
 
 def _sources(run: SavedRun) -> dict[str, str]:
@@ -311,10 +306,9 @@ def text(first: Path, second: Path) -> str:
         where = f"iteration {found.iteration}, stage {found.stage}: {found.where}"
         lines.append(f"{first} and {second} first differ in {where}")
         swapped = {cause.name for cause in likely if cause.kind == "option"}
-        num_settings = len(swapped)
-        for cause in likely:
-            is_consequence = cause.name.split(".")[0] in swapped
-            num_settings += cause.kind == "setting" and not is_consequence
+        settings = [cause.name.split(".")[0] for cause in likely if cause.kind == "setting"]
+        # the settings of an option that differs are its consequences
+        num_settings = len(swapped) + sum(group not in swapped for group in settings)
         if not likely:
             reason = "no cause is recorded: settings, sources, packages and processor are equal"
         elif num_settings > 1:

@@ -112,10 +112,11 @@ STEPS = ("train/global_step", "global_step", "step", "_step", "Step")
 """Columns of a table that count steps, the first that it has."""
 
 
-def our_name(theirs: str) -> str:
-    """Return our name of a metric. Unknown ones keep theirs, below `train/` without a slash."""
+def our_name(theirs: str, slash: str = "/") -> str:
+    """Return our name of a metric. Unknown ones keep theirs, below `train/` without a slash.
+    `slash`: pattern of the slashes in `theirs`."""
     for pattern, ours in NAMES.items():
-        match = re.fullmatch(pattern, theirs)
+        match = re.fullmatch(pattern.replace("/", slash), theirs)
         if match is not None:
             return match.expand(ours)
     return theirs if "/" in theirs or theirs == "wall_s" else f"train/{theirs}"
@@ -124,13 +125,12 @@ def our_name(theirs: str) -> str:
 def trl_state(path: Path) -> Iterator[Metrics]:
     """Read `trainer_state.json` of a Hugging Face `Trainer`, with the names it logs to trackers."""
     for entry in json.loads(path.read_text())["log_history"]:
+        step = entry.pop("step")
         values = {}
         for name, value in entry.items():
-            if name == "step":
-                continue
-            phase, name = ("eval", name[5:]) if name.startswith("eval_") else ("train", name)
-            values[f"{phase}/{name}"] = value
-        yield Metrics.of(entry["step"], values)
+            phase = "eval" if name.startswith("eval_") else "train"
+            values[f"{phase}/{name.removeprefix('eval_')}"] = value
+        yield Metrics.of(step, values)
 
 
 def trl_completions(path: Path) -> Iterator[Responses]:
@@ -204,9 +204,7 @@ def wandb_csv(path: Path) -> Iterator[Metrics]:
     chart of one run, whose columns are `RUN - METRIC`, `RUN - METRIC__MIN` and `__MAX`."""
     rows = _csv_rows(path)
     columns = list(rows[0]) if rows else []
-    step = next((name for name in STEPS if name in columns), None)
-    if step is None:
-        raise KeyError("Step")
+    step = next((name for name in STEPS if name in columns), "Step")
     runs = {name.rpartition(" - ")[0] for name in columns if " - " in name}
     if len(runs) > 1:
         raise UserError(f"{path}: has {len(runs)} runs, {', '.join(sorted(runs))}: export one")
@@ -224,16 +222,10 @@ def wandb_csv(path: Path) -> Iterator[Metrics]:
 def tensorboard_csv(path: Path) -> Iterator[Metrics]:
     """Read a curve of TensorBoard, `run-RUN-tag-TAG.csv`. Browsers save the slashes of the tag as
     underscores."""
-    tag = path.stem.rpartition("-tag-")[2]
-    for theirs, ours in NAMES.items():
-        match = re.fullmatch(theirs.replace("/", "[/_]"), tag)
-        if match is not None:
-            tag = match.expand(ours)
-            break
-    else:
-        tag = re.sub("^(train|val)_", r"\1/", tag)
+    tag = re.sub("^(train|val)_", r"\1/", path.stem.rpartition("-tag-")[2])
+    name = our_name(tag, "[/_]")
     for row in _csv_rows(path):
-        values = {tag: _number(row["Value"]), "wall_s": _number(row["Wall time"])}
+        values = {name: _number(row["Value"]), "wall_s": _number(row["Wall time"])}
         yield Metrics.of(row["Step"], values)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 
-from rlmods.lab.statistics import ALPHA, t_quantile
+from rlmods.lab.statistics import ALPHA, smallest_number, t_quantile
 
 PROBABILITY = 0.8
 """Probability with which a difference is to be seen."""
@@ -40,16 +41,9 @@ def detectable_effect(
 ) -> float:
     """Return the smallest difference that is seen with a probability, in standard deviations of the
     difference of a pair."""
-    low, high = 0.0, 1.0
-    while power(high, num_pairs, alpha) < probability:
-        high *= 2
-    for _ in range(30):
-        middle = (low + high) / 2
-        if power(middle, num_pairs, alpha) < probability:
-            low = middle
-        else:
-            high = middle
-    return high
+    return smallest_number(
+        lambda effect: power(effect, num_pairs, alpha) >= probability, num_halvings=30
+    )
 
 
 def num_pairs_needed(
@@ -57,16 +51,12 @@ def num_pairs_needed(
 ) -> int | None:
     """Return the smallest number of pairs that see a difference with a probability. None: more than
     `MAX_PAIRS`."""
-    low, high = 1, MAX_PAIRS
-    if power(effect, high, alpha) < probability:
+    if power(effect, MAX_PAIRS, alpha) < probability:
         return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if power(effect, middle, alpha) < probability:
-            low = middle
-        else:
-            high = middle
-    return high
+    candidates = range(2, MAX_PAIRS + 1)
+    return candidates[
+        bisect_left(candidates, probability, key=lambda count: power(effect, count, alpha))
+    ]
 
 
 def _normal(x: float) -> float:

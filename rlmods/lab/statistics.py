@@ -7,7 +7,7 @@ varies less than each of them, and comparisons are paired by seed, or by prompt.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -110,6 +110,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def adjusted_tests(
+    differences: Sequence[Sequence[float]],
+) -> list[tuple[Interval, float | None]]:
+    """Return the interval of each paired difference, and the p-value of its t test, adjusted for
+    their number (`holm`); None if the values show no spread."""
+    intervals = [mean_interval(values) for values in differences]
+    p_values = holm([paired_t_test(values) for values in differences])
+    return [(x, p if x.is_bounded else None) for x, p in zip(intervals, p_values, strict=True)]
+
+
 @dataclass(frozen=True)
 class SequentialTest:
     """A paired t test after each of several numbers of pairs, whose probability of any false
@@ -197,18 +207,23 @@ def t_test_p(t: Array | float, df: int) -> Array:
 @lru_cache(maxsize=1024)
 def t_quantile(p: float, df: int) -> float:
     """Return the quantile of Student's t for 0.5 <= p < 1, by bisection of `t_test_p`."""
-    tail = 2 * (1 - p)
+    return smallest_number(lambda t: bool(t_test_p(t, df) <= 2 * (1 - p)))
+
+
+def smallest_number(holds: Callable[[float], bool], num_halvings: int = 45) -> float:
+    """Return the smallest positive number for which a condition holds that also holds for all
+    larger ones, by bisection."""
     low = 0.0
     high = 1.0
-    while t_test_p(high, df) > tail:
+    while not holds(high):
         high *= 2
-    for _ in range(100):
+    for _ in range(num_halvings):
         middle = (low + high) / 2
-        if t_test_p(middle, df) > tail:
-            low = middle
-        else:
+        if holds(middle):
             high = middle
-    return (low + high) / 2
+        else:
+            low = middle
+    return high
 
 
 def _show_no_spread(x: Array) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from rlmods.lab.tunnel.scores import TOKENS, Curve, curve, score
@@ -93,12 +94,9 @@ def reference_results(
     Args:
         digest: returns the digest of the present settings of an entrant and a task.
     """
-    digests: dict[tuple[str, str], str] = {}
+    present = cache(digest)
     found = {}
     for result in read_results(path):
-        own = (result.entrant, result.task)
-        if own not in digests:
-            digests[own] = digest(*own)
-        if result.settings and result.settings == digests[own]:
-            found[(*own, result.seed)] = result
+        if result.settings and result.settings == present(result.entrant, result.task):
+            found[result.entrant, result.task, result.seed] = result
     return found

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlmods.lab.statistics import ALPHA, Interval, holm, mean_interval, paired, paired_t_test
+import numpy as np
+
+from rlmods.lab.statistics import ALPHA, Interval, adjusted_tests, mean_interval, paired
 from rlmods.lab.tunnel.tasks import Task
 from rlmods.run.saved import SavedRun, is_value
 
@@ -46,12 +48,8 @@ def mean_over_tokens(points: Sequence[tuple[float, float]]) -> float | None:
     width = points[-1][0] - points[0][0] if points else 0.0
     if width <= 0:
         return None
-    area = 0.0
-    for i in range(1, len(points)):
-        x, y = points[i]
-        previous_x, previous_y = points[i - 1]
-        area += (x - previous_x) * (y + previous_y) / 2
-    return area / width
+    x, y = np.transpose(points)
+    return float(np.trapezoid(y, x)) / width
 
 
 def score(run: SavedRun, task: Task) -> float | None:
@@ -113,15 +111,10 @@ def scorecard(
         common = paired(scores.get((baseline, task), {}), own)
         if entrant != baseline and common:
             differences[entrant, task] = common
-    p_values = holm([paired_t_test(values) for values in differences.values()])
-    adjusted = dict(zip(differences, p_values, strict=True))
+    tested = dict(zip(differences, adjusted_tests(list(differences.values())), strict=True))
     card: Card = {}
     for key, own in scores.items():
         mean = mean_interval(list(own.values())) if own else None
-        difference = None
-        p_value = None
-        if key in differences:
-            difference = mean_interval(differences[key])
-            p_value = adjusted[key] if difference.is_bounded else None
+        difference, p_value = tested.get(key, (None, None))
         card[key] = Cell(own, mean, difference, p_value, reasons.get(key, ""))
     return card
