@@ -43,6 +43,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     | {"advantage": GAE(0.9, 0.8, whiten=True), "reward": EnvironmentReward(by_turn=True)},
     "n step": PPO_PARTS | {"advantage": NStep(3, 0.9)},
 }
+QUICK = ("token mean", "sequence ratio", "kl and entropy", "ppo by turn")
+"""Variants of `make test`."""
 FLOATS = (
     "rewards",
     "old_logprobs",
@@ -69,7 +71,9 @@ def observed(rows: Experience) -> torch.Tensor:
     return ~rows.mask & after_first & (column < rows.lengths[:, None])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in VARIANTS]
+)
 class TestObservations:
     def test_change_no_gradient_whatever_is_in_their_slots(self, variant: str) -> None:
         """Rewards, values and log-probabilities of observations are never read."""

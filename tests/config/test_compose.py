@@ -105,6 +105,7 @@ class TestEveryOption:
             assert made.choices.get(group, chosen) == chosen
             assert set(made.parts) == set(compose.PARTS) & set(made.algorithm.config_groups)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("algo", ALGORITHMS)
     def test_an_algorithm_alone_is_fine(self, algo: str, tmp_path: Path) -> None:
         made = composed(*alone(algo, tmp_path))

@@ -9,7 +9,7 @@ from rlmods.errors import UserError
 from rlmods.reward.accuracy import verify
 
 
-@pytest.mark.parametrize("num_candidates", [2, 4])
+@pytest.mark.parametrize("num_candidates", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_one_candidate_is_correct_at_a_uniform_position(level, num_candidates):
     part = Stories(level=level, num_train=1000, num_val=50, num_candidates=num_candidates)

@@ -34,7 +34,7 @@ def expected_slots(term: str, rows: Experience) -> list[tuple[int, int]]:
     return slots
 
 
-@pytest.mark.parametrize("branches", [False, True])
+@pytest.mark.parametrize("branches", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("term", TERMS)
 def test_equals_the_loop(term: str, branches: bool) -> None:
     """The gradient of the term alone; in several microbatches."""

@@ -136,7 +136,9 @@ def expected_loss(made: Any, rows: Experience, part: Any) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "branches"), [(TokenMean(), True), (SequenceMean(), False)], ids=str
+    ("aggregation", "branches"),
+    [(TokenMean(), True), pytest.param(SequenceMean(), False, marks=pytest.mark.slow)],
+    ids=str,
 )
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
 def test_equals_the_loop(part: Any, aggregation: Any, branches: bool) -> None:
