@@ -153,7 +153,8 @@ def diverged(iteration: int) -> UserError:
 
 @dataclass
 class TokenRollout:
-    """A rollout that continues token ids. An engine has its own `extend`."""
+    """A rollout that continues token ids. An engine has its own `extend`. If it has its own `sync`,
+    it sets `synced` there."""
 
     max_tokens: int = 16
     """Maximum number of tokens of a response, including EOS."""

@@ -31,7 +31,7 @@ from rlmods.training.meter import Meter
 from rlmods.training.metrics import log_lengths
 from rlmods.training.segments import forward
 from rlmods.types import Prompt, Response, Scores, ToolCall
-from tests.support.agents import RELEASED
+from tests.support.agents import RELEASED, Running
 from tests.support.environments import Script, forgetful
 from tests.support.tiny_setup import policy
 
@@ -226,6 +226,33 @@ class TestRepeats:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             play("committee", parallel=True)
+
+
+class TestWorkers:
+    @pytest.fixture(autouse=True)
+    def count(self) -> None:
+        Running.now = 0
+        Running.most = 0
+
+    def test_no_more_programs_run_at_once(self) -> None:
+        responses = play("counted", data=prompts({"texts": SAID}), workers=2)
+        assert len(responses) == 12
+        assert Running.most == 2
+
+    def test_programs_end_with_an_error_of_the_run(self) -> None:
+        def fail(text: str) -> str:
+            raise ZeroDivisionError
+
+        agent = Agent(agent=f"{AGENTS}counted", timeout_s=60.0)
+        rollout = MultiTurn(Says(reply=fail), agent)
+        rollout.sync(policy(), iteration=0)
+        with pytest.raises(ZeroDivisionError):
+            rollout.generate(prompts(), samples=2, iteration=0)
+        assert Running.most == 6
+        end = time.monotonic() + 10
+        while Running.now and time.monotonic() < end:
+            time.sleep(0.01)
+        assert Running.now == 0
 
 
 @dataclass

@@ -43,6 +43,23 @@ class Delayed:
         return await self.client.chat(messages, **fields)
 
 
+class Running:
+    """Number of programs `counted` that run, and the most that have run at once."""
+
+    now = 0
+    most = 0
+
+
+async def counted(task: Any, client: Any) -> float:
+    """`script`, counted in `Running`."""
+    Running.now += 1
+    Running.most = max(Running.most, Running.now)
+    try:
+        return await script(task, client)
+    finally:
+        Running.now -= 1
+
+
 def plain_script(task: Any, client: Any) -> float:
     """`script`, as a plain function."""
     messages = list(task["messages"])

@@ -52,7 +52,7 @@ class FakeEngine(TokenRollout):
 
     def sync(self, policy: Any, *, iteration: int) -> None:
         assert self.calls.num_running == 0, "the weights change while the engine samples"
-        self._policy = policy
+        self.synced = policy
         self._weights = hashlib.sha256(
             b"".join(x.detach().numpy().tobytes() for x in policy.parameters())
         ).hexdigest()
@@ -140,10 +140,10 @@ class FakeEngine(TokenRollout):
         meta = {"sample": sample, "iteration": iteration}
         return Response(
             prompt,
-            self._policy.encode(prompt),
+            self.synced.encode(prompt),
             tokens,
             logprobs,
-            self._policy.decode(tokens),
+            self.synced.decode(tokens),
             finish,
             meta,
         )
