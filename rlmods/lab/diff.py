@@ -69,7 +69,7 @@ ACTS: Mapping[str, tuple[str, ...]] = {
 stages."""
 WITHOUT_EFFECT = ("run_dir", "resume", "logger", "callbacks", "fork")
 """Settings that do not change what a run computes."""
-UNMEASURED = ("wall_s", "time/", "perf/")
+UNMEASURED = ("wall_s", "time/", "perf/", "train/tool_s", "val/tool_s")
 """Metrics that differ between equal runs."""
 MACHINE = (
     "platform",

@@ -46,7 +46,12 @@ def write(
     }.items():
         (run / name).write_text(content)
     metrics = [
-        {"iteration": i, "wall_s": id(run), "train/grad_norm": grad_norm if i == 2 else 1.0}
+        {
+            "iteration": i,
+            "wall_s": id(run),
+            "train/tool_s": id(run),
+            "train/grad_norm": grad_norm if i == 2 else 1.0,
+        }
         for i in (1, 2)
     ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
