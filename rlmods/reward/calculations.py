@@ -62,7 +62,10 @@ class Calculations:
         Raises:
             UserError: the tokens are not those of policy=tiny.
         """
-        pieces = [piece or "" for piece in self._tokenizer.convert_ids_to_tokens(response.tokens)]
+        tokens = self._tokenizer.convert_ids_to_tokens(response.tokens)
+        # a policy may sample special tokens anywhere, and the text has none
+        no_text = {None, *self._tokenizer.all_special_tokens}
+        pieces = ["" if token in no_text else token for token in tokens]
         if not "".join(pieces).startswith(response.text):
             raise UserError(
                 "reward=calculations assigns its scores to the characters of policy=tiny: type "

@@ -91,6 +91,18 @@ def test_an_aggregate_is_one_score_for_any_tokens() -> None:
         assert scores.tokens is None
 
 
+def test_special_tokens_between_the_characters_are_no_text() -> None:
+    [first, *rest] = solution(1).tokens
+    special = [TOKENIZER.pad_token_id, TOKENIZER.bos_token_id or TOKENIZER.pad_token_id]
+    sampled = replace(solution(1), tokens=[first, *special, *rest])
+    scores = Calculations()([sampled, solution(1)])
+    assert scores.tokens is not None
+    shifted, plain = scores.tokens
+    assert shifted[3:] == plain[1:]
+    assert shifted[:3] == [None] * 3
+    assert scores.columns["steps"][0] == scores.columns["steps"][1]
+
+
 @pytest.mark.parametrize("tokens", [range(9), [10**6] * 50])
 def test_other_tokens_are_refused(tokens: Sequence[int]) -> None:
     with pytest.raises(UserError, match="type policy=tiny"):
