@@ -24,7 +24,8 @@ th { font-weight: 600 } td.number { font-variant-numeric: tabular-nums; white-sp
 small { color: #6b7280; display: block } figure { display: inline-block; margin: .5em }
 figcaption { text-align: center; font-size: .85em }
 .key { margin-right: 1.2em }
-td, th, .key { overflow-wrap: anywhere }
+td, th, .key { overflow-wrap: anywhere } td:first-child { min-width: 9em }
+.reason { white-space: normal; max-width: 24em }
 code { background: #f3f4f6; padding: .1em .3em }
 @media (prefers-color-scheme: dark) {
   body { background: #111827; color: #e5e7eb } th, td { border-color: #374151 }
@@ -128,14 +129,14 @@ def _table(entrants: Sequence[str], tasks: Sequence[Task], card: Card) -> str:
 
 def _cell(cell: Cell) -> str:
     if cell.mean is None:
-        return f"<td class=none>none<small>{escape(cell.reason)}</small></td>"
+        return f"<td class=none>none<small class=reason>{escape(cell.reason)}</small></td>"
     kind = {True: " better", False: " worse", None: ""}[cell.better]
     text = interval_text(cell.mean)
     if cell.difference is not None:
         p_value = "" if cell.p_value is None else f", p = {cell.p_value:.2g}"
         text += f"<small>{interval_text(cell.difference, '+.2f')}{p_value}</small>"
     if cell.reason:
-        text += f"<small>{escape(cell.reason)}</small>"
+        text += f"<small class=reason>{escape(cell.reason)}</small>"
     return f"<td class='number{kind}'>{text}</td>"
 
 
