@@ -6,13 +6,10 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
-from typing import Annotated, NoReturn
-
-Limit = Annotated[float, "limit"]
-"""Type of a setting that infinity switches off. All other numbers are finite."""
+from typing import NoReturn
 
 
 class UserError(Exception):
@@ -86,14 +83,3 @@ def suggest(name: str, known: Iterable[object]) -> str:
     ratio = {x: SequenceMatcher(None, name.lower(), x.lower()).ratio() for x in similar}
     similar = [x for x in similar if ratio[x] > ratio[similar[0]] - 0.15]
     return f"did you mean {' or '.join(similar)}?" if similar else f"choose from {', '.join(names)}"
-
-
-def check_bounds(part: object, group: str, rules: Mapping[str, tuple[bool, str]]) -> None:
-    """Check the fields of a configuration group's part, or with the group "" the settings of a
-    command. A rule is, by field: whether the value is valid, and the valid values in words.
-
-    Raises: ValueError("group.field=value: must be WORDS") for the first field that is not valid."""
-    for name, (valid, words) in rules.items():
-        if not valid:
-            key = f"{group}.{name}" if group else name
-            raise ValueError(f"{key}={getattr(part, name)}: must be {words}")

@@ -54,7 +54,7 @@ GROUPS = [
 ]
 OTHERS = {"experiment", "logger", "optimizer", "trainer", "variant"}
 """Groups whose options configure, or extend, classes of other libraries."""
-SERVICES = {"cli", "config", "distributed", "grading", "lab", "run", "training"}
+SERVICES = {"cli", "config", "distributed", "grading", "lab", "run", "settings", "training"}
 """Packages that are not configuration groups."""
 NOT_CHOSEN = {
     "algo": {"Batch", "Learner", "PolicyGradientSettings"},
@@ -258,7 +258,7 @@ GRAPH = {
 }
 """Imported modules by module."""
 LAYERS: tuple[set[str], ...] = (
-    {"types", "ops", "protocols"},
+    {"types", "ops", "protocols", "settings"},
     {"distributed", "logger", *GROUPS} - {"algo", "callbacks"},
     {"training"},
     {"algo"},

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rlmods.errors import check_bounds
 from rlmods.needs import AdapterNeeds
 from rlmods.policy import AdaptedPolicy, Policy
 from rlmods.policy.adapted import require_peft
+from rlmods.settings.bounds import Count, Positive, bounded, check_bounds
 
 INITS = {"default": True, "gaussian": "gaussian"}
 """Initialisation of A, as `init_lora_weights` of peft; B is 0 at first, so that training starts
@@ -15,6 +15,7 @@ from the base."""
 
 
 @dataclass(frozen=True)
+@bounded("adapter")
 class LoRA:
     """LoRA: `h = W x + scale B A x`, where W is frozen, and A [rank, in] and B [out, rank] are
     trained (arXiv 2106.09685).
@@ -22,9 +23,9 @@ class LoRA:
     A reference policy needs no second model. There is no LoRA dropout, because log-probabilities
     must be deterministic."""
 
-    rank: int = 16
+    rank: Count = 16
     """Rank of B A."""
-    alpha: float = 32
+    alpha: Positive = 32
     """scale = alpha / rank."""
     rslora: bool = False
     """scale = alpha / sqrt(rank), so that large ranks learn as fast as small ones (arXiv
@@ -39,8 +40,6 @@ class LoRA:
 
     def __post_init__(self) -> None:
         rules = {
-            "rank": (isinstance(self.rank, int) and self.rank >= 1, "an integer of at least 1"),
-            "alpha": (self.alpha > 0, "above 0"),
             "targets": (
                 self.targets == "all-linear"
                 or (not isinstance(self.targets, str) and len(self.targets) > 0),

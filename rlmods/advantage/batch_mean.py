@@ -6,13 +6,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlmods.errors import check_bounds
 from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, masked_sum, sum_over_ranks
+from rlmods.settings.bounds import Positive, bounded
 from rlmods.types import Credit, RowFloats, RowInts, RowMask, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("advantage")
 class BatchMean:
     """Batch-mean baseline: A_i = (R_i - mean(R)) / s over all responses that are sampled at once,
     of all prompts and all ranks, on every token of the response. s is 1, or with scale=batch
@@ -24,15 +25,8 @@ class BatchMean:
 
     scale: Literal["none", "batch"] = "none"
     """none: do not divide. batch: divide by the standard deviation."""
-    eps: float = 1e-6
+    eps: Positive = 1e-6
     """Added to the standard deviation; above 0."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "scale": (self.scale in ("none", "batch"), "none or batch"),
-            "eps": (self.eps > 0, "above 0"),
-        }
-        check_bounds(self, "advantage", rules)
 
     @property
     def needs(self) -> AdvantageNeeds:

@@ -5,13 +5,14 @@ from typing import Literal
 
 from rlmods.advantage.group_norm import normalize_by_group
 from rlmods.advantage.tree import mean_over_branches
-from rlmods.errors import check_bounds
 from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens
+from rlmods.settings.bounds import Positive, bounded
 from rlmods.types import Credit, RowInts, TokenFloats, TokenInts, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("advantage")
 class BranchNorm:
     """Group normalisation over a tree of responses: A_i = (R_i - mean(R)) / (std(R) + eps) over all
     responses to one prompt. A token t that d of them share has
@@ -29,7 +30,7 @@ class BranchNorm:
     are equal. They differ where clipping depends on the sign of A, and with
     aggregation=sequence_mean, which weights rows by 1 / |y|."""
 
-    eps: float = 1e-6
+    eps: Positive = 1e-6
     """Added to the standard deviation; above 0."""
     unbiased: bool = True
     """Divide the squared deviations by G - 1 instead of G."""
@@ -41,9 +42,6 @@ class BranchNorm:
     def needs(self) -> AdvantageNeeds:
         credit: Literal["token", "response"] = "token" if self.attribution == "hard" else "response"
         return AdvantageNeeds(group=True, branches=True, normalizes_rewards=True, credit=credit)
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0")})
 
     def __call__(
         self,

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-from rlmods.errors import check_bounds
 from rlmods.ops import broadcast_to_tokens, masked_sum, sum_over_ranks
+from rlmods.settings.bounds import ProperFraction, bounded
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass
+@bounded("advantage")
 class EMA:
     """Running-mean baseline: A_i = R_i - b on every token of the response; then b <- decay b + (1 -
     decay) mean(R) over the scored rows of all ranks.
@@ -20,12 +21,9 @@ class EMA:
     does not contain R_i and the gradient stays unbiased; only the first call uses the mean of its
     own rows. b is saved in checkpoints."""
 
-    decay: float = 0.9
+    decay: ProperFraction = 0.9
     """Decay of b per call, 0 to below 1: b averages about 1 / (1 - decay) calls."""
     _mean: float | None = field(default=None, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "advantage", {"decay": (0 <= self.decay < 1, "at least 0 and below 1")})
 
     def __call__(
         self,

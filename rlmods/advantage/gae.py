@@ -4,15 +4,14 @@ from dataclasses import dataclass
 
 import torch
 
-from rlmods.errors import check_bounds
 from rlmods.needs import AdvantageNeeds
 from rlmods.ops import whiten
+from rlmods.settings.bounds import Fraction, Positive, bounded
 from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask
-
-CRITIC_LAM = "between 0 and 1, or null"
 
 
 @dataclass(frozen=True)
+@bounded("advantage")
 class GAE:
     """Generalized advantage estimation: delta_t = r_t + gamma V_{t+1} - V_t,  A_t = delta_t + gamma
     lam A_{t+1},  returns_t = A_t + V_t.
@@ -27,17 +26,17 @@ class GAE:
 
         lam = 1 - 1 / (alpha l)  for a response of l sampled tokens, at least 0"""
 
-    gamma: float = 1.0
+    gamma: Fraction = 1.0
     """Discount per token, 0 to 1."""
-    lam: float = 0.95
+    lam: Fraction = 0.95
     """Lambda, 0 to 1. 0: one-step temporal difference (low variance); 1: Monte Carlo (no bias)."""
     whiten: bool = False
     """Normalise the advantages to mean 0 and variance 1 over the tokens trained on, of all ranks.
     `returns` are not changed."""
-    critic_lam: float | None = None
+    critic_lam: Fraction | None = None
     """Lambda of `returns`, the targets of the critic, 0 to 1; null: the lambda of the
     advantages."""
-    alpha: float | None = None
+    alpha: Positive | None = None
     """Length-adaptive lambda in place of `lam`; above 0, 0.05 in VAPO. null: `lam`."""
 
     @property
@@ -45,15 +44,6 @@ class GAE:
         return AdvantageNeeds(
             values=True, credit="token", normalizes_batch=self.whiten, discount=self.gamma
         )
-
-    def __post_init__(self) -> None:
-        rules = {
-            "gamma": (0 <= self.gamma <= 1, "between 0 and 1"),
-            "lam": (0 <= self.lam <= 1, "between 0 and 1"),
-            "critic_lam": (self.critic_lam is None or 0 <= self.critic_lam <= 1, CRITIC_LAM),
-            "alpha": (self.alpha is None or self.alpha > 0, "above 0, or null"),
-        }
-        check_bounds(self, "advantage", rules)
 
     def __call__(
         self,

@@ -8,13 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rlmods.advantage.group_norm import normalize_by_group
-from rlmods.errors import check_bounds
 from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, masked_mean, sum_over_ranks
+from rlmods.settings.bounds import Positive, bounded
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("advantage")
 class GDPO:
     """Normalisation by reward term: S_i = sum_k w_k (R_ik - mean(R_k)) / (std(R_k) + eps) over the
     terms k of the reward, mean and std over the responses to one prompt, then A_i = S_i / (std(S) +
@@ -28,15 +29,12 @@ class GDPO:
     sampling=dynamic selects prompts by correctness: with sampling=fixed, those whose responses
     differ in another term only are trained on too."""
 
-    eps: float = 1e-6
+    eps: Positive = 1e-6
     """Added to the standard deviations; above 0."""
     unbiased: bool = True
     """Divide the squared deviations by the number of responses minus 1."""
 
     needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True, terms=True, normalizes_batch=True)
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0")})
 
     def __call__(
         self,

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlmods.advantage.batch_mean import batch_moments
-from rlmods.errors import check_bounds
 from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, center_by_group, group_reduce, masked_sum
+from rlmods.settings.bounds import Positive, bounded
 from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("advantage")
 class GroupNorm:
     """Group normalisation: A_i = (R_i - mean(R)) / (std(R) + eps) over the responses to one prompt,
     on every token of the response.
@@ -21,20 +22,13 @@ class GroupNorm:
     one, get exactly 0. With a KL in the reward, mean and standard deviation are computed without it
     (`needs.normalizes_rewards`)."""
 
-    eps: float = 1e-6
+    eps: Positive = 1e-6
     """Added to the standard deviation; above 0."""
     unbiased: bool = True
     """Divide the squared deviations by G - 1 instead of G. Only for scale=group."""
     scale: Literal["group", "batch", "none"] = "group"
     """Responses whose standard deviation divides: of the prompt, of all prompts and ranks, or none
     (divide by 1)."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "eps": (self.eps > 0, "above 0"),
-            "scale": (self.scale in ("group", "batch", "none"), "group, batch or none"),
-        }
-        check_bounds(self, "advantage", rules)
 
     @property
     def needs(self) -> AdvantageNeeds:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlmods.errors import check_bounds
 from rlmods.needs import AdvantageNeeds
 from rlmods.ops import whiten
+from rlmods.settings.bounds import Count, Fraction, bounded
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("advantage")
 class NStep:
     """n-step advantage: A_t = r_t + gamma r_{t+1} + ... + gamma^{n-1} r_{t+n-1} + gamma^n V_{t+n} -
     V_t,  returns_t = A_t + V_t.
@@ -21,10 +22,10 @@ class NStep:
     policy's tokens only: slots where the mask is False are skipped. r and V after the last token
     are 0."""
 
-    n: int = 8
+    n: Count = 8
     """Number of rewards before the critic's estimate replaces the later ones, in tokens; at least
     1."""
-    gamma: float = 1.0
+    gamma: Fraction = 1.0
     """Discount per token, 0 to 1."""
     whiten: bool = False
     """Normalise the advantages to mean 0 and variance 1 over the tokens trained on, of all ranks.
@@ -34,13 +35,6 @@ class NStep:
     def needs(self) -> AdvantageNeeds:
         return AdvantageNeeds(
             values=True, credit="token", normalizes_batch=self.whiten, discount=self.gamma
-        )
-
-    def __post_init__(self) -> None:
-        check_bounds(
-            self,
-            "advantage",
-            {"n": (self.n >= 1, "at least 1"), "gamma": (0 <= self.gamma <= 1, "between 0 and 1")},
         )
 
     def __call__(

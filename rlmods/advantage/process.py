@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import torch
 
 from rlmods.advantage.group_norm import normalize_by_group
-from rlmods.errors import check_bounds
 from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, rewards_to_go
+from rlmods.settings.bounds import Fraction, Positive, bounded
 from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("advantage")
 class Process:
     """Process supervision: A_t = n_k + gamma n_{k+1} + gamma^2 n_{k+2} + ... for a token t of step
     k, with the normalised step rewards n = (r - mean) / (std + eps), mean and std over all steps of
@@ -27,27 +28,16 @@ class Process:
     and std over the responses to one prompt: steps and outcomes need no common scale, and many
     steps do not outweigh the outcome in the mean."""
 
-    eps: float = 1e-6
+    eps: Positive = 1e-6
     """Added to the standard deviation; above 0."""
     unbiased: bool = True
     """Divide the squared deviations by the number of steps minus 1 instead of the number of
     steps."""
-    gamma: float = 1.0
+    gamma: Fraction = 1.0
     """Discount per step, 0 to 1."""
-    outcome_weight: float | None = None
+    outcome_weight: Positive | None = None
     """w, the weight of the outcome advantage; above 0. null: outcome rewards are part of the last
     step's reward."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "eps": (self.eps > 0, "above 0"),
-            "gamma": (0 <= self.gamma <= 1, "between 0 and 1"),
-            "outcome_weight": (
-                self.outcome_weight is None or self.outcome_weight > 0,
-                "above 0 or null",
-            ),
-        }
-        check_bounds(self, "advantage", rules)
 
     @property
     def needs(self) -> AdvantageNeeds:

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rlmods.errors import check_bounds
 from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, center_by_group, masked_sum, rewards_to_go, whiten
+from rlmods.settings.bounds import Fraction, bounded
 from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("advantage")
 class ReinforcePP:
     """Globally whitened returns: A_t = whiten(G_t - b),  G_t = r_t + gamma G_{t+1}, mean 0 and
     variance 1 over the tokens trained on, of all ranks.
@@ -22,18 +23,11 @@ class ReinforcePP:
     whitening, which then shifts it by the mean over all tokens (0 if all responses have the same
     length)."""
 
-    gamma: float = 1.0
+    gamma: Fraction = 1.0
     """Discount per token, 0 to 1."""
     baseline: Literal["none", "group"] = "none"
     """none: b = 0. group: b is the mean of the total rewards R over the responses to one prompt
     (REINFORCE++ with baseline)."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "gamma": (0 <= self.gamma <= 1, "between 0 and 1"),
-            "baseline": (self.baseline in ("none", "group"), "none or group"),
-        }
-        check_bounds(self, "advantage", rules)
 
     @property
     def needs(self) -> AdvantageNeeds:

@@ -8,12 +8,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlmods.advantage.group_norm import normalize_by_group
-from rlmods.errors import check_bounds
 from rlmods.needs import AdvantageNeeds
+from rlmods.settings.bounds import Fraction, Positive, bounded
 from rlmods.types import Credit, RowInts, TokenFloats, TokenInts, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("advantage")
 class TurnNorm:
     """Normalisation by turn: A_k = (G_k - mean(G)) / (std(G) + eps) on every token of turn k, with
     the discounted return G_k = r_k + gamma r_{k+1} + gamma^2 r_{k+2} + ... of the rewards r of the
@@ -32,11 +33,11 @@ class TurnNorm:
     advantage=group_norm as its second term. Turns with equal returns, and a turn without another
     one to compare with, get exactly 0."""
 
-    eps: float = 1e-6
+    eps: Positive = 1e-6
     """Added to the standard deviation; above 0."""
     unbiased: bool = True
     """Divide the squared deviations by the number of turns minus 1."""
-    gamma: float = 0.0
+    gamma: Fraction = 0.0
     """Discount per turn, 0 to 1."""
     compare: Literal["turn", "state"] = "turn"
     """turn: the same turn of other responses. state: turns that follow an equal observation."""
@@ -44,14 +45,6 @@ class TurnNorm:
     needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(
         group=True, turns=True, normalizes_rewards=True, credit="token"
     )
-
-    def __post_init__(self) -> None:
-        rules = {
-            "eps": (self.eps > 0, "above 0"),
-            "gamma": (0 <= self.gamma <= 1, "between 0 and 1"),
-            "compare": (self.compare in ("turn", "state"), "turn or state"),
-        }
-        check_bounds(self, "advantage", rules)
 
     def __call__(
         self,

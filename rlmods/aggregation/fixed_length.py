@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from rlmods.errors import check_bounds
 from rlmods.ops import masked_sum
+from rlmods.settings.bounds import Count, bounded
 from rlmods.types import Scalar, TokenFloats, TokenMask, Totals
 
 
 @dataclass(frozen=True)
+@bounded("aggregation")
 class FixedLength:
     """Sum over a constant length: sum(x) / (responses of the optimizer step * length). Dr. GRPO,
     arXiv:2503.20783, section 3.2.
@@ -15,11 +16,8 @@ class FixedLength:
     Every token has the same weight, whatever the response lengths. `length` is a constant and not
     the batch width, so that padding does not change the loss."""
 
-    length: int
+    length: Count
     """Number of tokens, usually the maximum response length, over all turns."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "aggregation", {"length": (self.length >= 1, "at least 1")})
 
     def __call__(self, x: TokenFloats, mask: TokenMask, totals: Totals) -> Scalar:
         return masked_sum(x, mask).sum() / (totals.sequences * self.length)

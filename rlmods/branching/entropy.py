@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from rlmods.errors import check_bounds
 from rlmods.ops import keyed_uniforms
+from rlmods.settings.bounds import Count, bounded
 
 
 @dataclass(frozen=True)
+@bounded("branching")
 class Entropy:
     """Rule of entropy-based adaptive rollouts: of the M responses to a prompt, N are sampled from
     the prompt on. After a tool result of a response, Z further responses branch off if
@@ -23,9 +24,9 @@ class Entropy:
     ARPO, arXiv:2507.19849, section 3.1. M is `batch.samples`. `rlmods.rollout.trajectory.Tree`
     applies the rule to one prompt."""
 
-    num_initial: int = 8
+    num_initial: Count = 8
     """N, the number of responses that are sampled from the prompt on before any branch."""
-    num_branches: int = 1
+    num_branches: Count = 1
     """Z, the number of responses that branch off at one point, fewer if the budget ends."""
     alpha: float = 0.5
     """P at a tool result that does not change the entropy."""
@@ -33,21 +34,11 @@ class Entropy:
     """Weight of the change of entropy."""
     tau: float = 0.5
     """Threshold of P."""
-    num_tokens: int = 20
+    num_tokens: Count = 20
     """k, the number of tokens over which entropies are averaged; fewer if a turn ends before."""
     mode: Literal["threshold", "probability"] = "threshold"
     """threshold: branch if P > tau, as in the paper. probability: if P > tau, branch with
     probability P."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            name: (getattr(self, name) >= 1, "at least 1")
-            for name in ("num_initial", "num_branches", "num_tokens")
-        }
-        rules |= {
-            name: (math.isfinite(getattr(self, name)), "finite") for name in ("alpha", "beta")
-        }
-        check_bounds(self, "branching", rules | {"tau": (not math.isnan(self.tau), "a number")})
 
     def __call__(self, entropy: float, initial_entropy: float) -> float:
         """Return P, which is not limited to 0 to 1, from H and H_initial."""

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from rlmods.callbacks.hooks import Metrics, Rows, as_learner
 from rlmods.callbacks.summary import model_card
 from rlmods.distributed.collectives import all_gather
-from rlmods.errors import UserError, check_bounds, in_one_line
+from rlmods.errors import UserError, in_one_line
 from rlmods.run import atomic_write, dumps
 from rlmods.run.checkpoints import (
     CHECKPOINT_NAME,
@@ -31,6 +31,7 @@ from rlmods.run.checkpoints import (
     write_manifest,
 )
 from rlmods.run.saved import SavedRun
+from rlmods.settings.bounds import check_bounds
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner

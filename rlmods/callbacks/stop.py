@@ -17,8 +17,8 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
 from rlmods.callbacks.hooks import Metrics, as_learner
 from rlmods.distributed.collectives import is_first_rank
-from rlmods.errors import check_bounds
 from rlmods.protocols import ReportsTokens
+from rlmods.settings.bounds import check_bounds
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lightning import Callback, LightningModule, Trainer
 
 from rlmods.callbacks.hooks import Metrics, Rows
-from rlmods.errors import check_bounds
+from rlmods.settings.bounds import check_bounds
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner

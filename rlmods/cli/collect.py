@@ -25,6 +25,7 @@ from __future__ import annotations
 import sys
 
 from rlmods.errors import print_usage
+from rlmods.settings.bounds import Count, bounded
 
 if __name__ == "__main__":
     print_usage(sys.argv[1:], __doc__)
@@ -52,7 +53,7 @@ from rlmods.cli.command import (
 from rlmods.config.instantiate import instantiate, parse_settings
 from rlmods.distributed.trainer import device_type
 from rlmods.environment import SingleTurn
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.policy import Policy
 from rlmods.policy.files import fingerprint
 from rlmods.policy.hf import load
@@ -69,19 +70,13 @@ REASONS = ("empty", "duplicate")
 
 
 @dataclass(frozen=True)
+@bounded("")
 class CollectSettings:
     """Settings of the command, described in the module docstring."""
 
     out: str = "candidates.jsonl"
-    num_prompts: int | None = None
-    min_candidates: int = 2
-
-    def __post_init__(self) -> None:
-        rules = {
-            "num_prompts": (self.num_prompts is None or self.num_prompts >= 1, "at least 1"),
-            "min_candidates": (self.min_candidates >= 1, "at least 1"),
-        }
-        check_bounds(self, "", rules)
+    num_prompts: Count | None = None
+    min_candidates: Count = 2
 
 
 def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 
 from rlmods.errors import print_usage
+from rlmods.settings.bounds import Count, bounded
 
 if __name__ == "__main__":
     print_usage(sys.argv[1:], __doc__)
@@ -31,7 +32,6 @@ from rlmods.config.instantiate import instantiate
 from rlmods.config.run_spec import RunSpec
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.distributed.trainer import choose
-from rlmods.errors import check_bounds
 from rlmods.needs import FrozenModelNeeds, KLNeeds, PreferenceNeeds, needs_of
 from rlmods.policy import Policy
 from rlmods.policy.fused import is_llama_like
@@ -46,14 +46,12 @@ USABLE = 0.9  # fraction of GPU memory for tensors
 
 
 @dataclass(frozen=True)
+@bounded("")
 class PlanSettings:
     """Options of this command, described in the module's docstring."""
 
-    num_gpus: int = 8
+    num_gpus: Count = 8
     gpu_gib: float = 80
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "", {"num_gpus": (self.num_gpus >= 1, "at least 1")})
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import sys
 
 from rlmods.errors import print_usage
+from rlmods.settings.bounds import Count, Positive, ProperFraction, bounded
 
 if __name__ == "__main__":
     print_usage(sys.argv[1:], __doc__)
@@ -43,7 +44,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlmods.cli.command import command, compose_run, progress
-from rlmods.errors import UserError, check_bounds, counted
+from rlmods.errors import UserError, counted
 from rlmods.grading.redteam import scoring
 from rlmods.grading.redteam.families import FAMILIES, MIN_LONG_CHARS, Attack, Case
 from rlmods.grading.redteam.scoring import Grade, NoReferenceError, Report, Row, Target
@@ -60,21 +61,14 @@ EXAMPLE_CHARS = 48
 
 
 @dataclass(frozen=True)
+@bounded("")
 class Settings:
     """Options of this command, described above."""
 
-    num_prompts: int = 64
-    tolerance: float = 0.1
-    call_timeout_s: float = 20.0
+    num_prompts: Count = 64
+    tolerance: ProperFraction = 0.1
+    call_timeout_s: Positive = 20.0
     out: str | None = None
-
-    def __post_init__(self) -> None:
-        rules = {
-            "num_prompts": (self.num_prompts >= 1, "at least 1"),
-            "tolerance": (0 <= self.tolerance < 1, "at least 0 and below 1"),
-            "call_timeout_s": (self.call_timeout_s > 0, "above 0"),
-        }
-        check_bounds(self, "", rules)
 
 
 def redteam(overrides: Sequence[str]) -> Report:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
-import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from types import NoneType, SimpleNamespace, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from hydra.errors import HydraException
 from hydra.utils import get_class, get_object
@@ -19,17 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlmods.config.plugins import explain_plugin_error
-from rlmods.errors import Limit, UserError, in_one_line
+from rlmods.errors import UserError, in_one_line
+from rlmods.settings.bounds import field_types, mismatch
 
 S = TypeVar("S")
-TYPE_NAMES = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    Limit: "a number",
-    str: "a text",
-    NoneType: "null",
-}
 AS_TERM = (
     "; to give a reward a time limit, make it a term: type reward=weighted_sum "
     "+reward@reward.terms.NAME.reward=OPTION +reward.terms.NAME.timeout_s=5"
@@ -132,14 +121,14 @@ def check_values(value: object, key: str, annotation: object = None) -> None:
     Raises:
         UserError: it is not.
     """
-    allowed = _mismatch(value, annotation)
+    allowed = mismatch(value, annotation)
     if allowed is not None:
         raise UserError(f"{key}={value}: must be {allowed}")
     if isinstance(value, dict):
         types: dict[str, Any] = {}
         if "_target_" in value:
             kind = get_object(value["_target_"])
-            types = _field_types(kind) if is_dataclass(kind) else {}
+            types = field_types(kind) if is_dataclass(kind) else {}
             settings = [name for name in value if not name.startswith("_")]
             _reject_unknown_keys(kind, settings, key)
         for name, inner in value.items():
@@ -147,41 +136,6 @@ def check_values(value: object, key: str, annotation: object = None) -> None:
     elif isinstance(value, list):
         for inner in value:
             check_values(inner, key)
-
-
-def _field_types(kind: Any) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass, without those that cannot be evaluated, such
-    as names that are imported `if TYPE_CHECKING` only. A default of None is always allowed."""
-    types: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):
-        names = vars(sys.modules[base.__module__])
-        for name, annotation in inspect.get_annotations(base).items():
-            single = SimpleNamespace(__annotations__={name: annotation})
-            with suppress(NameError, AttributeError, TypeError, SyntaxError):
-                types |= get_type_hints(single, names, dict(vars(base)), include_extras=True)
-    for field in fields(kind):
-        if field.default is None and field.name in types:
-            types[field.name] |= None
-    return types
-
-
-def _mismatch(value: object, annotation: object) -> str | None:
-    """Return the allowed values in words if `value` is not one of them, else None. A whole number
-    is also allowed for a float."""
-    if get_origin(annotation) is Literal:
-        allowed = get_args(annotation)
-        return None if value in allowed else f"one of {', '.join(map(str, allowed))}"
-    if get_origin(annotation) in (Union, UnionType):
-        mismatches = [_mismatch(value, member) for member in get_args(annotation)]
-        return None if None in mismatches else " or ".join(text for text in mismatches if text)
-    if annotation in TYPE_NAMES:  # others are left to the dataclass
-        kinds = (float, int) if annotation in (float, Limit) else annotation
-        is_valid = isinstance(value, kinds) and (annotation is bool or not isinstance(value, bool))
-        if not is_valid:
-            return TYPE_NAMES[annotation]
-    is_finite = not isinstance(value, float) or math.isfinite(value)
-    is_off = annotation == Limit and value == math.inf
-    return None if is_finite or is_off else "a finite number"
 
 
 def _reject_unknown_keys(target: Callable[..., object], keys: Iterable[str], group: str) -> None:

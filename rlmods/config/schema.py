@@ -19,7 +19,7 @@ WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 SETTINGS: dict[str, type[Any]] = {
     WORD_START.sub("_", name).lower(): kind
     for name, kind in vars(settings).items()
-    if isinstance(kind, type) and is_dataclass(kind)
+    if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == settings.__name__
 }
 """Dataclass of each entry of the config store."""
 

@@ -1,19 +1,20 @@
 """Masked importance sampling."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
-from rlmods.correction.sampler_ratio import LEVELS, Level, sampler_ratio
-from rlmods.errors import Limit, check_bounds
+from rlmods.correction.sampler_ratio import Level, sampler_ratio
 from rlmods.ops import binary_divergence, broadcast_to_tokens, masked_mean
+from rlmods.settings.bounds import AT_LEAST_1, Fraction, Limit, PositiveLimit, bounded
 from rlmods.types import ImportanceWeights, TokenFloats, TokenMask
 
 GATES = ("ratio", "tv", "kl")
 
 
 @dataclass(frozen=True)
+@bounded("correction")
 class Masked:
     """Masked importance weight: w = rho, with rho = pi_old / pi_behavior, and 0 where the gate says
     that sampler and trainer disagree. Such tokens have no effect, instead of a bounded one.
@@ -28,27 +29,17 @@ class Masked:
     masked tokens stay in the denominators of the loss, so that the weight of a token does not
     depend on how many others are masked."""
 
-    low: float = 0.5
+    low: Fraction = 0.5
     """Lower bound of rho with gate=ratio; 0 to 1. 0: none."""
-    high: Limit = 5.0
+    high: Annotated[Limit, AT_LEAST_1] = 5.0
     """Upper bound of rho with gate=ratio; at least 1."""
     level: Level = "token"
     """token: each token's own ratio or divergence, which masks tokens. sequence: the product of the
     ratios of a response, or the mean of its divergences, which masks responses."""
     gate: Literal["ratio", "tv", "kl"] = "ratio"
     """What is bounded: the ratio, total variation, or KL(pi_behavior || pi_old) in nats."""
-    limit: Limit = 0.2
+    limit: PositiveLimit = 0.2
     """Upper bound of the divergence; above 0. prime-rl has 0.2 for total variation."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "low": (0 <= self.low <= 1, "between 0 and 1"),
-            "high": (self.high >= 1, "at least 1"),
-            "level": (self.level in LEVELS, " or ".join(LEVELS)),
-            "gate": (self.gate in GATES, " or ".join(GATES)),
-            "limit": (self.limit > 0, "above 0"),
-        }
-        check_bounds(self, "correction", rules)
 
     def __call__(
         self, old_logprobs: TokenFloats, behavior_logprobs: TokenFloats, mask: TokenMask

@@ -1,13 +1,15 @@
 """Truncated importance sampling."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from rlmods.correction.sampler_ratio import LEVELS, Level, sampler_ratio
-from rlmods.errors import Limit, check_bounds
+from rlmods.correction.sampler_ratio import Level, sampler_ratio
+from rlmods.settings.bounds import AT_LEAST_1, Limit, bounded
 from rlmods.types import ImportanceWeights, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("correction")
 class Truncated:
     """Truncated importance weight: w = min(rho, high) with rho = pi_old / pi_behavior. The bound
     limits the variance. There is no lower bound, as small weights do not add to it.
@@ -17,22 +19,12 @@ class Truncated:
     in IMPALA's V-trace (arXiv:1802.01561, section 4). Where no weight is truncated and the sampler
     can draw every token, E_behavior[w f] = E_old[f]."""
 
-    high: Limit = 2.0
+    high: Annotated[Limit, AT_LEAST_1] = 2.0
     """Upper bound C of the weight; at least 1."""
     level: Level = "token"
     """token: each token's own ratio. The equality holds for a token given its prefix, and prefixes
     stay the sampler's. sequence: the product of the ratios of a response, on all its tokens.
     The equality holds for responses, with a variance that grows with length."""
-
-    def __post_init__(self) -> None:
-        check_bounds(
-            self,
-            "correction",
-            {
-                "high": (self.high >= 1, "at least 1"),
-                "level": (self.level in LEVELS, " or ".join(LEVELS)),
-            },
-        )
 
     def __call__(
         self, old_logprobs: TokenFloats, behavior_logprobs: TokenFloats, mask: TokenMask

@@ -4,38 +4,30 @@ from dataclasses import dataclass
 
 import torch
 
-from rlmods.errors import check_bounds
 from rlmods.ops import masked_sum, sum_over_ranks
+from rlmods.settings.bounds import NonNegativeInt, Positive, bounded
 from rlmods.types import TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("critic")
 class CriticConfig:
     """Weight, clip and learning rate of the value loss, and iterations for the critic alone."""
 
-    coefficient: float = 1.0
+    coefficient: Positive = 1.0
     """Weight of the value loss relative to the policy loss; above 0."""
-    clip: float | None = 0.5
+    clip: Positive | None = 0.5
     """Maximum distance of V from its value at grading, beyond which the loss gives no gradient
     for moving further. Unit: standard deviations of the iteration's returns; 0.5 is 0.25 for
     returns that are 0 or 1 equally often. null: no clipping."""
-    lr: float | None = None
+    lr: Positive | None = None
     """Learning rate; null: the policy's."""
-    pretraining: int = 0
+    pretraining: NonNegativeInt = 0
     """Number of iterations at the start in which only the critic is trained, on Monte Carlo returns
     of the start policy: lambda 1, and the discount of `advantage`. 50 in VAPO, arXiv:2504.05118;
     value pre-training of VC-PPO, arXiv:2503.01491. The policy's weights and optimizer state and all
     adaptive coefficients stay as they are. The policy's learning rate schedule begins afterwards,
     the critic's with the run. critic=shared trains the head alone."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "coefficient": (self.coefficient > 0, "above 0"),
-            "clip": (self.clip is None or self.clip > 0, "above 0, or null"),
-            "lr": (self.lr is None or self.lr > 0, "above 0, or null"),
-            "pretraining": (self.pretraining >= 0, "0 or more"),
-        }
-        check_bounds(self, "critic", rules)
 
 
 def value_loss(

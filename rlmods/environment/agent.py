@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from rlmods.environment.program import (
     Address,
@@ -19,9 +19,10 @@ from rlmods.environment.program import (
     Task,
 )
 from rlmods.environment.session import Session
-from rlmods.errors import UserError, check_bounds, in_one_line
+from rlmods.errors import UserError, in_one_line
 from rlmods.needs import EnvironmentNeeds
 from rlmods.run.functions import load_function
+from rlmods.settings.bounds import Bound, Count, Positive, bounded
 from rlmods.types import Prompt
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class RunningAgent:
 
 
 @dataclass(frozen=True)
+@bounded("environment")
 class Agent:
     """A program converses with the policy by requests (docs/agents.md). Each response to a prompt
     is a session: one run of the program.
@@ -72,32 +74,27 @@ class Agent:
     """Function "module:function" or "file.py:function". Set either this or `command`."""
     command: str | None = None
     """Command that runs a session, without a shell."""
-    max_turns: int = 8
+    max_turns: Count = 8
     """Maximum number of turns of the policy in a session; later requests are refused."""
-    max_tokens: int = 1024
+    max_tokens: Count = 1024
     """Maximum number of tokens of all turns and observations of a session."""
-    timeout_s: float = 60.0
+    timeout_s: Positive = 60.0
     """Seconds that a program may take to its first request, and from an answer to its next one. It
     is ended at this limit. The first refusal after an answer starts them anew, later ones do
     not."""
     failure_reward: float | None = None
     """Reward of a session that crashes, times out, or sends no request; null: it is not scored."""
-    workers: int = 64
+    workers: Count = 64
     """Maximum number of programs that run at once."""
     parallel: bool = False
     """The program sends several requests at once. Each is then sampled alone, with random numbers
     by its content, so that a run repeats bit for bit whatever comes first; it is slower."""
     host: str = "127.0.0.1"
     """Address on which the endpoint listens."""
-    port: int = 0
+    port: Annotated[int, Bound("from 0 to 65535", lambda x: 0 <= x < 1 << 16)] = 0
     """Port of the endpoint; 0: any free one."""
 
     def __post_init__(self) -> None:
-        counts = ("max_turns", "max_tokens", "workers")
-        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
-        rules["timeout_s"] = (self.timeout_s > 0, "above 0")
-        rules["port"] = (0 <= self.port < 1 << 16, "from 0 to 65535")
-        check_bounds(self, "environment", rules)
         if (self.agent is None) == (self.command is None):
             raise UserError(
                 "environment=agent: type environment.agent=MODULE:FUNCTION, or "

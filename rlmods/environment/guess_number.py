@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlmods.errors import check_bounds
+from rlmods.settings.bounds import Count, NonNegative, bounded
 from rlmods.types import Prompt, Reply, Turn
 
 _NUMBER = re.compile(r"(?<!\d)(?<!\d\.)-?\d{1,9}(?!\d|\.\d)")
@@ -37,6 +37,7 @@ class Guessing:
 
 
 @dataclass(frozen=True)
+@bounded("environment")
 class GuessNumber:
     """The policy guesses the number that is the gold answer of the prompt (`data=hidden_number`).
     The reply to a wrong guess is "higher" or "lower". The reward is 1 for the right guess, and
@@ -47,20 +48,12 @@ class GuessNumber:
 
     Raises: ValueError for a field out of range, or a gold answer that is not a whole number."""
 
-    max_turns: int = 5
+    max_turns: Count = 5
     """Number of guesses."""
-    max_tokens: int = 128
+    max_tokens: Count = 128
     """Maximum number of tokens of all guesses and replies."""
-    turn_penalty: float = 0.0
+    turn_penalty: NonNegative = 0.0
     """Penalty of a turn that does not name the number; 0 or more."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "max_turns": (self.max_turns >= 1, "at least 1"),
-            "max_tokens": (self.max_tokens >= 1, "at least 1"),
-            "turn_penalty": (self.turn_penalty >= 0, "0 or more"),
-        }
-        check_bounds(self, "environment", rules)
 
     def check_prompt(self, prompt: Prompt) -> None:
         """Check that the gold answer is a whole number.

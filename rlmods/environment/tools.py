@@ -18,9 +18,10 @@ from rlmods.environment.formats import (
     of_template,
 )
 from rlmods.environment.tool import Tool, load
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.grading.tool_worker import to_text
 from rlmods.needs import EnvironmentNeeds
+from rlmods.settings.bounds import Count, Positive, bounded
 from rlmods.types import Prompt, Reply, ToolCall, Turn
 
 FormatName = Literal["auto", "tags", "hermes", "llama3", "mistral"]
@@ -61,6 +62,7 @@ class ToolUse:
 
 
 @dataclass(frozen=True)
+@bounded("environment")
 class Tools:
     """The policy calls tools and observes their results. A turn without a call is its answer: it
     ends the response, and rewards grade it.
@@ -94,19 +96,19 @@ class Tools:
     documents: str | None = None
     """File of the documents that `search` finds, one a line: a text, or a JSON object with
     "text"."""
-    num_results: int = 3
+    num_results: Count = 3
     """Documents that `search` returns."""
-    max_turns: int = 4
+    max_turns: Count = 4
     """Number of turns of the policy."""
-    max_tokens: int = 192
+    max_tokens: Count = 192
     """Maximum number of tokens of all turns and results."""
-    max_calls: int = 4
+    max_calls: Count = 4
     """Calls of one turn that are run."""
-    max_result_chars: int = 2000
+    max_result_chars: Count = 2000
     """Characters of a result that the policy observes."""
-    tool_timeout_s: float = 10.0
+    tool_timeout_s: Positive = 10.0
     """Time limit of a call."""
-    workers: int = 2
+    workers: Count = 2
     """Worker processes in which tools run, started at the first call of such a tool and kept."""
 
     in_system: bool = field(default=True, init=False, repr=False, compare=False)
@@ -114,10 +116,6 @@ class Tools:
     for templates without a system role."""
 
     def __post_init__(self) -> None:
-        counts = ("num_results", "max_turns", "max_tokens", "max_calls", "max_result_chars")
-        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in (*counts, "workers")}
-        rules["tool_timeout_s"] = (self.tool_timeout_s > 0, "above 0")
-        check_bounds(self, "environment", rules)
         names = self.tools if isinstance(self.tools, list | tuple) else ()
         if not names or not all(isinstance(name, str) for name in names):
             raise UserError(

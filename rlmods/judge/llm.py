@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.judge.chat import Endpoint, NoReplyError, as_user_error
 from rlmods.judge.question import (
     RATING_FIELDS,
@@ -28,6 +28,7 @@ from rlmods.judge.question import (
 from rlmods.needs import JudgeNeeds
 from rlmods.protocols import Candidate
 from rlmods.run.files import JsonlWriter, read_rows
+from rlmods.settings.bounds import Count, NonNegative, NonNegativeInt, Positive, bounded
 from rlmods.types import Prompt, Response
 
 Pair = tuple[Prompt, Candidate, Candidate]
@@ -48,6 +49,7 @@ class Losses:
 
 
 @dataclass(frozen=True)
+@bounded("judge")
 class LLM:
     """Judge that asks a model behind an OpenAI-compatible endpoint which response is better (RLAIF,
     arXiv 2309.00267).
@@ -77,22 +79,22 @@ class LLM:
     """Prompt template, with {prompt}, {first}, {second} and, optionally, {answer}, the gold answer
     ("" without one), and {nonce}, a number for tags that the texts cannot forge; literal braces are
     written twice. null: `rlmods.judge.question.TEMPLATE`, without the answer."""
-    temperature: float | None = 0.0
+    temperature: NonNegative | None = 0.0
     """Sampling temperature of the judge. null: the server's default."""
-    max_tokens: int | None = 512
+    max_tokens: Count | None = 512
     """Maximum number of tokens of a reply. null: the server's default."""
     swap: bool = True
     """Ask in both orders."""
-    timeout_s: float = 60.0
+    timeout_s: Positive = 60.0
     """Time limit of each step of a request: to connect, and to wait for the reply or more of it."""
-    deadline_s: float = 300.0
+    deadline_s: Positive = 300.0
     """Time limit of a question, with all its tries and the pauses between them."""
-    retries: int = 4
+    retries: NonNegativeInt = 4
     """Tries after the first."""
-    backoff_s: float = 1.0
+    backoff_s: NonNegative = 1.0
     """Pause before the second try, times a random factor from 0.5 to 1; doubled with each try. A
     longer Retry-After takes precedence."""
-    concurrency: int = 8
+    concurrency: Count = 8
     """Concurrent requests."""
     cache: str | None = None
     """JSON Lines file to which each reply is appended on arrival; questions it already contains are
@@ -114,16 +116,6 @@ class LLM:
             raise UserError(
                 "judge=llm needs the name of a model that the server knows: type judge.model=NAME"
             )
-        bounds = {
-            "temperature": (self.temperature is None or self.temperature >= 0, "null, 0 or more"),
-            "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "null or at least 1"),
-            "timeout_s": (self.timeout_s > 0, "above 0"),
-            "deadline_s": (self.deadline_s > 0, "above 0"),
-            "retries": (self.retries >= 0, "0 or more"),
-            "backoff_s": (self.backoff_s >= 0, "0 or more"),
-            "concurrency": (self.concurrency >= 1, "at least 1"),
-        }
-        check_bounds(self, "judge", bounds)
         template_fields(self.template or TEMPLATE)
 
     @property

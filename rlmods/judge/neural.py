@@ -7,14 +7,16 @@ from functools import cached_property
 from typing import ClassVar
 
 from rlmods import reward
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.judge.rule import Pair, compare_scores
 from rlmods.needs import JudgeNeeds
 from rlmods.protocols import Candidate
+from rlmods.settings.bounds import NonNegative, bounded
 from rlmods.types import Prompt
 
 
 @dataclass(frozen=True)
+@bounded("judge")
 class Neural:
     """Judge that prefers the response with the higher reward model score.
 
@@ -27,7 +29,7 @@ class Neural:
     model: str | Sequence[str] | None = None
     """Run of `algo=reward_model`, directory or hub name; or a list of them, whose mean score is
     used."""
-    tie: float = 0.0
+    tie: NonNegative = 0.0
     """Largest difference of scores that is a tie."""
 
     needs: ClassVar[JudgeNeeds] = JudgeNeeds(responses=True)
@@ -35,7 +37,6 @@ class Neural:
     def __post_init__(self) -> None:
         if not self.model:
             raise UserError("judge=neural needs a reward model: type judge.model=RUN_OR_DIRECTORY")
-        check_bounds(self, "judge", {"tie": (self.tie >= 0, "0 or more")})
         self.scorer.check("neural")
 
     @cached_property

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.needs import JudgeNeeds, RewardNeeds, needs_of
 from rlmods.protocols import Candidate
 from rlmods.reward import Accuracy
 from rlmods.reward.scores import as_scores
+from rlmods.settings.bounds import NonNegative, bounded
 from rlmods.types import Prompt, Response, as_response
 
 Pair = tuple[Prompt, Candidate, Candidate]
@@ -56,6 +57,7 @@ def compare_scores(
 
 
 @dataclass(frozen=True)
+@bounded("judge")
 class Rule:
     """Judge that prefers the response with the higher reward; no verdict if the reward abstains on
     either. It takes any reward:
@@ -71,7 +73,7 @@ class Rule:
     reward: Callable[[Sequence[Response]], Any] | None = None
     """Reward to compare by. null: `Accuracy`, i.e. whether the final answer equals the gold
     answer."""
-    tie: float = 0.0
+    tie: NonNegative = 0.0
     """Largest difference of rewards that is a tie."""
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
     """Running totals of the reward's counts: `timeouts` and `errors` of answers that could not be
@@ -80,7 +82,6 @@ class Rule:
     def __post_init__(self) -> None:
         if not callable(self.scorer):
             raise UserError("judge.reward cannot be called: type +reward@judge.reward=accuracy")
-        check_bounds(self, "judge", {"tie": (self.tie >= 0, "0 or more")})
 
     @cached_property
     def scorer(self) -> Callable[[Sequence[Response]], Any]:

@@ -2,34 +2,32 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, Literal
 
-from rlmods.errors import check_bounds
 from rlmods.kl.penalty import Penalty
+from rlmods.settings.bounds import Count, NonNegative, Positive, bounded, check_bounds
 from rlmods.types import TokenFloats
 
 
 @dataclass
+@bounded("kl")
 class _Controlled:
     """Base of penalties with a variable `coefficient`."""
 
     estimator: Literal["k1", "k2", "k3"]
     """Estimator of the divergence, as in `Penalty`."""
-    coefficient: float
+    coefficient: NonNegative
     """beta: the initial value in the configuration, the current value while training."""
     where: Literal["loss", "reward"]
     """loss: + beta * KL in the loss. reward: - beta * KL on each token's reward, without a
     gradient."""
-
-    def __post_init__(self) -> None:
-        Penalty(self.estimator, self.coefficient, self.where)
 
     def __call__(self, logprobs: TokenFloats, ref_logprobs: TokenFloats) -> TokenFloats:
         return Penalty(self.estimator, self.coefficient, self.where)(logprobs, ref_logprobs)
 
 
 @dataclass
+@bounded("kl")
 class Adaptive(_Controlled):
     """Adaptive controller: beta <- beta * (1 + clip(d / target - 1, -0.2, 0.2) * n / horizon) after
     every iteration, and at least beta / 2, between `minimum` and `maximum`.
@@ -37,29 +35,21 @@ class Adaptive(_Controlled):
     Ziegler et al. 2019, arXiv:1909.08593, section 2.2. d is the iteration's `train/kl_ref` (nats
     per token), n its number of responses (`train/responses`). beta is saved in checkpoints."""
 
-    target: float = 0.05
+    target: Positive = 0.05
     """Target KL divergence from the reference, nats per token; above 0."""
-    horizon: float = 2560.0
+    horizon: Positive = 2560.0
     """Number of responses; above 0. beta changes more slowly with a larger one; ten iterations'
     worth is the paper's K_beta = 0.1."""
-    minimum: float = 1e-4
+    minimum: Positive = 1e-4
     """Lower bound of beta; above 0, so that beta returns after a long time below the target."""
     maximum: float = 100.0
     """Upper bound of beta; at least `minimum`."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        values = {"target": self.target, "horizon": self.horizon, "minimum": self.minimum}
+        minimum, maximum = self.minimum, self.maximum
         rules = {
-            **{name: (value > 0, "above 0") for name, value in values.items()},
-            "maximum": (
-                isfinite(self.maximum) and self.maximum >= self.minimum,
-                f"at least kl.minimum={self.minimum}",
-            ),
-            "coefficient": (
-                self.minimum <= self.coefficient <= self.maximum,
-                f"between {self.minimum} and {self.maximum}",
-            ),
+            "maximum": (maximum >= minimum, f"at least kl.minimum={minimum}"),
+            "coefficient": (minimum <= self.coefficient <= maximum, f"from {minimum} to {maximum}"),
         }
         check_bounds(self, "kl", rules)
 
@@ -78,26 +68,21 @@ class Adaptive(_Controlled):
 
 
 @dataclass
+@bounded("kl")
 class Ramp(_Controlled):
     """Linear schedule of beta from `coefficient` to `final` over `iterations`, constant afterwards.
 
     Iteration i (from 0) is trained with coefficient + (final - coefficient) * min(1, i /
     iterations)."""
 
-    final: float = 0.0
+    final: NonNegative = 0.0
     """Final beta; at least 0."""
-    iterations: int = 100
+    iterations: Count = 100
     """Number of iterations until `final` is reached; at least 1."""
     _start: float = field(init=False, repr=False, compare=False)
     _done: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        rules = {
-            "final": (isfinite(self.final) and self.final >= 0, "at least 0"),
-            "iterations": (self.iterations >= 1, "at least 1"),
-        }
-        check_bounds(self, "kl", rules)
         self._start = self.coefficient
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:

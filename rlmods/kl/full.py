@@ -1,18 +1,18 @@
 """Exact Kullback-Leibler divergence from the reference, over the whole vocabulary."""
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
-from rlmods.errors import check_bounds
 from rlmods.needs import KLNeeds
 from rlmods.ops import kl_divergence
+from rlmods.settings.bounds import NonNegative, bounded
 
 
 @dataclass(frozen=True)
+@bounded("kl")
 class Full:
     """KL(pi || ref) of the distributions of each next token, given the sampled tokens before it,
     added to the loss:
@@ -24,18 +24,11 @@ class Full:
     second tensor of logits in every optimizer step. Like the estimators, it ignores that the policy
     also determines the tokens before t."""
 
-    coefficient: float
+    coefficient: NonNegative
     """beta; at least 0."""
 
     where: ClassVar[str] = "loss"
     needs: ClassVar[KLNeeds] = KLNeeds(distributions=True)
-
-    def __post_init__(self) -> None:
-        check_bounds(
-            self,
-            "kl",
-            {"coefficient": (isfinite(self.coefficient) and self.coefficient >= 0, "at least 0")},
-        )
 
     def __call__(
         self, logprobs: Float[Tensor, "n V"], ref_logprobs: Float[Tensor, "n V"]

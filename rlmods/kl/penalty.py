@@ -1,14 +1,14 @@
 """Sampled Kullback-Leibler divergence from the reference."""
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Literal
 
-from rlmods.errors import check_bounds
+from rlmods.settings.bounds import NonNegative, bounded
 from rlmods.types import TokenFloats
 
 
 @dataclass(frozen=True)
+@bounded("kl")
 class Penalty:
     """Per-token estimate of KL(pi || ref) from tokens sampled by pi, unscaled, with d = log pi -
     log ref:
@@ -23,7 +23,7 @@ class Penalty:
 
     estimator: Literal["k1", "k2", "k3"]
     """Estimator of the divergence, see above."""
-    coefficient: float
+    coefficient: NonNegative
     """beta; at least 0."""
     where: Literal["loss", "reward"]
     """loss: + beta * KL in the loss. reward: - beta * KL on each token's reward, without a
@@ -33,13 +33,6 @@ class Penalty:
     ref); the value is unchanged."""
 
     def __post_init__(self) -> None:
-        rules = {
-            "estimator": (self.estimator in ("k1", "k2", "k3"), "k1, k2 or k3"),
-            "where": (self.where in ("loss", "reward"), "loss or reward"),
-            "gradient": (self.gradient in ("value", "exact"), "value or exact"),
-            "coefficient": (isfinite(self.coefficient) and self.coefficient >= 0, "at least 0"),
-        }
-        check_bounds(self, "kl", rules)
         if self.where == "reward" and self.gradient == "exact":
             raise ValueError(
                 "kl.gradient=exact: must be value with kl.where=reward, which has no gradient"

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
-from rlmods.errors import check_bounds
 from rlmods.preference.terms import log_ratio
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
+from rlmods.settings.bounds import Positive, bounded
 from rlmods.types import CandidateFloats, CandidateInts, PromptFloats
 
 
 @dataclass(frozen=True)
+@bounded("preference")
 class IPO:
     """IPO loss: (h_w - h_l - 1 / (2 beta))^2, with h = log pi(y | x) / pi_ref(y | x). The gap has a
     finite target, unlike DPO's.
@@ -17,11 +18,8 @@ class IPO:
     tokens, as in the equation; TRL uses means, as the paper's experiments did. Mean over all strict
     pairs of a ranking; ties contribute nothing."""
 
-    beta: float = 0.1
+    beta: Positive = 0.1
     """Strength of the regularisation towards the reference; above 0."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0")})
 
     def reward(
         self,

@@ -5,14 +5,15 @@ from typing import ClassVar
 
 import torch
 
-from rlmods.errors import check_bounds
 from rlmods.needs import PreferenceNeeds
 from rlmods.ops import masked_mean
 from rlmods.preference.terms import log_ratio
+from rlmods.settings.bounds import Positive, bounded
 from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, Scalar
 
 
 @dataclass(frozen=True)
+@bounded("preference")
 class KTO:
     """KTO loss: w_D (1 - sigmoid(r - z)) for a desirable response (rank 0), w_U (1 - sigmoid(z -
     r)) for any other, with r = beta log pi(y | x) / pi_ref(y | x) and the reference point z = beta
@@ -23,25 +24,15 @@ class KTO:
     over responses y' to other prompts of the optimizer step, without a gradient. The caller
     computes it once per optimizer step, before the step is split into microbatches."""
 
-    beta: float = 0.1
+    beta: Positive = 0.1
     """Slope of the sigmoid: larger ones saturate at smaller log-ratios; above 0."""
-    desirable_weight: float = 1.0
+    desirable_weight: Positive = 1.0
     """w_D, above 0. The paper keeps (w_D * number of desirable) / (w_U * number of undesirable)
     between 1 and 4/3."""
-    undesirable_weight: float = 1.0
+    undesirable_weight: Positive = 1.0
     """w_U, above 0."""
 
     needs: ClassVar[PreferenceNeeds] = PreferenceNeeds(pairs=False, kl=True)
-
-    def __post_init__(self) -> None:
-        values = {
-            "beta": self.beta,
-            "desirable_weight": self.desirable_weight,
-            "undesirable_weight": self.undesirable_weight,
-        }
-        check_bounds(
-            self, "preference", {name: (value > 0, "above 0") for name, value in values.items()}
-        )
 
     def reward(
         self,

@@ -6,10 +6,10 @@ from typing import ClassVar
 import torch
 from torch.nn.functional import logsigmoid
 
-from rlmods.errors import check_bounds
 from rlmods.needs import PreferenceNeeds
 from rlmods.preference.terms import per_token, sft_loss
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
+from rlmods.settings.bounds import Positive, bounded
 from rlmods.types import CandidateFloats, CandidateInts, PromptFloats
 
 MAX_MEAN_LOGPROB = -1e-6
@@ -17,6 +17,7 @@ MAX_MEAN_LOGPROB = -1e-6
 
 
 @dataclass(frozen=True)
+@bounded("preference")
 class ORPO:
     """ORPO loss: -log p_w + beta * -log sigmoid(log odds_w - log odds_l), with log p = log pi(y |
     x) / |y| and odds = p / (1 - p).
@@ -25,13 +26,10 @@ class ORPO:
     SFT loss on the best response. Mean over all strict pairs of a ranking; ties contribute
     nothing."""
 
-    beta: float = 0.1
+    beta: Positive = 0.1
     """Weight of the preference term; above 0."""
 
     needs: ClassVar[PreferenceNeeds] = PreferenceNeeds(reference=False)
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0")})
 
     def reward(
         self,

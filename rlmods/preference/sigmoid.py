@@ -1,16 +1,20 @@
 """DPO and conservative DPO."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch.nn.functional import logsigmoid
 
-from rlmods.errors import check_bounds
 from rlmods.preference.terms import log_ratio
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
+from rlmods.settings.bounds import Bound, Positive, bounded
 from rlmods.types import CandidateFloats, CandidateInts, PromptFloats
+
+BELOW_HALF = Bound("at least 0 and below 0.5", lambda x: 0 <= x < 0.5)
 
 
 @dataclass(frozen=True)
+@bounded("preference")
 class Sigmoid:
     """DPO loss: -(1 - s) log sigmoid(r_w - r_l) - s log sigmoid(r_l - r_w), r = beta log pi(y | x)
     / pi_ref(y | x), s the label smoothing.
@@ -20,17 +24,10 @@ class Sigmoid:
     note on DPO with noisy preferences"). Mean over all strict pairs of a ranking; ties contribute
     nothing."""
 
-    beta: float = 0.1
+    beta: Positive = 0.1
     """Strength of the regularisation towards the reference; above 0."""
-    label_smoothing: float = 0.0
+    label_smoothing: Annotated[float, BELOW_HALF] = 0.0
     """Assumed fraction of wrong labels, 0 to below 0.5."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "beta": (self.beta > 0, "above 0"),
-            "label_smoothing": (0 <= self.label_smoothing < 0.5, "at least 0 and below 0.5"),
-        }
-        check_bounds(self, "preference", rules)
 
     def reward(
         self,

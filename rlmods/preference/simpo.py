@@ -5,14 +5,15 @@ from typing import ClassVar
 
 from torch.nn.functional import logsigmoid
 
-from rlmods.errors import check_bounds
 from rlmods.needs import PreferenceNeeds
 from rlmods.preference.terms import per_token
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
+from rlmods.settings.bounds import NonNegative, Positive, bounded
 from rlmods.types import CandidateFloats, CandidateInts, PromptFloats
 
 
 @dataclass(frozen=True)
+@bounded("preference")
 class SimPO:
     """SimPO loss: -log sigmoid(r_w - r_l - gamma), with r = beta log pi(y | x) / |y|, the mean
     log-probability that also guides generation.
@@ -20,16 +21,12 @@ class SimPO:
     SimPO, arXiv:2405.14734, equation 6. Mean over all strict pairs of a ranking; ties contribute
     nothing."""
 
-    beta: float = 2.0
+    beta: Positive = 2.0
     """Scale of the reward; above 0."""
-    gamma: float = 1.0
+    gamma: NonNegative = 1.0
     """Target margin between the rewards of the better and the worse response; at least 0."""
 
     needs: ClassVar[PreferenceNeeds] = PreferenceNeeds(reference=False)
-
-    def __post_init__(self) -> None:
-        rules = {"beta": (self.beta > 0, "above 0"), "gamma": (self.gamma >= 0, "at least 0")}
-        check_bounds(self, "preference", rules)
 
     def reward(
         self,

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import torch
 
-from rlmods.errors import check_bounds
 from rlmods.ops import importance_ratio
+from rlmods.settings.bounds import NonNegative, bounded
 from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("ratio")
 class CISPO:
     """Clipped importance weight: sg[clip(r, 1 - low, 1 + high)] A log(pi / pi_old). Every token
     keeps a gradient; its weight is bounded.
@@ -18,21 +19,10 @@ class CISPO:
     / pi_old); pi_old is a constant, so the gradient is the same, and the value is 0 on-policy.
     `clipped` marks the tokens whose weight was clipped."""
 
-    low: float | None = None
+    low: NonNegative | None = None
     """The lower bound is 1 - low. None: no lower bound, as in the paper's runs."""
-    high: float | None = 0.28
+    high: NonNegative | None = 0.28
     """The upper bound is 1 + high. None: no upper bound."""
-
-    def __post_init__(self) -> None:
-        bounds = {"low": self.low, "high": self.high}
-        check_bounds(
-            self,
-            "ratio",
-            {
-                name: (bound is None or bound >= 0, "at least 0 or null")
-                for name, bound in bounds.items()
-            },
-        )
 
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask

@@ -1,19 +1,20 @@
 """Hard clipping: PPO, DAPO's clip-higher, dual clip, GSPO and GSPO-token."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
-from rlmods.errors import Limit, check_bounds
 from rlmods.needs import RatioNeeds
 from rlmods.ops import importance_ratio, masked_mean
+from rlmods.settings.bounds import ABOVE_1, Fraction, NonNegativeLimit, bounded
 from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 Level = Literal["token", "sequence", "sequence_token"]
 
 
 @dataclass(frozen=True)
+@bounded("ratio")
 class Clipped:
     """Clipped surrogate: min(r A, clip(r, 1 - low, 1 + high) A). No gain for moving pi past the
     bounds in the direction of A.
@@ -21,33 +22,21 @@ class Clipped:
     low == high is PPO, arXiv:1707.06347, equation 7; low < high is DAPO, arXiv:2503.14476, equation
     10. `level` defines r."""
 
-    low: float = 0.2
+    low: Fraction = 0.2
     """The lower bound is 1 - low; 0 to 1."""
-    high: Limit = 0.2
+    high: NonNegativeLimit = 0.2
     """The upper bound is 1 + high."""
     level: Level = "token"
     """token: each token's own ratio. sequence: the geometric mean of a response's ratios (GSPO,
     arXiv:2507.18071, equation 7). sequence_token: the same value, with token t's gradient scaled by
     token t's own advantage (GSPO-token, equation 14)."""
-    dual: float | None = None
+    dual: Annotated[float, ABOVE_1] | None = None
     """Lower bound dual * A of the objective where A < 0 (dual clip, arXiv:1912.09729); above 1.
     None: no lower bound."""
 
     @property
     def needs(self) -> RatioNeeds:
         return RatioNeeds(level=self.level)
-
-    def __post_init__(self) -> None:
-        rules = {
-            "low": (0 <= self.low <= 1, "between 0 and 1"),
-            "high": (self.high >= 0, "at least 0"),
-            "level": (
-                self.level in ("token", "sequence", "sequence_token"),
-                "token, sequence or sequence_token",
-            ),
-            "dual": (self.dual is None or self.dual > 1, "above 1 or null"),
-        }
-        check_bounds(self, "ratio", rules)
 
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask

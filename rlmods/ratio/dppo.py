@@ -5,13 +5,14 @@ from typing import ClassVar, Literal
 
 import torch
 
-from rlmods.errors import Limit, check_bounds
 from rlmods.needs import RatioNeeds
 from rlmods.ops import binary_divergence, importance_ratio
+from rlmods.settings.bounds import PositiveLimit, bounded
 from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("ratio")
 class DPPO:
     """Divergence mask: M r A, where M = 0 on tokens whose probability moved in the direction of A
     by more than a bound on the divergence between pi_old and pi, else 1. Nothing else is clipped.
@@ -27,21 +28,13 @@ class DPPO:
 
     divergence: Literal["tv", "kl"] = "tv"
     """tv: total variation. kl: KL(pi_old || pi), nats."""
-    low: Limit = 0.15
+    low: PositiveLimit = 0.15
     """Bound where A < 0 and the probability fell; above 0. The paper has 0.15 for tv and 0.05 for
     kl."""
-    high: Limit = 0.15
+    high: PositiveLimit = 0.15
     """Bound where A > 0 and the probability rose; above 0."""
 
     needs: ClassVar[RatioNeeds] = RatioNeeds(old_logprobs=True)
-
-    def __post_init__(self) -> None:
-        rules = {
-            "divergence": (self.divergence in ("tv", "kl"), "tv or kl"),
-            "low": (self.low > 0, "above 0"),
-            "high": (self.high > 0, "above 0"),
-        }
-        check_bounds(self, "ratio", rules)
 
     def __call__(
         self,

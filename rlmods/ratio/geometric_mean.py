@@ -5,13 +5,14 @@ from typing import ClassVar
 
 import torch
 
-from rlmods.errors import Limit, check_bounds
 from rlmods.needs import RatioNeeds
 from rlmods.ops import importance_ratio, masked_mean
+from rlmods.settings.bounds import NonNegativeLimit, bounded
 from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("ratio")
 class GeometricMean:
     """Geometric mean of clipped ratios: (prod_t r'_t)^(1/|y|) A with r' = min(r, e^high) where A >
     0 and max(r, e^-low) where A < 0.
@@ -21,16 +22,12 @@ class GeometricMean:
     gradient. An outlier ratio has little effect on a geometric mean, which allows bounds far wider
     than PPO's."""
 
-    low: Limit = 0.4
+    low: NonNegativeLimit = 0.4
     """The lower bound of log r is -low; at least 0."""
-    high: Limit = 0.4
+    high: NonNegativeLimit = 0.4
     """The upper bound of log r is high; at least 0."""
 
     needs: ClassVar[RatioNeeds] = RatioNeeds(level="sequence")
-
-    def __post_init__(self) -> None:
-        rules = {"low": (self.low >= 0, "at least 0"), "high": (self.high >= 0, "at least 0")}
-        check_bounds(self, "ratio", rules)
 
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask

@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import torch
 
-from rlmods.errors import check_bounds
 from rlmods.ops import MAX_EXPONENT
+from rlmods.settings.bounds import NonNegative, Positive, bounded, check_bounds
 from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
 @dataclass
+@bounded("ratio")
 class KLPenalty:
     """Adaptive KL penalty: r A - beta (r - 1 - log r). After each iteration beta doubles if d > 1.5
     target and halves if d < target / 1.5, between `minimum` and `maximum`.
@@ -25,26 +25,19 @@ class KLPenalty:
     coefficient: float = 1.0
     """beta, at least 0: the initial value in the configuration, the current value while
     training."""
-    target: float = 0.01
+    target: Positive = 0.01
     """Target KL divergence between the old policy and the updated one, nats per token; above 0."""
-    minimum: float = 1e-3
+    minimum: NonNegative = 1e-3
     """Lower bound of beta, at least 0. Without one (0), many quiet iterations reduce beta to values
     from which it does not return."""
     maximum: float = 1e3
     """Upper bound of beta; at least `minimum`."""
 
     def __post_init__(self) -> None:
+        minimum, maximum = self.minimum, self.maximum
         rules = {
-            "target": (self.target > 0, "above 0"),
-            "minimum": (isfinite(self.minimum) and self.minimum >= 0, "at least 0"),
-            "maximum": (
-                isfinite(self.maximum) and self.maximum >= self.minimum,
-                f"at least ratio.minimum={self.minimum}",
-            ),
-            "coefficient": (
-                self.minimum <= self.coefficient <= self.maximum,
-                f"between {self.minimum} and {self.maximum}",
-            ),
+            "maximum": (maximum >= minimum, f"at least ratio.minimum={minimum}"),
+            "coefficient": (minimum <= self.coefficient <= maximum, f"from {minimum} to {maximum}"),
         }
         check_bounds(self, "ratio", rules)
 

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import torch
 
-from rlmods.errors import check_bounds
 from rlmods.ops import importance_ratio
+from rlmods.settings.bounds import Positive, bounded
 from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("ratio")
 class Soft:
     """Soft gate: f(r) A with f(r) = 4 / tau * sigmoid(tau (r - 1)). The gradient decays with the
     distance from r = 1; no hard clip.
@@ -17,18 +18,11 @@ class Soft:
     SAPO, arXiv:2511.20347. f'(1) = 1 for every tau, so the first step is the plain policy gradient.
     Nothing is clipped."""
 
-    positive_temperature: float = 1.0
+    positive_temperature: Positive = 1.0
     """tau where A > 0; above 0."""
-    negative_temperature: float = 1.05
+    negative_temperature: Positive = 1.05
     """tau elsewhere, above 0. Larger, because lowering one token's probability raises that of all
     others, which adds noise."""
-
-    def __post_init__(self) -> None:
-        taus = {
-            "positive_temperature": self.positive_temperature,
-            "negative_temperature": self.negative_temperature,
-        }
-        check_bounds(self, "ratio", {name: (tau > 0, "above 0") for name, tau in taus.items()})
 
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask

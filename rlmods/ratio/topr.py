@@ -5,12 +5,13 @@ from typing import Literal
 
 import torch
 
-from rlmods.errors import check_bounds
 from rlmods.needs import RatioNeeds
+from rlmods.settings.bounds import bounded
 from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("ratio")
 class TOPR:
     """Tapered importance weight: w A log(pi / pi_old) with w = 1 where A > 0, and w = min(pi(y) /
     pi_old(y), 1), without a gradient, elsewhere.
@@ -27,10 +28,6 @@ class TOPR:
     @property
     def needs(self) -> RatioNeeds:
         return RatioNeeds(level=self.level)
-
-    def __post_init__(self) -> None:
-        known = self.level in ("sequence_token", "token")
-        check_bounds(self, "ratio", {"level": (known, "sequence_token or token")})
 
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask

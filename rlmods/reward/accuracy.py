@@ -16,13 +16,14 @@ from rlmods.grading.grader import (
 )
 from rlmods.grading.pool import Outcome, failure_counts, shared_pool
 from rlmods.needs import RewardNeeds
-from rlmods.reward.checks import check_positive
+from rlmods.settings.bounds import Count, Positive, bounded
 from rlmods.types import Prompt, Response, Scores
 
 __all__ = ["Accuracy", "verify"]
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Accuracy:
     """Reward `correct` if the final answer of the response (`extract`) equals `prompt.answer`
     (`compare`), else `wrong`. Abstains without a gold answer, or with one that no answer can equal
@@ -37,20 +38,17 @@ class Accuracy:
 
     correct: float = 1.0
     wrong: float = 0.0
-    timeout_s: float = 5.0
+    timeout_s: Positive = 5.0
     """Timeout for one answer. Grading takes milliseconds; this allows for a busy machine."""
-    batch_timeout_s: float = 300.0
+    batch_timeout_s: Positive = 300.0
     """Timeout for all answers of one call. Those not graded by then count as `timeouts`."""
-    workers: int = 2
+    workers: Count = 2
     """Number of processes, started when first needed and kept. Rewards with equal numbers share
     them."""
     rules: Rules = field(default_factory=Rules)
     """Which unusual forms of a right answer are accepted; none of them by default."""
 
     needs: ClassVar[RewardNeeds] = RewardNeeds(answer=True)
-
-    def __post_init__(self) -> None:
-        check_positive(self, "timeout_s", "batch_timeout_s", "workers")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         answers = [extract(response.text) for response in responses]

@@ -12,7 +12,8 @@ from rlmods.grading.sandbox.run import Limits
 from rlmods.grading.sandbox.tests import packages_used, read_tests, surely_calls_code
 from rlmods.grading.turns import after_thoughts
 from rlmods.needs import RewardNeeds
-from rlmods.reward.checks import check_positive, check_walls
+from rlmods.reward.checks import check_walls
+from rlmods.settings.bounds import Count, Positive, bounded
 from rlmods.types import Prompt, Response, Scores
 
 TARGET = "rlmods.grading.sandbox.tests:work"
@@ -25,6 +26,7 @@ _PYTHON = ("python", "python3", "py", "py3")
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Code:
     """Reward 1 if the Python code in a response passes all unit tests in `prompt.meta[tests]`, else
     0; with `partial`, the fraction passed. Abstains on a prompt without tests.
@@ -57,27 +59,26 @@ class Code:
     """Column with trusted Python code that runs before the tests, in their process, such as MBPP's
     `test_setup_code` or the helpers that a prompt defines. What it defines is not taken from the
     code."""
-    timeout_s: float = 6.0
+    timeout_s: Positive = 6.0
     """Timeout for one program, or for all assertions."""
-    memory_mb: int = 512
+    memory_mb: Count = 512
     """Address space of one process."""
-    output_bytes: int = 2**20
+    output_bytes: Count = 2**20
     """Limit of one program's stdout."""
     packages: bool = False
     """Let the code import installed packages, such as numpy."""
     walls: Literal["full", "limits"] = "full"
     """`full`: Landlock, seccomp and resource limits. `limits`: resource limits only; the code can
     then do anything your user can."""
-    batch_timeout_s: float = 600.0
+    batch_timeout_s: Positive = 600.0
     """Timeout for all responses of one call. Those in progress then count as `timeouts`, those not
     started abstain (`not_started`)."""
-    workers: int = 2
+    workers: Count = 2
     """Responses graded at a time."""
 
     needs: ClassVar[RewardNeeds] = RewardNeeds(columns=("tests",), runs_code=True)
 
     def __post_init__(self) -> None:
-        check_positive(self, "timeout_s", "memory_mb", "output_bytes", "batch_timeout_s", "workers")
         check_walls(self, self.walls, "code")
 
     def check_prompt(self, prompt: Prompt) -> None:

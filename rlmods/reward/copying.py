@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlmods.errors import check_bounds
-from rlmods.reward.checks import check_positive
 from rlmods.reward.repetition import ngrams
+from rlmods.settings.bounds import Count, ProperFraction, bounded
 from rlmods.types import Response, Scores
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Copying:
     """Copying penalty -max(0, c - allowed) / (1 - allowed), where c is the fraction of a response's
     n-grams of words that occur in the prompt: 0 up to the allowed fraction, -1 if every n-gram is
@@ -23,14 +23,10 @@ class Copying:
     Raises: UserError for a setting out of range.
     """
 
-    size: int = 4
+    size: Count = 4
     """Words per n-gram."""
-    allowed: float = 0.0
+    allowed: ProperFraction = 0.0
     """Fraction of copied n-grams without a penalty, such as names and quotations; 0 to below 1."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "size")
-        check_bounds(self, "reward", {"allowed": (0 <= self.allowed < 1, "at least 0 and below 1")})
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         values = []

@@ -9,9 +9,9 @@ from typing import Any
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.reward.accuracy import Accuracy
-from rlmods.reward.checks import check_positive
 from rlmods.reward.scores import as_scores
 from rlmods.reward.weighted_sum import Term
+from rlmods.settings.bounds import Count, bounded
 from rlmods.types import Response, Scores
 
 
@@ -22,6 +22,7 @@ def cosine(length: int, max_length: int, start: float, end: float) -> float:
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Cosine:
     """`cosine` of the number of sampled tokens, EOS included (arXiv:2502.03373, section 4); of
     several turns, of those of the longest.
@@ -38,7 +39,7 @@ class Cosine:
         UserError: settings out of range, or a reward that does not report correctness.
     """
 
-    max_length: int
+    max_length: Count
     """Length in tokens from which the value is constant."""
     correct_short: float = 2.0
     correct_long: float = 1.0
@@ -50,7 +51,6 @@ class Cosine:
     gold answer."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "max_length")
         if not callable(self.grader):
             raise UserError("Cosine: reward cannot be called: type +reward@reward.reward=accuracy")
 

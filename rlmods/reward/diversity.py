@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlmods.reward.checks import check_positive
 from rlmods.reward.repetition import ngrams
+from rlmods.settings.bounds import Count, bounded
 from rlmods.types import Response, Scores
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Diversity:
     """Diversity penalty -(fraction of a response's distinct n-grams of words that also occur in a
     response to another prompt): 0 for a response of its own, -1 for phrases that fit every prompt.
@@ -23,11 +24,8 @@ class Diversity:
     Raises: UserError for a size that is not positive.
     """
 
-    size: int = 4
+    size: Count = 4
     """Words per n-gram."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "size")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         grams = [set(ngrams(response.text, self.size)) for response in responses]

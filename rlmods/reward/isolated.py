@@ -11,7 +11,7 @@ from rlmods.errors import UserError
 from rlmods.grading.isolation import to_message
 from rlmods.grading.pool import failure_counts, shared_pool
 from rlmods.needs import RewardNeeds, needs_of
-from rlmods.reward.checks import check_positive
+from rlmods.settings.bounds import Positive, bounded
 from rlmods.types import Response, Scores
 
 UNSUPPORTED = {
@@ -23,6 +23,7 @@ UNSUPPORTED = {
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Isolated:
     """Runs a reward on each response separately, in a worker process that can be killed. If the
     reward hangs, crashes, exits or runs out of memory on a response, or scores it NaN or infinite,
@@ -38,7 +39,7 @@ class Isolated:
     """
 
     reward: Callable[[Sequence[Any]], Any]
-    timeout_s: float
+    timeout_s: Positive
     """Timeout for one response."""
     batch_timeout_s: float = 600.0
     """Timeout for all responses of one call. Those not scored by then count as `timeouts`."""
@@ -46,7 +47,6 @@ class Isolated:
     """Number of processes."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "timeout_s")
         needs = needs_of(self.reward, RewardNeeds)
         for trait, reason in UNSUPPORTED.items():
             if getattr(needs, trait):

@@ -13,7 +13,7 @@ from rlmods.errors import UserError
 from rlmods.grading.pool import Outcome, failure_counts, shared_pool
 from rlmods.grading.strict_json import TARGET, parse, validator
 from rlmods.grading.turns import after_thoughts
-from rlmods.reward.checks import check_positive
+from rlmods.settings.bounds import Positive, bounded
 from rlmods.types import Response, Scores
 
 BATCH_TIMEOUT_S = 300.0
@@ -27,6 +27,7 @@ _FENCED = re.compile(
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class JSON:
     """1.0 if the JSON of a response (`extract_json`) is valid and matches its JSON schema, if there
     is one; else 0.0.
@@ -50,11 +51,10 @@ class JSON:
     column: str | None = "schema"
     """Column of the prompts' own schemas, as objects or as JSON text; it may be empty. null: no
     such column."""
-    timeout_s: float = 5.0
+    timeout_s: Positive = 5.0
     """Time limit for one response."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "timeout_s")
         _ = self.default  # an invalid schema file is reported now
 
     @cached_property

@@ -11,7 +11,7 @@ import torch
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.policy.scalar import ScalarModel, find, pool
-from rlmods.reward.checks import check_positive
+from rlmods.settings.bounds import Count, NonNegative, bounded
 from rlmods.types import Response, Scores
 
 Aggregate = Literal["mean", "min", "mean_minus_std"]
@@ -58,7 +58,6 @@ class RewardModelBase:
         Raises:
             UserError: no model is given, it does not exist, or it belongs to the other option.
         """
-        check_positive(self, "token_budget")
         if not self.sources:
             algorithm = {"neural": "reward_model", "process": "process_reward_model"}[option]
             raise UserError(
@@ -75,6 +74,7 @@ class RewardModelBase:
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Neural(RewardModelBase):
     """Score of a trained reward model: `pool(head(hidden_t)) - offset` over the tokens of the
     response; or an `ensemble` of several models.
@@ -92,9 +92,9 @@ class Neural(RewardModelBase):
     """Run, directory or hub name of a reward model; or a list of them, an ensemble."""
     aggregate: Aggregate = "mean"
     """Aggregate of an ensemble's scores: mean, min or mean_minus_std."""
-    k: float = 1.0
+    k: NonNegative = 1.0
     """Number of standard deviations that mean_minus_std subtracts."""
-    token_budget: int = 8192
+    token_budget: Count = 8192
     """Maximum number of tokens in one forward pass, padding included."""
     spread: Spread = "last"
     """last: the score is the reward of the last token. uniform: an equal part on each token, for
@@ -102,8 +102,6 @@ class Neural(RewardModelBase):
 
     def __post_init__(self) -> None:
         self.check("neural")
-        if self.k < 0:
-            raise UserError(f"Neural: k={self.k}: must be 0 or more")
 
     @property
     def needs(self) -> RewardNeeds:

@@ -11,8 +11,8 @@ from typing import Literal
 from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.policy.scalar import ScalarModel
-from rlmods.reward.checks import check_positive
 from rlmods.reward.neural import RewardModelBase
+from rlmods.settings.bounds import Count, Positive, bounded
 from rlmods.types import Response, Scores
 
 Aggregate = Literal["min", "mean", "last", "product"]
@@ -85,6 +85,7 @@ def scores_by_step(
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Process(RewardModelBase):
     """Step scores of a trained process reward model: sigmoid(head(hidden_t)) at the last token of
     each step, the probability that the step is correct.
@@ -106,10 +107,10 @@ class Process(RewardModelBase):
     """Text that ends a step."""
     aggregate: Aggregate | None = None
     """min, mean, last or product: one score per response. null: one reward per step."""
-    decay: float = 1.0
+    decay: Positive = 1.0
     """With aggregate=mean, the weight of a step relative to the next one; above 0. Below 1 later
     steps count more, above 1 earlier ones."""
-    token_budget: int = 8192
+    token_budget: Count = 8192
     """Maximum number of tokens in one forward pass, padding included."""
 
     def __post_init__(self) -> None:
@@ -118,7 +119,6 @@ class Process(RewardModelBase):
             raise UserError(
                 'Process: separator is empty: type reward.terms.process.reward.separator="\\n"'
             )
-        check_positive(self, "decay")
         if self.decay != 1 and self.aggregate != "mean":
             raise UserError(
                 f"Process: decay={self.decay} weights the steps of a mean: type "

@@ -9,11 +9,12 @@ import regex
 
 from rlmods.errors import UserError
 from rlmods.grading.turns import first_turn
-from rlmods.reward.checks import check_positive
+from rlmods.settings.bounds import Positive, bounded
 from rlmods.types import Response, Scores
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Regex:
     """1.0 if `pattern` matches anywhere in the response, or with `full` the whole response; else
     0.0.
@@ -29,9 +30,9 @@ class Regex:
     `(?is)...`."""
     full: bool = False
     """Require a match of the whole text."""
-    timeout_s: float = 1.0
+    timeout_s: Positive = 1.0
     """Time limit for one response."""
-    batch_timeout_s: float = 60.0
+    batch_timeout_s: Positive = 60.0
     """Time limit for all responses of one call. Those not matched by then score 0.0 and count as
     `timeouts`."""
 
@@ -40,7 +41,6 @@ class Regex:
             raise UserError(
                 "reward=regex needs a pattern: type 'reward.pattern=\"TEXT\"', with both quotes"
             )
-        check_positive(self, "timeout_s", "batch_timeout_s")
         try:
             _ = self.compiled
         except regex.error as error:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlmods.reward.checks import check_positive
+from rlmods.settings.bounds import Count, bounded
 from rlmods.types import Response, Scores
 
 
@@ -22,6 +22,7 @@ def repetition_penalty(text: str, size: int) -> float | None:
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Repetition:
     """Repetition penalty -(1 - distinct n-grams / n-grams) over the words of a response: 0 without
     repetition, close to -1 if one phrase is repeated throughout (arXiv:2502.03373, which adds it to
@@ -33,11 +34,8 @@ class Repetition:
     Raises: UserError for a size that is not positive.
     """
 
-    size: int = 3
+    size: Count = 3
     """Words per n-gram."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "size")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         penalties = [repetition_penalty(response.text, self.size) for response in responses]

@@ -13,7 +13,8 @@ from rlmods.grading.pool import NOT_STARTED, Outcome, failure_counts, shared_poo
 from rlmods.grading.reasoning_gym import MAX_CHARACTERS, PACKAGES, TARGET, has_form
 from rlmods.grading.sandbox.run import START_TIMEOUT_S
 from rlmods.grading.turns import without_thoughts
-from rlmods.reward.checks import check_positive, check_walls
+from rlmods.reward.checks import check_walls
+from rlmods.settings.bounds import Count, Positive, bounded
 from rlmods.types import Response, Scores
 
 _FENCED = re.compile(r"```[^\n`]*\n([^`]*)```")
@@ -21,6 +22,7 @@ _EMPHASIZED = re.compile(r"(\*{1,3}|_{1,3}|`)(?!\s).*(?<!\s)\1", re.DOTALL)
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class TaskScore:
     """Score, 0 to 1, of a reasoning-gym task's own scorer; 0 for a response without an answer, and
     unless `partial` for an answer whose score is below `threshold`. Abstains for prompts of other
@@ -48,14 +50,14 @@ class TaskScore:
     """Refuse answers that do not have the form of an answer (`has_form`), where the package's
     scorer does not: NaN, words and other numbers around a number, code. Without it, an answer that
     is code can give itself any score."""
-    timeout_s: float = 10.0
+    timeout_s: Positive = 10.0
     """Time limit for one answer."""
-    batch_timeout_s: float = 300.0
+    batch_timeout_s: Positive = 300.0
     """Time limit for all answers of one call. Those in progress then count as `timeouts`, those not
     begun abstain."""
-    workers: int = 2
+    workers: Count = 2
     """Worker processes, started at the first use and kept."""
-    memory_mb: int = 2048
+    memory_mb: Count = 2048
     """Address space of the process of one answer."""
     walls: Literal["full", "limits"] = "full"
     """`full`: Landlock, seccomp and resource limits. `limits`: resource limits only; an answer that
@@ -67,7 +69,6 @@ class TaskScore:
                 "TaskScore needs the reasoning-gym package: type pip install "
                 "'rlmods[reasoning-gym]'"
             )
-        check_positive(self, "timeout_s", "batch_timeout_s", "workers", "memory_mb")
         check_walls(self, self.walls, "scorers, which evaluate answers as code,")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:

@@ -9,8 +9,8 @@ from rlmods.errors import UserError
 from rlmods.grading.pool import failure_counts
 from rlmods.grading.strict_json import parse
 from rlmods.grading.turns import after_thoughts
-from rlmods.reward.checks import check_positive
 from rlmods.reward.json_schema import match_schemas, schema_text
+from rlmods.settings.bounds import Positive, bounded
 from rlmods.types import Prompt, Response, Scores
 
 _OPEN = "<tool_call>"
@@ -19,6 +19,7 @@ _TAG = re.compile(f"({_OPEN}|{_CLOSE})")
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class ToolCall:
     """Fraction of valid calls among all `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`
     after the last `</think>`; `without` if there is no call. Abstains for prompts without tools.
@@ -42,11 +43,8 @@ class ToolCall:
     """Column of the prompts' tools."""
     without: float = 0.0
     """Score of a response without a tool call."""
-    timeout_s: float = 5.0
+    timeout_s: Positive = 5.0
     """Time limit for the calls of one response."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "timeout_s")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         num_valid: dict[int, int] = {}

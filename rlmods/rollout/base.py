@@ -1,15 +1,22 @@
 """Fields and methods that all rollout engines have which continue token ids."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.rollout.cache import num_common
+from rlmods.settings.bounds import (
+    Count,
+    NonNegative,
+    NonNegativeInt,
+    PositiveFraction,
+    bounded,
+    check_bounds,
+)
 from rlmods.types import Prompt, Response
 
 Occurrences = Counter[tuple[str, int]]
@@ -152,18 +159,19 @@ def diverged(iteration: int) -> UserError:
 
 
 @dataclass
+@bounded("rollout")
 class TokenRollout:
     """A rollout that continues token ids. An engine has its own `extend`. If it has its own `sync`,
     it sets `synced` there."""
 
-    max_tokens: int = 16
+    max_tokens: Count = 16
     """Maximum number of tokens of a response, including EOS."""
-    temperature: float = 1.0
+    temperature: NonNegative = 1.0
     """Divides the logits. 0 is greedy; `behavior_logprobs` are then those of temperature 1 without
     truncation."""
-    top_p: float = 1.0
+    top_p: PositiveFraction = 1.0
     """Sample among the fewest tokens whose probability reaches this. 1: among all."""
-    top_k: int = 0
+    top_k: NonNegativeInt = 0
     """Sample among this many most probable tokens. 0: among all."""
     stop: Sequence[str] = ()
     """A response ends with the token that completes one of these strings; the string is part of
@@ -183,14 +191,7 @@ class TokenRollout:
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         are_texts = all(isinstance(text, str) and text for text in self.stop)
-        rules = {
-            "max_tokens": (self.max_tokens >= 1, "at least 1"),
-            "temperature": (0 <= self.temperature < math.inf, "0 (greedy) or more"),
-            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
-            "top_k": (self.top_k >= 0, "0 (all) or more"),
-            "stop": (are_texts, "a list of non-empty strings"),
-        }
-        check_bounds(self, "rollout", rules)
+        check_bounds(self, "rollout", {"stop": (are_texts, "a list of non-empty strings")})
 
     @property
     def rows_at_once(self) -> int:

@@ -7,7 +7,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
 from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
@@ -16,9 +16,18 @@ from rlmods.distributed.sharding import FullState
 from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout, diverged
+from rlmods.settings.bounds import Bound
 
 MIN_TEMPERATURE = 0.01
 """Smallest temperature above 0; vLLM replaces smaller ones by it."""
+Temperature = Annotated[
+    float,
+    Bound(
+        f"0 (greedy), or at least {MIN_TEMPERATURE} with vLLM",
+        lambda x: x == 0 or x >= MIN_TEMPERATURE,
+    ),
+]
+"""Type of the temperature of an engine."""
 MAX_CHARACTERS = 160
 """Characters of an engine's text that an error message keeps."""
 E = TypeVar("E")

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.errors import check_bounds
 from rlmods.needs import RolloutNeeds
 from rlmods.ops import keyed_uniforms
 from rlmods.policy.base import Policy
@@ -23,6 +22,7 @@ from rlmods.rollout.agreement import check_agreement
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout, diverged
 from rlmods.rollout.cache import FORWARD_COST, CachedRows
 from rlmods.rollout.pasts import Past, copy_past, go_on
+from rlmods.settings.bounds import Count
 
 COMPACT_BELOW = 7 / 8
 """Fraction of unfinished rows below which finished rows leave the batch. Copying the cache costs
@@ -297,7 +297,7 @@ class Local(TokenRollout):
 
     needs: ClassVar[RolloutNeeds] = RolloutNeeds(gives_entropies=True)
 
-    batch_size: int = 256
+    batch_size: Count = 256
     """Number of rows decoded at once. All samples of a prompt are in one batch, even if they are
     more."""
     fused: bool = True
@@ -306,10 +306,6 @@ class Local(TokenRollout):
     GPU holds a copy of the blocks in the data type of autocast, or without autocast and adapters of
     the joined weights."""
     _is_sampling: bool = field(default=False, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bounds(self, "rollout", {"batch_size": (self.batch_size >= 1, "at least 1")})
 
     @property
     def rows_at_once(self) -> int:

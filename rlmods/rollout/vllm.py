@@ -12,28 +12,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.distributed as dist
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from rlmods.distributed.collectives import local_rank
-from rlmods.errors import UserError, check_bounds, in_one_line
+from rlmods.errors import UserError, in_one_line
 from rlmods.policy.base import Policy
 from rlmods.policy.quantization import without_quantization_config
 from rlmods.protocols import RunSize
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout
 from rlmods.rollout.cache import cache_bytes
 from rlmods.rollout.external import (
-    MIN_TEMPERATURE,
     Completion,
     Request,
+    Temperature,
     Versions,
     extend,
     full_weights,
     shared,
 )
+from rlmods.settings.bounds import Bound, Positive
 
 INSTALL = "pip install 'rlmods[vllm]' (without a GPU, see docs/rollout.md), or type rollout=local"
 ENVIRONMENT = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -59,34 +60,20 @@ class VLLM(TokenRollout):
     Raises: ValueError for a field that is out of range; UserError when training is set up, if vLLM
     is not installed or does not support the policy."""
 
-    max_length: int | None = None
+    temperature: Temperature = 1.0
+    """Temperature of the samples; 0: greedy."""
+    max_length: Annotated[int, Bound("at least 2", lambda x: x >= 2)] | None = None
     """Maximum number of tokens of a prompt and its response; null: those of the longest ones. The
     cache must have room for it."""
-    cache_gib: float | None = None
+    cache_gib: Positive | None = None
     """Size of the key-value cache, GiB. Responses wait while it is full. null: room for all
     responses of an iteration, as far as the GPU has memory that training does not need; without a
     GPU at most 1."""
-    dtype: str | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Data type of the engine's weights: float32, bfloat16, float16; null: bfloat16 if the
     trainer's precision is bf16-mixed, else that of the policy's."""
     eager: bool | None = None
     """Run without compiled graphs, which take time to start; null: only without a GPU."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        rules = {
-            "temperature": (
-                not 0 < self.temperature < MIN_TEMPERATURE,
-                f"0 (greedy), or at least {MIN_TEMPERATURE} with vLLM",
-            ),
-            "max_length": (self.max_length is None or self.max_length >= 2, "null or at least 2"),
-            "cache_gib": (self.cache_gib is None or self.cache_gib > 0, "null or above 0"),
-            "dtype": (
-                self.dtype in (None, "float32", "bfloat16", "float16"),
-                "null, float32, bfloat16 or float16",
-            ),
-        }
-        check_bounds(self, "rollout", rules)
 
     def check_policy(self, policy: Policy) -> None:
         """Check that vLLM is installed and has an implementation of the policy's architecture.

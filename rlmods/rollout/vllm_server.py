@@ -13,28 +13,29 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from rlmods.distributed.collectives import all_gather, is_first_rank
-from rlmods.errors import UserError, check_bounds, in_one_line
+from rlmods.errors import UserError, in_one_line
 from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.needs import RolloutNeeds
 from rlmods.policy.base import Policy
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout
 from rlmods.rollout.external import (
-    MIN_TEMPERATURE,
     Completion,
     Request,
+    Temperature,
     Versions,
     extend,
     full_weights,
     shared,
 )
 from rlmods.rollout.weight_folder import create_folder
+from rlmods.settings.bounds import Count, NonNegative, NonNegativeInt, Positive
 
 
 @dataclass
@@ -51,6 +52,8 @@ class VLLMServer(TokenRollout):
     Raises: UserError for a field that is missing or out of range; while training, if no server is
     left, a server rejects a request, or one has other weights than it was given."""
 
+    temperature: Temperature = 1.0
+    """Temperature of the samples; 0: greedy."""
     urls: Sequence[str] = ()
     """Addresses of the servers: [http://HOST:PORT, ...]."""
     folder: str | None = None
@@ -58,15 +61,15 @@ class VLLMServer(TokenRollout):
     machines. null: a temporary folder, in memory where the system has one."""
     key_variable: str | None = "VLLM_API_KEY"
     """Environment variable that holds the servers' API key. No key is sent if it is not set."""
-    timeout_s: float = 600.0
+    timeout_s: Positive = 600.0
     """Time limit of a request for the responses to one prompt, and of loading weights."""
-    retries: int = 2
+    retries: NonNegativeInt = 2
     """Number of further tries of a failed request on the same server."""
-    backoff_s: float = 1.0
+    backoff_s: NonNegative = 1.0
     """Pause before the first further try; it doubles with each."""
-    concurrency: int = 64
+    concurrency: Count = 64
     """Number of prompts in flight on each server."""
-    ahead: int = 0
+    ahead: Literal[0, 1] = 0
     """1: sample the next batch of prompts while this one is graded and trained on, with weights
     that are then one iteration old; 0: sample each batch when it is needed."""
 
@@ -84,18 +87,6 @@ class VLLMServer(TokenRollout):
                 "'rollout.urls=[http://HOST:PORT]'"
             )
         super().__post_init__()
-        rules = {
-            "temperature": (
-                not 0 < self.temperature < MIN_TEMPERATURE,
-                f"0 (greedy), or at least {MIN_TEMPERATURE} with vLLM",
-            ),
-            "timeout_s": (self.timeout_s > 0, "above 0"),
-            "retries": (self.retries >= 0, "0 or more"),
-            "backoff_s": (self.backoff_s >= 0, "0 or more"),
-            "concurrency": (self.concurrency >= 1, "at least 1"),
-            "ahead": (self.ahead in (0, 1), "0 or 1"),
-        }
-        check_bounds(self, "rollout", rules)
 
     def sync(self, policy: Policy, *, iteration: int) -> None:
         """Send the policy's weights to every server. Every rank calls this; the first one sends."""

@@ -7,12 +7,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.policy import Policy
+from rlmods.settings.bounds import Count, NonNegative, bounded
 from rlmods.types import RoutedExperts, Scalar, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("router")
 class Routing:
     """Routing replay, update frequency, load balancing and entropy bonus of the routers of a
     mixture of experts.
@@ -34,27 +36,19 @@ class Routing:
 
     replay: bool = False
     """Replay the recorded choices in optimizer steps; False: routers choose in every forward."""
-    every: int | None = 1
+    every: Count | None = 1
     """Update the routers only every N iterations; they have no gradient in the others. null:
     routers are frozen. Even with frozen weights their choices change with the hidden states, unless
     `replay` is True."""
-    aux_coefficient: float = 0.0
+    aux_coefficient: NonNegative = 0.0
     """Weight of the load-balancing loss (`rlmods.router.routing`) relative to the RL loss; 0: none.
     Its loads are counted from the recorded choices over a whole optimizer step; to record them, the
     rows of an iteration's first step are scored too."""
-    entropy_coefficient: float = 0.0
+    entropy_coefficient: NonNegative = 0.0
     """Weight of the entropy bonus of the routers relative to the RL loss; 0: none. The bonus is the
     entropy of the softmax over experts in nats, mean over layers and over the tokens of an
     optimizer step, prompts included; it keeps routers from settling on few experts. Logged as
     `train/router_entropy`."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "every": (self.every is None or self.every >= 1, "at least 1, or null"),
-            "aux_coefficient": (self.aux_coefficient >= 0, "0 or more"),
-            "entropy_coefficient": (self.entropy_coefficient >= 0, "0 or more"),
-        }
-        check_bounds(self, "router", rules)
 
     def __call__(self, policy: Policy) -> None:
         """Check the trained policy, and freeze its routers if `every` is None.

@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import torch
 
-from rlmods.errors import check_bounds
 from rlmods.needs import SamplingNeeds
+from rlmods.settings.bounds import Count, bounded
 from rlmods.types import RowFloats, RowInts, RowMask
 
 
 @dataclass(frozen=True)
+@bounded("sampling")
 class BestOf:
     """Best-of-K rejection sampling: keep at most the k best responses of each group, among those
     that score at least `threshold`.
@@ -19,15 +20,12 @@ class BestOf:
     response is dropped. Of equal scores the earlier row is kept. NaN marks an unscored response,
     which is never kept."""
 
-    k: int = 1
+    k: Count = 1
     """Maximum number of responses kept in each group."""
     threshold: float = 0.5
     """Lowest score of a response that is kept."""
 
     needs: ClassVar[SamplingNeeds] = SamplingNeeds(selects_rows=True)
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "sampling", {"k": (self.k >= 1, "at least 1")})
 
     def __call__(self, scores: RowFloats, group: RowInts) -> RowMask:
         row = torch.arange(len(scores), device=scores.device)

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import torch
 
-from rlmods.errors import check_bounds
 from rlmods.needs import SamplingNeeds
 from rlmods.ops import constant_group, group_reduce
+from rlmods.settings.bounds import check_bounds
 from rlmods.types import RowFloats, RowInts, RowMask
 
 

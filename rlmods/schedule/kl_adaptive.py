@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from rlmods.errors import check_bounds
 from rlmods.needs import ScheduleNeeds
+from rlmods.settings.bounds import ABOVE_1, AT_LEAST_1, Positive, PositiveFraction, bounded
 
 
 @dataclass
+@bounded("schedule")
 class KLAdaptive:
     """Learning rate factor f that keeps the KL divergence of the updates near a target: after each
     iteration, f <- f / rate if d > 2 target and f <- f * rate if 0 < d < target / 2, between
@@ -20,27 +20,18 @@ class KLAdaptive:
     over its optimizer steps (nats per token), so an iteration needs more than one step. f is saved
     in checkpoints."""
 
-    target: float = 0.01
+    target: Positive = 0.01
     """Target KL divergence between the old policy and the policy of an optimizer step, nats per
     token; above 0."""
-    rate: float = 1.5
+    rate: Annotated[float, ABOVE_1] = 1.5
     """Factor by which the learning rate changes in an iteration; above 1."""
-    minimum: float = 0.1
+    minimum: PositiveFraction = 0.1
     """Lower bound of f, relative to `optimizer.lr`; above 0 and at most 1."""
-    maximum: float = 10.0
+    maximum: Annotated[float, AT_LEAST_1] = 10.0
     """Upper bound of f, relative to `optimizer.lr`; at least 1."""
     _factor: float = field(default=1.0, init=False, repr=False)
 
     needs: ClassVar[ScheduleNeeds] = ScheduleNeeds(kl=True)
-
-    def __post_init__(self) -> None:
-        rules = {
-            "target": (self.target > 0, "above 0"),
-            "rate": (isfinite(self.rate) and self.rate > 1, "above 1"),
-            "minimum": (0 < self.minimum <= 1, "above 0 and at most 1"),
-            "maximum": (isfinite(self.maximum) and self.maximum >= 1, "at least 1"),
-        }
-        check_bounds(self, "schedule", rules)
 
     def __call__(self, iteration: int, max_iterations: int) -> float:
         """Return the factor for the next iteration."""

@@ -4,31 +4,21 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rlmods.errors import check_bounds
+from rlmods.settings.bounds import Fraction, NonNegativeInt, bounded
 
 
 @dataclass(frozen=True)
+@bounded("schedule")
 class Schedule:
     """Learning rate factor: linear warm-up, then constant or decaying to `final` at the last
     iteration."""
 
-    warmup: int = 0
+    warmup: NonNegativeInt = 0
     """Iterations of linear warm-up. The first one has a factor above 0."""
     decay: Literal["constant", "linear", "cosine"] = "constant"
     """Shape of the schedule after the warm-up."""
-    final: float = 0.0
+    final: Fraction = 0.0
     """Factor at the end of a decaying schedule, from 0 to 1."""
-
-    def __post_init__(self) -> None:
-        rules = {
-            "warmup": (
-                isinstance(self.warmup, int) and self.warmup >= 0,
-                "a whole number, 0 or more",
-            ),
-            "final": (0 <= self.final <= 1, "from 0 to 1"),
-            "decay": (self.decay in ("constant", "linear", "cosine"), "constant, linear or cosine"),
-        }
-        check_bounds(self, "schedule", rules)
 
     def __call__(self, iteration: int, max_iterations: int) -> float:
         """Return the factor for the iteration that follows `iteration` completed ones."""

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlmods.errors import UserError, check_bounds, suggest
+from rlmods.errors import UserError, suggest
 from rlmods.needs import FrozenModelNeeds
 from rlmods.policy import Policy
+from rlmods.settings.bounds import PositiveFraction, bounded
 from rlmods.teacher.demonstration import Demonstrated, filled
 from rlmods.types import Graded, Prompt, Response
 
@@ -17,6 +18,7 @@ FEEDBACK = "Feedback on your earlier, unsuccessful attempt:\n\n"
 
 
 @dataclass(frozen=True, kw_only=True)
+@bounded("teacher")
 class SelfTeacher(Demonstrated):
     """The policy with more in its prompt: what it can do in context becomes what it does without
     it.
@@ -41,7 +43,7 @@ class SelfTeacher(Demonstrated):
     """start: the weights that training starts from, a frozen copy. current: the policy's weights as
     they change, which takes no memory and follows the policy, also where it goes wrong. ema: a
     copy that moves by `rate` towards the policy after each iteration."""
-    rate: float = 0.05
+    rate: PositiveFraction = 0.05
     """Step of `weights=ema`: w_T <- (1 - rate) w_T + rate w, once after the optimizer steps of an
     iteration, as in the authors' code; TRL takes it after every optimizer step. An adapter's
     factors are averaged, not their product. Weights in bfloat16 (`policy.dtype`) lose steps that
@@ -67,7 +69,6 @@ class SelfTeacher(Demonstrated):
                 "teacher.demonstration shows a column of the data in place of teacher.sibling and "
                 "teacher.feedback: drop it, or them"
             )
-        check_bounds(self, "teacher", {"rate": (0 < self.rate <= 1, "above 0 and at most 1")})
         super().__post_init__()
 
     @property

@@ -9,13 +9,14 @@ from functools import cached_property
 from math import isfinite
 from typing import Any, Literal
 
-from rlmods.errors import UserError, check_bounds
+from rlmods.errors import UserError
 from rlmods.judge.chat import Endpoint, NoReplyError, as_user_error
 from rlmods.policy import Policy
 from rlmods.policy.files import NO_CODE
 from rlmods.policy.hf import check_vocabulary
 from rlmods.policy.text import TokenizerMixin
 from rlmods.run.hub import check_hub
+from rlmods.settings.bounds import Count, NonNegative, NonNegativeInt, Positive, bounded
 from rlmods.teacher.demonstration import Demonstrated
 
 Row = tuple[Sequence[int], Sequence[int]]
@@ -23,6 +24,7 @@ Row = tuple[Sequence[int], Sequence[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
+@bounded("teacher")
 class Server(Demonstrated):
     """A model behind the completions endpoint of an OpenAI-compatible server that returns
     log-probabilities of the tokens of its prompt.
@@ -47,15 +49,15 @@ class Server(Demonstrated):
     with `logprobs` (other servers)."""
     key_variable: str | None = "OPENAI_API_KEY"
     """Environment variable that holds the API key. No key is sent if it is not set."""
-    timeout_s: float = 120.0
+    timeout_s: Positive = 120.0
     """Time limit of a request, from connecting to the last byte of the reply."""
-    deadline_s: float = 600.0
+    deadline_s: Positive = 600.0
     """Time limit of a response, with all tries of its request and the pauses between them."""
-    retries: int = 4
+    retries: NonNegativeInt = 4
     """Number of further tries of a failed request."""
-    backoff_s: float = 1.0
+    backoff_s: NonNegative = 1.0
     """Pause before the first further try; it doubles with each."""
-    concurrency: int = 16
+    concurrency: Count = 16
     """Number of requests in flight."""
 
     def __post_init__(self) -> None:
@@ -65,14 +67,6 @@ class Server(Demonstrated):
                 "teacher=server needs an address and a model: type "
                 "teacher.url=http://HOST/v1 teacher.model=NAME"
             )
-        rules = {
-            "timeout_s": (self.timeout_s > 0, "above 0"),
-            "deadline_s": (self.deadline_s > 0, "above 0"),
-            "retries": (self.retries >= 0, "0 or more"),
-            "backoff_s": (self.backoff_s >= 0, "0 or more"),
-            "concurrency": (self.concurrency >= 1, "at least 1"),
-        }
-        check_bounds(self, "teacher", rules)
 
     def __call__(self, policy: Policy) -> None:
         """Check the tokenizer. There is no network in this process."""

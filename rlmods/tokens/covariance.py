@@ -6,13 +6,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rlmods.errors import Limit, check_bounds
 from rlmods.needs import TokenNeeds
 from rlmods.ops import EQUAL, largest, masked_sum, sum_over_ranks
+from rlmods.settings.bounds import Limit, Positive, PositiveFraction, bounded, check_bounds
 from rlmods.types import TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("tokens")
 class ClipCov:
     """Clip-Cov: leave out a random `fraction` of all tokens among those with low <= C_t <= high.
 
@@ -25,7 +26,7 @@ class ClipCov:
     here they may be drawn, which changes nothing for them, as they have no gradient. Equal
     responses have equal draws, so that their tokens are left out together."""
 
-    fraction: float = 2e-4
+    fraction: PositiveFraction = 2e-4
     """Fraction of all tokens that is left out, rounded down; above 0, to 1."""
     low: float = 1.0
     """Lower bound of C_t, many times its mean."""
@@ -35,11 +36,7 @@ class ClipCov:
     needs: ClassVar[TokenNeeds] = TokenNeeds(step=True, draws=True)
 
     def __post_init__(self) -> None:
-        rules = {
-            "fraction": (0 < self.fraction <= 1, "above 0 and at most 1"),
-            "high": (self.high > self.low, "above tokens.low"),
-        }
-        check_bounds(self, "tokens", rules)
+        check_bounds(self, "tokens", {"high": (self.high > self.low, "above tokens.low")})
 
     def __call__(
         self,
@@ -54,6 +51,7 @@ class ClipCov:
 
 
 @dataclass(frozen=True)
+@bounded("tokens")
 class KLCov:
     """KL-Cov: subtract `coefficient` |log pi - log pi_old| from the objective of the `fraction` of
     all tokens with the largest C_t of `ClipCov`.
@@ -66,20 +64,13 @@ class KLCov:
     one token has the penalty if a C_t is above 0: with equal advantages all of them are 0, and none
     has it."""
 
-    fraction: float = 2e-3
+    fraction: PositiveFraction = 2e-3
     """Fraction of all tokens with a penalty, rounded down; above 0, to 1. The paper has 2e-3 for a
     model of 7 billion parameters and 2e-4 for 32 billion."""
-    coefficient: float = 1.0
+    coefficient: Positive = 1.0
     """Weight of the penalty; above 0."""
 
     needs: ClassVar[TokenNeeds] = TokenNeeds(step=True, distance=True)
-
-    def __post_init__(self) -> None:
-        rules = {
-            "fraction": (0 < self.fraction <= 1, "above 0 and at most 1"),
-            "coefficient": (self.coefficient > 0, "above 0"),
-        }
-        check_bounds(self, "tokens", rules)
 
     def __call__(
         self, logprobs: TokenFloats, advantages: TokenFloats, mask: TokenMask

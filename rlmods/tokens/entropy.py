@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rlmods.errors import check_bounds
 from rlmods.needs import TokenNeeds
 from rlmods.ops import EQUAL, largest, sum_over_ranks
+from rlmods.settings.bounds import PositiveFraction, bounded
 from rlmods.types import TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("tokens")
 class HighEntropy:
     """High-entropy tokens: train on token t if H_t >= tau. H_t is the entropy of the current policy
     at t, and tau the entropy above which the fraction `fraction` of all tokens of the optimizer
@@ -21,14 +22,10 @@ class HighEntropy:
     the threshold of the optimizer step over all ranks. All tokens that equal tau up to rounding are
     trained."""
 
-    fraction: float = 0.2
+    fraction: PositiveFraction = 0.2
     """Fraction of the tokens that are trained, rounded up; above 0, to 1."""
 
     needs: ClassVar[TokenNeeds] = TokenNeeds(step=True, entropy=True)
-
-    def __post_init__(self) -> None:
-        is_valid = 0 < self.fraction <= 1
-        check_bounds(self, "tokens", {"fraction": (is_valid, "above 0 and at most 1")})
 
     def __call__(
         self,

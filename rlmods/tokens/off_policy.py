@@ -5,13 +5,14 @@ from typing import ClassVar
 
 import torch
 
-from rlmods.errors import Limit, check_bounds
 from rlmods.needs import TokenNeeds
 from rlmods.ops import masked_mean
+from rlmods.settings.bounds import PositiveLimit, bounded
 from rlmods.types import TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
+@bounded("tokens")
 class OffPolicy:
     """Off-policy sequence masking: leave a token out if A_t < 0 and its response has
 
@@ -22,14 +23,11 @@ class OffPolicy:
     steps since. As there, masked tokens stay in the denominators of the loss. Responses with
     positive advantages are always trained: only mistakes of another policy are no lesson."""
 
-    threshold: Limit = 0.5
+    threshold: PositiveLimit = 0.5
     """Largest distance, nats per token; above 0. The paper names no value; 0.5 is the example of
     TRL's `off_policy_mask_threshold`."""
 
     needs: ClassVar[TokenNeeds] = TokenNeeds(behavior=True)
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "tokens", {"threshold": (self.threshold > 0, "above 0")})
 
     def __call__(
         self,

@@ -99,9 +99,9 @@ def test_it_needs_turns() -> None:
     ("settings", "words"),
     [
         ({"eps": 0.0}, "advantage.eps=0.0: must be above 0"),
-        ({"gamma": -0.1}, "advantage.gamma=-0.1: must be between 0 and 1"),
-        ({"gamma": 1.1}, "advantage.gamma=1.1: must be between 0 and 1"),
-        ({"gamma": float("nan")}, "advantage.gamma=nan: must be between 0 and 1"),
+        ({"gamma": -0.1}, "advantage.gamma=-0.1: must be from 0 to 1"),
+        ({"gamma": 1.1}, "advantage.gamma=1.1: must be from 0 to 1"),
+        ({"gamma": float("nan")}, "advantage.gamma=nan: must be a finite number"),
     ],
 )
 def test_settings_have_bounds(settings: dict[str, float], words: str) -> None:

@@ -18,8 +18,8 @@ from rlmods.types import Branch, Prompt, Turn
 from tests.support.batches import few
 from tests.support.environments import Script
 
-NEVER = Entropy(num_initial=2, tau=math.inf)
-ALWAYS = Entropy(num_initial=1, tau=-math.inf)
+NEVER = Entropy(num_initial=2, tau=1e9)
+ALWAYS = Entropy(num_initial=1, tau=-1e9)
 VOCABULARY = 50
 UNIT = math.log(VOCABULARY)
 Entropies = Callable[[int, int], float]

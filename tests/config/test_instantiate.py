@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 
 from rlmods.algo import Batch
 from rlmods.config.instantiate import instantiate, parse_settings
-from rlmods.errors import Limit, UserError
+from rlmods.errors import UserError
 from rlmods.ratio import Clipped
+from rlmods.settings.bounds import INFINITE
 from rlmods.training.settings import PolicyGradientSettings
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -51,14 +52,22 @@ def refused(option: dict[str, Any], group: str, path: tuple[Any, ...], value: fl
     try:
         instantiate(config, group, partial=True)
     except UserError as error:
-        return re.match(rf"{name}={value}: must be a (finite|whole) number", str(error)) is not None
+        return (
+            re.match(rf"{name}={value}: must be (a (finite|whole) number|one of )", str(error))
+            is not None
+        )
     return False
 
 
 def is_limit(option: dict[str, Any], path: tuple[Any, ...]) -> bool:
     """Return whether the class of the option declares the setting as a limit."""
     fields = getattr(get_object(option["_target_"]), "__dataclass_fields__", {})
-    return path[-1] in fields and fields[path[-1]].type in (Limit, "Limit")
+    if path[-1] not in fields:
+        return False
+    kind = fields[path[-1]].type
+    return (
+        "Limit" in kind if isinstance(kind, str) else INFINITE in getattr(kind, "__metadata__", ())
+    )
 
 
 def test_no_numeric_setting_of_an_option_is_nan_or_without_bound() -> None:

@@ -153,12 +153,12 @@ class TestProcess:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            ({"decay": 0.0, "aggregate": "mean"}, "decay=0.0 is"),
+            ({"decay": 0.0, "aggregate": "mean"}, "decay=0.0: must be above 0"),
             ({"decay": 0.5}, "aggregate=mean"),
         ],
     )
     def test_weights_that_cannot_be(self, run: str, options: dict[str, Any], says: str) -> None:
-        with pytest.raises(UserError, match=says):
+        with pytest.raises((UserError, ValueError), match=says):
             Process(run, **options)
 
     def test_abstains_without_tokens(self, run: str) -> None:

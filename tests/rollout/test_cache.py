@@ -1,6 +1,5 @@
 """The in-place cache equals the stock cache bit for bit."""
 
-import math
 from collections.abc import Sequence
 from functools import wraps
 from random import Random
@@ -329,7 +328,7 @@ def respond(
 CASES = {
     "turns": (Echo(least=3, max_turns=4), False, None),
     "cuts": (Chat(), True, None),
-    "branches": (Echo(least=2), False, Entropy(num_initial=1, tau=-math.inf)),
+    "branches": (Echo(least=2), False, Entropy(num_initial=1, tau=-1e9)),
 }
 
 

@@ -21,8 +21,8 @@ from tests.support.environments import Echo, Lines, Script
 from tests.support.tiny_setup import policy
 
 PROMPTS = [Prompt(id=str(i), text=text) for i, text in enumerate(("1+1=", "22-3=", "7="))]
-NEVER = Entropy(num_initial=2, tau=math.inf)
-ALWAYS = Entropy(num_initial=1, tau=-math.inf)
+NEVER = Entropy(num_initial=2, tau=1e9)
+ALWAYS = Entropy(num_initial=1, tau=-1e9)
 TWO = Script(["abc", "de"])
 
 

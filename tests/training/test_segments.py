@@ -3,7 +3,6 @@ the segments as one response."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
@@ -214,7 +213,7 @@ class TestRollout:
         assert int(rows.lengths.max()) > 24
 
     def test_branches_keep_the_cuts_of_their_parents(self) -> None:
-        rule = Entropy(num_initial=2, tau=-math.inf)
+        rule = Entropy(num_initial=2, tau=-1e9)
         model, responses = sampled(Chat(least=3), samples=6, branching=rule)
         branched = [
             r

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from rlmods.algo import PolicyGradient, PolicyGradientSettings
-from rlmods.errors import check_bounds
 from rlmods.policy.base import PolicyOutput
+from rlmods.settings.bounds import NonNegative
 from rlmods.types import Experience
 
 
@@ -16,12 +16,8 @@ from rlmods.types import Experience
 class Settings(PolicyGradientSettings):
     """Settings of the algorithm, `algo.*` in the configuration."""
 
-    imitation: float = 0.1
+    imitation: NonNegative = 0.1
     """Weight of the log-likelihood of good responses."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bounds(self, "algo", {"imitation": (self.imitation >= 0, "0 or more")})
 
 
 class Name(PolicyGradient):
