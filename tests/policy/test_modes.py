@@ -105,7 +105,7 @@ class TestSetDropout:
 
     @pytest.mark.parametrize("name", KINDS)
     def test_invalid_probabilities_are_refused(self, name: str) -> None:
-        with pytest.raises(ValueError, match=r"algo.dropout=1.0: must be 0 or more and below 1"):
+        with pytest.raises(ValueError, match=r"algo.dropout=1.0: must be at least 0 and below 1"):
             made(name, 1.0)
 
     def test_a_policy_has_none_by_default(self) -> None:

@@ -483,7 +483,7 @@ class TestSamplingAhead:
         ),
         ({"top_p": 0.0}, r"rollout\.top_p=0\.0: must be"),
         ({"concurrency": 0}, r"rollout\.concurrency=0: must be at least 1"),
-        ({"ahead": 2}, r"rollout\.ahead=2: must be 0 or 1"),
+        ({"ahead": 2}, r"rollout\.ahead=2: must be one of 0, 1"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
