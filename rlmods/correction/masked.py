@@ -10,8 +10,6 @@ from rlmods.ops import binary_divergence, broadcast_to_tokens, masked_mean
 from rlmods.settings.bounds import AT_LEAST_1, Fraction, Limit, PositiveLimit, bounded
 from rlmods.types import ImportanceWeights, TokenFloats, TokenMask
 
-GATES = ("ratio", "tv", "kl")
-
 
 @dataclass(frozen=True)
 @bounded("correction")

@@ -8,7 +8,6 @@ from rlmods.ops import importance_ratio
 from rlmods.types import TokenFloats, TokenMask
 
 Level = Literal["token", "sequence"]
-LEVELS = ("token", "sequence")
 
 
 def sampler_ratio(

@@ -44,7 +44,7 @@ class Code:
     are not at fault: they abstain, and are counted as `not_started`.
 
     Raises:
-        UserError: settings out of range, or this machine cannot confine code.
+        UserError: this machine cannot confine code.
         ValueError: unit tests of unknown form.
     """
 

@@ -18,10 +18,7 @@ class Copying:
     Against summaries that repeat their source, which reward models tend to score highly. c is 1
     less the n-gram novelty of See et al. 2017, arXiv:1704.04368, section 6. Words are separated by
     whitespace, ignoring case. n-grams do not span chat messages, and all messages of the prompt
-    count. A response of fewer than `size` words scores 0 and is counted under `short`.
-
-    Raises: UserError for a setting out of range.
-    """
+    count. A response of fewer than `size` words scores 0 and is counted under `short`."""
 
     size: Count = 4
     """Words per n-gram."""

@@ -36,7 +36,7 @@ class Cosine:
         reward=cosine +reward@reward.reward=code
 
     Raises:
-        UserError: settings out of range, or a reward that does not report correctness.
+        UserError: a reward that does not report correctness.
     """
 
     max_length: Count

@@ -19,10 +19,7 @@ class Diversity:
     are those of the same call: the batch of one rank, so the penalty depends on `batch.prompts` and
     on the number of ranks. The statistic is self-BLEU's idea (arXiv:1802.01886) with one n-gram
     size and no brevity term. Words are separated by whitespace, ignoring case. A response of fewer
-    than `size` words scores 0 and is counted under `short`.
-
-    Raises: UserError for a size that is not positive.
-    """
+    than `size` words scores 0 and is counted under `short`."""
 
     size: Count = 4
     """Words per n-gram."""

@@ -34,8 +34,7 @@ class Isolated:
     `.answer`, `.meta`.
 
     Raises:
-        UserError: a timeout that is not positive, or a reward that cannot be pickled or needs more
-        than one response or its turns.
+        UserError: a reward that cannot be pickled, or needs more than one response or its turns.
     """
 
     reward: Callable[[Sequence[Any]], Any]

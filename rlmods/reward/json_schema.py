@@ -41,8 +41,8 @@ class JSON:
     that cannot be resolved).
 
     Raises:
-        UserError: settings out of range; a schema that is invalid or cannot be read; a schema
-        without the package jsonschema.
+        UserError: a schema that is invalid or cannot be read, or is there without the package
+        jsonschema.
     """
 
     schema: str | None = None

@@ -22,7 +22,7 @@ class Regex:
     The text is the first turn (`first_turn`), with its thoughts. A match that takes longer than
     `timeout_s` scores 0.0 and is counted under `timeouts`.
 
-    Raises: UserError without a pattern, for an invalid one, and for a timeout that is not positive.
+    Raises: UserError without a pattern, and for an invalid one.
     """
 
     pattern: str | None = None

@@ -29,10 +29,7 @@ class Repetition:
     the cosine reward).
 
     Words are separated by whitespace, so languages without it need another term. A response of
-    fewer than `size` words scores 0 and is counted under `short`.
-
-    Raises: UserError for a size that is not positive.
-    """
+    fewer than `size` words scores 0 and is counted under `short`."""
 
     size: Count = 3
     """Words per n-gram."""

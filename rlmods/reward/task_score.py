@@ -36,8 +36,7 @@ class TaskScore:
     they abstain, and are counted as `not_started`.
 
     Raises:
-        UserError: the package is missing, settings are out of range, or this machine cannot confine
-        the scorers.
+        UserError: the package is missing, or this machine cannot confine the scorers.
     """
 
     threshold: float = 1.0

@@ -35,8 +35,7 @@ class ToolCall:
     under `without_call`.
 
     Raises:
-        UserError: settings out of range; tools of another form; parameters without the package
-        jsonschema.
+        UserError: tools of another form, or parameters without the package jsonschema.
     """
 
     column: str = "tools"

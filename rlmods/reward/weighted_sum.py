@@ -9,6 +9,7 @@ from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds, needs_of
 from rlmods.reward.isolated import Isolated
 from rlmods.reward.scores import run_reward
+from rlmods.settings.bounds import Positive, mismatch
 from rlmods.types import Response, Scores
 
 TokenRewards = Sequence[Sequence[float | None]]
@@ -181,6 +182,10 @@ def _check_term(name: str, term: Any) -> None:
     weight = term.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         raise UserError(f"WeightedSum: terms.{name}.weight={weight!r} is not a number")
+    timeout_s = term.get("timeout_s")
+    allowed = mismatch(timeout_s, Positive | None)
+    if allowed is not None:
+        raise UserError(f"reward.terms.{name}.timeout_s={timeout_s}: must be {allowed}")
 
 
 def combine(

@@ -49,7 +49,7 @@ class VLLMServer(TokenRollout):
     left out until the next sync and its prompts go to the others. Responses depend on what those of
     `rollout=vllm` do.
 
-    Raises: UserError for a field that is missing or out of range; while training, if no server is
+    Raises: UserError for a field that is missing; while training, if no server is
     left, a server rejects a request, or one has other weights than it was given."""
 
     temperature: Temperature = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import numbers
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -44,6 +45,8 @@ NonNegativeLimit = Annotated[Limit, AT_LEAST_0]
 Count = Annotated[int, AT_LEAST_1]
 NonNegativeInt = Annotated[int, AT_LEAST_0]
 
+NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
+_FIELD_TYPES: dict[Any, dict[str, Any]] = {}
 TYPE_NAMES = {
     bool: "true or false",
     int: "a whole number",
@@ -84,13 +87,14 @@ def mismatch(value: object, annotation: object) -> str | None:
     origin = get_origin(annotation)
     if origin is Literal:
         allowed = get_args(annotation)
-        return None if value in allowed else f"one of {', '.join(map(str, allowed))}"
+        is_allowed = any(value == x and type(value) is type(x) for x in allowed)
+        return None if is_allowed else f"one of {', '.join(map(str, allowed))}"
     if origin in (Union, UnionType):
         mismatches = [mismatch(value, member) for member in get_args(annotation)]
         return None if None in mismatches else " or ".join(text for text in mismatches if text)
     kind, *marks = get_args(annotation) if origin is Annotated else (annotation,)
     if kind in TYPE_NAMES:  # others are left to the dataclass
-        kinds = (float, int) if kind is float else kind
+        kinds = NUMBERS.get(kind, kind)  # numbers of numpy too
         is_valid = isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
         if not is_valid:
             return TYPE_NAMES[kind]
@@ -104,6 +108,12 @@ def mismatch(value: object, annotation: object) -> str | None:
 def field_types(kind: Any) -> dict[str, Any]:
     """Return the types of the arguments of a dataclass, without those that cannot be evaluated,
     such as names that are imported `if TYPE_CHECKING` only. A default of None is always allowed."""
+    if kind not in _FIELD_TYPES:
+        _FIELD_TYPES[kind] = _resolved(kind)
+    return _FIELD_TYPES[kind]
+
+
+def _resolved(kind: Any) -> dict[str, Any]:
     types: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         names = vars(sys.modules[base.__module__])

@@ -196,7 +196,7 @@ class PolicyGradientSettings:
 class IterativeGRPOSettings(PolicyGradientSettings):
     """Settings of iterative GRPO, `algo.*` in the configuration."""
 
-    reference_every: int | None = 20
+    reference_every: Count | None = 20
     """Number of iterations of a round."""
     refresh_prompts: Count = unlabelled(256)
     """Prompts judged in a round, the same number in each of its iterations."""

@@ -274,3 +274,10 @@ def test_rewards_by_step_are_not_added_up() -> None:
     advice = r"type reward\.rewards\.b\.terms\.a\.reward\.aggregate=min"
     with pytest.raises(UserError, match=rf"one reward per step.*{advice}"):
         WRAPPERS["rewards.b"](option)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1.0, float("inf"), "5"])
+def test_a_time_limit_that_is_none_is_named_by_its_key(timeout_s: Any) -> None:
+    term = {"reward": Accuracy(), "weight": 1.0, "timeout_s": timeout_s}
+    with pytest.raises(UserError, match=rf"^reward\.terms\.right\.timeout_s={timeout_s}: must be "):
+        WeightedSum({"right": term})

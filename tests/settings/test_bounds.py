@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 
+from rlmods.config.schema import SETTINGS
 from rlmods.settings.bounds import (
     Count,
     Fraction,
@@ -20,6 +22,7 @@ from rlmods.settings.bounds import (
     PositiveLimit,
     ProperFraction,
     bounded,
+    field_types,
     mismatch,
 )
 
@@ -48,6 +51,10 @@ def test_numbers_within_and_beyond_the_bounds(
     assert [mismatch(value, kind) for value in invalid] == [words] * len(invalid)
     assert mismatch(None, kind | None) is None
     assert mismatch(invalid[0], kind | None) == f"{words} or null"
+    assert (
+        mismatch(np.float32(valid[0]) if kind not in (Count, NonNegativeInt) else np.int64(3), kind)
+        is None
+    )
     assert mismatch("1", kind) in ("a number", "a whole number")
     assert mismatch(True, kind) in ("a number", "a whole number")
     assert mismatch(NAN, kind) in ("a finite number", "a whole number")
@@ -58,6 +65,12 @@ def test_only_a_limit_is_infinite(kind: Any) -> None:
     assert mismatch(INF, kind) == "a finite number"
     assert mismatch(INF, Limit) is None
     assert mismatch(-INF, Limit) == "a finite number"
+
+
+def test_a_choice_has_the_type_of_what_is_listed() -> None:
+    assert mismatch(1, Literal[0, 1]) is None
+    for value in (True, 1.0, "1", 2):
+        assert mismatch(value, Literal[0, 1]) == "one of 0, 1"
 
 
 @dataclass(frozen=True)
@@ -108,3 +121,12 @@ def test_a_valid_part_is_what_it_was() -> None:
     assert Computed(5).half == 2
     with pytest.raises(ValueError, match="share=-1"):
         replace(part, share=-1)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_no_recipe_loses_the_bounds_of_a_setting_that_it_declares_again(name: str) -> None:
+    own = field_types(SETTINGS[name])
+    for base in SETTINGS[name].__mro__[1:-1]:
+        for key, annotation in field_types(base).items():
+            for value in (-1, -1.0, 0, 0.0):
+                assert (mismatch(value, own[key]) is None) <= (mismatch(value, annotation) is None)
