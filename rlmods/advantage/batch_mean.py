@@ -26,7 +26,7 @@ class BatchMean:
     scale: Literal["none", "batch"] = "none"
     """none: do not divide. batch: divide by the standard deviation."""
     eps: Positive = 1e-6
-    """Added to the standard deviation; above 0."""
+    """Added to the standard deviation."""
 
     @property
     def needs(self) -> AdvantageNeeds:

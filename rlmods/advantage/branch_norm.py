@@ -31,7 +31,7 @@ class BranchNorm:
     aggregation=sequence_mean, which weights rows by 1 / |y|."""
 
     eps: Positive = 1e-6
-    """Added to the standard deviation; above 0."""
+    """Added to the standard deviation."""
     unbiased: bool = True
     """Divide the squared deviations by G - 1 instead of G."""
     attribution: Literal["soft", "hard"] = "hard"

@@ -30,7 +30,7 @@ class GDPO:
     differ in another term only are trained on too."""
 
     eps: Positive = 1e-6
-    """Added to the standard deviations; above 0."""
+    """Added to the standard deviations."""
     unbiased: bool = True
     """Divide the squared deviations by the number of responses minus 1."""
 

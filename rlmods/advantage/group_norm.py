@@ -23,7 +23,7 @@ class GroupNorm:
     (`needs.normalizes_rewards`)."""
 
     eps: Positive = 1e-6
-    """Added to the standard deviation; above 0."""
+    """Added to the standard deviation."""
     unbiased: bool = True
     """Divide the squared deviations by G - 1 instead of G. Only for scale=group."""
     scale: Literal["group", "batch", "none"] = "group"

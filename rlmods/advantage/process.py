@@ -29,7 +29,7 @@ class Process:
     steps do not outweigh the outcome in the mean."""
 
     eps: Positive = 1e-6
-    """Added to the standard deviation; above 0."""
+    """Added to the standard deviation."""
     unbiased: bool = True
     """Divide the squared deviations by the number of steps minus 1 instead of the number of
     steps."""

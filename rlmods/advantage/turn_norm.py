@@ -34,7 +34,7 @@ class TurnNorm:
     one to compare with, get exactly 0."""
 
     eps: Positive = 1e-6
-    """Added to the standard deviation; above 0."""
+    """Added to the standard deviation."""
     unbiased: bool = True
     """Divide the squared deviations by the number of turns minus 1."""
     gamma: Fraction = 0.0

@@ -30,7 +30,7 @@ class Masked:
     low: Fraction = 0.5
     """Lower bound of rho with gate=ratio; 0 to 1. 0: none."""
     high: Annotated[Limit, AT_LEAST_1] = 5.0
-    """Upper bound of rho with gate=ratio; at least 1."""
+    """Upper bound of rho with gate=ratio."""
     level: Level = "token"
     """token: each token's own ratio or divergence, which masks tokens. sequence: the product of the
     ratios of a response, or the mean of its divergences, which masks responses."""

@@ -20,7 +20,7 @@ class Truncated:
     can draw every token, E_behavior[w f] = E_old[f]."""
 
     high: Annotated[Limit, AT_LEAST_1] = 2.0
-    """Upper bound C of the weight; at least 1."""
+    """Upper bound C of the weight."""
     level: Level = "token"
     """token: each token's own ratio. The equality holds for a token given its prefix, and prefixes
     stay the sampler's. sequence: the product of the ratios of a response, on all its tokens.

@@ -15,7 +15,7 @@ class CriticConfig:
     """Weight, clip and learning rate of the value loss, and iterations for the critic alone."""
 
     coefficient: Positive = 1.0
-    """Weight of the value loss relative to the policy loss; above 0."""
+    """Weight of the value loss relative to the policy loss."""
     clip: Positive | None = 0.5
     """Maximum distance of V from its value at grading, beyond which the loss gives no gradient
     for moving further. Unit: standard deviations of the iteration's returns; 0.5 is 0.25 for

@@ -53,7 +53,7 @@ class GuessNumber:
     max_tokens: Count = 128
     """Maximum number of tokens of all guesses and replies."""
     turn_penalty: NonNegative = 0.0
-    """Penalty of a turn that does not name the number; 0 or more."""
+    """Penalty of a turn that does not name the number."""
 
     def check_prompt(self, prompt: Prompt) -> None:
         """Check that the gold answer is a whole number.

@@ -36,7 +36,7 @@ class Adaptive(_Controlled):
     per token), n its number of responses (`train/responses`). beta is saved in checkpoints."""
 
     target: Positive = 0.05
-    """Target KL divergence from the reference, nats per token; above 0."""
+    """Target KL divergence from the reference, nats per token."""
     horizon: Positive = 2560.0
     """Number of responses; above 0. beta changes more slowly with a larger one; ten iterations'
     worth is the paper's K_beta = 0.1."""
@@ -76,9 +76,9 @@ class Ramp(_Controlled):
     iterations)."""
 
     final: NonNegative = 0.0
-    """Final beta; at least 0."""
+    """Final beta."""
     iterations: Count = 100
-    """Number of iterations until `final` is reached; at least 1."""
+    """Number of iterations until `final` is reached."""
     _start: float = field(init=False, repr=False, compare=False)
     _done: int = field(default=0, init=False, repr=False, compare=False)
 

@@ -25,7 +25,7 @@ class Full:
     also determines the tokens before t."""
 
     coefficient: NonNegative
-    """beta; at least 0."""
+    """beta."""
 
     where: ClassVar[str] = "loss"
     needs: ClassVar[KLNeeds] = KLNeeds(distributions=True)

@@ -24,7 +24,7 @@ class Penalty:
     estimator: Literal["k1", "k2", "k3"]
     """Estimator of the divergence, see above."""
     coefficient: NonNegative
-    """beta; at least 0."""
+    """beta."""
     where: Literal["loss", "reward"]
     """loss: + beta * KL in the loss. reward: - beta * KL on each token's reward, without a
     gradient."""

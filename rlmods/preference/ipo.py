@@ -19,7 +19,7 @@ class IPO:
     pairs of a ranking; ties contribute nothing."""
 
     beta: Positive = 0.1
-    """Strength of the regularisation towards the reference; above 0."""
+    """Strength of the regularisation towards the reference."""
 
     def reward(
         self,

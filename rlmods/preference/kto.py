@@ -25,7 +25,7 @@ class KTO:
     computes it once per optimizer step, before the step is split into microbatches."""
 
     beta: Positive = 0.1
-    """Slope of the sigmoid: larger ones saturate at smaller log-ratios; above 0."""
+    """Slope of the sigmoid: larger ones saturate at smaller log-ratios."""
     desirable_weight: Positive = 1.0
     """w_D, above 0. The paper keeps (w_D * number of desirable) / (w_U * number of undesirable)
     between 1 and 4/3."""

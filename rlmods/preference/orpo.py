@@ -27,7 +27,7 @@ class ORPO:
     nothing."""
 
     beta: Positive = 0.1
-    """Weight of the preference term; above 0."""
+    """Weight of the preference term."""
 
     needs: ClassVar[PreferenceNeeds] = PreferenceNeeds(reference=False)
 

@@ -25,7 +25,7 @@ class Sigmoid:
     nothing."""
 
     beta: Positive = 0.1
-    """Strength of the regularisation towards the reference; above 0."""
+    """Strength of the regularisation towards the reference."""
     label_smoothing: Annotated[float, BELOW_HALF] = 0.0
     """Assumed fraction of wrong labels, 0 to below 0.5."""
 

@@ -22,9 +22,9 @@ class SimPO:
     nothing."""
 
     beta: Positive = 2.0
-    """Scale of the reward; above 0."""
+    """Scale of the reward."""
     gamma: NonNegative = 1.0
-    """Target margin between the rewards of the better and the worse response; at least 0."""
+    """Target margin between the rewards of the better and the worse response."""
 
     needs: ClassVar[PreferenceNeeds] = PreferenceNeeds(reference=False)
 

@@ -31,7 +31,7 @@ class Clipped:
     arXiv:2507.18071, equation 7). sequence_token: the same value, with token t's gradient scaled by
     token t's own advantage (GSPO-token, equation 14)."""
     dual: Annotated[float, ABOVE_1] | None = None
-    """Lower bound dual * A of the objective where A < 0 (dual clip, arXiv:1912.09729); above 1.
+    """Lower bound dual * A of the objective where A < 0 (dual clip, arXiv:1912.09729).
     None: no lower bound."""
 
     @property

@@ -32,7 +32,7 @@ class DPPO:
     """Bound where A < 0 and the probability fell; above 0. The paper has 0.15 for tv and 0.05 for
     kl."""
     high: PositiveLimit = 0.15
-    """Bound where A > 0 and the probability rose; above 0."""
+    """Bound where A > 0 and the probability rose."""
 
     needs: ClassVar[RatioNeeds] = RatioNeeds(old_logprobs=True)
 

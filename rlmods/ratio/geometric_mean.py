@@ -23,9 +23,9 @@ class GeometricMean:
     than PPO's."""
 
     low: NonNegativeLimit = 0.4
-    """The lower bound of log r is -low; at least 0."""
+    """The lower bound of log r is -low."""
     high: NonNegativeLimit = 0.4
-    """The upper bound of log r is high; at least 0."""
+    """The upper bound of log r is high."""
 
     needs: ClassVar[RatioNeeds] = RatioNeeds(level="sequence")
 

@@ -26,7 +26,7 @@ class KLPenalty:
     """beta, at least 0: the initial value in the configuration, the current value while
     training."""
     target: Positive = 0.01
-    """Target KL divergence between the old policy and the updated one, nats per token; above 0."""
+    """Target KL divergence between the old policy and the updated one, nats per token."""
     minimum: NonNegative = 1e-3
     """Lower bound of beta, at least 0. Without one (0), many quiet iterations reduce beta to values
     from which it does not return."""

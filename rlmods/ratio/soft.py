@@ -19,7 +19,7 @@ class Soft:
     Nothing is clipped."""
 
     positive_temperature: Positive = 1.0
-    """tau where A > 0; above 0."""
+    """tau where A > 0."""
     negative_temperature: Positive = 1.05
     """tau elsewhere, above 0. Larger, because lowering one token's probability raises that of all
     others, which adds noise."""

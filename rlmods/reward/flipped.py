@@ -11,10 +11,12 @@ from rlmods.needs import RewardNeeds
 from rlmods.reward.accuracy import Accuracy
 from rlmods.reward.scores import as_scores
 from rlmods.reward.weighted_sum import Term
+from rlmods.settings.bounds import Fraction, bounded
 from rlmods.types import Response, Scores
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Flipped:
     """1 - r instead of the reward r of a `fraction` of the responses, chosen by a hash of `seed`,
     prompt and text: a grader that errs on some responses, on the same response always in the same
@@ -25,19 +27,17 @@ class Flipped:
         reward=flipped +reward@reward.reward=code
 
     Raises:
-        UserError: a fraction out of range, or a reward that gives rewards by step.
+        UserError: a reward that gives rewards by step.
     """
 
-    fraction: float = 0.2
-    """Fraction of responses with a flipped reward, 0 to 1."""
+    fraction: Fraction = 0.2
+    """Fraction of responses with a flipped reward."""
     seed: int = 0
     """Seed of the choice; independent of the run's seed."""
     reward: Callable[[Sequence[Response]], Any] | None = None
     """Reward from 0 to 1. null: `Accuracy`."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fraction <= 1:
-            raise UserError(f"reward.fraction={self.fraction}: must lie between 0 and 1")
         if not callable(self.grader):
             raise UserError("Flipped: reward cannot be called: type +reward@reward.reward=accuracy")
         if RewardNeeds.combine([self.grader]).gives_steps:

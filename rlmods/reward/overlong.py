@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlmods.errors import UserError
+from rlmods.settings.bounds import Count, NonNegativeInt, bounded, check_bounds
 from rlmods.types import Response, Scores
 
 
@@ -17,24 +17,20 @@ def overlong_penalty(length: int, max_length: int, cache_length: int) -> float:
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Overlong:
     """`overlong_penalty` of the number of sampled tokens; of several turns, of those of the
-    longest.
+    longest."""
 
-    Raises UserError for lengths that are out of range."""
-
-    max_length: int
+    max_length: Count
     """Length in tokens with the full penalty of -1."""
-    cache_length: int | None = None
+    cache_length: NonNegativeInt | None = None
     """Tokens below `max_length` over which the penalty grows. None: a fifth of `max_length`, as in
     the paper (4,096 of 20,480)."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.cache <= self.max_length or self.max_length < 1:
-            raise UserError(
-                f"Overlong: cache_length={self.cache} must lie between 0 and "
-                f"max_length={self.max_length}, which must be at least 1"
-            )
+        fits = self.cache <= self.max_length
+        check_bounds(self, "reward", {"cache_length": (fits, "at most reward.max_length")})
 
     @property
     def cache(self) -> int:

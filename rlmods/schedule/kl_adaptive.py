@@ -22,13 +22,13 @@ class KLAdaptive:
 
     target: Positive = 0.01
     """Target KL divergence between the old policy and the policy of an optimizer step, nats per
-    token; above 0."""
+    token."""
     rate: Annotated[float, ABOVE_1] = 1.5
-    """Factor by which the learning rate changes in an iteration; above 1."""
+    """Factor by which the learning rate changes in an iteration."""
     minimum: PositiveFraction = 0.1
     """Lower bound of f, relative to `optimizer.lr`; above 0 and at most 1."""
     maximum: Annotated[float, AT_LEAST_1] = 10.0
-    """Upper bound of f, relative to `optimizer.lr`; at least 1."""
+    """Upper bound of f, relative to `optimizer.lr`."""
     _factor: float = field(default=1.0, init=False, repr=False)
 
     needs: ClassVar[ScheduleNeeds] = ScheduleNeeds(kl=True)

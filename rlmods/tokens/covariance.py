@@ -68,7 +68,7 @@ class KLCov:
     """Fraction of all tokens with a penalty, rounded down; above 0, to 1. The paper has 2e-3 for a
     model of 7 billion parameters and 2e-4 for 32 billion."""
     coefficient: Positive = 1.0
-    """Weight of the penalty; above 0."""
+    """Weight of the penalty."""
 
     needs: ClassVar[TokenNeeds] = TokenNeeds(step=True, distance=True)
 

@@ -53,7 +53,7 @@ def test_unscored_responses_stay_unscored() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match=r"reward\.fraction=1\.5: must lie between 0 and 1"):
+    with pytest.raises(ValueError, match=r"reward\.fraction=1\.5: must be from 0 to 1"):
         Flipped(1.5)
     with pytest.raises(UserError, match="cannot be called"):
         Flipped(reward=5)  # type: ignore[arg-type]
