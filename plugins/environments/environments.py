@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlmods.data.schema import Splits, check_fields, checked_splits
+from rlmods.data.schema import Splits, checked_splits
 from rlmods.environment.session import RequestError
+from rlmods.settings.bounds import Count, NonNegativeInt, bounded
 from rlmods.types import Prompt
 
 Step = Callable[[str], Awaitable[tuple[Any, float, bool]]]
@@ -22,6 +23,7 @@ Step = Callable[[str], Awaitable[tuple[Any, float, bool]]]
 
 
 @dataclass(frozen=True)
+@bounded("data")
 class Episodes:
     """Prompts that are seeds of episodes. All responses to a prompt begin the same episode. Val has
     the seeds from `seed` on, and train those that follow.
@@ -30,15 +32,14 @@ class Episodes:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the agent and its environment, as in `+data.options.game=Game2048-v0`."""
-    num_train: int = 1000
+    num_train: Count = 1000
     """Number of train episodes."""
-    num_val: int = 100
+    num_val: NonNegativeInt = 100
     """Number of val episodes."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the first episode."""
 
     def __call__(self) -> Splits:
-        check_fields(self, num_train=1, num_val=0, seed=0)
         prompts = []
         for seed in range(self.seed, self.seed + self.num_val + self.num_train):
             meta = {**self.options, "seed": seed}

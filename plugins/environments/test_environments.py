@@ -63,8 +63,8 @@ def test_seeds_are_whole_and_disjoint() -> None:
 
 @pytest.mark.parametrize(("field", "bad"), [("num_train", 0), ("num_val", -1), ("seed", -1)])
 def test_counts_are_checked(field: str, bad: int) -> None:
-    with pytest.raises(UserError, match=rf"data\.{field}={bad}"):
-        Episodes(**{field: bad})()
+    with pytest.raises(ValueError, match=rf"data\.{field}={bad}"):
+        Episodes(**{field: bad})
 
 
 def test_observations_are_text_or_json() -> None:

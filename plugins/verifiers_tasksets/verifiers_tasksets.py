@@ -16,12 +16,14 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
-from rlmods.data.schema import Splits, check_fields, checked_splits, import_extra, prompt_fields
+from rlmods.data.schema import Splits, checked_splits, import_extra, prompt_fields
 from rlmods.errors import UserError
+from rlmods.settings.bounds import Count, NonNegativeInt, bounded
 from rlmods.types import Prompt
 
 
 @dataclass(frozen=True)
+@bounded("data")
 class Verifiers:
     """The first tasks of a taskset as prompts. Those of val come first. The harness sends the
     prompt of the task to the policy; the text here is what samples show.
@@ -34,15 +36,14 @@ class Verifiers:
     """Settings of the taskset, as in `+data.options.difficulty=hard`."""
     harness: str = "in_process_harness"
     """Name of the harness that plays the tasks."""
-    num_train: int = 1000
+    num_train: Count = 1000
     """Maximum number of train tasks."""
-    num_val: int = 100
+    num_val: NonNegativeInt = 100
     """Maximum number of val tasks."""
     chat: bool = True
     """Put the text in a user message, for models with a chat template."""
 
     def __call__(self) -> Splits:
-        check_fields(self, num_train=1, num_val=0)
         if self.taskset is None:
             raise UserError("data=verifiers: type data.taskset=PACKAGE")
         env = {

@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 from rlmods.data.schema import (
     Splits,
     check_choice,
-    check_fields,
     checked_splits,
     prompt_fields,
     render,
@@ -24,6 +23,7 @@ from rlmods.data.solutions import (
     worked_solution,
 )
 from rlmods.errors import UserError
+from rlmods.settings.bounds import Count, Fraction, NonNegativeInt, between, bounded
 from rlmods.types import Prompt
 
 DIGIT = range(10)
@@ -34,6 +34,7 @@ FACTOR = range(2, 10)
 
 
 @dataclass(frozen=True)
+@bounded("data")
 class Arithmetic:
     """Generated questions with a whole number as the answer, by level:
 
@@ -55,10 +56,10 @@ class Arithmetic:
     """Difficulty, 1 to 5."""
     operations: str = "+-"
     """Operators for `op`, a subset of `+-*`. Level 4 only multiplies."""
-    num_train: int = 10_000
+    num_train: Count = 10_000
     """Maximum number of train questions; all of the split if there are fewer (a fifth of the
     table's last column is val)."""
-    num_val: int = 200
+    num_val: NonNegativeInt = 200
     """Maximum number of val questions."""
     seed: int = 0
     """Seed for the choice and order of questions; independent of the run's seed, so that runs with
@@ -67,14 +68,14 @@ class Arithmetic:
     """Text of the prompt."""
     response: str = "<answer>{answer}</answer>"
     """Text of a good response, `meta["response"]`: the target of `algo=sft`."""
-    wrong_fraction: float = 0.0
+    wrong_fraction: Fraction = 0.0
     """Fraction of train responses with a plausible wrong answer, so that a policy warm-started on
     them has room to improve."""
-    num_candidates: int = 2
+    num_candidates: Annotated[int, between(1, MAX_CANDIDATES)] = 2
     """Number of responses to compare, 1 to 9: `meta["candidates"]`, exactly one of them correct,
     and `ranks`: 0 for that one, then by distance from the answer. 1: a single response, correct
     half of the time."""
-    wrong_steps: float = 0.5
+    wrong_steps: Fraction = 0.5
     """Fraction of worked solutions, `meta["steps"]`, with a wrong step; `step_labels` are 1 before
     it and 0 from it on."""
     chat: bool = False
@@ -85,8 +86,6 @@ class Arithmetic:
             raise UserError(
                 f"data.operations={self.operations}: choose from + - *, as in data.operations=+-"
             )
-        check_fields(self, num_train=1, num_val=0, num_candidates=(1, MAX_CANDIDATES))
-        check_fields(self, wrong_fraction=(0, 1), wrong_steps=(0, 1))
         if self._response("", 1) == self._response("", 2):
             raise UserError(f"data.response={self.response}: must state the {{answer}}")
         num_questions, question_at = self._question_space()

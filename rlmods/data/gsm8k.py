@@ -8,13 +8,15 @@ from pathlib import Path
 
 from rlmods.data.file_rows import NumberedRow
 from rlmods.data.jsonl import Jsonl
-from rlmods.data.schema import Splits, check_fields, check_text
+from rlmods.data.schema import Splits, check_text
 from rlmods.errors import UserError
+from rlmods.settings.bounds import Count, bounded
 
 OTHER_FORMAT = "type data=jsonl data.train=FILE for data in another format"
 
 
 @dataclass(frozen=True)
+@bounded("data")
 class GSM8K:
     """GSM8K: the train split to train on, the test split to validate on. The gold answer is the
     number after `####`, without commas.
@@ -29,7 +31,7 @@ class GSM8K:
     """Name on the Hub."""
     config: str = "main"
     """Configuration of the data set; a subfolder of `path`, if it exists."""
-    num_train: int | None = None
+    num_train: Count | None = None
     """Number of train rows, from the first on. null: all."""
     num_val: int = 200
     """Maximum number of test rows, sampled with `seed`."""
@@ -43,7 +45,6 @@ class GSM8K:
     """Prompts with more tokens are left out, and their number is shown. null: none are left out."""
 
     def __call__(self) -> Splits:
-        check_fields(self, num_train=1)
         train, val = self._sources()
         instruction = self.instruction.replace("{", "{{").replace("}", "}}")
         rows = Jsonl(

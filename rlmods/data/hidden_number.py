@@ -3,12 +3,14 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from rlmods.data.schema import Splits, check_fields, checked_splits, prompt_fields, render
+from rlmods.data.schema import Splits, checked_splits, prompt_fields, render
 from rlmods.errors import UserError
+from rlmods.settings.bounds import Count, Fraction, NonNegativeInt, bounded
 from rlmods.types import Prompt
 
 
 @dataclass(frozen=True)
+@bounded("data")
 class HiddenNumber:
     """Prompts that ask for a whole number from `low` to `high`, which is the gold answer and not in
     the prompt. It is to be found by guessing, with `environment=guess_number`. Every number occurs
@@ -24,9 +26,9 @@ class HiddenNumber:
     """Smallest number."""
     high: int = 9
     """Largest number."""
-    num_train: int = 1000
+    num_train: Count = 1000
     """Number of train prompts."""
-    num_val: int = 100
+    num_val: NonNegativeInt = 100
     """Number of val prompts."""
     seed: int = 0
     """Seed of the order of the numbers."""
@@ -36,12 +38,11 @@ class HiddenNumber:
     """Put the text in a user message, for models with a chat template."""
     demonstrations: bool = False
     """Train on demonstrations of guesses."""
-    bisection_fraction: float = 0.3
+    bisection_fraction: Fraction = 0.3
     """Fraction of demonstrated guesses that halve what the replies so far have left; the others are
     any number."""
 
     def __call__(self) -> Splits:
-        check_fields(self, num_train=1, num_val=0, bisection_fraction=(0, 1))
         if not self.low < self.high:
             raise UserError(f"data.high={self.high}: must be above data.low={self.low}")
         content = render(self.template, {"low": self.low, "high": self.high}, "template")

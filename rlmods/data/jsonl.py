@@ -12,7 +12,6 @@ from typing import Any
 from rlmods.data.file_rows import FileRows, NumberedRow, Source, scan
 from rlmods.data.schema import (
     Splits,
-    check_fields,
     check_messages,
     check_number,
     check_text,
@@ -25,6 +24,7 @@ from rlmods.data.schema import (
 )
 from rlmods.errors import UserError
 from rlmods.run.hub import check_hub
+from rlmods.settings.bounds import Count, NonNegativeInt, bounded
 from rlmods.types import Prompt
 
 Row = dict[str, Any]
@@ -45,6 +45,7 @@ Convert = Callable[[Iterator[NumberedRow], str, str], Iterator[NumberedRow]]
 
 
 @dataclass(frozen=True)
+@bounded("data")
 class Jsonl:
     """Prompts from the rows of a JSON Lines file or a Hugging Face data set. Columns that no field
     names are kept in `meta`.
@@ -58,7 +59,7 @@ class Jsonl:
     val: str | None = None
     """The same, to validate on (of a folder or NAME, the split "test"). null: rows of `train` are
     held out."""
-    num_val: int = 200
+    num_val: NonNegativeInt = 200
     """Number of rows to hold out (with all rows of the same question), or the maximum to take from
     `val`. 0: none."""
     prompt: str = "prompt"
@@ -83,7 +84,7 @@ class Jsonl:
     """Put a prompt string in a user message, for models with a chat template."""
     seed: int = 0
     """Seed for the held-out rows; independent of the run's seed."""
-    max_prompt_tokens: int | None = None
+    max_prompt_tokens: Count | None = None
     """Prompts with more tokens are left out, and their number is shown. null: none are left out."""
 
     def __call__(self) -> Splits:
@@ -96,7 +97,6 @@ class Jsonl:
             convert: makes the columns that the fields name out of those in the files.
             advice: what to type if a source cannot be read.
         """
-        check_fields(self, max_prompt_tokens=1, num_val=0)
         if self.train is None:
             raise UserError("data.train=null: the data needs a file; type data.train=FILE")
         train = self._prompts(self.train, "train", convert, advice)

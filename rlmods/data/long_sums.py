@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
-from rlmods.data.schema import Splits, check_fields, checked_splits
+from rlmods.data.schema import Splits, checked_splits
 from rlmods.data.solutions import mistakes
 from rlmods.errors import UserError
+from rlmods.settings.bounds import Count, Fraction, NonNegativeInt, between, bounded
 from rlmods.types import Prompt
 
 CALL = "<calculator>{}</calculator>"
@@ -15,6 +16,7 @@ ANSWER = "<answer>{}</answer>"
 
 
 @dataclass(frozen=True)
+@bounded("data")
 class LongSums:
     """Sums and differences of two numbers of many digits, as plain text, which a small policy
     solves only with a calculator (`environment=tools`).
@@ -24,21 +26,20 @@ class LongSums:
     wrongly. The other half are answers after the result of a call. A policy trained on them can use
     the tool and often forgets to. Raises: UserError for a field out of range."""
 
-    digits: int = 5
+    digits: Annotated[int, between(1, 15)] = 5
     """Number of digits of both numbers."""
-    num_train: int = 10_000
+    num_train: Count = 10_000
     """Number of train prompts."""
-    num_val: int = 200
+    num_val: NonNegativeInt = 200
     """Number of val prompts."""
     demonstrations: bool = False
     """Train on demonstrations of calls."""
-    call_fraction: float = 0.3
+    call_fraction: Fraction = 0.3
     """Fraction of demonstrated first turns that call the calculator."""
     seed: int = 0
     """Seed of the numbers; independent of the run's seed."""
 
     def __call__(self) -> Splits:
-        check_fields(self, num_train=1, num_val=0, digits=(1, 15), call_fraction=(0, 1))
         low = 10 ** (self.digits - 1)
         high = 10**self.digits
         num_questions = 2 * (high - low) ** 2

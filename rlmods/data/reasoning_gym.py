@@ -8,12 +8,12 @@ from typing import Any
 from rlmods.data.schema import (
     Splits,
     check_choice,
-    check_fields,
     checked_splits,
     import_extra,
     prompt_fields,
 )
 from rlmods.errors import UserError
+from rlmods.settings.bounds import Count, NonNegativeInt, bounded
 from rlmods.types import Prompt
 
 MAX_DRAWS = 4
@@ -21,6 +21,7 @@ MAX_DRAWS = 4
 
 
 @dataclass(frozen=True)
+@bounded("data")
 class ReasoningGym:
     """One reasoning-gym task. Entry i of a reasoning-gym data set with seed s is entry 0 of the one
     with seed s + i, so that nearby seeds share most of their entries. Both splits are therefore
@@ -32,12 +33,12 @@ class ReasoningGym:
 
     task: str = "chain_sum"
     """Name of the task in the package."""
-    num_train: int = 2000
+    num_train: Count = 2000
     """Number of train questions."""
-    num_val: int = 200
+    num_val: NonNegativeInt = 200
     """Number of val questions: the first of the sequence, so that `num_train` does not change
     them."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed for the questions; independent of the run's seed."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the task, as in `+data.options.max_terms=3`."""
@@ -45,11 +46,10 @@ class ReasoningGym:
     """Text after the question. Empty: the question only."""
     chat: bool = True
     """Put the question in a user message, for models with a chat template."""
-    max_prompt_tokens: int | None = None
+    max_prompt_tokens: Count | None = None
     """Prompts with more tokens are left out, and their number is shown. null: none are left out."""
 
     def __call__(self) -> Splits:
-        check_fields(self, max_prompt_tokens=1, num_train=1, num_val=0, seed=0)
         total = self.num_train + self.num_val
         entries = list(islice(self._entries(MAX_DRAWS * total), total))
         if len(entries) < total:

@@ -65,17 +65,6 @@ def import_extra(module: str, extra: str, needed_by: str | None = None) -> Modul
         ) from e
 
 
-def check_fields(part: object, **bounds: float | tuple[float, float]) -> None:
-    """Raise UserError unless the fields are null, or numbers of at least this, or from the first to
-    the second."""
-    for name, bound in bounds.items():
-        low, high = bound if isinstance(bound, tuple) else (bound, math.inf)
-        value = getattr(part, name)
-        if value is not None and not low <= value <= high:
-            words = f"at least {low}" if high == math.inf else f"from {low} to {high}"
-            raise UserError(f"data.{name}={value}: must be {words}")
-
-
 def get_column(
     row: Mapping[str, Any], name: str, location: str, field: str, *, optional: bool = False
 ) -> Any:

@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 from random import Random
+from typing import Annotated
 
 from rlmods.data.schema import (
     Splits,
     check_choice,
-    check_fields,
     checked_splits,
     prompt_fields,
     render,
 )
 from rlmods.data.solutions import MAX_CANDIDATES, ranked_candidates, split_of
+from rlmods.settings.bounds import Count, NonNegativeInt, between, bounded
 from rlmods.types import Prompt
 
 NAMES = (
@@ -70,6 +71,7 @@ ENDS = (
 
 
 @dataclass(frozen=True)
+@bounded("data")
 class Stories:
     """Word problems such as "Mia has 12 shells. She gives 5 to Ben. How many shells does Mia have
     now?". The answer is a whole number.
@@ -87,9 +89,9 @@ class Stories:
 
     level: int = 1
     """Difficulty, 1 to 3."""
-    num_train: int = 2000
+    num_train: Count = 2000
     """Number of train stories."""
-    num_val: int = 200
+    num_val: NonNegativeInt = 200
     """Number of held-out stories."""
     seed: int = 0
     """Seed for the stories; independent of the run's seed, so that runs with different seeds share
@@ -100,13 +102,12 @@ class Stories:
     """System message, for models with a chat template."""
     chat: bool = True
     """Put the story in a user message, for models with a chat template."""
-    num_candidates: int = 2
+    num_candidates: Annotated[int, between(1, MAX_CANDIDATES)] = 2
     """Number of responses to compare, 1 to 9: `meta["candidates"]`, exactly one of them correct,
     and `ranks`: 0 for that one, then by distance from the answer. 1: a single response, correct
     half of the time."""
 
     def __call__(self) -> Splits:
-        check_fields(self, num_train=1, num_val=0, num_candidates=(1, MAX_CANDIDATES))
         check_choice(self, "level", (1, 2, 3))
         splits: dict[str, dict[str, Prompt]] = {"train": {}, "val": {}}
         sizes = {"train": self.num_train, "val": self.num_val}

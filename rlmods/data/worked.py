@@ -3,18 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 from rlmods.data.arithmetic import Arithmetic
-from rlmods.data.schema import Splits, check_fields
+from rlmods.data.schema import Splits
 from rlmods.data.solutions import ERRORS, mistakes, worked_solution
 from rlmods.errors import UserError, suggest
+from rlmods.settings.bounds import between, bounded
 from rlmods.types import Prompt
 
 STYLES = ("direct", "short", "checked")
 
 
 @dataclass(frozen=True)
+@bounded("data")
 class Worked:
     """Questions of `data=arithmetic` whose demonstrations, the targets of `algo=sft` in
     `meta["response"]`, are written in different styles:
@@ -54,7 +56,7 @@ class Worked:
     )
     """Fraction of each style with a wrong answer: `direct` by a plausible mistake, the others by a
     wrong step that later steps continue from."""
-    max_repeats: int = 3
+    max_repeats: Annotated[int, between(2, 20)] = 3
     """Most times that `checked` writes the lines, 2 or more."""
 
     def __call__(self) -> Splits:
@@ -69,7 +71,6 @@ class Worked:
         for name, fraction in self.wrong.items():
             if not 0 <= fraction <= 1:
                 raise UserError(f"data.wrong.{name}={fraction}: must lie between 0 and 1")
-        check_fields(self, max_repeats=(2, 20))
         questions = Arithmetic(
             level=self.level,
             operations=self.operations,

@@ -22,7 +22,7 @@ from rlmods.environment.session import Session
 from rlmods.errors import UserError, in_one_line
 from rlmods.needs import EnvironmentNeeds
 from rlmods.run.functions import load_function
-from rlmods.settings.bounds import Bound, Count, Positive, bounded
+from rlmods.settings.bounds import Count, Positive, between, bounded
 from rlmods.types import Prompt
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Agent:
     by its content, so that a run repeats bit for bit whatever comes first; it is slower."""
     host: str = "127.0.0.1"
     """Address on which the endpoint listens."""
-    port: Annotated[int, Bound("from 0 to 65535", lambda x: 0 <= x < 1 << 16)] = 0
+    port: Annotated[int, between(0, 65535)] = 0
     """Port of the endpoint; 0: any free one."""
 
     def __post_init__(self) -> None:

@@ -24,6 +24,11 @@ class Bound:
     holds: Callable[[Any], bool]
 
 
+def between(low: float, high: float) -> Bound:
+    """Return the bound of numbers from `low` to `high`."""
+    return Bound(f"from {low} to {high}", lambda x: low <= x <= high)
+
+
 INFINITE = "limit"
 Limit = Annotated[float, INFINITE]
 """Type of a setting that infinity switches off. All other numbers are finite."""
@@ -31,7 +36,7 @@ ABOVE_0 = Bound("above 0", lambda x: x > 0)
 ABOVE_1 = Bound("above 1", lambda x: x > 1)
 AT_LEAST_0 = Bound("at least 0", lambda x: x >= 0)
 AT_LEAST_1 = Bound("at least 1", lambda x: x >= 1)
-FROM_0_TO_1 = Bound("from 0 to 1", lambda x: 0 <= x <= 1)
+FROM_0_TO_1 = between(0, 1)
 BELOW_1 = Bound("at least 0 and below 1", lambda x: 0 <= x < 1)
 ABOVE_0_TO_1 = Bound("above 0 and at most 1", lambda x: 0 < x <= 1)
 

@@ -217,7 +217,7 @@ CASES = [
 @pytest.mark.parametrize(("lines", "fields", "message"), CASES)
 def test_errors(write, lines, fields, message):
     path = write(*lines)
-    with pytest.raises(UserError, match=message) as error:
+    with pytest.raises((UserError, ValueError), match=message) as error:
         Jsonl(path, **{"num_val": 0, **fields})()
     assert "\n" not in str(error.value)
     assert "data." in str(error.value) or str(error.value).startswith(f"{path}:")

@@ -76,5 +76,5 @@ def test_splits_share_no_story():
     ],
 )
 def test_errors(fields, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises((UserError, ValueError), match=message):
         Stories(**fields)()
