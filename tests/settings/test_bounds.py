@@ -79,7 +79,7 @@ class Part:
     share: Fraction
     mode: Literal["a", "b"] = "a"
     count: Count = None  # type: ignore[assignment]
-    inner: float = field(default=-1.0, init=False)
+    inner: Positive = field(init=False)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,8 @@ def test_a_part_is_checked_when_it_is_created(
 
 def test_a_valid_part_is_what_it_was() -> None:
     part = Derived(0.5, "b", 2, 3)
-    assert (part.share, part.mode, part.count, part.inner, part.further) == (0.5, "b", 2, -1.0, 3)
+    assert (part.share, part.mode, part.count, part.further) == (0.5, "b", 2, 3)
+    assert not hasattr(part, "inner")
     assert Part(0.5).count is None
     assert Computed(5).half == 2
     with pytest.raises(ValueError, match="share=-1"):
