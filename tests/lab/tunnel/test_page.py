@@ -32,9 +32,11 @@ class Tags(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
+        self.classes: list[str | None] = []
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.append(tag)
+        self.classes.append(dict(attrs).get("class"))
 
 
 def test_has_a_cell_for_each_entrant_and_task() -> None:
@@ -71,3 +73,9 @@ def test_says_that_one_seed_decides_nothing() -> None:
     html = page("x", ["a", "b"], TASKS[:1], card, {}, {})
     assert "type seeds=3" in html
     assert "Strengths" not in html
+
+
+def test_a_reason_may_break_into_lines() -> None:
+    tags = Tags()
+    tags.feed(written(["grpo", HOSTILE]))
+    assert tags.classes.count("reason") == 1
