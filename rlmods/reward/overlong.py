@@ -30,7 +30,9 @@ class Overlong:
 
     def __post_init__(self) -> None:
         fits = self.cache <= self.max_length
-        check_bounds(self, "reward", {"cache_length": (fits, "at most reward.max_length")})
+        check_bounds(
+            self, "reward", {"cache_length": (fits, f"at most reward.max_length={self.max_length}")}
+        )
 
     @property
     def cache(self) -> int:

@@ -1,5 +1,3 @@
-import pytest
-
 from rlmods.reward import Length
 from tests.reward.samples import response
 
@@ -7,8 +5,3 @@ from tests.reward.samples import response
 def test_every_sampled_token_is_penalized() -> None:
     rows = [response("x" * 100, tokens=n) for n in range(4)]
     assert list(Length(0.5)(rows)) == [0.0, -0.5, -1.0, -1.5]
-
-
-def test_a_reward_of_length_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^reward\.coefficient=-0\.5: must be at least 0"):
-        Length(-0.5)

@@ -38,9 +38,3 @@ def test_matches_golden_values() -> None:
         assert overlong_penalty(case["length"], case["L_max"], case["L_cache"]) == pytest.approx(
             case["reward"], abs=1e-12
         )
-
-
-@pytest.mark.parametrize(("max_length", "cache_length"), [(0, None), (4, -1), (4, 5)])
-def test_lengths_out_of_range_are_refused(max_length: int, cache_length: int | None) -> None:
-    with pytest.raises(ValueError, match=r"^reward\.(max|cache)_length="):
-        Overlong(max_length, cache_length)
