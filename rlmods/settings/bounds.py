@@ -51,7 +51,7 @@ Count = Annotated[int, AT_LEAST_1]
 NonNegativeInt = Annotated[int, AT_LEAST_0]
 
 NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
-_FIELD_TYPES: dict[Any, dict[str, Any]] = {}
+"""Types of a number, with numbers of numpy."""
 TYPE_NAMES = {
     bool: "true or false",
     int: "a whole number",
@@ -59,6 +59,8 @@ TYPE_NAMES = {
     str: "a text",
     NoneType: "null",
 }
+_FIELD_TYPES: dict[Any, dict[str, Any]] = {}
+"""Results of `field_types`."""
 
 
 def bounded(group: str) -> Callable[[type[C]], type[C]]:
@@ -66,17 +68,21 @@ def bounded(group: str) -> Callable[[type[C]], type[C]]:
     subclasses, are checked by their types before `__post_init__`.
 
     A part that is created with another value raises ValueError("group.field=value: must be
-    WORDS")."""
+    WORDS").
+
+    Raises:
+        TypeError: it stands above `@dataclass`, which would leave it without effect.
+    """
 
     def decorate(kind: type[C]) -> type[C]:
+        if "__dataclass_fields__" in vars(kind):
+            raise TypeError(f"{kind.__name__}: write @bounded below @dataclass")
         finish = getattr(kind, "__post_init__", None)
 
         def check(part: Any) -> None:
             for name, annotation in field_types(type(part)).items():
                 allowed = mismatch(getattr(part, name), annotation)
-                if allowed is not None:
-                    key = f"{group}.{name}" if group else name
-                    raise ValueError(f"{key}={getattr(part, name)}: must be {allowed}")
+                check_bounds(part, group, {name: (allowed is None, allowed or "")})
             if finish is not None:
                 finish(part)
 
@@ -99,11 +105,11 @@ def mismatch(value: object, annotation: object) -> str | None:
         return None if None in mismatches else " or ".join(text for text in mismatches if text)
     kind, *marks = get_args(annotation) if origin is Annotated else (annotation,)
     if kind in TYPE_NAMES:  # others are left to the dataclass
-        kinds = NUMBERS.get(kind, kind)  # numbers of numpy too
+        kinds = NUMBERS.get(kind, kind)
         is_valid = isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
         if not is_valid:
             return TYPE_NAMES[kind]
-    is_finite = not isinstance(value, float) or math.isfinite(value)
+    is_finite = not isinstance(value, numbers.Real) or math.isfinite(value)
     if not is_finite and not (INFINITE in marks and value == math.inf):
         return "a finite number"
     bounds = [mark for mark in marks if isinstance(mark, Bound)]

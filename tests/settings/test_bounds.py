@@ -65,6 +65,7 @@ def test_only_a_limit_is_infinite(kind: Any) -> None:
     assert mismatch(INF, kind) == "a finite number"
     assert mismatch(INF, Limit) is None
     assert mismatch(-INF, Limit) == "a finite number"
+    assert mismatch(np.float32(INF), kind) == "a finite number"
 
 
 def test_a_choice_has_the_type_of_what_is_listed() -> None:
@@ -112,6 +113,11 @@ def test_a_part_is_checked_when_it_is_created(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         kind(**values)
+
+
+def test_the_decorator_stands_below_the_other() -> None:
+    with pytest.raises(TypeError, match="Part: write @bounded below @dataclass"):
+        bounded("part")(Part)
 
 
 def test_a_valid_part_is_what_it_was() -> None:
