@@ -4,10 +4,10 @@ rlmods.evaluate`."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
@@ -23,8 +23,6 @@ from rlmods.training.metrics import log_by_source, log_lengths, values_and_mask
 from rlmods.training.sample_log import Row, sample_row
 from rlmods.training.settings import ValidationSettings
 from rlmods.types import Prompt, Response, Scores
-
-X = TypeVar("X")
 
 
 class RankInfo(Protocol):
@@ -76,17 +74,8 @@ def majority_correct(answers: Sequence[str | None], correct: Sequence[bool | Non
     return sum(winners) / len(winners)
 
 
-def extracted_answers(columns: Mapping[str, Sequence[Any]]) -> Sequence[Any] | None:
-    """Return the column of the answers that a reward, or the first term of a sum that has one,
-    extracts from the responses."""
-    for name, column in columns.items():
-        if name == "extracted" or name.endswith("/extracted"):
-            return column
-    return None
-
-
 def values_by_prompt(
-    rows: Sequence[Mapping[str, Any]], samples: int, pass_at: Sequence[int] = ()
+    rows: Sequence[Row], samples: int, pass_at: Sequence[int] = ()
 ) -> dict[str, list[float]]:
     """Return the values of `val/accuracy`, `val/mean@k`, `val/pass@k` and `val/maj@k` of each
     graded prompt, and those of a named set as `val/NAME/accuracy`, ...
@@ -98,54 +87,46 @@ def values_by_prompt(
         pass_at: further k of `val/pass@k`.
     """
     found: dict[str, list[float]] = {}
-    for name in dict.fromkeys(row.get("set") for row in rows):
-        own = _values_by_prompt([row for row in rows if row.get("set") == name], samples, pass_at)
-        found |= own if name is None else _of_set(name, own)
+    for set_name in dict.fromkeys(row.get("set") for row in rows):
+        own = [row for row in rows if row.get("set") == set_name]
+        greedy = [row["correct"] for row in own if row["temperature"] == 0]
+        sampled = [row for row in own if row["temperature"] > 0]
+        values = {"accuracy": greedy, **sampled_values(sampled, samples, pass_at)}
+        prefix = "val" if set_name is None else f"val/{set_name}"
+        for name, column in values.items():
+            known = [float(value) for value in column if value is not None]
+            if known:
+                found[f"{prefix}/{name}"] = known
     return found
 
 
-def _of_set(name: str, metrics: Mapping[str, X]) -> dict[str, X]:
-    return {f"val/{name}/{key.removeprefix('val/')}": value for key, value in metrics.items()}
+def sampled_values(
+    rows: Sequence[Row], samples: int, pass_at: Sequence[int] = ()
+) -> dict[str, list[float | None]]:
+    """Return mean@k, pass@k and, if the reward extracts answers, maj@k of the k responses to each
+    prompt; None if none of them is graded.
 
-
-def _values_by_prompt(
-    rows: Sequence[Mapping[str, Any]], samples: int, pass_at: Sequence[int]
-) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-
-    def add(name: str, value: float | None) -> None:
-        if value is not None:
-            found.setdefault(name, []).append(float(value))
-
-    sampled = []
-    for row in rows:
-        if row["temperature"] == 0:
-            add("val/accuracy", row["correct"])
-        else:
-            sampled.append(row)
-    for start in range(0, len(sampled), max(1, samples)):
-        group = sampled[start : start + samples]
+    Args:
+        rows: those of the sample log, `samples` to each prompt.
+        samples: k.
+        pass_at: further k of pass@k.
+    """
+    values: dict[str, list[float | None]] = {}
+    for start in range(0, len(rows), max(1, samples)):
+        group = rows[start : start + samples]
         correct = [row["correct"] for row in group]
-        answers = extracted_answers({name: [row[name] for row in group] for name in group[0]})
-        for name, value in _sampled_values(correct, answers, (*pass_at, samples)).items():
-            add(f"val/{name}", value)
-    return found
-
-
-def _sampled_values(
-    correct: Sequence[bool | None], answers: Sequence[Any] | None, ks: Sequence[int]
-) -> dict[str, float | None]:
-    """Return pass@k for each k and, for the last one, mean@k and, given the extracted answers,
-    maj@k, of the responses to one prompt; None if no response is graded."""
-    graded = [x for x in correct if x is not None]
-    num_correct = sum(x > 0 for x in graded)
-    values: dict[str, float | None] = {f"mean@{ks[-1]}": None}
-    if graded:
-        values[f"mean@{ks[-1]}"] = float(sum(graded)) / len(graded)
-    for k in ks:
-        values[f"pass@{k}"] = pass_at_k(len(graded), num_correct, k) if graded else None
-    if answers is not None:
-        values[f"maj@{ks[-1]}"] = majority_correct(answers, correct)
+        graded = [x for x in correct if x is not None]
+        num_correct = sum(x > 0 for x in graded)
+        mean = float(sum(graded)) / len(graded) if graded else None
+        values.setdefault(f"mean@{samples}", []).append(mean)
+        for k in dict.fromkeys((*pass_at, samples)):
+            passed = pass_at_k(len(graded), num_correct, k) if graded else None
+            values.setdefault(f"pass@{k}", []).append(passed)
+        # the answers that a reward, or the first term of a sum that has such a column, extracts
+        column = next((x for x in group[0] if f"/{x}".endswith("/extracted")), None)
+        if column is not None:
+            majority = majority_correct([row[column] for row in group], correct)
+            values.setdefault(f"maj@{samples}", []).append(majority)
     return values
 
 
@@ -191,8 +172,8 @@ class Validation(ValidationSettings):
                 sampler.sync(policy, iteration=iteration)
                 scored = self._evaluate(meter, sampler, self.reward or reward, own, samples)
                 rows += scored if name is None else [row | {"set": name} for row in scored]
-            found = meter.compute()
-            metrics |= found if name is None else _of_set(name, found)
+            for key, value in meter.compute().items():
+                metrics[key if name is None else f"val/{name}/{key.removeprefix('val/')}"] = value
         return metrics, rows
 
     def greedy(self, rollout: Any) -> Any:
@@ -220,34 +201,24 @@ class Validation(ValidationSettings):
         scores = grade(reward, responses)
         for name, count in scores.counts.items():
             meter.sum(f"val/reward/{name}", count)
-        if rollout.temperature == 0:
-            _log_greedy(meter, responses, scores)
-        elif scores.correct is not None:
-            self._log_samples(meter, prompts, scores)
         rows = []
         for i, response in enumerate(responses):
             rows.append(sample_row(response, scores, i) | {"temperature": rollout.temperature})
+        if rollout.temperature == 0:
+            _log_greedy(meter, responses, scores)
+        else:
+            self._log_samples(meter, rows)
         return rows
 
-    def _log_samples(self, meter: Meter, prompts: Sequence[Prompt], scores: Scores) -> None:
+    def _log_samples(self, meter: Meter, rows: Sequence[Row]) -> None:
         """Log mean@k, pass@k and maj@k, over all prompts and by their source."""
-        assert scores.correct is not None
-        k = self.samples
-        answers = extracted_answers(scores.columns)
-        columns: dict[str, list[float | None]] = {}
-        for start in range(0, len(scores), k):
-            group = slice(start, start + k)
-            own_answers = None if answers is None else answers[group]
-            values = _sampled_values(scores.correct[group], own_answers, (*self.pass_at, k))
-            for name, value in values.items():
-                columns.setdefault(name, []).append(value)
-        for name, column in columns.items():
-            meter.mean(f"val/{name}", *values_and_mask(column))
-        for source in sorted({x.source for x in prompts if x.source is not None}):
-            own = torch.tensor([prompt.source == source for prompt in prompts])
-            for name, column in columns.items():
-                of_prompt, known = values_and_mask(column)
-                meter.mean(f"val/{name}/{source}", of_prompt, known & own)
+        sources = [row.get("source") for row in rows[:: self.samples]]
+        for name, column in sampled_values(rows, self.samples, self.pass_at).items():
+            values, graded = values_and_mask(column)
+            meter.mean(f"val/{name}", values, graded)
+            for source in sorted(filter(None, set(sources))):
+                own = torch.tensor([x == source for x in sources])
+                meter.mean(f"val/{name}/{source}", values, graded & own)
 
 
 def _log_greedy(meter: Meter, responses: Sequence[Response], scores: Scores) -> None:
