@@ -27,7 +27,7 @@ from rlmods.rollout.turns import engine_of
 from rlmods.schedule import Schedule
 from rlmods.training.checkpoint import LearnerCheckpoint
 from rlmods.training.evaluation import Validation
-from rlmods.training.extensions.base import Extension
+from rlmods.training.extensions.base import Extension, LoopView
 from rlmods.training.frozen import FrozenPolicy
 from rlmods.training.lengths import longest_texts
 from rlmods.training.meter import Meter, PhaseTimer, peak_memory_mb
@@ -37,7 +37,6 @@ from rlmods.training.preflight import Preflight
 from rlmods.training.sample_log import SampleLog
 from rlmods.training.settings import Batch
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
-from rlmods.training.views import LoopView
 from rlmods.types import Prompt, Response, Totals
 
 Trunk = Policy | ScalarModel | ValueNetwork

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
@@ -20,6 +20,7 @@ from rlmods.errors import UserError
 from rlmods.ops import pack
 from rlmods.training.meter import Meter, PhaseTimer
 from rlmods.training.settings import PADDED_BUDGET, Batch
+from rlmods.training.views import LearnerView
 from rlmods.types import Totals
 
 Loss = Callable[[Any, Totals], Tensor]
@@ -44,20 +45,6 @@ class StepRows(Protocol):
     def computed_tokens(self, order: Tensor) -> tuple[Tensor, Tensor]: ...
     def without_loss(self: R) -> R: ...
     def tensors(self) -> dict[str, Tensor | None]: ...
-
-
-class Module(Protocol):
-    """The LightningModule that owns the networks and the optimizer."""
-
-    iteration: int
-
-    @property
-    def networks(self) -> dict[str, nn.Module]: ...
-    @property
-    def trainer(self) -> Any: ...
-    def optimizers(self) -> Any: ...
-    def manual_backward(self, loss: Tensor) -> None: ...
-    def notify(self, hook: str, *args: Any) -> None: ...
 
 
 class Microbatches:
@@ -153,14 +140,14 @@ class TrainStep:
 
     def __init__(
         self,
-        module: Module,
+        learner: LearnerView,
         ranks: Ranks,
         microbatches: Microbatches,
         meter: Meter,
         timer: PhaseTimer,
         batch: Batch,
     ) -> None:
-        self.module = module
+        self.learner = learner
         self.ranks = ranks
         self.microbatches = microbatches
         self.meter = meter
@@ -184,7 +171,7 @@ class TrainStep:
         self.meter.mean("train/skipped_steps", float(is_empty))
         if is_empty:
             return
-        optimizer = self.module.optimizers()
+        optimizer = self.learner.optimizers()
         optimizer.zero_grad()
         losses = self.accumulate(sources)
         norms = self.clip()
@@ -193,11 +180,11 @@ class TrainStep:
             if self.num_nonfinite >= self.max_nonfinite:
                 reason = (
                     f"{self.num_nonfinite} optimizer steps in a row were not finite: iteration "
-                    f"{self.module.iteration + 1} ends the run, try a smaller optimizer.lr=... or "
+                    f"{self.learner.iteration + 1} ends the run, try a smaller optimizer.lr=... or "
                     "batch.max_nonfinite=N"
                 )
                 failed = FailedStep(reason, sources, losses, norms)
-                self.module.notify("on_nonfinite_batch", failed)
+                self.learner.notify("on_nonfinite_batch", failed)
                 raise UserError(reason)
             return
         # before the step: an unchanged count says that the weights are unchanged, also after an
@@ -231,13 +218,13 @@ class TrainStep:
                 value = sources[i].loss(micro, sources[i].totals)
                 losses.append(MicroLoss(i, indices, value.detach()))
                 # DDP and FSDP average gradients over ranks; the totals are global already.
-                self.module.manual_backward(value * self.ranks.world_size)
+                self.learner.manual_backward(value * self.ranks.world_size)
         return losses
 
     def gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
         """Delay the gradient reduction of DDP to the last microbatch. FSDP, which holds no full
         gradients, reduces with each within a replica (`set_all_reduce`)."""
-        strategy = self.module.trainer.strategy
+        strategy = self.learner.trainer.strategy
         if is_last or not isinstance(strategy, DDPStrategy):
             return nullcontext()
         return strategy.block_backward_sync()
@@ -245,14 +232,14 @@ class TrainStep:
     def set_all_reduce(self, enabled: bool) -> None:
         """Let backward of networks with hybrid sharding add the gradients of other replicas, which
         are on other nodes, or let it keep its sums until then."""
-        for network in self.module.networks.values():
+        for network in self.learner.networks.values():
             if isinstance(network, FSDPModule):
                 network.set_requires_all_reduce(enabled)
 
     def clip(self) -> dict[str, Tensor]:
         """Clip the gradients of each network, and return their norms before."""
         norms: dict[str, Tensor] = {}
-        for name, network in self.module.networks.items():
+        for name, network in self.learner.networks.items():
             norm = clip_grad_norm_(network.parameters(), self.max_norm)
             if isinstance(norm, DTensor):
                 norm = norm.full_tensor()

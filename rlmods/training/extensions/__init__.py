@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rlmods.needs import RolloutNeeds, needs_of
 from rlmods.protocols import Controller
-from rlmods.training.extensions.base import Extension
+from rlmods.training.extensions.base import Extension, LoopView
 from rlmods.training.extensions.expert_routing import ExpertRouting
 from rlmods.training.extensions.greedy_baseline import GreedyBaseline
 from rlmods.training.extensions.likelihood import Likelihood, correct_tokens, observed_tokens
@@ -18,7 +18,6 @@ from rlmods.training.extensions.replay import Replay
 from rlmods.training.extensions.reward_model_refresh import RewardModelRefresh
 from rlmods.training.extensions.sample_ahead import SampleAhead
 from rlmods.training.settings import PolicyGradientSettings
-from rlmods.training.views import LoopView
 
 __all__ = [
     "PTX",

@@ -3,13 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from rlmods.policy.base import PolicyOutput
+from rlmods.protocols import Ratio, Rollout
+from rlmods.router import Routing
+from rlmods.training.credit import CreditAssignment
+from rlmods.training.frozen import FrozenPolicy, Teacher
+from rlmods.training.scorer import LogprobScorer
 from rlmods.training.train_step import Loss
-from rlmods.training.views import LoopView
+from rlmods.training.views import LearnerView
 from rlmods.types import Experience, Prompt, Response, Scores, TokenMask, Totals
+
+
+class LoopView(LearnerView, Protocol):
+    """Members of the RL loop (`rlmods.algo.PolicyGradient`) that extensions use."""
+
+    seed: int
+    reference: FrozenPolicy | None
+    teacher: Teacher | None
+    ratio: Ratio
+    credit: CreditAssignment
+    router: Routing
+    critic: nn.Module | None
+    scorer: LogprobScorer
+    full_kl: bool
+    kl_stats: Tensor
+
+    @property
+    def optimizer_steps(self) -> int: ...
+    @property
+    def max_iterations(self) -> int: ...
+    def generator(self, purpose: int) -> torch.Generator: ...
+    def grade(self, responses: Sequence[Response]) -> Scores: ...
+    def scale(self, values: Sequence[float | None]) -> Sequence[float | None]: ...
+    def sample_responses(self, rollout: Rollout, prompts: Sequence[Prompt]) -> list[Response]: ...
 
 
 class Extension:

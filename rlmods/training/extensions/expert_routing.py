@@ -10,9 +10,8 @@ from rlmods.needs import RatioNeeds, needs_of
 from rlmods.policy.base import PolicyOutput
 from rlmods.router import Routing
 from rlmods.router.routing import balance_loss, count_experts, router_entropy
-from rlmods.training.extensions.base import Extension
+from rlmods.training.extensions.base import Extension, LoopView
 from rlmods.training.train_step import Loss
-from rlmods.training.views import LoopView
 from rlmods.types import Experience, Totals
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlmods.training.extensions.base import Extension
+from rlmods.training.extensions.base import Extension, LoopView
 from rlmods.training.frozen import FrozenPolicy
-from rlmods.training.views import LoopView
 from rlmods.types import Experience
 
 
