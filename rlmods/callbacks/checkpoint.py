@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 
-from rlmods.callbacks.hooks import Metrics, Rows, as_learner
+from rlmods.callbacks.hooks import Metrics, Rows, as_learner, is_due
 from rlmods.callbacks.summary import model_card
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError, in_one_line
@@ -118,9 +118,8 @@ class IterationCheckpoint(Checkpoint):
         self._last_attempt = as_learner(pl_module).iteration
         self._attempt_time = time.monotonic()
         if trainer.is_global_zero:
-            leftovers = [*self.folder.glob(".iteration_*.tmp")]
-            leftovers += self.folder.parent.glob(f".{BEST_EXPORT}.*tmp")
-            for leftover in leftovers:
+            exports = self.folder.parent.glob(f".{BEST_EXPORT}.*tmp")
+            for leftover in [*self.folder.glob(".iteration_*.tmp"), *exports]:
                 _remove(leftover)
             saved = [number for number, _ in list_checkpoints(self.folder)]
             self._unusable = {number for number in saved if number > self._last_attempt}
@@ -177,20 +176,14 @@ class IterationCheckpoint(Checkpoint):
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         iteration = learner.iteration
         is_last = iteration >= learner.max_iterations
-        is_due = self.every > 0 and iteration % self.every == 0
-        is_wanted = is_last or is_due or self._is_permanent(iteration)
+        is_wanted = is_last or is_due(iteration, self.every) or is_due(iteration, self.keep_every)
         is_urgent = self._better is not None or self._error is not None
-        if is_wanted or is_urgent or self._is_overdue(trainer):
+        is_overdue = False
+        if self.every_s is not None:
+            seconds = time.monotonic() - self._attempt_time
+            is_overdue = bool(trainer.strategy.broadcast(seconds >= self.every_s))
+        if is_wanted or is_urgent or is_overdue:
             self._save(trainer, learner)
-
-    def _is_overdue(self, trainer: Trainer) -> bool:
-        if self.every_s is None:
-            return False
-        overdue = time.monotonic() - self._attempt_time >= self.every_s
-        return bool(trainer.strategy.broadcast(overdue))
-
-    def _is_permanent(self, iteration: int) -> bool:
-        return self.keep_every > 0 and iteration % self.keep_every == 0
 
     def _is_better(self, value: float) -> bool:
         if self._best is None:
@@ -233,7 +226,7 @@ class IterationCheckpoint(Checkpoint):
         """Write the model as a Hugging Face directory, replaced as a whole; a collective. If it
         cannot be written, warn and go on."""
         temporary = final.with_name(f".{final.name}.tmp")
-        reason: str | None = None
+        reason = None
         try:
             learner.export(temporary)
             if trainer.is_global_zero:
@@ -263,26 +256,24 @@ class IterationCheckpoint(Checkpoint):
         saved = [number for number, _ in list_checkpoints(self.folder) if number <= iteration]
         saved = [number for number in saved if number not in self._unusable]
         kept = set(saved[-self.keep :] if self.keep else saved)
-        kept.update(filter(self._is_permanent, saved))
+        kept.update(number for number in saved if is_due(number, self.keep_every))
         try:
             if self._best is not None:
-                self._write_best(*self._best)
-                kept.add(self._best[0])
+                best, value = self._best
+                content = {
+                    "metric": self.best,
+                    "mode": self.best_mode,
+                    "checkpoint": CHECKPOINT_NAME.format(best),
+                    "value": value,
+                }
+                atomic_write(self.folder / "best.json", dumps(content, indent=2) + "\n")
+                kept.add(best)
             for number in set(saved) - kept:
                 _remove(self._path(number))
                 _remove(self.folder / EXPORT_NAME.format(number))
         except (OSError, UserError) as error:
             message = f"{self.folder}: older checkpoints could not be deleted ({error})"
             warnings.warn(message, stacklevel=2)
-
-    def _write_best(self, iteration: int, value: float) -> None:
-        content = {
-            "metric": self.best,
-            "mode": self.best_mode,
-            "checkpoint": CHECKPOINT_NAME.format(iteration),
-            "value": value,
-        }
-        atomic_write(self.folder / "best.json", dumps(content, indent=2) + "\n")
 
     def _path(self, iteration: int) -> Path:
         return self.folder / CHECKPOINT_NAME.format(iteration)

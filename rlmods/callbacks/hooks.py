@@ -46,6 +46,11 @@ class Hooks(Protocol):
         """Called on every rank before non-finite optimizer steps end the run."""
 
 
+def is_due(iteration: int, every: int) -> bool:
+    """Return True in every `every`-th iteration; 0: in none."""
+    return every > 0 and iteration % every == 0
+
+
 def as_learner(module: LightningModule) -> Learner:
     """Return the module that Lightning passes to its own hooks, with its type."""
     return cast("Learner", module)

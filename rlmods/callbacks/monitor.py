@@ -23,7 +23,6 @@ from rlmods.run.alerts import (
     SAMPLER_GAP,
     WARNINGS,
     Alerts,
-    Rule,
     Series,
     derived,
     limit_rules,
@@ -102,20 +101,15 @@ class Monitor(Callback):
 
     def _evaluate(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         """Add these metrics, and report the rules that begin to hold."""
-        for rule, message, value in self.alerts.add(metrics):
-            self._report(trainer, learner, rule, message, value)
-
-    def _report(
-        self, trainer: Trainer, learner: Learner, rule: Rule, message: str, value: float
-    ) -> None:
-        message = f"iteration {learner.iteration}: {message}"
-        self.fired[rule.name] = message
-        learner.log_row({f"alert/{rule.name}": value})
-        if rule.action == "stop" or self.stop_on_warning:
-            trainer.should_stop = True
-            self._error = self._error or message
-        elif trainer.is_global_zero:
-            warnings.warn(message, stacklevel=2)
+        for rule, happened, value in self.alerts.add(metrics):
+            message = f"iteration {learner.iteration}: {happened}"
+            self.fired[rule.name] = message
+            learner.log_row({f"alert/{rule.name}": value})
+            if rule.action == "stop" or self.stop_on_warning:
+                trainer.should_stop = True
+                self._error = self._error or message
+            elif trainer.is_global_zero:
+                warnings.warn(message, stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
         series = {name: asdict(values) for name, values in self.alerts.series.items()}

@@ -12,7 +12,6 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from rich import progress as bars
 from rich.console import Console
-from rich.progress import Task
 from rich.table import Column
 from rich.text import Text
 
@@ -195,25 +194,19 @@ def _position(learner: Learner) -> str:
     return f"iteration {learner.iteration:>{width}}/{learner.max_iterations}"
 
 
-class Details(bars.ProgressColumn):
-    """Details of a bar, cut at the width that the other columns leave."""
-
-    def render(self, task: Task) -> Text:
-        return Text(task.fields["details"], no_wrap=True, overflow="ellipsis")
-
-
 class Bars:
     """Bars on a terminal: iterations, responses while they are sampled, and another phase. They
     disappear when training ends."""
 
     def __init__(self, console: Console, iteration: int, num_iterations: int) -> None:
-        fixed = Column(no_wrap=True)
+        # the details are cut at the width that the other columns leave
+        details = Column(max_width=200, no_wrap=True, overflow="ellipsis")
         self.progress = bars.Progress(
-            bars.TextColumn("{task.description}", table_column=fixed),
+            bars.TextColumn("{task.description}", table_column=Column(no_wrap=True)),
             bars.BarColumn(bar_width=10, table_column=Column(no_wrap=True)),
             bars.MofNCompleteColumn(table_column=Column(no_wrap=True)),
             bars.TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
-            Details(table_column=Column(max_width=200)),
+            bars.TextColumn("{task.fields[details]}", markup=False, table_column=details),
             console=console,
             transient=True,
         )

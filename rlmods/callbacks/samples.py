@@ -13,7 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from rich.text import Text
 
-from rlmods.callbacks.hooks import Metrics, Row, Rows, as_learner
+from rlmods.callbacks.hooks import Metrics, Row, Rows, as_learner, is_due
 from rlmods.run.files import atomic_write, dumps, message_text, printable
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ class Samples(Callback):
     def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
         """Write, print and send a table; a collective, as each rank has its own rows."""
         iteration = learner.iteration
-        is_written = _is_due(iteration, self.every)
-        is_printed = _is_due(iteration, self.print_every) and self.shown > 0
-        is_sent = _is_due(iteration, self.table_every)
+        is_written = is_due(iteration, self.every)
+        is_printed = is_due(iteration, self.print_every) and self.shown > 0
+        is_sent = is_due(iteration, self.table_every)
         if not (is_written or is_printed or is_sent):
             return
         rows = _gather_rows(learner.samples, trainer)
@@ -145,10 +145,6 @@ def sample_text(row: Row, title: str) -> Text:
     return Text("\n").join(lines)
 
 
-def _is_due(iteration: int, every: int) -> bool:
-    return every > 0 and iteration % every == 0
-
-
 def _gather_rows(rows: Rows, trainer: Trainer) -> Rows:
     """Gather the rows of all ranks on the first rank; the others get none."""
     if trainer.world_size == 1:
@@ -168,8 +164,7 @@ def table(rows: Rows) -> tuple[list[str], list[list[Cell]]]:
     may execute, become escapes."""
     shown = [_cells(row) for row in rows]
     names = dict.fromkeys(chain.from_iterable(shown))
-    columns = [name for name in FIRST if name in names]
-    columns += [name for name in names if name not in FIRST]
+    columns = sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     return columns, [list(map(cells.get, columns)) for cells in shown]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -18,7 +21,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from rlmods.callbacks.hooks import Metrics, as_learner
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.protocols import ReportsTokens
-from rlmods.settings.bounds import check_bounds
+from rlmods.settings.bounds import NonNegative, bounded
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner
@@ -27,7 +30,6 @@ SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that schedulers send before they kill."""
 EX_TEMPFAIL = 75
 """Exit status that asks the scheduler to run the same command again."""
-NO_DEADLINE = float("inf")
 Handler = Callable[[int, FrameType | None], object] | int | None
 
 
@@ -46,6 +48,8 @@ def graceful_stop(trainer: Trainer) -> GracefulStop:
     return graceful_stop(trainer)
 
 
+@dataclass(eq=False)
+@bounded("callbacks.stop")
 class GracefulStop(Callback):
     """On SIGTERM, SIGUSR1, SIGUSR2 or Ctrl-C, finish the iteration and save; resume=auto then
     continues exactly there.
@@ -55,29 +59,19 @@ class GracefulStop(Callback):
     status is 75 after these signals, 130 after Ctrl-C. A second Ctrl-C stops at once. Any rank may
     receive the signal; all stop after the same iteration."""
 
-    def __init__(self, grace_s: float | None = 240.0) -> None:
-        """
-        Args:
-            grace_s: seconds from the signal until the scheduler kills; null: the iteration always
-            ends.
-
-        Raises:
-            ValueError: a negative time.
-        """
-        self.grace_s = grace_s
-        is_valid = grace_s is None or grace_s >= 0
-        check_bounds(self, "callbacks.stop", {"grace_s": (is_valid, "null, 0 or more")})
-        self.signal: int | None = None
-        """Signal that ends the run, the same on all ranks."""
-        self.iteration_aborted = False
-        """True if the run ends within an iteration."""
-        self._received = 0
-        self._deadline = NO_DEADLINE
-        self._iteration = 0
-        self._iteration_start = time.monotonic()
-        self._durations_s: deque[float] = deque(maxlen=5)
-        self._previous_handlers: dict[int, Handler] = {}
-        self._forward_signal: Callable[[signal.Signals], None] | None = None
+    grace_s: NonNegative | None = 240.0
+    """Seconds from the signal until the scheduler kills; null: the iteration always ends."""
+    signal: int | None = field(default=None, init=False)
+    """Signal that ends the run, the same on all ranks."""
+    iteration_aborted: bool = field(default=False, init=False)
+    """True if the run ends within an iteration."""
+    _received: int = field(default=0, init=False)
+    _deadline: float = field(default=math.inf, init=False)
+    _iteration: int = field(default=0, init=False)
+    _iteration_start: float = field(default=0.0, init=False)
+    _durations_s: deque[float] = field(default_factory=partial(deque, maxlen=5), init=False)
+    _previous_handlers: dict[int, Handler] = field(default_factory=dict, init=False)
+    _forward_signal: Callable[[int], None] | None = field(default=None, init=False)
 
     @property
     def exit_status(self) -> int:
@@ -116,9 +110,6 @@ class GracefulStop(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         learner = as_learner(pl_module)
-        self.signal = None
-        self._received = 0
-        self._deadline = NO_DEADLINE
         self._iteration = learner.iteration
         self._iteration_start = time.monotonic()
         rollout = learner.rollout
@@ -172,14 +163,14 @@ class GracefulStop(Callback):
 
     # Signals
 
-    def handle_signal(self, number: int) -> None:
+    def handle_signal(self, number: int, frame: FrameType | None = None) -> None:
         """Record a signal; set the deadline on the first one of a scheduler."""
         self._received = max(self._received, number)
         if number == signal.SIGINT:
             self._restore_handler(signal.SIGINT)
             self._print("press Ctrl-C again to stop at once")
             return
-        if self._deadline < NO_DEADLINE:  # schedulers repeat signals
+        if self._deadline < math.inf:  # schedulers repeat signals
             return
         if self._forward_signal is not None:
             self._forward_signal(signal.Signals(number))
@@ -205,10 +196,7 @@ class GracefulStop(Callback):
             is_ignored = handler in (None, signal.SIG_IGN)  # as in a background job
             is_replaced = number == signal.SIGINT and handler is not signal.default_int_handler
             if not is_ignored and not is_replaced:
-                self._previous_handlers[number] = signal.signal(number, self._on_signal)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.handle_signal(number)
+                self._previous_handlers[number] = signal.signal(number, self.handle_signal)
 
     def _restore_handler(self, number: int) -> None:
         if number in self._previous_handlers:

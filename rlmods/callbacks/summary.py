@@ -80,19 +80,23 @@ class Summary(Callback):
     ) -> None:
         self.last_validation = format_validation(metrics)
         value = metrics.get("val/accuracy")
-        if value is None:
-            return
-        first = self.accuracy["first"]
-        best = self.accuracy["best"]
-        self.accuracy["first"] = value if first is None else first
-        self.accuracy["best"] = value if best is None else max(value, best)
-        self.accuracy["last"] = value
+        if value is not None:
+            first, best, _ = self.accuracy.values()
+            self.accuracy = {
+                "first": value if first is None else first,
+                "best": value if best is None else max(value, best),
+                "last": value,
+            }
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         learner = as_learner(pl_module)
         ended_early = learner.iteration < learner.max_iterations
         interrupted = ended_early and graceful_stop(trainer).interrupted
-        self._export(trainer, learner)
+        with wrap_write_errors(self.directory.export):
+            try:
+                learner.export(self.directory.export)
+            except SafetensorError as error:
+                raise OSError(errno.EIO, in_one_line(error)) from error
         # saving the checkpoint may have used more
         self.peak_memory_mb = max(self.peak_memory_mb, peak_memory_mb(learner.device))
         self._write(trainer, learner, "interrupted" if interrupted else "finished")
@@ -135,14 +139,6 @@ class Summary(Callback):
     def _duration_s(self) -> float:
         return self.wall_s + time.monotonic() - self.started
 
-    def _export(self, trainer: Trainer, learner: Learner) -> None:
-        folder = self.directory.export
-        with wrap_write_errors(folder):
-            try:
-                learner.export(folder)
-            except SafetensorError as error:
-                raise OSError(errno.EIO, in_one_line(error)) from error
-
     def _print(self, trainer: Trainer, learner: Learner, length: str) -> None:
         """Print the result in a line, and the warnings of the run."""
         values = [
@@ -182,16 +178,14 @@ class Summary(Callback):
             "peak_memory_mb": self.peak_memory_mb,
             "exit": clean(exit),
         }
-        if self.seed is not None:
-            content["seed"] = self.seed
-        if self.overrides is not None:
-            content["overrides"] = list(map(clean_urls, self.overrides))
         optional = {
-            "dropped_prompts": self.dropped_prompts,
+            "seed": self.seed,
+            "overrides": None if self.overrides is None else list(map(clean_urls, self.overrides)),
+            "dropped_prompts": self.dropped_prompts or None,
             "fork": self.fork,
-            "warnings": list(map(clean, self._warnings(trainer))),
+            "warnings": list(map(clean, self._warnings(trainer))) or None,
         }
-        content |= {name: value for name, value in optional.items() if value}
+        content |= {name: value for name, value in optional.items() if value is not None}
         atomic_write(self.directory.summary, dumps(content, indent=2) + "\n")
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import sys
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lightning import Callback, LightningModule, Trainer
 
 from rlmods.callbacks.hooks import Metrics, Rows
-from rlmods.settings.bounds import check_bounds
+from rlmods.settings.bounds import Positive, bounded
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner
@@ -19,6 +21,8 @@ MIN_INTERVAL_S = 1.0
 """Safe points that follow each other faster do not restart the timer."""
 
 
+@dataclass(eq=False)
+@bounded("callbacks.watchdog")
 class Watchdog(Callback):
     """End this process with status 1, and print the stacks of all its threads, if it makes no
     progress for `timeout_s`: no new phase, no microbatch, no token.
@@ -27,19 +31,10 @@ class Watchdog(Callback):
     never returns is ended too. Other ranks end when the connection to this one is lost, or at the
     time limit of their collective (`trainer.strategy.timeout_s`, by default the same)."""
 
-    def __init__(self, timeout_s: float | None = 1800.0) -> None:
-        """
-        Args:
-            timeout_s: seconds, longer than the slowest call of a reward or a judge; null: no
-            limit, as for a debugger.
-
-        Raises:
-            ValueError: a time that is not positive.
-        """
-        self.timeout_s = timeout_s
-        is_valid = timeout_s is None or timeout_s > 0
-        check_bounds(self, "callbacks.watchdog", {"timeout_s": (is_valid, "above 0, or null")})
-        self._restarted = -float("inf")
+    timeout_s: Positive | None = 1800.0
+    """Seconds, longer than the slowest call of a reward or a judge; null: no limit, as for a
+    debugger."""
+    _restarted: float = field(default=-math.inf, init=False)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if sys.__stderr__ is not None and not faulthandler.is_enabled():
