@@ -134,15 +134,14 @@ def pad_preferences(
         responses: ids of each response, by prompt.
         ranks: rank of each response, by prompt.
     """
-    lengths = torch.zeros(len(prompts), max(len(group) for group in responses), dtype=torch.long)
-    for p, group in enumerate(responses):
-        for k, response in enumerate(group):
-            lengths[p, k] = len(prompts[p]) + len(response)
-    tokens = torch.full((*lengths.shape, int(lengths.max())), pad_id)
+    width = max(len(prompts[p]) + max(map(len, group)) for p, group in enumerate(responses))
+    tokens = torch.full((len(prompts), max(map(len, responses)), width), pad_id)
     mask = torch.zeros(tokens.shape, dtype=torch.bool)
+    lengths = torch.zeros(tokens.shape[:2], dtype=torch.long)
     rank = torch.zeros_like(lengths)
     for p, group in enumerate(responses):
         for k, response in enumerate(group):
+            lengths[p, k] = len(prompts[p]) + len(response)
             tokens[p, k, : lengths[p, k]] = torch.tensor([*prompts[p], *response])
             mask[p, k, len(prompts[p]) : lengths[p, k]] = True
             rank[p, k] = ranks[p][k]

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from rlmods.policy.base import PolicyOutput
-from rlmods.types import Experience, RowInts, TokenFloats, TokenMask
+from rlmods.types import Experience, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,13 @@ class Segments:
     """(M, S)."""
 
     @staticmethod
-    def of(cuts: TokenMask, lengths: RowInts) -> Segments:
-        """Split rows of these lengths where `cuts` is True."""
+    def of(rows: Experience) -> Segments | None:
+        """Split rows where their `cuts` are True; None if there are none."""
+        cuts = rows.cuts
+        if cuts is None or not cuts.any():
+            return None
         columns = torch.arange(cuts.shape[1], device=cuts.device).expand_as(cuts)
-        used = columns < lengths[:, None]
+        used = columns < rows.lengths[:, None]
         begins = used & (cuts | (columns == 0))
         first = torch.where(begins, columns, 0).cummax(1).values
         row = begins.flatten().cumsum(0).view_as(columns)[used] - 1
@@ -63,40 +65,27 @@ def forward(
 ) -> PolicyOutput:
     """Run the policy on each row. Attention is causal and restricted to the token's own segment.
     `PolicyOutput.states` are in the same order with and without cuts."""
-    segments = _segments(rows)
+    segments = Segments.of(rows)
     if segments is None:
         return policy(rows.tokens, rows.mask, routed_experts=routed_experts)
     experts = None if routed_experts is None else segments.split(routed_experts, -1)
     output = policy(segments.split(rows.tokens), segments.split(rows.mask), routed_experts=experts)
-    joined: dict[str, Any] = {
-        "logprobs": segments.join(output.logprobs),
-        "entropy": segments.join(output.entropy),
-    }
-    if output.values is not None:
-        joined["values"] = segments.join(output.values)
-    if output.divergence is not None:
-        joined["divergence"] = segments.join(output.divergence)
-    if output.routed_experts is not None:
-        joined["routed_experts"] = segments.join(output.routed_experts, -1)
+    joined = output._asdict()
+    for name in ("logprobs", "entropy", "values", "divergence", "routed_experts"):
+        if joined[name] is not None:
+            joined[name] = segments.join(joined[name], -1 if name == "routed_experts" else 0)
     if output.router_logits is not None:
         logits = []
         for x in output.router_logits:
             by_segment = x.view(*segments.shape, -1)
             logits.append(segments.join(by_segment).flatten(0, 1))
         joined["router_logits"] = tuple(logits)
-    return output._replace(**joined)
+    return PolicyOutput(**joined)
 
 
 def values(critic: Callable[[Tensor, Tensor], TokenFloats], rows: Experience) -> TokenFloats:
     """Return the values of a critic with a network of its own, also restricted to segments."""
-    segments = _segments(rows)
+    segments = Segments.of(rows)
     if segments is None:
         return critic(rows.tokens, rows.mask)
     return segments.join(critic(segments.split(rows.tokens), segments.split(rows.mask)))
-
-
-def _segments(rows: Experience) -> Segments | None:
-    """Return the segments of rows; None if each row is one."""
-    return (
-        None if rows.cuts is None or not rows.cuts.any() else Segments.of(rows.cuts, rows.lengths)
-    )

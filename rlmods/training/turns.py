@@ -69,10 +69,8 @@ def state_key(observed: Sequence[Mapping[str, Any]]) -> int:
     says where in its response a call stands."""
     messages = []
     for message in observed:
-        said: dict[str, Any] = dict(message)
-        said.pop("tool_call_id", None)
-        if "tool_calls" in said:
-            said["tool_calls"] = [call["function"] for call in said["tool_calls"]]
+        said: dict[str, Any] = {**message, "tool_call_id": None}
+        said["tool_calls"] = [call["function"] for call in said.get("tool_calls", ())]
         messages.append(said)
     text = json.dumps(messages, sort_keys=True)
     digest = hashlib.sha256(text.encode()).digest()
@@ -102,14 +100,18 @@ def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
         }
         session = response.session
         if session is not None:
-            row["requests"] = session.requests
-            row["request_cuts"] = session.cuts
-            row["request_branches"] = session.branches
-            row["refused_requests"] = session.refused
+            row |= {
+                "requests": session.requests,
+                "request_cuts": session.cuts,
+                "request_branches": session.branches,
+                "refused_requests": session.refused,
+            }
         if branches:
-            row["branched_fraction"] = response.branch is not None
-            row["shared_tokens"] = response.num_sampled - response.num_new
-            row["shared_tool_calls"] = response.num_shared_calls
+            row |= {
+                "branched_fraction": response.branch is not None,
+                "shared_tokens": response.num_sampled - response.num_new,
+                "shared_tool_calls": response.num_shared_calls,
+            }
         for name, value in row.items():
             values.setdefault(name, []).append(value)
     for name, column in values.items():

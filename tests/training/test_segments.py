@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,8 +107,14 @@ class TestSegments:
     LENGTHS = torch.tensor([6, 3, 4])
     X = torch.arange(1, 19).view(3, 6)
 
+    def segments(self) -> Segments:
+        rows: Any = SimpleNamespace(cuts=self.CUTS, lengths=self.LENGTHS)
+        segments = Segments.of(rows)
+        assert segments is not None
+        return segments
+
     def test_split_where_cuts_are(self) -> None:
-        split = Segments.of(self.CUTS, self.LENGTHS).split(self.X)
+        split = self.segments().split(self.X)
         assert split.tolist() == [
             [1, 2, 0],
             [3, 4, 0],
@@ -118,7 +125,7 @@ class TestSegments:
         ]
 
     def test_join_undoes_split(self) -> None:
-        segments = Segments.of(self.CUTS, self.LENGTHS)
+        segments = self.segments()
         joined = segments.join(segments.split(self.X), -1)
         used = torch.arange(6) < self.LENGTHS[:, None]
         assert torch.equal(joined, torch.where(used, self.X, -1))
