@@ -20,7 +20,7 @@ from rlmods.ops import keyed_uniforms, kl_divergence
 from rlmods.reward.scores import grade
 from rlmods.rollout.order import generate_in_order
 from rlmods.training.collate import collate_unscored
-from rlmods.training.extensions import MovingTeacher
+from rlmods.training.extensions import MovingModel
 from rlmods.training.frozen import FrozenPolicy, Teacher
 from rlmods.training.metrics import correctness, log_lengths, log_responses
 from rlmods.training.scorer import LogprobScorer
@@ -129,8 +129,8 @@ class GKD(Learner):
         super().__init__(**learner)
         self.teacher = Teacher(teacher, self.policy)
         self.reads_scores = needs_of(teacher, FrozenModelNeeds).scores
-        if self.teacher.rate:
-            self.add_extension(MovingTeacher())
+        if self.teacher.model is not None and self.teacher.rate:
+            self.add_extension(MovingModel(self.teacher.model, rate=self.teacher.rate))
         self.scorer = LogprobScorer(self.policy, None, self.rollout, self.microbatches, self.ranks)
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlmods.algo.dpo import DPO
 from rlmods.protocols import Judge
 from rlmods.rollout.order import generate_in_order
-from rlmods.training.extensions import MovingReference
+from rlmods.training.extensions import MovingModel
 from rlmods.training.metrics import log_lengths
 from rlmods.training.preferences import (
     PreferenceBatch,
@@ -42,8 +42,8 @@ class OnlineDPO(DPO):
         """
         super().__init__(**learner)
         self.judge = judge
-        if self.settings.reference_every is not None:
-            self.add_extension(MovingReference(self.settings.reference_every))
+        if self.settings.reference_every is not None and self.reference is not None:
+            self.add_extension(MovingModel(self.reference, self.settings.reference_every))
 
     @classmethod
     def rows_per_prompt(cls, batch: Batch) -> int:

@@ -43,7 +43,7 @@ class FrozenPolicy:
         self.group = group
         self.fingerprint = fingerprint(network)
         self.moves = False
-        """True if the weights change during training (`MovingReference`)."""
+        """True if the weights change during training (`MovingModel`)."""
 
     @property
     def policy(self) -> Policy:
@@ -73,7 +73,7 @@ class FrozenPolicy:
         self._policy = None
 
     def follow(self, policy: Policy) -> None:
-        """Prepare for `copy_from(policy)`, from now on part of the state.
+        """Prepare for `step_towards(policy)`: the weights are part of the state from now on.
 
         Raises:
             UserError: the model and the policy have different weights, so that one cannot be copied
@@ -90,16 +90,14 @@ class FrozenPolicy:
             )
         self.moves = True
 
-    def copy_from(self, policy: Policy) -> None:
-        """Copy the weights of `policy`."""
-        self.policy.load_tensors(policy.trainable_tensors())
-
     @torch.no_grad()
     def step_towards(self, policy: Policy, rate: float) -> None:
         """Set the weights to `(1 - rate) w + rate w_policy`."""
         target = policy.trainable_tensors()
-        weights = self.policy.trainable_tensors()
-        self.policy.load_tensors({name: x.lerp(target[name], rate) for name, x in weights.items()})
+        moved = {}
+        for name, x in self.policy.trainable_tensors().items():
+            moved[name] = x.lerp(target[name].to(x.dtype), rate)
+        self.policy.load_tensors(moved)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the fingerprint of the model as it was loaded and, if it moves, its weights."""

@@ -10,7 +10,7 @@ from rlmods.training.extensions.base import Extension, LoopView
 from rlmods.training.extensions.expert_routing import ExpertRouting
 from rlmods.training.extensions.greedy_baseline import GreedyBaseline
 from rlmods.training.extensions.likelihood import Likelihood, correct_tokens, observed_tokens
-from rlmods.training.extensions.moving_reference import MovingReference, MovingTeacher
+from rlmods.training.extensions.moving_reference import MovingModel
 from rlmods.training.extensions.policy_kl import EarlyStopping, UpdateKL
 from rlmods.training.extensions.prompt_retirement import PromptRetirement
 from rlmods.training.extensions.ptx import PTX
@@ -26,8 +26,7 @@ __all__ = [
     "Extension",
     "GreedyBaseline",
     "Likelihood",
-    "MovingReference",
-    "MovingTeacher",
+    "MovingModel",
     "PromptRetirement",
     "Replay",
     "RewardModelRefresh",
@@ -38,7 +37,7 @@ __all__ = [
 
 
 def create_extensions(loop: LoopView, settings: PolicyGradientSettings) -> list[Extension]:
-    """Return the extensions that are wanted, in the order of their hooks. MovingReference is after
+    """Return the extensions that are wanted, in the order of their hooks. MovingModel is after
     Replay, because it scores the replayed rows too."""
     s, splits, teacher = settings, loop.splits, loop.teacher
     retires = s.retire_solved is not None or s.retire_unsolved is not None
@@ -62,7 +61,10 @@ def create_extensions(loop: LoopView, settings: PolicyGradientSettings) -> list[
         (loop.policy.is_mixture, lambda: ExpertRouting(loop.router)),
         (s.target_kl, lambda: EarlyStopping(s.target_kl or 0.0)),
         (isinstance(loop.ratio, Controller), UpdateKL),
-        (s.reference_every, lambda: MovingReference(s.reference_every or 1)),
-        (teacher is not None and teacher.rate, MovingTeacher),
     ]
-    return [create() for is_wanted, create in table if is_wanted]
+    extensions = [create() for is_wanted, create in table if is_wanted]
+    if s.reference_every is not None and loop.reference is not None:
+        extensions.append(MovingModel(loop.reference, s.reference_every))
+    if teacher is not None and teacher.model is not None and teacher.rate:
+        extensions.append(MovingModel(teacher.model, rate=teacher.rate))
+    return extensions
