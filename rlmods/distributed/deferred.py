@@ -7,7 +7,7 @@ files. Copies of the network read the same files."""
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,8 +17,6 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedConfig, PreTrainedModel
-
-from rlmods.errors import UserError
 
 ATTRIBUTE = "stored_weights"
 """Attribute of a module: places of its own weights in the files, by name. Copies of the module have
@@ -44,35 +42,29 @@ class Stored:
     """Data type to which the values are rounded."""
 
     def read(self, rows: slice | None = None) -> Tensor:
-        """Return rows of the tensor; None: all.
+        """Return rows of the tensor; None: all."""
+        from safetensors import safe_open
 
-        Raises:
-            UserError: the file cannot be read.
-        """
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(self.file, "pt", device="cpu") as file:
-                values: Tensor = (
-                    file.get_tensor(self.name) if rows is None else file.get_slice(self.name)[rows]
-                )
-                return values.to(self.dtype)
-        except (OSError, SafetensorError) as error:
-            raise UserError(
-                f"{self.file}: {self.name} cannot be read ({str(error).splitlines()[0]}): "
-                "restore the file"
-            ) from error
+        with safe_open(self.file, "pt", device="cpu") as file:
+            values: Tensor = (
+                file.get_tensor(self.name) if rows is None else file.get_slice(self.name)[rows]
+            )
+            return values.to(self.dtype)
 
 
 @contextmanager
-def defer_loading(enabled: bool = True) -> Iterator[None]:
-    """Defer the loading of policies, references and teachers inside the block, if `enabled`;
-    otherwise nothing changes."""
-    token = _enabled.set(enabled or _enabled.get())
+def _set(variable: ContextVar[bool], enabled: bool) -> Iterator[None]:
+    token = variable.set(enabled or variable.get())
     try:
         yield
     finally:
-        _enabled.reset(token)
+        variable.reset(token)
+
+
+def defer_loading(enabled: bool = True) -> AbstractContextManager[None]:
+    """Defer the loading of policies, references and teachers inside the block, if `enabled`;
+    otherwise nothing changes."""
+    return _set(_enabled, enabled)
 
 
 def is_enabled() -> bool:
@@ -80,15 +72,10 @@ def is_enabled() -> bool:
     return _enabled.get()
 
 
-@contextmanager
-def defer_checks(enabled: bool = True) -> Iterator[None]:
+def defer_checks(enabled: bool = True) -> AbstractContextManager[None]:
     """Defer the checks of networks that are built inside the block, if `enabled`, until the learner
     makes them on the device of the run: kernels differ, and a processor takes long."""
-    token = _checks_are_deferred.set(enabled or _checks_are_deferred.get())
-    try:
-        yield
-    finally:
-        _checks_are_deferred.reset(token)
+    return _set(_checks_are_deferred, enabled)
 
 
 def is_checked_later(network: nn.Module) -> bool:
@@ -207,24 +194,18 @@ def initialize_buffers(model: PreTrainedModel) -> None:
     Raises:
         CannotDeferError: transformers does not compute one of them.
     """
-    for module, name, buffer in _unsaved_buffers(model):
+    saved = model.state_dict().keys()
+    unsaved = [name for name, _ in model.named_buffers(remove_duplicate=False) if name not in saved]
+    for name in unsaved:
+        parent, _, own_name = name.rpartition(".")
+        buffer = model.get_buffer(name)
         fill = torch.nan if buffer.is_floating_point() else 0
-        module._buffers[name] = torch.full_like(buffer, fill, device="cpu")
+        filled = torch.full_like(buffer, fill, device="cpu")
+        model.get_submodule(parent)._buffers[own_name] = filled
     # as in from_pretrained; weights on the meta device have no values, and draw no random numbers
     model.initialize_weights()
-    for _, _, buffer in _unsaved_buffers(model):
-        if buffer.isnan().any():
-            raise CannotDeferError("transformers does not compute its buffers")
-
-
-def _unsaved_buffers(model: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
-    found = []
-    for module in model.modules():
-        for name in module._non_persistent_buffers_set:
-            buffer = module._buffers[name]
-            if buffer is not None:
-                found.append((module, name, buffer))
-    return found
+    if any(model.get_buffer(name).isnan().any() for name in unsaved):
+        raise CannotDeferError("transformers does not compute its buffers")
 
 
 def _generation_config(name: str, options: Mapping[str, Any]) -> Any:
@@ -255,9 +236,9 @@ def first_values(network: nn.Module, num: int) -> dict[int, Tensor]:
     """Return the first `num` values of each weight that has not been read, by the `id` of the
     parameter."""
     values = {}
-    for parameter, stored in _unread(network).values():
+    for key, (parameter, stored) in _unread(network).items():
         rows = slice(-(-num // max(1, math.prod(parameter.shape[1:]))))
-        values[id(parameter)] = stored.read(rows).flatten()[:num]
+        values[key] = stored.read(rows).flatten()[:num]
     return values
 
 
@@ -271,11 +252,12 @@ def cpu_placeholders(network: nn.Module) -> Iterator[None]:
         empty = torch.zeros((), dtype=parameter.dtype, device="cpu").expand(parameter.shape)
         placeholders[key] = nn.Parameter(empty, requires_grad=False)
     originals = []
-    for module in network.modules():
-        originals += [(module, name, module._parameters[name]) for name in _places(module)]
     try:
-        for module, name, original in originals:
-            module._parameters[name] = placeholders[id(original)]
+        for module in network.modules():
+            for name in _places(module):
+                original = module._parameters[name]
+                originals.append((module, name, original))
+                module._parameters[name] = placeholders[id(original)]
         yield
     finally:
         for module, name, original in originals:
@@ -285,11 +267,7 @@ def cpu_placeholders(network: nn.Module) -> Iterator[None]:
 @torch.no_grad()
 def read(network: nn.Module, device: torch.device | str = "cpu") -> None:
     """Read the weights of a deferred network: of a sharded one this rank's shards, otherwise all.
-    Tied weights stay tied.
-
-    Raises:
-        UserError: a file cannot be read.
-    """
+    Tied weights stay tied."""
     unread = _unread(network)  # keeps the parameters, whose ids are the keys
     weights = {}
     for key, (parameter, stored) in unread.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from rlmods.errors import counted
 from rlmods.run.files import atomic_write, dumps, parse_row, read_lines, wrap_write_errors
 
 
@@ -31,10 +29,25 @@ class JsonlLogger(Logger):
 
     @rank_zero_only
     def truncate(self, iteration: int) -> None:
-        """Delete rows after `iteration` (and an incomplete last line), and continue from the last
-        `wall_s`."""
-        rows = truncate_rows(self.path, iteration)
-        self._start = time.monotonic() - (rows[-1]["wall_s"] or 0.0 if rows else 0.0)
+        """Delete rows after `iteration` and broken lines, such as the last one of a process that
+        was killed, and continue from the last `wall_s`.
+
+        Raises:
+            UserError: the file cannot be read or written.
+        """
+        lines = read_lines(self.path)
+        kept = []
+        wall_s = 0.0
+        for line in lines:
+            row = parse_row(line)
+            number = None if row is None else row.get("iteration")
+            if row is not None and isinstance(number, int) and number <= iteration:
+                kept.append(line + b"\n")
+                wall_s = row["wall_s"] or 0.0
+        content = b"".join(kept)
+        if content != b"\n".join(lines):
+            atomic_write(self.path, content)
+        self._start = time.monotonic() - wall_s
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -68,33 +81,3 @@ class JsonlLogger(Logger):
     @property
     def version(self) -> str:
         return ""
-
-
-def truncate_rows(path: Path, iteration: int) -> list[dict[str, Any]]:
-    """Delete rows after `iteration`, rows without one and broken lines from a file of per-iteration
-    rows; return the rows kept. Warns of broken lines, except for an incomplete last one, which a
-    crash leaves.
-
-    Raises:
-        UserError: the file cannot be read or written.
-    """
-    lines = read_lines(path)
-    kept_rows = []
-    kept_lines = []
-    num_broken = 0
-    for number, line in enumerate(lines, 1):
-        row = parse_row(line)
-        if row is None:
-            num_broken += bool(line.strip()) and number < len(lines)
-        elif isinstance(row.get("iteration"), int) and row["iteration"] <= iteration:
-            kept_rows.append(row)
-            kept_lines.append(line + b"\n")
-    if num_broken:
-        warnings.warn(
-            f"{path}: deleted {counted(num_broken, 'broken line')} in the middle of the file",
-            stacklevel=2,
-        )
-    content = b"".join(kept_lines)
-    if content != b"\n".join(lines):
-        atomic_write(path, content)
-    return kept_rows

@@ -28,11 +28,7 @@ with the name of a run and with the identifier of a run that goes on."""
 
 def configure(loggers: DictConfig, folder: Path, label: str) -> None:
     """Set in the configuration of the loggers the tracker's run that the run directory names, and
-    the label as the name of a run that has none.
-
-    Raises:
-        UserError: the file of identifiers is broken.
-    """
+    the label as the name of a run that has none."""
     saved = _read(folder)
     for node in loggers.values():
         kind = node._target_.rpartition(".")[2]
@@ -76,10 +72,5 @@ def finish(loggers: Sequence[Logger]) -> None:
 
 def _read(folder: Path) -> dict[str, str]:
     path = folder / FILE
-    if not path.is_file():
-        return {}
-    try:
-        saved = json.loads(path.read_text())
-        return {str(kind): str(identifier) for kind, identifier in saved.items()}
-    except (ValueError, OSError, AttributeError) as error:
-        raise UserError(f"{path}: broken: delete it, and the trackers begin new runs") from error
+    saved: dict[str, str] = json.loads(path.read_text()) if path.is_file() else {}
+    return saved

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rlmods.callbacks import TokenBudget
-from rlmods.errors import UserError
 from rlmods.run.files import read_rows
 from tests.cli.test_main import RANDOM, train
 
@@ -46,12 +45,8 @@ def test_a_resumed_run_goes_on_counting() -> None:
 
 
 def test_a_budget_below_1_is_refused() -> None:
-    with pytest.raises(
-        UserError, match=r"callbacks\.budget\.max_tokens=0: must be null or at least 1"
-    ):
+    with pytest.raises(ValueError, match=r"callbacks\.budget\.max_tokens=0: must be at least 1"):
         TokenBudget(0)
-    with pytest.raises(UserError, match=r"callbacks\.budget\.max_tokens=20k: must be"):
-        TokenBudget("20k")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

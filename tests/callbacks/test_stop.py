@@ -102,7 +102,9 @@ class TestDeadline:
         assert (trained.iteration, stop.exit_status) == (1, 75)
 
     def test_negative_time_is_rejected(self) -> None:
-        with pytest.raises(ValueError, match=r"callbacks.stop.grace_s=-1: must be null, 0 or more"):
+        with pytest.raises(
+            ValueError, match=r"callbacks.stop.grace_s=-1: must be at least 0 or null"
+        ):
             GracefulStop(-1)
 
 

@@ -33,5 +33,5 @@ def test_a_rank_that_works_goes_on() -> None:
 
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0])
 def test_invalid_time(timeout_s: float) -> None:
-    with pytest.raises(ValueError, match=r"callbacks\.watchdog\.timeout_s=.*above 0, or null"):
+    with pytest.raises(ValueError, match=r"callbacks\.watchdog\.timeout_s=.*above 0 or null"):
         Watchdog(timeout_s)

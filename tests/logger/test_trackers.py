@@ -71,12 +71,6 @@ class TestConfiguration:
             trackers.configure(configured, tmp_path, LABEL)
             assert configured == node(name)
 
-    @pytest.mark.parametrize("text", ["{", "[]"])
-    def test_a_broken_file_is_named(self, tmp_path: Path, text: str) -> None:
-        (tmp_path / trackers.FILE).write_text(text)
-        with pytest.raises(UserError, match=r"trackers\.json: broken: delete it"):
-            trackers.configure(node("wandb"), tmp_path, LABEL)
-
 
 class TestStart:
     def test_settings_are_logged_once_a_run(self, tmp_path: Path) -> None:
