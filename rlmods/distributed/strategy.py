@@ -228,15 +228,13 @@ def check(strategy: Any) -> None:
     Raises:
         UserError: they do not.
     """
-    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy | ModelParallelStrategy):
+    is_known = isinstance(strategy, SingleDeviceStrategy | DDPStrategy | ModelParallelStrategy)
+    # ranks that are forked or spawned need a run that can be pickled
+    is_forked = isinstance(strategy, DDPStrategy) and strategy._start_method != "popen"
+    if not is_known or is_forked:
         raise UserError(
-            f"trainer.strategy: {type(strategy).__name__} is not supported: type trainer=ddp "
-            "or trainer=fsdp"
-        )
-    if getattr(strategy, "_start_method", "popen") != "popen":
-        raise UserError(
-            "trainer.strategy starts ranks by fork or spawn, which needs a run that can be "
-            "pickled: type trainer=ddp"
+            f"trainer.strategy: {type(strategy).__name__} is not supported, nor are ranks by fork "
+            "or spawn: type trainer=ddp or trainer=fsdp"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, compress
 from typing import Any
 
 import torch
@@ -189,11 +190,10 @@ class Teacher:
         """Return the responses after the teacher's prompts; after their own where that is None."""
         if not self.part.shows_more:
             return responses
-        seen = []
-        for response, prompt in zip(responses, prompts, strict=True):
+        seen = list(responses)
+        for i, prompt in enumerate(prompts):
             if prompt is not None:
-                response = replace(response, prompt_tokens=self.student.encode(prompt))
-            seen.append(response)
+                seen[i] = replace(seen[i], prompt_tokens=self.student.encode(prompt))
         return seen
 
     def as_seen(
@@ -249,28 +249,21 @@ class Teacher:
         has_loss = batch.mask.any(1)
         kept, scored = self.as_seen(responses, scores, batch.group, has_loss, meter)
         if self.is_server:
-            values = self._of_server(kept, scored.tolist())
+            used = list(compress(kept, scored.tolist()))
+            values = self._of_server(used)
         else:
-            values = self._of_network(kept, scored, scorer)
+            rows = collate_unscored(kept, self.student.pad_id).to(scored.device)
+            rows = replace(rows, mask=rows.mask & scored[:, None])
+            values = scorer.score(rows, self.network).logprobs[rows.mask]
         out = torch.full_like(batch.rewards, torch.nan)
         return out.masked_scatter(batch.mask & scored[:, None], values.to(out))
 
-    def _of_network(
-        self, responses: Sequence[Response], scored: Tensor, scorer: LogprobScorer
-    ) -> Tensor:
-        """Return the log-probabilities of the sampled tokens of the scored responses, in a row."""
-        rows = collate_unscored(responses, self.student.pad_id).to(scored.device)
-        rows = replace(rows, mask=rows.mask & scored[:, None])
-        return scorer.score(rows, self.network).logprobs[rows.mask]
-
-    def _of_server(self, responses: Sequence[Response], scored: Sequence[bool]) -> Tensor:
-        """Return the log-probabilities of the sampled tokens of the scored responses, in a row."""
-        texts: list[tuple[Sequence[int], Sequence[int]]] = []
-        sampled: list[bool] = []
-        for response, is_used in zip(responses, scored, strict=True):
-            if is_used:
-                texts.append((response.prompt_tokens, response.tokens))
-                sampled += response.mask or [True] * len(response.tokens)
+    def _of_server(self, responses: Sequence[Response]) -> Tensor:
+        """Return the log-probabilities of the sampled tokens of these responses, in a row."""
         assert isinstance(self.part, protocols.ReturnsLogprobs)
-        values = torch.tensor([x for logprobs in self.part.logprobs(texts) for x in logprobs])
+        sampled: list[bool] = []
+        for response in responses:
+            sampled += response.mask or [True] * len(response.tokens)
+        texts = [(response.prompt_tokens, response.tokens) for response in responses]
+        values = torch.tensor(list(chain.from_iterable(self.part.logprobs(texts))))
         return values[torch.tensor(sampled, dtype=torch.bool)]

@@ -91,19 +91,15 @@ def _added_bound(encoder: Encoder, prompt: Prompt, columns: Sequence[str]) -> in
     """Return a bound on the number of tokens that are not of the texts of a row: the frame of its
     chat messages, and the end of a response."""
     bound = row_bound(encoder, prompt, columns)
-    for text in (*texts_of_prompt(prompt), *responses_of(prompt, columns)):
+    texts = [prompt.text or ""]
+    if prompt.messages is not None:
+        texts = [message["content"] for message in prompt.messages]
+    for text in (*texts, *responses_of(prompt, columns)):
         of_text = encoder.text_bound(text)
         if bound is None or of_text is None:
             return None
         bound -= of_text
     return bound
-
-
-def texts_of_prompt(prompt: Prompt) -> list[str]:
-    """Return the plain text of a prompt, or the contents of its messages."""
-    if prompt.messages is None:
-        return [prompt.text or ""]
-    return [message["content"] for message in prompt.messages]
 
 
 def short_prompts(
@@ -150,7 +146,11 @@ def check_context(
     """
     context = min(encoder.context_length, max_length or encoder.context_length)
     limit = context - max_tokens - num_added
-    _check_not_empty(encoder, prompts)
+    # each text of a large file was checked when it was read
+    for prompt in () if isinstance(prompts, FileRows) else prompts:
+        is_blank = prompt.messages is None and not (prompt.text or "").strip()
+        if is_blank and not encoder.encode(prompt):
+            raise UserError(f"prompt {prompt.id} is empty: remove it from the data")
     if known is not None and known <= limit:
         return
     too_long = dict(lengths_above(encoder, prompts, limit))
@@ -189,7 +189,6 @@ def check_room(
     if isinstance(rollout, MultiTurn) and isinstance(rollout.environment, Agent):
         rollout = rollout.rollout  # a program may begin each turn anew
     has_turns = isinstance(rollout, MultiTurn)
-    engine = engine_of(rollout)
     setting = "environment.max_tokens" if has_turns else "rollout.max_tokens"
     max_tokens = getattr(rollout, "max_tokens", 0)
     if validation_tokens is not None and not has_turns:
@@ -202,18 +201,9 @@ def check_room(
         setting,
         num_added=num_added_tokens(policy, rollout, prompts),
         filters=filters,
-        max_length=getattr(engine, "max_length", None),
+        max_length=getattr(engine_of(rollout), "max_length", None),
         known=known,
     )
-
-
-def _check_not_empty(encoder: Encoder, prompts: Sequence[Prompt]) -> None:
-    if isinstance(prompts, FileRows):
-        return  # each text was checked when it was read
-    for prompt in prompts:
-        is_blank = prompt.messages is None and not (prompt.text or "").strip()
-        if is_blank and not encoder.encode(prompt):
-            raise UserError(f"prompt {prompt.id} is empty: remove it from the data")
 
 
 def longest_rows(
