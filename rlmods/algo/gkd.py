@@ -19,13 +19,12 @@ from rlmods.needs import FrozenModelNeeds, needs_of
 from rlmods.ops import keyed_uniforms, kl_divergence
 from rlmods.reward.scores import grade
 from rlmods.rollout.order import generate_in_order
-from rlmods.training.collate import collate_unscored
+from rlmods.training.collate import collate_unscored, data_response
 from rlmods.training.extensions import MovingModel
 from rlmods.training.frozen import FrozenPolicy, Teacher
 from rlmods.training.metrics import correctness, log_lengths, log_responses
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.settings import GKDSettings
-from rlmods.training.sft_batch import data_response
 from rlmods.types import Experience, Prompt, Response, RowInts, RowMask, Scores, Totals
 
 

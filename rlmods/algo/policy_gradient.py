@@ -62,9 +62,8 @@ from rlmods.training.metrics import (
     log_teacher,
     log_update,
 )
-from rlmods.training.returned import check_gradient, check_returned, field_of
+from rlmods.training.parts import TokenSelection, check_gradient, check_returned, field_of
 from rlmods.training.scorer import LogprobScorer
-from rlmods.training.selection import TokenSelection
 from rlmods.training.settings import PolicyGradientSettings
 from rlmods.training.train_step import Loss
 from rlmods.training.turns import turn_columns

@@ -10,8 +10,8 @@ from torch import Tensor
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.policy.base import Policy
+from rlmods.training.collate import sft_batch
 from rlmods.training.meter import Meter
-from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Experience, Prompt, Totals
 
 

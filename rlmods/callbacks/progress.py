@@ -23,15 +23,18 @@ if TYPE_CHECKING:
     from rlmods.algo import Learner
 
 METRICS = {
-    "loss": "train/loss",
-    "reward": "train/reward",
-    "accuracy": "train/accuracy",
-    "pairs": "train/pair_accuracy",
-    "reward model": "train/reward_model/pair_accuracy",
-    "kl": "train/kl_ref",
-    "tokens": "train/response_tokens",
+    "loss": ("train/loss", ".3f"),
+    "reward": ("train/reward", ".3f"),
+    "accuracy": ("train/accuracy", ".3f"),
+    "pairs": ("train/pair_accuracy", ".3f"),
+    "reward model": ("train/reward_model/pair_accuracy", ".3f"),
+    "kl": ("train/kl_ref", ".3f"),
+    "tokens": ("train/response_tokens", ".1f"),
+    "clip low": ("train/clip_fraction/low", ".2f"),
+    "clip high": ("train/clip_fraction/high", ".2f"),
+    "grad": ("train/grad_norm", ".2g"),
 }
-"""Metrics shown if present, by display name."""
+"""Metrics shown if present and their format, by display name."""
 
 VALIDATION_METRICS = (
     r"val/(?!reward/)([\w-]+/)?(accuracy|mean@|pass@|maj@|pair_accuracy|step_accuracy)"
@@ -255,23 +258,16 @@ def format_validation(metrics: Metrics) -> str:
 
 
 def format_iteration(metrics: Metrics) -> str:
-    """Format an iteration in one line: `reward 0.43  accuracy 0.38  tokens 6.1  clip low 0.01 high
-    0.02  grad 0.8  1.2 s`."""
+    """Format an iteration in one line: `reward 0.43  accuracy 0.38  tokens 6.1  clip low 0.01  clip
+    high 0.02  grad 0.8  1.2 s`."""
     details = []
-    for name, key in METRICS.items():
+    for name, (key, form) in METRICS.items():
         if key in metrics:
-            digits = 1 if name == "tokens" else 3
-            details.append(f"{name} {metrics[key]:.{digits}f}")
-    low = metrics.get("train/clip_fraction/low")
-    high = metrics.get("train/clip_fraction/high")
-    if low is not None and high is not None:
-        details.append(f"clip low {low:.2f} high {high:.2f}")
+            details.append(f"{name} {metrics[key]:{form}}")
     if metrics.get("train/skipped_steps") == 1:
         unscored = metrics.get("train/unscored_fraction") == 1
         reason = "every response is unscored" if unscored else "no learning signal"
         details.append(f"no step: {reason}")
-    if "train/grad_norm" in metrics:
-        details.append(f"grad {metrics['train/grad_norm']:.2g}")
     return "  ".join([*details, f"{metrics['time/iteration_s']:.1f} s"])
 
 

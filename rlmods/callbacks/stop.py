@@ -1,7 +1,8 @@
-"""Graceful stop on signals."""
+"""Callbacks that end a run: on a signal, by the number of sampled tokens, or if a process hangs."""
 
 from __future__ import annotations
 
+import faulthandler
 import math
 import signal
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -21,7 +22,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from rlmods.callbacks.hooks import Metrics, as_learner
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.protocols import ReportsTokens
-from rlmods.settings.bounds import NonNegative, bounded
+from rlmods.settings.bounds import Count, NonNegative, Positive, bounded
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner
@@ -30,6 +31,8 @@ SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that schedulers send before they kill."""
 EX_TEMPFAIL = 75
 """Exit status that asks the scheduler to run the same command again."""
+MIN_INTERVAL_S = 1.0
+"""Safe points that follow each other faster do not restart the timer of the watchdog."""
 Handler = Callable[[int, FrameType | None], object] | int | None
 
 
@@ -201,3 +204,73 @@ class GracefulStop(Callback):
     def _restore_handler(self, number: int) -> None:
         if number in self._previous_handlers:
             signal.signal(number, self._previous_handlers.pop(number))
+
+
+@dataclass(eq=False)
+@bounded("callbacks.budget")
+class TokenBudget(Callback):
+    """Ends the run after the iteration that has sampled the last of `max_tokens` response tokens,
+    those of discarded groups included. Algorithms that draw more prompts, or write longer
+    responses, then cost the same."""
+
+    max_tokens: Count | None = None
+    """Number of response tokens; null: no limit."""
+    num_tokens: int = field(default=0, init=False)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """End the run if its tokens are spent: one that is resumed at its end makes no further
+        iteration."""
+        if self.max_tokens is not None and self.num_tokens >= self.max_tokens:
+            trainer.should_stop = True
+
+    def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
+        self.num_tokens += int(metrics.get("perf/sampled_tokens", 0))
+        self.on_train_start(trainer, learner)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_tokens": self.num_tokens}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num_tokens = state["num_tokens"]
+
+
+@dataclass(eq=False)
+@bounded("callbacks.watchdog")
+class Watchdog(Callback):
+    """End this process with status 1, and print the stacks of all its threads, if it makes no
+    progress for `timeout_s`: no new phase, no microbatch, no token.
+
+    The timer is a thread of `faulthandler`, which needs no interpreter lock, so native code that
+    never returns is ended too. Other ranks end when the connection to this one is lost, or at the
+    time limit of their collective (`trainer.strategy.timeout_s`, by default the same)."""
+
+    timeout_s: Positive | None = 1800.0
+    """Seconds, longer than the slowest call of a reward or a judge; null: no limit, as for a
+    debugger."""
+    _restarted: float = field(default=-math.inf, init=False)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if sys.__stderr__ is not None and not faulthandler.is_enabled():
+            faulthandler.enable(file=sys.__stderr__)  # also for crashes of native code
+        self._restart()
+
+    def on_safe_point(self, trainer: Trainer, learner: Learner) -> None:
+        if time.monotonic() - self._restarted >= MIN_INTERVAL_S:
+            self._restart()
+
+    def on_iteration_end(self, trainer: Trainer, learner: Learner, metrics: Metrics) -> None:
+        self._restart()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        faulthandler.cancel_dump_traceback_later()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        faulthandler.cancel_dump_traceback_later()
+
+    def _restart(self) -> None:
+        self._restarted = time.monotonic()
+        # in a program without a console there is nowhere to write to
+        if self.timeout_s is not None and sys.__stderr__ is not None:
+            faulthandler.dump_traceback_later(self.timeout_s, exit=True, file=sys.__stderr__)

@@ -67,7 +67,7 @@ from rlmods.training.checkpoint import Stateful
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension
 from rlmods.training.meter import Meter
-from rlmods.training.selection import TokenSelection
+from rlmods.training.parts import TokenSelection
 from rlmods.types import Experience, Response, Scores, widen
 
 GROUPS = ("ratio", "advantage", "aggregation", "correction", "tokens")

@@ -87,6 +87,4 @@ class RewardScale:
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.count = state["count"]
-        self.mean = state["mean"]
-        self.squares = state["squares"]
+        vars(self).update(state)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rlmods.distributed.collectives import all_gather
 from rlmods.distributed.strategy import FSDP2
 from rlmods.errors import UserError
+from rlmods.ops import group_index
 from rlmods.policy.base import Policy
 from rlmods.training.views import LearnerView
 from rlmods.types import Experience
@@ -150,10 +151,10 @@ def reshard_rows(states: Sequence[Columns], rank: int, world_size: int) -> Exper
     for i, part in enumerate(held):
         if part is not None:
             parts.append(part)
-            order.append(_enumerate(part.group) * len(held) + i)
+            order.append(group_index(part.group) * len(held) + i)
     if not parts:
         return None
-    groups = _enumerate(torch.cat(order))
+    groups = group_index(torch.cat(order))
     num_groups = int(groups.max()) + 1
     own = groups % world_size == rank
     if not own.any():
@@ -167,9 +168,3 @@ def reshard(items: Sequence[Sequence[T]], rank: int, world_size: int) -> list[T]
     if len(items) == world_size:
         return list(items[rank])
     return [item for part in items for item in part][rank::world_size]
-
-
-def _enumerate(x: Tensor) -> Tensor:
-    """Replace each value by its index among the sorted distinct values."""
-    index: Tensor = torch.unique(x, return_inverse=True)[1]
-    return index

@@ -1,4 +1,4 @@
-"""Collation of responses to tensors."""
+"""Collation of responses, sampled ones and those of the data, to tensors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from rlmods.errors import UserError
+from rlmods.policy.base import Policy
 from rlmods.training.turns import branch_origins, segment_starts
-from rlmods.types import Experience, Response, Scores
+from rlmods.types import Experience, Prompt, Response, Scores
 
 
 def collate(
@@ -74,6 +75,24 @@ def collate_unscored(
     group = torch.arange(len(responses))
     scores = Scores([0.0] * len(responses))
     return collate(responses, scores, group, policy_version=policy_version, pad_id=pad_id)
+
+
+def data_response(prompt: Prompt, policy: Policy) -> Response:
+    """Return the response of the data, `prompt.meta["response"]` and the token that ends a
+    response."""
+    text = prompt.meta["response"]
+    tokens = policy.encode_response(text, prompt)
+    return Response(prompt, policy.encode(prompt), tokens, [0.0] * len(tokens), text)
+
+
+def sft_batch(prompts: Sequence[Prompt], policy: Policy, policy_version: int = 0) -> Experience:
+    """Collate prompts with their responses of the data. The mask is True on the response.
+
+    Args:
+        policy_version: iteration in which the rows are used.
+    """
+    responses = [data_response(prompt, policy) for prompt in prompts]
+    return collate_unscored(responses, policy.pad_id, policy_version)
 
 
 def token_rewards(

@@ -19,7 +19,7 @@ from rlmods.ops import differs_by_token, rewards_to_go
 from rlmods.protocols import Advantage, BatchAdvantage
 from rlmods.training.collate import token_rewards
 from rlmods.training.metrics import correctness
-from rlmods.training.returned import check_finite, check_returned, field_of
+from rlmods.training.parts import check_finite, check_returned, field_of
 from rlmods.types import Credit, Experience, Scores
 
 

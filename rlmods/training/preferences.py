@@ -203,20 +203,15 @@ def rank_responses(
     Logs `judge/unjudged_fraction` of the responses, `judge/flat_group_fraction` of the prompts, and
     the judge's own counts."""
     counts_before = counts_of(judge)
-    distinct: list[list[Response]] = []
-    to_rank: list[tuple[Prompt, list[Response]]] = []
+    distinct: list[tuple[Prompt, list[Response]]] = []
     for group in groups:
         by_text = {(r.text, r.finish): r for r in group if r.tokens}
-        distinct.append(list(by_text.values()))
-        if len(by_text) > 1:
-            to_rank.append((group[0].prompt, distinct[-1]))
-    results = iter(rankings(judge, to_rank))
+        distinct.append((group[0].prompt, list(by_text.values())))
     ranked: list[RankedResponses] = []
     unjudged: list[float] = []
-    for responses in distinct:
-        ranks: list[int | None] = [0] * len(responses)
-        if len(responses) > 1:
-            ranks = next(results)[0]
+    for (_, responses), (ranks, _) in zip(distinct, rankings(judge, distinct), strict=True):
+        if len(responses) == 1:
+            ranks = [0]
         ranked.append(RankedResponses(responses, ranks))
         unjudged += [float(rank is None) for rank in ranks]
     flat = [float(not group.preferences) for group in ranked]

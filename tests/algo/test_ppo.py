@@ -15,9 +15,8 @@ from rlmods.kl import Full, Penalty
 from rlmods.ratio import KLPenalty
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
-from rlmods.training.collate import collate
+from rlmods.training.collate import collate, sft_batch
 from rlmods.training.extensions import PTX, Replay, UpdateKL
-from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Response, Scores, Totals
 from tests.support.tiny_setup import (
     SPLITS,

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 from rlmods.algo import SFT, Batch
 from rlmods.policy import Policy
 from rlmods.rollout import Local
+from rlmods.training.collate import sft_batch
 from rlmods.training.evaluation import Validation
-from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Experience, Prompt
 from tests.support.models import MODELS, llama
 from tests.support.models import policy as small_policy

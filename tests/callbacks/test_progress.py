@@ -27,7 +27,7 @@ from tests.callbacks.stubs import Tiny, fit, notify, trainer
                 "train/clip_fraction/high": 0.02,
                 "other": 1.0,
             },
-            "reward 0.432  accuracy 0.375  tokens 6.1  clip low 0.01 high 0.02  grad 0.81  1.2 s",
+            "reward 0.432  accuracy 0.375  tokens 6.1  clip low 0.01  clip high 0.02  grad 0.81  1.2 s",
         ),
         ({"train/accuracy": 0, "train/skipped_steps": 0.5}, "accuracy 0.000  1.2 s"),
         ({"train/skipped_steps": 1}, "no step: no learning signal  1.2 s"),

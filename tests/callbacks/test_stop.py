@@ -1,21 +1,27 @@
-"""Signals end the run after the iteration, or within it if there is no time."""
+"""Signals end the run after the iteration, or within it if there is no time; a budget of tokens ends
+it, and so does a rank that makes no progress."""
 
 import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
 import pytest
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 
-from rlmods.callbacks import GracefulStop, IterationCheckpoint
+from rlmods.callbacks import GracefulStop, IterationCheckpoint, TokenBudget, Watchdog
 from rlmods.callbacks.stop import EX_TEMPFAIL, DeadlineError
+from rlmods.run.files import read_rows
 from rlmods.training.evaluation import Validation
 from tests.callbacks.stubs import Tiny, fit
+from tests.cli.test_main import RANDOM
+from tests.cli.test_main import train as train_by_command
 from tests.faults.inject import SendSignals
+from tests.support.processes import Process
 from tests.support.tiny_setup import SPLITS, learner
 from tests.support.tiny_setup import fit as train
 
@@ -101,12 +107,6 @@ class TestDeadline:
         train(trained, 3, callbacks=(stop, SendSignals([signal.SIGTERM], 1)))
         assert (trained.iteration, stop.exit_status) == (1, 75)
 
-    def test_negative_time_is_rejected(self) -> None:
-        with pytest.raises(
-            ValueError, match=r"callbacks.stop.grace_s=-1: must be at least 0 or null"
-        ):
-            GracefulStop(-1)
-
 
 def test_signal_during_validation_ends_before_the_next_iteration() -> None:
     class DuringValidation(L.Callback):
@@ -162,3 +162,98 @@ def test_rank_stops_after_a_lost_rank_that_met_the_deadline() -> None:
     stop.handle_signal(signal.SIGUSR1)
     assert stop.interrupted_with_other_ranks()
     assert (stop.iteration_aborted, stop.exit_status) == (True, 75)
+
+
+def stopped_after(budget: TokenBudget, *tokens: int) -> list[bool]:
+    trainer: Any = SimpleNamespace(should_stop=False)
+    learner: Any = None
+    ends = []
+    for count in tokens:
+        budget.on_iteration_end(trainer, learner, {"perf/sampled_tokens": count})
+        ends.append(trainer.should_stop)
+    return ends
+
+
+def test_ends_with_the_iteration_that_reaches_the_budget() -> None:
+    assert stopped_after(TokenBudget(100), 40, 59, 1, 5) == [False, False, True, True]
+
+
+def test_without_a_limit_a_run_goes_on() -> None:
+    assert stopped_after(TokenBudget(), 10**9, 10**9) == [False, False]
+
+
+def test_iterations_without_samples_cost_nothing() -> None:
+    trainer: Any = SimpleNamespace(should_stop=False)
+    learner: Any = None
+    TokenBudget(1).on_iteration_end(trainer, learner, {"train/loss": 1.0})
+    assert not trainer.should_stop
+
+
+def test_a_resumed_run_goes_on_counting() -> None:
+    budget = TokenBudget(100)
+    stopped_after(budget, 60)
+    resumed = TokenBudget(100)
+    resumed.load_state_dict(budget.state_dict())
+    assert stopped_after(resumed, 39, 1) == [False, True]
+
+
+@pytest.mark.slow
+def test_counts_what_was_sampled_with_discarded_groups(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [
+        *RANDOM[:-1],
+        "batch.prompts=4",
+        "batch.samples=4",
+        "batch.minibatches=1",
+        "rollout.max_tokens=7",
+        "callbacks.budget.max_tokens=2000",
+        "trainer.max_iterations=50",
+        f"run_dir={folder}",
+    ]
+    result = train_by_command(tmp_path, *words)
+    assert "ended by TokenBudget" in result.out
+    rows = [row for row in read_rows(folder / "metrics.jsonl") if "train/draws" in row]
+    assert max(row["train/draws"] for row in rows) > 1
+    sampled = [row["perf/sampled_tokens"] for row in rows]
+    assert sum(sampled[:-1]) < 2000 <= sum(sampled)
+
+    words = [word for word in words if not word.startswith("trainer.")]
+    again = train_by_command(tmp_path, *words, "trainer.max_iterations=60", "resume=auto")
+    assert again.code == 0
+    assert read_rows(folder / "metrics.jsonl")[-1]["iteration"] == rows[-1]["iteration"]
+
+
+def run_rank(what: str) -> tuple[int, str]:
+    process = Process(["-m", "tests.callbacks.single_rank", what], merge=True)
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["sleep", "regex"])
+def test_a_hanging_rank_ends_with_its_stacks(what: str) -> None:
+    status, output = run_rank(what)
+    assert status == 1
+    assert "Timeout (0:00:01.500000)!" in output
+    assert "single_rank.py" in output
+    assert "finished" not in output
+
+
+@pytest.mark.slow
+def test_a_rank_that_works_goes_on() -> None:
+    """Also after the end of training, when nothing restarts the timer."""
+    status, output = run_rank("work")
+    assert (status, output.strip()) == (0, "finished")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (GracefulStop, r"callbacks\.stop\.grace_s=-1: must be at least 0 or null"),
+        (TokenBudget, r"callbacks\.budget\.max_tokens=-1: must be at least 1 or null"),
+        (Watchdog, r"callbacks\.watchdog\.timeout_s=-1: must be above 0 or null"),
+    ],
+)
+def test_invalid_settings_are_rejected(kind: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind(-1)

@@ -169,12 +169,12 @@ def the_covariance_is_of_the_plain_numbers(original: Function) -> Function:
     return lambda x, mask: torch.where(mask, x, 0.0)
 
 
-@bug("training.selection", "TokenSelection.objective", "tests/training/test_selection.py")
+@bug("training.parts", "TokenSelection.objective", "tests/training/test_parts.py")
 def tokens_that_are_left_out_are_trained(original: Function) -> Function:
     return lambda self, objective, log_ratio, trained: objective
 
 
-@bug("algo.policy_gradient", "PolicyGradient.select_tokens", "tests/training/test_selection.py")
+@bug("algo.policy_gradient", "PolicyGradient.select_tokens", "tests/training/test_parts.py")
 def a_selection_of_the_step_is_made_without_the_step(original: Function) -> Function:
     return lambda self, rows: rows
 

@@ -30,8 +30,8 @@ from rlmods.policy.chat_template import end_of_turn
 from rlmods.policy.hf import load
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
+from rlmods.training.collate import sft_batch
 from rlmods.training.preferences import collate_preferences
-from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Prompt, Response
 from tests.support.models import (
     CHAT,

@@ -23,7 +23,7 @@ from rlmods.config import build
 from rlmods.config.compose import PARTS
 from rlmods.errors import UserError
 from rlmods.needs import TokenNeeds
-from rlmods.training.selection import TokenSelection
+from rlmods.training.parts import TokenSelection
 from rlmods.types import Experience, Surrogate, TokenFloats, TokenMask
 from tests.support.composed import ALGORITHMS, CONF, algorithm, alone, composed
 from tests.support.tiny_setup import fit, gradients

@@ -13,7 +13,7 @@ from rlmods.branching import Entropy
 from rlmods.training.extensions.likelihood import correct_tokens, observed_tokens
 from rlmods.types import Experience
 from tests.support.tiny_setup import close, collected, gradients
-from tests.training.test_selection import distributions, moved
+from tests.training.test_parts import distributions, moved
 
 TERMS = ("positive", "observation")
 

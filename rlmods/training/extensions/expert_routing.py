@@ -10,7 +10,7 @@ from rlmods.needs import RatioNeeds, needs_of
 from rlmods.policy.base import PolicyOutput
 from rlmods.router import Routing
 from rlmods.router.routing import balance_loss, count_experts, router_entropy
-from rlmods.training.extensions.base import Extension, LoopView
+from rlmods.training.extensions.base import Extension
 from rlmods.training.train_step import Loss
 from rlmods.types import Experience, Totals
 
@@ -37,10 +37,6 @@ class ExpertRouting(Extension):
         self.aux_losses: list[Tensor] = []
         """Load-balancing loss of each optimizer step of this iteration, on this rank."""
 
-    def attach(self, loop: LoopView) -> None:
-        super().attach(loop)
-        self.routers = loop.policy.routers
-
     def on_fit_start(self) -> None:
         """Warn if a token-level ratio compares policies between which a token's experts may have
         changed."""
@@ -63,7 +59,9 @@ class ExpertRouting(Extension):
             self.num_tokens = self.loop.ranks.reduce(tokens.sum()).clamp(min=1)
         if self.router.aux_coefficient:
             assert minibatch.routed_experts is not None
-            own = count_experts(minibatch.routed_experts, tokens, self.routers.num_experts).sum(0)
+            own = count_experts(
+                minibatch.routed_experts, tokens, self.loop.policy.routers.num_experts
+            ).sum(0)
             counts = self.loop.ranks.reduce(own)
             self.expert_fractions = counts / (self.num_tokens * minibatch.routed_experts.shape[2])
             self.aux_losses.append(torch.zeros_like(self.num_tokens))
@@ -93,7 +91,7 @@ class ExpertRouting(Extension):
     def _log_choices(self, micro: Experience, live: Tensor) -> None:
         """Count the `live` choices [N, T, L, k] and compare them with the recorded ones."""
         tokens = loss_row_tokens(micro)
-        counts = count_experts(live, tokens, self.routers.num_experts)
+        counts = count_experts(live, tokens, self.loop.policy.routers.num_experts)
         self.expert_counts = counts if self.expert_counts is None else self.expert_counts + counts
         if micro.routed_experts is not None:
             changed = (live.sort(-1).values != micro.routed_experts.sort(-1).values).any(-1)
@@ -104,7 +102,7 @@ class ExpertRouting(Extension):
         """Remove the gradient of routers that are frozen in this iteration, so that the optimizer
         skips them and their moments."""
         if self.router.is_frozen(self.loop.iteration):
-            for parameter in self.routers.parameters():
+            for parameter in self.loop.policy.routers.parameters():
                 parameter.grad = None
 
     def after_update(self, batch: Experience, num_fresh: int) -> None:

@@ -12,9 +12,9 @@ from rlmods.aggregation import TokenMean
 from rlmods.data import PromptLoader
 from rlmods.distributed.sharding import is_sharded
 from rlmods.errors import UserError
+from rlmods.training.collate import sft_batch
 from rlmods.training.extensions.base import Extension
 from rlmods.training.lengths import longest_rows
-from rlmods.training.sft_batch import sft_batch
 from rlmods.training.train_step import Loss
 from rlmods.types import Experience, Prompt, Totals
 

@@ -1,10 +1,11 @@
-"""The loss with a selection of tokens, on responses of several turns with observations, cuts and
+"""What a part returns is checked where it is called. The loss with a selection of tokens, on responses of several turns with observations, cuts and
 branches: against a loop over the tokens of each segment."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,14 +17,15 @@ from rlmods.aggregation import SequenceMean, TokenMean
 from rlmods.algo import Batch
 from rlmods.branching import Entropy
 from rlmods.correction import Truncated
+from rlmods.errors import UserError
 from rlmods.needs import TokenNeeds
 from rlmods.ratio import Unclipped
 from rlmods.reward import EnvironmentReward
 from rlmods.rollout import Local, MultiTurn
 from rlmods.sampling import Dynamic
 from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
-from rlmods.training.selection import token_draws
-from rlmods.types import Experience
+from rlmods.training.parts import token_draws
+from rlmods.types import Credit, Experience
 from tests.support.environments import Chat, forgetful
 from tests.support.fake_engine import FakeEngine
 from tests.support.reference import (
@@ -43,6 +45,45 @@ from tests.support.tiny_setup import (
     learner,
     policy,
 )
+
+
+class Part:
+    """A part that returns something wrong."""
+
+    coefficient = 0.1
+    where = "loss"
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __call__(self, x: Any, *more: Any, **options: Any) -> Any:
+        return self.make(x)
+
+
+CASES = [
+    ("advantage", lambda x: x, "advantage Part returned Tensor, which has no `advantages`"),
+    ("advantage", lambda x: Credit(x[:, :1]), r"advantages must be a float tensor of shape \[16"),
+    ("advantage", lambda x: Credit(x / 0.0), "advantages is NaN or infinite on"),
+    (
+        "advantage",
+        lambda x: SimpleNamespace(advantages=x, returns=x[0]),
+        "returns must be a float tensor",
+    ),
+    ("ratio", lambda x: x, "ratio Part returned Tensor, which has no `objective`"),
+    ("ratio", lambda x: SimpleNamespace(objective=x, clipped=x), "clipped must be a bool tensor"),
+    ("kl", lambda x: x.mean(), "kl Part: the divergence must be a float tensor"),
+    ("aggregation", lambda x: x, r"aggregation Part: the loss must be .* shape \[\]"),
+    ("aggregation", lambda x: float(x.detach().sum()), "the loss must be .* not float"),
+    ("sampling", lambda x: x, "sampling Part: the selection must be a bool tensor"),
+    ("sampling", lambda x: None, "not NoneType"),
+]
+
+
+@pytest.mark.parametrize(("group", "make", "message"), CASES)
+def test_one_line_names_part_and_field(group: str, make: Any, message: str) -> None:
+    with pytest.raises((UserError, TypeError), match=message):
+        fit(learner(**{group: Part(make)}), 1)
+
 
 PARTS = (HighEntropy(0.3), ClipCov(0.2, -0.1, 0.1), KLCov(0.2, 0.7), OffPolicy(0.02))
 
