@@ -144,7 +144,6 @@ class PhaseTimer:
         """Wall time of the iteration by phase."""
         self.claimed_s = 0.0
         """Wall time of the iteration within any phase; a phase within another counts once."""
-        self._is_claimed = False
         self.device = torch.device("cpu")
         """Device of the run."""
 
@@ -153,8 +152,7 @@ class PhaseTimer:
         """Add the wall time of the block to `seconds[phase]`, with that of the work that it has
         given to a GPU."""
         self.on_safe_point()
-        is_outermost = not self._is_claimed
-        self._is_claimed = True
+        is_outermost = self.phase == "start"
         start = time.perf_counter()
         with self.within(phase):
             yield
@@ -164,7 +162,6 @@ class PhaseTimer:
         self.seconds[phase] += seconds  # type: ignore[assignment]
         if is_outermost:
             self.claimed_s += seconds
-            self._is_claimed = False
 
     def reset(self) -> None:
         """Begin an iteration."""

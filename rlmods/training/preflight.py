@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -250,27 +251,24 @@ def largest_shapes(
         responses_per_prompt: of packed rows, whose budget is on the tokens that are computed; None:
             the rows are padded.
     """
-    shapes: dict[tuple[int, int], tuple[float, int]] = {}
-    for length in range(response, 0, -1):
-        padded = num_candidates * (prompt + length)
-        computed: float = padded
-        fit = token_budget // padded
-        if responses_per_prompt is not None:
-            computed = num_candidates * (prompt / responses_per_prompt + length)
-            fit = min(MAX_PADDED * token_budget // padded, int(token_budget / computed))
-        num = min(max_rows, max(1, fit))
-        shapes[num, length] = (num * computed, num * padded)
-    longest = next(iter(shapes))
-    most = max(shapes, key=lambda shape: shapes[shape][0])
-    most_padded = max(shapes, key=lambda shape: shapes[shape][1])
-    return list(dict.fromkeys([longest, most, most_padded]))
+    lengths = np.arange(response, 0, -1)
+    padded = num_candidates * (prompt + lengths)
+    computed = padded
+    fit = token_budget // padded
+    if responses_per_prompt is not None:
+        computed = num_candidates * (prompt / responses_per_prompt + lengths)
+        fit = np.minimum(MAX_PADDED * token_budget // padded, token_budget / computed)
+    num = np.clip(fit, 1, max_rows).astype(int)
+    # of equal ones the longest, which is the first
+    largest = (0, int(np.argmax(num * computed)), int(np.argmax(num * padded)))
+    return list(dict.fromkeys((int(num[i]), int(lengths[i])) for i in largest))
 
 
 def _copied(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    copies = dict(attributes)
+    copies = {}
     for name, value in attributes.items():
+        is_container = isinstance(value, list | dict | set)
+        copies[name] = copy.copy(value) if is_container else value
         if isinstance(value, Tensor):
             copies[name] = value.clone()
-        elif isinstance(value, list | dict | set):
-            copies[name] = copy.copy(value)
     return copies

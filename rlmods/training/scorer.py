@@ -87,7 +87,11 @@ class LogprobScorer:
             states=states,
             other=other,
         )
-        output = segments.forward(run, micro, micro.routed_experts if replays else None)
+        experts = micro.routed_experts if replays else None
+        if micro.cuts is None:
+            output = run(micro.tokens, micro.mask, routed_experts=experts)
+        else:
+            output = segments.forward(run, micro, experts)
         if network is None or head is not None:
             return output
         return output._replace(values=segments.values(network, micro))

@@ -180,7 +180,7 @@ def a_selection_of_the_step_is_made_without_the_step(original: Function) -> Func
 
 
 @bug(
-    "training.extensions.likelihood", "Likelihood.before_step", "tests/training/test_likelihood.py"
+    "training.extensions.supervised", "Likelihood.before_step", "tests/training/test_supervised.py"
 )
 def the_likelihood_is_a_sum(original: Function) -> Function:
     return lambda self, minibatch: []

@@ -9,14 +9,18 @@ from rlmods.protocols import Controller
 from rlmods.training.extensions.base import Extension, LoopView
 from rlmods.training.extensions.expert_routing import ExpertRouting
 from rlmods.training.extensions.greedy_baseline import GreedyBaseline
-from rlmods.training.extensions.likelihood import Likelihood, correct_tokens, observed_tokens
 from rlmods.training.extensions.moving_reference import MovingModel
 from rlmods.training.extensions.policy_kl import EarlyStopping, UpdateKL
 from rlmods.training.extensions.prompt_retirement import PromptRetirement
-from rlmods.training.extensions.ptx import PTX
 from rlmods.training.extensions.replay import Replay
 from rlmods.training.extensions.reward_model_refresh import RewardModelRefresh
 from rlmods.training.extensions.sample_ahead import SampleAhead
+from rlmods.training.extensions.supervised import (
+    PTX,
+    Likelihood,
+    correct_tokens,
+    observed_tokens,
+)
 from rlmods.training.settings import PolicyGradientSettings
 
 __all__ = [

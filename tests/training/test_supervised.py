@@ -1,17 +1,20 @@
-"""Likelihood terms, on responses of several turns with observations, cuts and branches: against a
+"""Rows of the supervised loss beside the RL loss, and likelihood terms on responses of several turns with observations, cuts and branches: against a
 loop over the tokens of each segment."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from rlmods.branching import Entropy
-from rlmods.training.extensions.likelihood import correct_tokens, observed_tokens
-from rlmods.types import Experience
+from rlmods.training.extensions import PTX, supervised
+from rlmods.training.extensions.supervised import correct_tokens, observed_tokens
+from rlmods.types import Experience, Prompt
+from tests.data.test_loader import CountingRows
 from tests.support.tiny_setup import close, collected, gradients
 from tests.training.test_parts import distributions, moved
 
@@ -87,3 +90,16 @@ def test_a_run_stores_the_scores_and_logs_both_terms() -> None:
     metrics: dict[str, Any] = made.meter.compute()
     assert metrics["train/positive_loss"] > 0
     assert metrics["train/observation_loss"] > 0
+
+
+def test_a_step_reads_its_own_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervised, "sft_batch", lambda prompts, *_, **__: [p.id for p in prompts])
+    rows = CountingRows(Prompt(id=str(i), text="x") for i in range(100))
+    extension = PTX(0.5, rows, 4)
+    extension.loop = SimpleNamespace(seed=3, policy=None)  # type: ignore[assignment]
+    steps = []
+    for step in range(25):
+        steps.append(extension.rows(step))
+        assert rows.num_read == 4 * (step + 1)
+    assert {name for step in steps for name in step} == {str(i) for i in range(100)}
+    assert extension.rows(7, 1, 2) == steps[7][1::2]
