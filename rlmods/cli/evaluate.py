@@ -31,12 +31,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning import LightningModule
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.cli.command import command, configuration, find_policy, usable_prompts
 from rlmods.config.build import without_long_prompts
 from rlmods.config.compose import read_validation
 from rlmods.config.instantiate import instantiate
+from rlmods.distributed.collectives import Ranks
 from rlmods.distributed.trainer import device_type
 from rlmods.errors import UserError
 from rlmods.lab.statistics import bootstrap_interval
@@ -58,16 +60,6 @@ from rlmods.types import Prompt, Response
 JSON = "--json"
 RUN_KEYS = ("data", "reward", "rollout", "environment", "validation", "seed")
 """Groups and settings taken from the run's configuration unless they are overridden."""
-
-
-class SingleProcess:
-    """Rank, iteration and device of a process without a Trainer."""
-
-    rank = 0
-    world_size = 1
-
-    def __init__(self) -> None:
-        self.device = torch.device(device_type("auto"))
 
 
 def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
@@ -99,7 +91,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     problem = find_prompt_without_episode(rollout, (*splits.val, *named))
     if problem is not None:
         raise UserError(f"environment: no episode begins with {problem}")
-    process = SingleProcess()
+    process = Ranks(LightningModule().to(device_type("auto")))
     policy = load(model).to(process.device)
     reference = None
     if reference_name != "null":

@@ -7,10 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from rlmods.distributed.collectives import Ranks
 from rlmods.grading.grader.style import MAX_CHARS
 from rlmods.grading.grader.values import plain_number
 from rlmods.policy.base import Policy
@@ -23,18 +24,6 @@ from rlmods.training.metrics import log_by_source, log_lengths, values_and_mask
 from rlmods.training.sample_log import Row, sample_row
 from rlmods.training.settings import ValidationSettings
 from rlmods.types import Prompt, Response, Scores
-
-
-class RankInfo(Protocol):
-    """Index and device of this rank, and number of ranks that share the held-out prompts
-    (`rlmods.distributed.collectives.Ranks`)."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def world_size(self) -> int: ...
-    @property
-    def device(self) -> torch.device: ...
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
@@ -152,7 +141,7 @@ class Validation(ValidationSettings):
         rollout: Any,
         reward: Reward,
         prompts: Sequence[Prompt],
-        ranks: RankInfo,
+        ranks: Ranks,
         iteration: int = 0,
     ) -> tuple[dict[str, float], list[Row]]:
         """Evaluate the prompts and those of the named sets. Returns the metrics over all ranks, and

@@ -5,13 +5,15 @@ bound on their length, which takes none (`TokenizerMixin.token_bound`), does not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
-from typing import Any, Protocol
+from typing import Any
 
 from rlmods.data.file_rows import FileRows, largest, select
 from rlmods.environment import Agent
 from rlmods.errors import UserError
+from rlmods.policy.base import Policy
+from rlmods.policy.scalar import ScalarModel
 from rlmods.rollout.turns import MultiTurn, engine_of, num_added_tokens
 from rlmods.types import Prompt
 
@@ -19,19 +21,8 @@ NUM_ENCODED = 1000
 """Number of rows among which the longest are searched: those with the largest bounds."""
 
 
-class Encoder(Protocol):
-    """A model with a tokenizer, as far as lengths are concerned."""
-
-    @property
-    def context_length(self) -> int: ...
-
-    def encode(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]: ...
-
-    def encode_response(self, text: str, prompt: Prompt | None = None) -> list[int]: ...
-
-    def token_bound(self, prompt: Prompt) -> int | None: ...
-
-    def text_bound(self, text: str) -> int | None: ...
+Encoder = Policy | ScalarModel
+"""A model with a tokenizer."""
 
 
 def responses_of(prompt: Prompt, columns: Sequence[str]) -> list[str]:

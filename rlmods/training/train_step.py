@@ -205,20 +205,20 @@ class TrainStep:
     def accumulate(self, sources: Sequence[Source], *, reduces: bool = True) -> list[MicroLoss]:
         """Add the gradients of all microbatches, and return their losses. `reduces=False`: DDP does
         not add the gradients of other ranks."""
-        work: list[tuple[int, StepRows, Tensor]] = []
-        for i, source in enumerate(sources):
-            work += [(i, micro, indices) for micro, indices in self.microbatches(source.rows)]
         losses: list[MicroLoss] = []
-        for i, micro, indices in work:
-            self.timer.on_safe_point()
-            next_source = work[len(losses) + 1][0] if len(losses) < len(work) - 1 else None
-            # the next source (PTX) may leave a network without gradients: reduce after each one
-            self.set_all_reduce(next_source != i)
-            with self.gradient_sync(is_last=next_source is None and reduces):
-                value = sources[i].loss(micro, sources[i].totals)
-                losses.append(MicroLoss(i, indices, value.detach()))
-                # DDP and FSDP average gradients over ranks; the totals are global already.
-                self.learner.manual_backward(value * self.ranks.world_size)
+        for i, source in enumerate(sources):
+            parts = list(self.microbatches(source.rows))
+            for k, (micro, indices) in enumerate(parts, 1):
+                self.timer.on_safe_point()
+                ends_source = k == len(parts)
+                is_last = ends_source and i == len(sources) - 1
+                # the next source (PTX) may leave a network without gradients: reduce after each one
+                self.set_all_reduce(ends_source)
+                with self.gradient_sync(is_last=is_last and reduces):
+                    value = source.loss(micro, source.totals)
+                    losses.append(MicroLoss(i, indices, value.detach()))
+                    # DDP and FSDP average gradients over ranks; the totals are global already.
+                    self.learner.manual_backward(value * self.ranks.world_size)
         return losses
 
     def gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
