@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from lightning import LightningModule, Trainer
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rlmods.algo import Learner
-    from rlmods.training.train_step import FailedStep
+    from rlmods.training.train_step import MicroLoss, Source
 
 Metrics = Mapping[str, float]
 Row = Mapping[str, Any]
@@ -42,8 +44,17 @@ class Hooks(Protocol):
         """Called often within an iteration, where raising an exception leaves no state half
         written."""
 
-    def on_nonfinite_batch(self, trainer: Trainer, learner: Learner, step: FailedStep) -> None:
-        """Called on every rank before non-finite optimizer steps end the run."""
+    def on_nonfinite_batch(
+        self,
+        trainer: Trainer,
+        learner: Learner,
+        reason: str,
+        sources: Sequence[Source],
+        losses: Sequence[MicroLoss],
+        norms: Mapping[str, Tensor],
+    ) -> None:
+        """Called on every rank before non-finite optimizer steps end the run, with the rows of the
+        last one, the losses of its microbatches and the gradient norms of the networks."""
 
 
 def is_due(iteration: int, every: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from rlmods.run.alerts import (
     derived,
     limit_rules,
 )
-from rlmods.training.train_step import FailedStep
+from rlmods.training.train_step import MicroLoss, Source
 
 if TYPE_CHECKING:
     from rlmods.algo import Learner
@@ -132,27 +132,33 @@ class NonfiniteRows(Callback):
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
-    def on_nonfinite_batch(self, trainer: Trainer, learner: Learner, step: FailedStep) -> None:
+    def on_nonfinite_batch(
+        self,
+        trainer: Trainer,
+        learner: Learner,
+        reason: str,
+        sources: Sequence[Source],
+        losses: Sequence[MicroLoss],
+        norms: Mapping[str, torch.Tensor],
+    ) -> None:
         """
         Raises:
             UserError: always, with the path of the file.
         """
         iteration = learner.iteration + 1
         shares = []
-        for source in step.sources:
+        for source in sources:
             tensors = source.rows.tensors().items()
             shares.append({name: None if x is None else x.cpu() for name, x in tensors})
-        losses = [
-            {"share": x.source, "rows": x.indices.cpu(), "loss": float(x.value)}
-            for x in step.losses
-        ]
         report = {
-            "why": step.reason,
+            "why": reason,
             "iteration": iteration,
             "optimizer_steps": learner.optimizer_steps,
             "rank": trainer.global_rank,
-            "norms": {name: float(norm) for name, norm in step.norms.items()},
-            "losses": losses,
+            "norms": {name: float(norm) for name, norm in norms.items()},
+            "losses": [
+                {"share": x.source, "rows": x.indices.cpu(), "loss": float(x.value)} for x in losses
+            ],
             "shares": shares,
         }
         rank = f"_rank_{trainer.global_rank}" if trainer.world_size > 1 else ""
@@ -160,6 +166,4 @@ class NonfiniteRows(Callback):
         content = io.BytesIO()
         torch.save(report, content)
         atomic_write(path, content.getvalue())
-        raise UserError(
-            f"{step.reason}; its rows are in {path}: torch.load(PATH, weights_only=True)"
-        )
+        raise UserError(f"{reason}; its rows are in {path}: torch.load(PATH, weights_only=True)")

@@ -120,17 +120,6 @@ class MicroLoss:
     value: Tensor
 
 
-@dataclass(frozen=True)
-class FailedStep:
-    """The last of the non-finite optimizer steps that end a run."""
-
-    reason: str
-    sources: Sequence[Source]
-    losses: Sequence[MicroLoss]
-    norms: Mapping[str, Tensor]
-    """Norm of the gradient of each network."""
-
-
 class TrainStep:
     """Accumulate gradients over microbatches, clip them, and step the optimizer.
 
@@ -183,8 +172,7 @@ class TrainStep:
                     f"{self.learner.iteration + 1} ends the run, try a smaller optimizer.lr=... or "
                     "batch.max_nonfinite=N"
                 )
-                failed = FailedStep(reason, sources, losses, norms)
-                self.learner.notify("on_nonfinite_batch", failed)
+                self.learner.notify("on_nonfinite_batch", reason, sources, losses, norms)
                 raise UserError(reason)
             return
         # before the step: an unchanged count says that the weights are unchanged, also after an
