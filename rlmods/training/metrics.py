@@ -38,13 +38,9 @@ def lacks_correctness(scores: Scores) -> bool:
 def correctness(scores: Scores) -> Tensor:
     """Return the scores by which `sampling` filters, [N] in float64: unshaped correctness if a
     weighted reward reports it, else the total reward; NaN for unscored responses."""
-    filter_scores: list[float] = []
-    for value, correct in zip(scores.values, reported_correctness(scores), strict=True):
-        if value is None:
-            filter_scores.append(math.nan)
-        else:
-            filter_scores.append(float(value if correct is None else correct))
-    return torch.tensor(filter_scores, dtype=torch.float64)
+    values, scored = values_and_mask(scores.values)
+    correct, is_known = values_and_mask(reported_correctness(scores))
+    return torch.where(is_known, correct, values).masked_fill(~scored, math.nan)
 
 
 def log_responses(

@@ -37,8 +37,8 @@ class SampleLog:
     def clear(self) -> None:
         """Begin a new iteration. Callbacks may keep the rows."""
         self.rows: list[Row] = []
-        self._by_group: dict[int, list[Row]] = {}
-        self._prompt_tokens: dict[int, list[Sequence[int]]] = {}
+        self._by_group: dict[int, list[tuple[Row, Sequence[int]]]] = {}
+        """Rows with the ids of their prompts."""
         self._selections: list[tuple[Tensor, ...]] = []
 
     def add(self, responses: Sequence[Response], scores: Scores, iteration: int) -> None:
@@ -57,17 +57,15 @@ class SampleLog:
         """Add responses with the ids [N] of their groups. `kept` of a row is True if `sampling`
         selects the response."""
         in_tree = any(response.in_tree for response in responses)
-        seen = Counter[int]()
         groups = zip(group.tolist(), selected.tolist(), strict=True)
         for i, (group_id, kept) in enumerate(groups):
+            siblings = self._by_group.setdefault(group_id, [])
             row = sample_row(responses[i], scores, i)
             row |= {"iteration": iteration, "advantage": None, "kept": kept}
             if in_tree:
-                row["branch"] = branch_row(responses[i], seen[group_id])
-            seen[group_id] += 1
+                row["branch"] = branch_row(responses[i], len(siblings))
             self.rows.append(row)
-            self._by_group.setdefault(group_id, []).append(row)
-            self._prompt_tokens.setdefault(group_id, []).append(responses[i].prompt_tokens)
+            siblings.append((row, responses[i].prompt_tokens))
 
     def set_advantages(self, batch: Experience, weights: Mapping[str, float]) -> None:
         """Set the advantages of the responses in `batch` that have a loss: `advantage`, the mean
@@ -96,10 +94,9 @@ class SampleLog:
         for i, (advantage, is_trained, group) in enumerate(rows):
             sampled = self._by_group.get(group, [])
             if sampled and is_trained:
-                row = sampled[seen[group]]
-                row["advantage"] = advantage
                 # the program of environment=agent may begin each session with other messages
-                prompt_tokens = self._prompt_tokens[group][seen[group]]
+                row, prompt_tokens = sampled[seen[group]]
+                row["advantage"] = advantage
                 credit = _in_response(runs[i], len(prompt_tokens))
                 if weights and credit:
                     row["credit_terms"] = dict(weights)
@@ -117,10 +114,10 @@ class SampleLog:
         a response. Equal responses of a group have equal selections."""
         by_tokens: dict[tuple[int, ...], list[tuple[Row, int]]] = {}
         num_tokens = 0
-        for group, rows in self._by_group.items():
+        for group, sampled in self._by_group.items():
             if num_tokens >= MAX_RUNS:
                 break
-            for row, prompt_tokens in zip(rows, self._prompt_tokens[group], strict=True):
+            for row, prompt_tokens in sampled:
                 num_tokens += len(row["tokens"])
                 if row["advantage"] is not None:
                     key = (group, *prompt_tokens, *row["tokens"])
@@ -144,11 +141,12 @@ class SampleLog:
     def of_prompt(self, prompt: str | None) -> SampleLog:
         """Return a log with copies of the rows of a prompt, without advantages and selections."""
         log = SampleLog()
-        for group, rows in self._by_group.items():
-            if rows[0]["id"] == prompt:
-                log._prompt_tokens[group] = self._prompt_tokens[group]
-                log._by_group[group] = [_without_credit(row) for row in rows]
-                log.rows += log._by_group[group]
+        for group, sampled in self._by_group.items():
+            if sampled[0][0]["id"] == prompt:
+                for row, prompt_tokens in sampled:
+                    known = {name: x for name, x in row.items() if name not in CREDIT_COLUMNS}
+                    log.rows.append(known | {"advantage": None})
+                    log._by_group.setdefault(group, []).append((log.rows[-1], prompt_tokens))
         return log
 
 
@@ -159,11 +157,6 @@ def _in_response(runs: Sequence[Sequence[Any]], start: int) -> list[list[Any]]:
         numbers = [None if math.isnan(x) else float(f"{x:.6g}") for x in values]
         found.append([begin - start, end - start, *numbers])
     return found
-
-
-def _without_credit(row: Row) -> Row:
-    known = {name: x for name, x in row.items() if name not in CREDIT_COLUMNS}
-    return known | {"advantage": None}
 
 
 def sample_row(response: Response, scores: Scores, i: int) -> Row:
