@@ -94,12 +94,12 @@ class FSDP2(ModelParallelStrategy):
         check_replicas(self.replicas, ranks)
         self._data_parallel_size, self._tensor_parallel_size = ranks, 1
         super().setup_environment()
-        shape: tuple[int, ...] = (ranks,)
-        names: tuple[str, ...] = ("shard",)
+        sizes = {"shard": ranks // self.replicas}
         if self.replicas > 1:
-            shape = (self.replicas, ranks // self.replicas)
-            names = ("replicate", "shard")
-        self.shards = init_device_mesh(self.root_device.type, shape, mesh_dim_names=names)
+            sizes = {"replicate": self.replicas, **sizes}
+        self.shards = init_device_mesh(
+            self.root_device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)
+        )
 
     def shard(self, network: nn.Module) -> None:
         """Shard a network over the ranks. Of a deferred network, this rank reads its shards."""

@@ -55,9 +55,8 @@ def parameter_groups(name: str, network: nn.Module, **settings: Any) -> list[dic
                 "learning rates: train float32 weights with trainer.precision=bf16-mixed, or type "
                 "adapter=lora"
             )
-    matrices = [x for x in trained if x.ndim > 1]
-    vectors = [x for x in trained if x.ndim <= 1]
-    groups = [{"params": matrices, **settings}] if matrices else []
-    if vectors:
-        groups.append({"params": vectors, "weight_decay": 0.0, **settings})
-    return groups
+    groups = [
+        {"params": [x for x in trained if x.ndim > 1], **settings},
+        {"params": [x for x in trained if x.ndim <= 1], "weight_decay": 0.0, **settings},
+    ]
+    return [group for group in groups if group["params"]]
