@@ -78,13 +78,7 @@ class Progress(Callback):
         self.patience_s = patience_s
         self._bars: Bars | None = None
         self._validation = ""
-        now = time.monotonic()
-        self._last_output = now
-        self._phase_since = now
-        self._phase = ("", 0)
-        """Latest phase seen, and its iteration."""
-        self._phase_start = 0
-        """Progress of the timer when that phase was first seen."""
+        self._last_output = time.monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -156,15 +150,10 @@ class Progress(Callback):
         """Show the current phase of the iteration if it takes long."""
         now = time.monotonic()
         name = learner.timer.phase
-        progress = learner.timer.progress
-        if (name, learner.iteration) != self._phase:
-            self._phase = (name, learner.iteration)
-            self._phase_since = now
-            self._phase_start = progress
-        seconds = now - self._phase_since
+        seconds = now - learner.timer.since
         details = f"{seconds:.0f} s"
         if name == "update":
-            details += f", {counted(progress - self._phase_start, 'microbatch')}"
+            details += f", {counted(learner.timer.progress, 'microbatch')}"
         shown = PHASES.get(name, name)
         if self._bars is not None:
             self._bars.show_phase(shown, details, name in PHASES and seconds >= MIN_SHOWN_S)

@@ -137,9 +137,7 @@ class PhaseTimer:
         """
         self._notify = notify
         self._explain = explain
-        self.phase = "start"
-        self.progress = 0
-        """Number of microbatches begun."""
+        self._begin("start")
         self.seconds: Counter[str] = Counter()
         """Wall time of the iteration by phase."""
         self.claimed_s = 0.0
@@ -176,7 +174,7 @@ class PhaseTimer:
             UserError: memory is exhausted; with the override that needs less.
         """
         outer = self.phase
-        self.phase = phase
+        self._begin(phase)
         try:
             yield
         except (RuntimeError, MemoryError) as error:
@@ -184,7 +182,14 @@ class PhaseTimer:
             if explained is None:
                 raise
             raise explained from error
-        self.phase = outer
+        self._begin(outer)
+
+    def _begin(self, phase: str) -> None:
+        self.phase = phase
+        self.since = time.monotonic()
+        """Beginning of the phase."""
+        self.progress = 0
+        """Number of microbatches begun in it."""
 
     def on_safe_point(self) -> None:
         """Call `on_safe_point` of the callbacks. An exception raised here leaves nothing half

@@ -101,19 +101,17 @@ def test_long_phases_print_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, progress, learner = time.monotonic(), Progress(patience_s=30), Tiny()
-    for seconds, phase in (
-        (20, "reward"),
-        (31, "reward"),
-        (55, "reward"),
-        (62, "reward"),
-        (95, "update"),
-        (130, "update"),
-        (170, "validation"),
-    ):
-        learner.timer.phase = phase
-        learner.timer.progress += 3
-        monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: start + seconds)
-        progress.show_phase(learner)
+    for phase, times in {
+        "reward": (20, 31, 55, 62),
+        "update": (95, 130),
+        "validation": (170,),
+    }.items():
+        for i, seconds in enumerate(times):
+            monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: start + seconds)
+            if i == 0:
+                learner.timer._begin(phase)
+            learner.timer.progress = 3 * i
+            progress.show_phase(learner)
     lines = [
         "grading, 11 s",
         "grading, 42 s",
