@@ -97,7 +97,7 @@ class Meter:
         if not self._states:
             return {}
         sizes = list(map(len, self._states.values()))
-        on_host = torch.cat(list(self._states.values())).cpu().split(sizes)
+        on_host = torch.split_with_sizes(torch.cat(list(self._states.values())).cpu(), sizes)
         read = {}
         for (name, kind), states in zip(self._kinds.items(), on_host, strict=True):
             read[name] = (kind, states.tolist())

@@ -253,8 +253,8 @@ def largest_shapes(
     """
     lengths = np.arange(response, 0, -1)
     padded = num_candidates * (prompt + lengths)
-    computed = padded
-    fit = token_budget // padded
+    computed: Any = padded
+    fit: Any = token_budget // padded
     if responses_per_prompt is not None:
         computed = num_candidates * (prompt / responses_per_prompt + lengths)
         fit = np.minimum(MAX_PADDED * token_budget // padded, token_budget / computed)

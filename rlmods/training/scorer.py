@@ -89,7 +89,7 @@ class LogprobScorer:
         )
         experts = micro.routed_experts if replays else None
         if micro.cuts is None:
-            output = run(micro.tokens, micro.mask, routed_experts=experts)
+            output: PolicyOutput = run(micro.tokens, micro.mask, routed_experts=experts)
         else:
             output = segments.forward(run, micro, experts)
         if network is None or head is not None:
