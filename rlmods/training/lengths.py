@@ -43,14 +43,12 @@ def row_length(encoder: Encoder, prompt: Prompt, columns: Sequence[str] = ()) ->
 
 def row_bound(encoder: Encoder, prompt: Prompt, columns: Sequence[str] = ()) -> int | None:
     """Return a bound on `row_length` that takes no encoding; None: there is none."""
-    bound = encoder.token_bound(prompt)
-    longest = -1
-    for text in responses_of(prompt, columns):
-        of_response = encoder.text_bound(text)
-        if of_response is None:
-            return None
-        longest = max(longest, of_response)
-    return None if bound is None else bound + longest + 1  # the token that ends it
+    texts = responses_of(prompt, columns)
+    bounds = [encoder.token_bound(prompt), *map(encoder.text_bound, texts)]
+    known = [bound for bound in bounds if bound is not None]
+    if len(known) < len(bounds):
+        return None
+    return known[0] + max(known[1:], default=-1) + 1  # the token that ends it
 
 
 def length_above(encoder: Encoder, prompt: Prompt, limit: int, columns: Sequence[str] = ()) -> int:
@@ -85,12 +83,10 @@ def _added_bound(encoder: Encoder, prompt: Prompt, columns: Sequence[str]) -> in
     texts = [prompt.text or ""]
     if prompt.messages is not None:
         texts = [message["content"] for message in prompt.messages]
-    for text in (*texts, *responses_of(prompt, columns)):
-        of_text = encoder.text_bound(text)
-        if bound is None or of_text is None:
-            return None
-        bound -= of_text
-    return bound
+    bounds = list(map(encoder.text_bound, [*texts, *responses_of(prompt, columns)]))
+    if bound is None or None in bounds:
+        return None
+    return bound - sum(filter(None, bounds))
 
 
 def short_prompts(

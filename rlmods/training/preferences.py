@@ -101,7 +101,6 @@ def collate_preferences(prompts: Sequence[Prompt], tokenizer: TokenizerMixin) ->
     A prompt without a margin among others with one gets 0. A prompt with fewer candidates than
     another is filled up with padding."""
     responses: list[list[list[int]]] = []
-    margins: list[float] = []
     for prompt in prompts:
         candidates = prompt.meta["candidates"]
         finished = prompt.meta.get("finished") or [True] * len(candidates)
@@ -109,14 +108,14 @@ def collate_preferences(prompts: Sequence[Prompt], tokenizer: TokenizerMixin) ->
         for text, is_finished in zip(candidates, finished, strict=True):
             encoded.append(tokenizer.encode_response(text, prompt, finished=is_finished))
         responses.append(encoded)
-        margins.append(float(prompt.meta.get("margin") or 0.0))
-    has_margins = any(prompt.meta.get("margin") is not None for prompt in prompts)
+    margins = [prompt.meta.get("margin") for prompt in prompts]
+    has_margins = any(margin is not None for margin in margins)
     return pad_preferences(
         [tokenizer.encode(prompt) for prompt in prompts],
         responses,
         [list(prompt.meta["ranks"]) for prompt in prompts],
         tokenizer.pad_id,
-        torch.tensor(margins) if has_margins else None,
+        torch.tensor([float(margin or 0.0) for margin in margins]) if has_margins else None,
     )
 
 
