@@ -146,10 +146,6 @@ class NonfiniteRows(Callback):
             UserError: always, with the path of the file.
         """
         iteration = learner.iteration + 1
-        shares = []
-        for source in sources:
-            tensors = source.rows.tensors().items()
-            shares.append({name: None if x is None else x.cpu() for name, x in tensors})
         report = {
             "why": reason,
             "iteration": iteration,
@@ -159,7 +155,7 @@ class NonfiniteRows(Callback):
             "losses": [
                 {"share": x.source, "rows": x.indices.cpu(), "loss": float(x.value)} for x in losses
             ],
-            "shares": shares,
+            "shares": [source.rows.to("cpu").tensors() for source in sources],
         }
         rank = f"_rank_{trainer.global_rank}" if trainer.world_size > 1 else ""
         path = self.folder / f"iteration_{iteration:06d}{rank}.pt"
