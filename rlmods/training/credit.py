@@ -20,7 +20,7 @@ from rlmods.protocols import Advantage, BatchAdvantage
 from rlmods.training.collate import token_rewards
 from rlmods.training.metrics import correctness
 from rlmods.training.parts import check_finite, check_returned, field_of
-from rlmods.types import Credit, Experience, Scores
+from rlmods.types import Experience, Scores
 
 
 @dataclass(frozen=True)
@@ -64,23 +64,44 @@ class CreditAssignment:
         that divides by a statistic of the rewards gets them without it; the penalties of a token
         and all later ones are then subtracted from the token's advantage. In a sum, whose terms
         each subtract a part, it counts once whatever their weights."""
-        if not self.terms:
-            if not self.needs.normalizes_rewards:
-                batch = replace(batch, rewards=batch.rewards - penalty)
-            credit = self._credit(self.advantage, batch, scores, penalty, monte_carlo)
-            return replace(batch, advantages=credit.advantages, returns=credit.returns)
+        if self.terms:
+            return self._estimate_terms(batch, scores, penalty, monte_carlo)
+        if not self.needs.normalizes_rewards:
+            batch = replace(batch, rewards=batch.rewards - penalty)
+        part: Any = self.advantage
+        estimate = part.estimate if isinstance(part, BatchAdvantage) else part
+        options = _options(self.needs, batch, scores)
+        credit = estimate(batch.rewards, batch.mask, batch.group, batch.values, **options)
+        shape = batch.mask.shape
+        advantages: Any = field_of(part, "advantage", "advantages", credit)
+        check_returned(part, "advantage", "advantages", advantages, shape)
+        known = batch.rewards if batch.values is None else batch.rewards + batch.values
+        if known.isfinite().all():  # else networks are at fault, and the step is skipped
+            check_finite(part, "advantage", "advantages", advantages, batch.mask)
+        returns: Any = field_of(part, "advantage", "returns", credit)
+        if returns is not None:
+            check_returned(part, "advantage", "returns", returns, shape)
+            if monte_carlo:
+                returns = rewards_to_go(batch.rewards, batch.mask, self.needs.discount)
+        if self.needs.normalizes_rewards:
+            advantages = advantages - rewards_to_go(penalty, batch.mask)
+        return replace(batch, advantages=advantages, returns=returns)
+
+    def _estimate_terms(
+        self, batch: Experience, scores: Scores, penalty: Tensor, monte_carlo: bool
+    ) -> Experience:
+        """Estimate the advantages of each term with the rewards that it reads, and their sum."""
         columns = []
         returns = None
         for term, share in zip(self.terms, penalty_shares(self.terms), strict=True):
             read = term_scores(term, scores)
             rows = batch if read is None else with_rewards(batch, read)
-            part = share * penalty
-            if not term.needs.normalizes_rewards:
-                rows = replace(rows, rewards=rows.rewards - part)
-            credit = self._credit(term.estimator, rows, read or scores, part, monte_carlo)
+            rows = CreditAssignment(term.estimator).estimate(
+                rows, read or scores, share * penalty, monte_carlo=monte_carlo
+            )
             is_unscored = batch.mask.any(1) & ~rows.mask.any(1)
-            columns.append(torch.where(is_unscored[:, None], torch.nan, credit.advantages))
-            returns = credit.returns if returns is None else returns
+            columns.append(torch.where(is_unscored[:, None], torch.nan, rows.advantages))
+            returns = rows.returns if returns is None else returns
         batch = replace(batch, returns=returns, turn=None, state=None)
         return self._with_terms(batch, columns)
 
@@ -88,47 +109,21 @@ class CreditAssignment:
         """Normalise the advantages over the rows that an iteration trains on, on all ranks: of each
         estimator that does so."""
         if batch.term_advantages is None:
-            normalised = _normalize(self.advantage, batch.advantages, batch.mask)
-            return replace(batch, advantages=normalised)
+            if isinstance(self.advantage, BatchAdvantage):
+                advantages = self.advantage.normalize(batch.advantages, batch.mask)
+                batch = replace(batch, advantages=advantages)
+            return batch
         columns = []
         for term, column in zip(self.terms, batch.term_advantages.unbind(-1), strict=True):
             mask = batch.mask & ~column.isnan()
-            columns.append(_normalize(term.estimator, column, mask))
+            rows = replace(batch, mask=mask, advantages=column, term_advantages=None)
+            columns.append(CreditAssignment(term.estimator).normalize(rows).advantages)
         return self._with_terms(batch, columns)
 
     def _with_terms(self, batch: Experience, columns: Sequence[Tensor]) -> Experience:
         assert isinstance(self.advantage, Sum)
         advantages = self.advantage.total(columns)
         return replace(batch, advantages=advantages, term_advantages=torch.stack(list(columns), -1))
-
-    def _credit(
-        self,
-        advantage: Advantage,
-        batch: Experience,
-        scores: Scores,
-        penalty: Tensor,
-        monte_carlo: bool,
-    ) -> Credit:
-        """Return what an estimator returns, checked."""
-        needs = needs_of(advantage, AdvantageNeeds)
-        estimator: Any = advantage
-        estimate = estimator.estimate if isinstance(advantage, BatchAdvantage) else estimator
-        options = _options(needs, batch, scores)
-        credit = estimate(batch.rewards, batch.mask, batch.group, batch.values, **options)
-        shape = batch.mask.shape
-        advantages: Any = field_of(advantage, "advantage", "advantages", credit)
-        check_returned(advantage, "advantage", "advantages", advantages, shape)
-        known = batch.rewards if batch.values is None else batch.rewards + batch.values
-        if known.isfinite().all():  # else networks are at fault, and the step is skipped
-            check_finite(advantage, "advantage", "advantages", advantages, batch.mask)
-        returns: Any = field_of(advantage, "advantage", "returns", credit)
-        if returns is not None:
-            check_returned(advantage, "advantage", "returns", returns, shape)
-            if monte_carlo:
-                returns = rewards_to_go(batch.rewards, batch.mask, needs.discount)
-        if needs.normalizes_rewards:
-            advantages = advantages - rewards_to_go(penalty, batch.mask)
-        return Credit(advantages, returns)
 
     def check(self, batch: Experience, level: str, ranks: Ranks) -> None:
         """Check that a ratio of this level gets one advantage per response if it has one value per
@@ -187,13 +182,6 @@ def with_rewards(batch: Experience, scores: Scores) -> Experience:
         rewards=rewards.to(device),
         steps=None if steps is None else steps.to(device),
     )
-
-
-def _normalize(advantage: Advantage, advantages: Tensor, mask: Tensor) -> Tensor:
-    """Return the advantages as an estimator normalises them over the batch, if it does so."""
-    if isinstance(advantage, BatchAdvantage):
-        return advantage.normalize(advantages, mask)
-    return advantages
 
 
 def _options(needs: AdvantageNeeds, batch: Experience, scores: Scores) -> dict[str, Tensor]:
