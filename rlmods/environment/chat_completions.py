@@ -1,26 +1,34 @@
 """Requests and answers in the format of OpenAI's chat completions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any
 
+from rlmods.environment.formats import plain
 from rlmods.environment.session import Answer, Ask, Choice, Message, RequestError
+from rlmods.settings.bounds import Count, between, mismatch
 from rlmods.types import ROLES, describe_unknown_role
 
 MAX_CHOICES = 128
 """Largest `n`."""
+MAX_DEPTH = 64
+"""Depth of the JSON of a body."""
+LIMITS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
+"""Fields with the maximum number of tokens; the first that is given is read."""
+COUNTS = {
+    "n": Annotated[int, between(1, MAX_CHOICES)] | None,
+    **dict.fromkeys(LIMITS, Count | None),
+}
+"""Types of the fields that are numbers."""
 READ = {
+    *LIMITS,
     "messages",
     "prompt",
     "model",
     "tools",
     "n",
     "stop",
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
     "input",
     "instructions",
     "previous_response_id",
@@ -40,6 +48,33 @@ NEUTRAL: Mapping[str, object] = {
     "truncation": "disabled",
 }
 """Values of other fields that ask for what happens anyway."""
+MESSAGES = (
+    'messages: must be one or more objects with "role", "content" that is text or a list of texts, '
+    'and "tool_calls" with a "function" that has a "name"'
+)
+"""The form of messages, for an error."""
+TOOLS = 'tools: must be a list of {"type": "function", "function": {"name": ..., "parameters": ...'
+"""The form of tools, for an error."""
+
+
+@contextmanager
+def refusing(text: str) -> Iterator[None]:
+    """Refuse a request with this text if a value in it has another form than the code reads."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RequestError(400, text) from error
+
+
+def readable(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a request with `?` for halves of surrogate pairs, which no tokenizer
+    takes.
+
+    Raises:
+        RequestError: it is nested too deeply.
+    """
+    with refusing(f"the body is nested deeper than {MAX_DEPTH}"):
+        return dict(plain(body, MAX_DEPTH))
 
 
 def parse_chat(body: Mapping[str, Any]) -> Ask:
@@ -48,17 +83,12 @@ def parse_chat(body: Mapping[str, Any]) -> Ask:
     Raises:
         RequestError: it is not valid.
     """
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise RequestError(400, "messages: must be a list of at least one message")
-    tools = body.get("tools") or ()
-    if not isinstance(tools, list | tuple):
-        raise RequestError(400, "tools: must be a list")
-    return Ask(
-        messages=[parse_message(message) for message in messages],
-        tools=[parse_tool(tool) for tool in tools],
-        **sampling_fields(body),
-    )
+    body = readable(body)
+    with refusing(MESSAGES):
+        first, *others = map(parse_message, body["messages"])
+    with refusing(TOOLS):
+        tools = list(map(parse_tool, body.get("tools") or ()))
+    return Ask(messages=[first, *others], tools=tools, **sampling_fields(body))
 
 
 def parse_completion(body: Mapping[str, Any]) -> Ask:
@@ -67,137 +97,97 @@ def parse_completion(body: Mapping[str, Any]) -> Ask:
     Raises:
         RequestError: it is not valid.
     """
+    body = readable(body)
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1:
-        prompt = prompt[0]
-    if not isinstance(prompt, str) or not prompt:
-        raise RequestError(400, "prompt: must be one text that is not empty")
+        [prompt] = prompt
+    if not isinstance(prompt, str):
+        raise RequestError(400, "prompt: must be one text")
     return Ask(text=prompt, **sampling_fields(body))
 
 
 def sampling_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Ask` that all kinds of requests share."""
-    names = ("max_output_tokens", "max_completion_tokens", "max_tokens")
-    limits = [_count(body, name, None) for name in names]
+    """Return the fields of `Ask` that all kinds of requests share. The fields that are not honoured
+    are `ignored`: the run's settings decide how tokens are sampled, so that the policy is trained
+    on the distribution that it is sampled from.
+
+    Raises:
+        RequestError: a number or `stop` is not valid.
+    """
+    for name, kind in COUNTS.items():
+        allowed = mismatch(body.get(name), kind)
+        if allowed is not None:
+            raise RequestError(400, f"{name}: must be {allowed}")
+    stop = body.get("stop") or ()
+    texts = [stop] if isinstance(stop, str) else stop
+    if not isinstance(texts, list | tuple) or not all(isinstance(x, str) and x for x in texts):
+        raise RequestError(400, "stop: must be a text, or a list of texts that are not empty")
+    others = [name for name in body if name not in READ and body[name] is not None]
     return {
-        "n": _count(body, "n", MAX_CHOICES) or 1,
-        "max_tokens": next(filter(None, limits), None),
-        "stop": _texts(body.get("stop")),
+        "n": body.get("n") or 1,
+        "max_tokens": next(filter(None, map(body.get, LIMITS)), None),
+        "stop": tuple(texts),
         "logprobs": bool(body.get("logprobs")),
-        "ignored": ignored_fields(body),
+        "ignored": sorted(name for name in others if NEUTRAL.get(name) != body[name]),
     }
 
 
-def ignored_fields(body: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a request that are not honoured. The run's settings decide how tokens
-    are sampled, so that the policy is trained on the distribution that it is sampled from."""
-    names = [name for name in body if name not in READ and body[name] is not None]
-    return sorted(name for name in names if NEUTRAL.get(name) != body[name])
-
-
-def _count(body: Mapping[str, Any], name: str, highest: int | None) -> int | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    if not is_count or (highest is not None and value > highest):
-        words = "at least 1" if highest is None else f"from 1 to {highest}"
-        raise RequestError(400, f"{name}: must be a whole number, {words}")
-    return int(value)
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(x, str) and x for x in texts):
-        raise RequestError(400, "stop: must be a text, or a list of texts that are not empty")
-    return tuple(texts)
-
-
-def parse_message(message: object) -> dict[str, Any]:
+def parse_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message with its role, its content as one text, its tool calls with their arguments
     as JSON values, and the id of the call that it answers. Messages that say the same are equal.
+    A content may be a list of parts.
 
     Raises:
-        RequestError: it is not valid.
+        RequestError: the role is unknown.
+        AttributeError, KeyError, TypeError: it has another form (see `refusing`).
     """
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise RequestError(400, 'messages: each must be an object with "role" and "content"')
     role = message["role"]
     if role not in ROLES:
         raise RequestError(400, f"messages: {describe_unknown_role(role)}")
-    parsed: dict[str, Any] = {"role": role, "content": _content(message.get("content"))}
-    calls = message.get("tool_calls") or ()
-    if not isinstance(calls, list | tuple):
-        raise RequestError(400, "messages: tool_calls must be a list")
-    if calls:
-        parsed["tool_calls"] = [_parse_call(call) for call in calls]
-    if isinstance(message.get("tool_call_id"), str):
-        parsed["tool_call_id"] = _valid(message["tool_call_id"])
+    content = message.get("content") or ""
+    parts = content if isinstance(content, list) else [content]
+    parsed: dict[str, Any] = {"role": role, "content": "".join(map(_text_of, parts))}
+    if message.get("tool_calls"):
+        parsed["tool_calls"] = list(map(_parse_call, message["tool_calls"]))
+    if message.get("tool_call_id") is not None:
+        parsed["tool_call_id"] = str(message["tool_call_id"])
     return parsed
 
 
-def _content(content: object) -> str:
-    """Return a content, which may be a list of parts, as one text."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return _valid(content)
-    texts = []
-    for part in content if isinstance(content, list) else [content]:
-        text = part.get("text", part.get("refusal")) if isinstance(part, Mapping) else part
-        if not isinstance(text, str):
-            raise RequestError(400, "messages: a content must be text, or a list of texts")
-        texts.append(_valid(text))
-    return "".join(texts)
+def _text_of(part: str | Mapping[str, str]) -> str:
+    """Return the text of a part of a content."""
+    return part if isinstance(part, str) else part["text" if "text" in part else "refusal"]
 
 
-def _valid(text: str) -> str:
-    """Return the text with `?` for halves of surrogate pairs, which no tokenizer takes."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _parse_call(call: object) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise RequestError(400, 'messages: a tool call must have a "function" with a "name"')
-    assert isinstance(call, Mapping)
-    arguments = function.get("arguments") or "{}"
+def _parse_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(_valid(arguments))
-        except (ValueError, RecursionError):
-            arguments = _valid(arguments)
+        with suppress(ValueError, RecursionError):  # it stays the text that it is
+            arguments = plain(json.loads(arguments), MAX_DEPTH)
     return {
         "id": str(call.get("id") or ""),
         "type": "function",
-        "function": {"name": _valid(function["name"]), "arguments": arguments},
+        "function": {"name": str(function["name"]), "arguments": arguments},
     }
 
 
-def parse_tool(tool: object) -> dict[str, Any]:
+def parse_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of a tool.
 
     Raises:
-        RequestError: it is not valid.
+        AttributeError, KeyError, TypeError, ValueError: it has another form (see `refusing`).
     """
-    function = tool.get("function") if isinstance(tool, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise RequestError(400, 'tools: each must be {"type": "function", "function": {"name": ...')
-    name = _valid(function["name"])
+    function = tool["function"]
     parameters = function.get("parameters") or {}
-    properties = parameters.get("properties", {}) if isinstance(parameters, Mapping) else None
-    if not isinstance(properties, Mapping) or not all(
-        isinstance(declared, Mapping) for declared in properties.values()
-    ):
-        raise RequestError(400, f"tools: the parameters of {name} are not a JSON schema")
-    required = parameters.get("required") or []
-    if not isinstance(required, list) or not all(x in properties for x in required):
-        raise RequestError(400, f"tools: {name} requires a parameter that it does not have")
+    properties = dict(parameters.get("properties", {}))
+    required = list(parameters.get("required") or ())
+    is_schema = all(isinstance(declared, Mapping) for declared in properties.values())
+    if not is_schema or not properties.keys() >= set(required):
+        raise ValueError("the parameters are not a JSON schema")
     declared = {
-        "name": name,
-        "description": _valid(str(function.get("description") or "")),
+        "name": str(function["name"]),
+        "description": str(function.get("description") or ""),
         "parameters": {**parameters, "properties": properties, "required": required},
     }
     return {"type": "function", "function": declared}

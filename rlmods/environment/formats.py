@@ -11,7 +11,7 @@ from rlmods.environment.tool import Tool
 MAX_CHARS = 50_000
 """Maximum length of the JSON of a call that is read."""
 MAX_DEPTH = 32
-"""Maximum depth of the arguments of a call."""
+"""Maximum depth of the JSON of a call that is read."""
 ID_CHARS = 9
 """Length of the identifiers of calls, which Mistral's chat templates check."""
 RESULT = "<result>{}</result>"
@@ -114,23 +114,14 @@ def read_mistral(text: str, tools: Mapping[str, Tool]) -> list[Call]:
     """`[TOOL_CALLS][{"name": ..., "arguments": {...}}]`, or `[TOOL_CALLS]name[ARGS]{...}`
     (Mistral)."""
     _, mark, body = text.partition("[TOOL_CALLS]")
-    body = body.strip()
     if not mark:
         return []
-    if body.startswith("["):
-        try:
-            values = json.loads(body)
-        except (ValueError, RecursionError):
-            return [Call(problem="the calls are not a JSON list")]
-        return [_as_call(value) for value in values] or [Call(problem="the list of calls is empty")]
+    if body.lstrip().startswith("["):
+        return list(map(_as_call, _json(body) or [None]))
     calls = []
     for part in body.split("[TOOL_CALLS]"):
-        name, mark, arguments = part.partition("[ARGS]")
-        if mark:
-            written = f'{{"name": {json.dumps(name.strip())}, "arguments": {arguments}}}'
-            calls.append(_as_call(_json(written)))
-        else:
-            calls.append(Call(problem="no [ARGS]"))
+        name, _, arguments = part.partition("[ARGS]")
+        calls.append(_as_call({"name": name.strip(), "arguments": _json(arguments)}))
     return calls
 
 
@@ -161,7 +152,7 @@ FORMATS = {
 def of_template(template: str | Mapping[str, str] | None) -> str:
     """Return the name of the format that a chat template writes; "tags" for one without tools, and
     without a template."""
-    text = template if isinstance(template, str) else str(template)
+    text = str(template)
     for name, form in FORMATS.items():
         if "tools" in text and any(mark in text for mark in form.in_template):
             return name
@@ -185,8 +176,9 @@ def describe(tools: Mapping[str, Tool]) -> str:
 
 
 def _json(text: str) -> Any:
+    """Return the JSON value of a text; None if it has none, or too long or too deep a one."""
     try:
-        return json.loads(text) if len(text) <= MAX_CHARS else None
+        return plain(json.loads(text), MAX_DEPTH) if len(text) <= MAX_CHARS else None
     except (ValueError, RecursionError):
         return None
 
@@ -196,22 +188,18 @@ def _as_call(value: object) -> Call:
     parameters."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return Call(problem='the call is not a JSON object with "name" and "arguments"')
-    name = _plain(value["name"])
-    identifier = str(value.get("id"))
-    if not re.fullmatch(rf"[a-zA-Z0-9]{{{ID_CHARS}}}", identifier):
-        identifier = ""
+    found = re.fullmatch(rf"[a-zA-Z0-9]{{{ID_CHARS}}}", str(value.get("id")))
+    identifier = found[0] if found else ""
     arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):  # arguments as JSON text, as in OpenAI's messages
         arguments = _json(arguments)
     if not isinstance(arguments, dict):
-        return Call(name, problem="the arguments are not a JSON object", id=identifier)
-    try:
-        return Call(name, _plain(arguments), id=identifier)
-    except ValueError as error:
-        return Call(name, problem=str(error), id=identifier)
+        problem = "the arguments are not a JSON object"
+        return Call(value["name"], problem=problem, id=identifier)
+    return Call(value["name"], arguments, id=identifier)
 
 
-def _plain(value: object, depth: int = MAX_DEPTH) -> Any:
+def plain(value: object, depth: int) -> Any:
     """Return a JSON value with `?` for halves of surrogate pairs, which no file and no tokenizer
     takes.
 
@@ -221,7 +209,7 @@ def _plain(value: object, depth: int = MAX_DEPTH) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict | list) and not depth:
-        raise ValueError(f"the arguments are nested deeper than {MAX_DEPTH}")
+        raise ValueError("nested too deeply")
     if isinstance(value, dict):
-        return {_plain(key): _plain(item, depth - 1) for key, item in value.items()}
-    return [_plain(item, depth - 1) for item in value] if isinstance(value, list) else value
+        return {plain(key, depth): plain(item, depth - 1) for key, item in value.items()}
+    return [plain(item, depth - 1) for item in value] if isinstance(value, list) else value

@@ -1,15 +1,16 @@
 """Requests and answers in the format of OpenAI's responses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlmods.environment.chat_completions import (
+    TOOLS,
     as_dict,
     logprob_entries,
     parse_message,
     parse_tool,
+    readable,
+    refusing,
     sampling_fields,
     usage,
 )
@@ -17,6 +18,8 @@ from rlmods.environment.session import Answer, Ask, Message, RequestError
 
 LOGPROBS = "message.output_text.logprobs"
 """Value of `include` that asks for log-probabilities."""
+INPUT = "input: must be a text, or a list of message, function_call and function_call_output"
+"""The form of the input, for an error."""
 
 
 def parse_response(body: Mapping[str, Any], said: Mapping[str, Sequence[Message]]) -> Ask:
@@ -30,22 +33,27 @@ def parse_response(body: Mapping[str, Any], said: Mapping[str, Sequence[Message]
     Raises:
         RequestError: it is not valid, or continues an answer that the session has not had.
     """
+    body = readable(body)
     if body.get("conversation") is not None:
         raise RequestError(400, "conversation: not supported: send previous_response_id")
     given = body.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    if not isinstance(items, list) or not items:
-        raise RequestError(400, "input: must be a text, or a list of at least one item")
-    messages = [*_earlier(body, said), *_messages(items)]
+    items: Any = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    messages: list[Message] = []
     if body.get("instructions"):
-        instructions = {"role": "system", "content": body["instructions"]}
-        messages = [parse_message(instructions), *messages]
-    tools = body.get("tools") or ()
-    if not isinstance(tools, list | tuple):
-        raise RequestError(400, "tools: must be a list")
+        messages.append({"role": "system", "content": str(body["instructions"])})
+    if body.get("previous_response_id") is not None:
+        name = str(body["previous_response_id"]).removeprefix("resp_")
+        if name not in said:
+            text = "previous_response_id: the session has had no such response"
+            raise RequestError(400, text, "previous_response_not_found")
+        messages += said[name]
+    with refusing(INPUT):
+        messages += _messages(items)
+    with refusing(TOOLS):
+        tools = list(map(_tool, body.get("tools") or ()))
     wants_logprobs = LOGPROBS in (body.get("include") or ())
     fields = sampling_fields(body) | {"n": 1, "logprobs": wants_logprobs}
-    return Ask(messages=messages, tools=[_tool(tool) for tool in tools], **fields)
+    return Ask(messages=messages, tools=tools, **fields)
 
 
 def conversation(body: Mapping[str, Any], ask: Ask, answer: Answer) -> list[Message]:
@@ -55,46 +63,32 @@ def conversation(body: Mapping[str, Any], ask: Ask, answer: Answer) -> list[Mess
     return [*messages, answer.choices[0].message]
 
 
-def _earlier(body: Mapping[str, Any], said: Mapping[str, Sequence[Message]]) -> Sequence[Message]:
-    name = body.get("previous_response_id")
-    if name is None:
-        return ()
-    found = said.get(str(name).removeprefix("resp_"))
-    if found is None:
-        text = "previous_response_id: the session has had no such response"
-        raise RequestError(400, text, "previous_response_not_found")
-    return found
-
-
-def _messages(items: Sequence[Any]) -> list[dict[str, Any]]:
+def _messages(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return items as messages. The calls that follow a message of the assistant are its own."""
     messages: list[dict[str, Any]] = []
     for item in items:
-        kind = item.get("type", "message") if isinstance(item, Mapping) else None
-        match kind:
+        match item.get("type", "message"):
             case "message":
                 messages.append(parse_message(item))
             case "function_call":
-                function = {"name": item.get("name"), "arguments": item.get("arguments")}
+                function = {"name": item["name"], "arguments": item.get("arguments")}
                 call = {"id": item.get("call_id"), "function": function}
                 parsed = parse_message({"role": "assistant", "tool_calls": [call]})
                 if messages and messages[-1]["role"] == "assistant":
-                    calls = messages[-1].setdefault("tool_calls", [])
-                    calls += parsed["tool_calls"]
+                    messages[-1].setdefault("tool_calls", []).extend(parsed["tool_calls"])
                 else:
                     messages.append(parsed)
             case "function_call_output":
                 result = {"content": item.get("output"), "tool_call_id": item.get("call_id")}
                 messages.append(parse_message({"role": "tool", **result}))
-            case _:
-                known = "message, function_call or function_call_output"
-                raise RequestError(400, f"input: each must be a {known}, not {str(kind)[:40]!r}")
+            case kind:
+                raise RequestError(400, f"{INPUT}, not {str(kind)[:40]!r}")
     return messages
 
 
-def _tool(tool: object) -> dict[str, Any]:
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of a tool, whose fields are not in a "function" of their own."""
-    kind = tool.get("type", "function") if isinstance(tool, Mapping) else None
+    kind = tool.get("type", "function")
     if kind != "function":
         raise RequestError(400, f"tools: each must be a function, not {str(kind)[:40]!r}")
     return parse_tool({"function": tool})

@@ -7,7 +7,7 @@ import threading
 import weakref
 from pathlib import Path
 
-from rlmods.errors import UserError
+from rlmods.errors import UserError, in_one_line
 
 MAX_WORDS = 32
 """Words of a search query that are read."""
@@ -23,21 +23,19 @@ class Search:
             num_results: number of documents that are returned.
 
         Raises:
-            UserError: a file that cannot be read, or without documents.
+            UserError: a file that cannot be read.
         """
         try:
             lines = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
-            texts = [_document(line) for line in lines if line.strip()]
-        except (OSError, UnicodeDecodeError, ValueError) as error:
+            texts = list(map(_document, filter(str.strip, lines)))
+        except (OSError, ValueError, KeyError) as error:
             raise UserError(
-                f"environment.documents={file}: {' '.join(str(error).split())}: give a file "
-                "with one document a line"
+                f"environment.documents={file}: {in_one_line(error)}: give a file with one "
+                'document a line, as text or as JSON with "text"'
             ) from error
-        if not texts:
-            raise UserError(f"environment.documents={file}: holds no documents: give another file")
         database = sqlite3.connect(":memory:", check_same_thread=False)
         database.execute("CREATE VIRTUAL TABLE documents USING fts5(text)")
-        database.executemany("INSERT INTO documents VALUES (?)", [(text,) for text in texts])
+        database.executemany("INSERT INTO documents VALUES (?)", zip(texts))
         self._database = database
         weakref.finalize(self, database.close)
         self._num_results = num_results
@@ -59,9 +57,4 @@ class Search:
 
 
 def _document(line: str) -> str:
-    if not line.lstrip().startswith("{"):
-        return line
-    row = json.loads(line)
-    if not isinstance(row.get("text"), str):
-        raise ValueError('a row has no "text"')
-    return str(row["text"])
+    return str(json.loads(line)["text"]) if line.lstrip().startswith("{") else line

@@ -1,7 +1,5 @@
 """Sessions: programs that converse with the policy by requests while they run."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -93,15 +91,21 @@ class Session:
     """The requests of one program while it runs. Its methods are called by the threads of the
     program and of the endpoint, and by the sampler."""
 
-    def __init__(self, timeout_s: float, changed: threading.Condition) -> None:
+    def __init__(
+        self, timeout_s: float, changed: threading.Condition, base_url: str = "", key: str = ""
+    ) -> None:
         """
         Args:
             timeout_s: seconds that the program may take from an answer to its next request.
             changed: is notified of requests and of the end; sessions that are sampled together
                 have the same one.
+            base_url: URL of the endpoint.
+            key: names the session in requests to the endpoint.
         """
         self.timeout_s = timeout_s
         self.changed = changed
+        self.base_url = base_url
+        self.key = key
         self.outcome: Outcome | None = None
         """How the program ended; None while it runs."""
         self.said: dict[str, Sequence[Message]] = {}
@@ -134,8 +138,7 @@ class Session:
         with self.changed:
             if self.outcome is None:
                 self.outcome = outcome
-            left = self._waiting
-            self._waiting = []
+            left = self.take()
             self.changed.notify_all()
         for request in left:
             refuse(request, RequestError(401, "the session has ended", "invalid_api_key"))

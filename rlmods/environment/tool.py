@@ -66,10 +66,11 @@ class Tool:
         """Return the record of a call. It never raises for what the function does: a failure is its
         result."""
         given = dict(arguments)
+        seconds = 0.0
         mismatch = self._mismatch(arguments)
         if mismatch is not None:
-            return ToolCall(self.name, given, to_text(f"Error: {mismatch}", max_chars), "error")
-        if self.function is not None:
+            outcome = Outcome("error", mismatch)
+        elif self.function is not None:
             outcome, seconds = call_here(self.function, given, max_chars)
         else:
             outcome, seconds = call_in_worker(
@@ -77,9 +78,8 @@ class Tool:
             )
         if outcome.status == "ok":
             return ToolCall(self.name, given, outcome.value, seconds=seconds)
-        problem = outcome.value
-        if outcome.status == "timeout":
-            problem = f"no result within {timeout_s:g} s"
+        is_late = outcome.status == "timeout"
+        problem = f"no result within {timeout_s:g} s" if is_late else outcome.value
         text = to_text(f"Error: {problem}", max_chars)
         return ToolCall(self.name, given, text, outcome.status, seconds)
 

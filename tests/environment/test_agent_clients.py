@@ -39,27 +39,21 @@ def run(name: str, answer: str = "3", **settings: int) -> Response:
     return response
 
 
-@pytest.mark.parametrize("name", ["openai_async", "openai_stream", "openai_responses"])
-def test_openai(name: str) -> None:
-    pytest.importorskip("openai")
+PACKAGES = {
+    "openai_async": "openai",
+    "openai_stream": "openai",
+    "openai_responses": "openai",
+    "openai_agents": "agents",
+    "openai_agents_stream": "agents",
+    "pydantic_ai": "pydantic_ai",
+}
+"""Package of each agent of `tests.support.client_agents`."""
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_one_conversation(name: str) -> None:
+    pytest.importorskip(PACKAGES[name])
     response = run(name)
-    assert response.session is not None
-    assert response.session.requests == 2
-    assert response.cuts == ()
-
-
-@pytest.mark.parametrize("name", ["openai_agents", "openai_agents_stream"])
-def test_openai_agents(name: str) -> None:
-    pytest.importorskip("agents")
-    response = run(name)
-    assert response.session is not None
-    assert response.session.requests == 2
-    assert response.cuts == ()
-
-
-def test_pydantic_ai() -> None:
-    pytest.importorskip("pydantic_ai")
-    response = run("pydantic_ai")
     assert response.session is not None
     assert response.session.requests == 2
     assert response.cuts == ()

@@ -106,7 +106,6 @@ class TestFormats:
                     ";",
                     ",",
                     "</think>",
-                    "\ud800",
                     "1e999",
                     '"\\ud83d"',
                     '{"\\udc00": ["\\ud83d"]}',

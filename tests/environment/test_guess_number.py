@@ -58,11 +58,3 @@ def test_the_answer_must_be_a_number() -> None:
     for answer in (None, "four", "4.5"):
         with pytest.raises(ValueError, match=r"is not a whole number: type data=hidden_number"):
             GuessNumber().check_prompt(Prompt(id="a", text="x", answer=answer))
-
-
-@pytest.mark.parametrize(
-    ("field", "bad"), [("max_turns", 0), ("max_tokens", 0), ("turn_penalty", -1.0)]
-)
-def test_fields_are_checked(field: str, bad: float) -> None:
-    with pytest.raises(ValueError, match=rf"environment\.{field}={bad}: must be"):
-        GuessNumber(**{field: bad})  # type: ignore[arg-type]

@@ -52,8 +52,7 @@ class TestSearch:
 
     def test_files_without_documents_are_errors(self, tmp_path: Path) -> None:
         for text, problem in {
-            "": "holds no documents",
-            '{"a": 1}\n': 'a row has no "text"',
+            '{"a": 1}\n': "'text': give a file with one document a line",
             "{\n": "Expecting",
         }.items():
             (tmp_path / "x").write_text(text)
