@@ -1,19 +1,12 @@
 """Generated arithmetic questions."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from rlmods.data.schema import (
-    Splits,
-    check_choice,
-    checked_splits,
-    prompt_fields,
-    render,
-)
+from rlmods.data.schema import Splits, checked_splits, prompt_fields, render
 from rlmods.data.solutions import (
     MAX_CANDIDATES,
     mistakes,
@@ -26,11 +19,15 @@ from rlmods.errors import UserError
 from rlmods.settings.bounds import Count, Fraction, NonNegativeInt, between, bounded
 from rlmods.types import Prompt
 
-DIGIT = range(10)
-TENS = range(10, 100)
-UP_TO_99 = range(100)
-UP_TO_999 = range(1000)
-FACTOR = range(2, 10)
+Level = Literal[1, 2, 3, 4, 5]
+OPERANDS = {
+    1: (range(10), range(10)),
+    2: (range(100), range(100)),
+    3: (range(1000), range(1000)),
+    4: (range(10, 100), range(2, 10)),
+    5: (range(100), range(100), range(2, 10)),
+}
+"""Values of the numbers of a question, by level."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class Arithmetic:
     warm-started with one seed has never seen the val questions of another. Raises: UserError for a
     field out of range, and for a template with unknown names."""
 
-    level: int = 2
+    level: Level = 2
     """Difficulty, 1 to 5."""
     operations: str = "+-"
     """Operators for `op`, a subset of `+-*`. Level 4 only multiplies."""
@@ -88,48 +85,39 @@ class Arithmetic:
             )
         if self._response("", 1) == self._response("", 2):
             raise UserError(f"data.response={self.response}: must state the {{answer}}")
-        num_questions, question_at = self._question_space()
-        train = self._draw("train", self.num_train, num_questions, question_at)
-        val = self._draw("val", self.num_val, num_questions, question_at)
+        train = self._draw("train", self.num_train)
+        val = self._draw("val", self.num_val)
         return checked_splits(train, val, "data=arithmetic")
 
-    def _question_space(self) -> tuple[int, Callable[[int], str]]:
-        """Return the number of questions of the level, and a function from an index to a
-        question."""
-        operators = "".join(dict.fromkeys(self.operations))
-        pair = "{0}{1}{2}"
-        spaces = {
-            1: (pair, DIGIT, operators, DIGIT),
-            2: (pair, UP_TO_99, operators, UP_TO_99),
-            3: (pair, UP_TO_999, operators, UP_TO_999),
-            4: (pair, TENS, "*", FACTOR),
-            5: ("({0}{1}{2})*{3}", UP_TO_99, operators, UP_TO_99, FACTOR),
-        }
-        check_choice(self, "level", list(spaces))
-        form, *slots = spaces[self.level]
-        num_questions = math.prod(map(len, slots))
-
-        def question_at(index: int) -> str:
+    def _questions(self, split: str, max_questions: int) -> list[str]:
+        """Return different questions of a split, in random order."""
+        operators = "*" if self.level == 4 else "".join(dict.fromkeys(self.operations))
+        first, second, *factor = OPERANDS[self.level]
+        slots = (first, operators, second, *factor)
+        form = "({0}{1}{2})*{3}" if factor else "{0}{1}{2}"
+        questions: list[str] = []
+        for number in _shuffled(math.prod(map(len, slots)), Random(f"{split}-{self.seed}")):
+            if len(questions) == max_questions:
+                break
+            rest = number
             parts = []
             for slot in slots:
-                index, i = divmod(index, len(slot))
+                rest, i = divmod(rest, len(slot))
                 parts.append(slot[i])
-            return str(form).format(*parts)
+            question = form.format(*parts)
+            if split_of(question) == split:
+                questions.append(question)
+        return questions
 
-        return num_questions, question_at
-
-    def _draw(
-        self, split: str, max_questions: int, num_questions: int, question_at: Callable[[int], str]
-    ) -> list[Prompt]:
-        indices = _shuffled(num_questions, Random(f"{split}-{self.seed}"))
-        own = (question for question in map(question_at, indices) if split_of(question) == split)
-        questions = list(islice(own, max_questions))
+    def _draw(self, split: str, max_questions: int) -> list[Prompt]:
+        questions = self._questions(split, max_questions)
         wrong_fraction = self.wrong_fraction if split == "train" else 0.0
         rng = Random(f"wrong-{self.seed}")
         wrong_rows = set(rng.sample(range(len(questions)), round(wrong_fraction * len(questions))))
         prompts = []
         for i, question in enumerate(questions):
-            answer = _evaluate(question)
+            # generated above: digits, operators and parentheses only
+            answer = int(eval(question, {"__builtins__": {}}))
             stated = rng.choice(mistakes(answer)) if i in wrong_rows else answer
             meta = {"level": self.level, "response": self._response(question, stated)}
             meta |= self._annotations(question, answer)
@@ -170,8 +158,3 @@ def _shuffled(size: int, rng: Random) -> Iterator[int]:
         j = rng.randrange(i, size)
         yield swapped.get(j, j)
         swapped[j] = swapped.get(i, i)
-
-
-def _evaluate(question: str) -> int:
-    # generated above: digits, operators and parentheses only
-    return int(eval(question, {"__builtins__": {}}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
 from random import Random
@@ -61,26 +61,17 @@ class Facts:
     """Digest of all rows."""
 
 
+@dataclass(eq=False)
 class FileRows(Sequence[Prompt]):
     """Prompts that are read from a file when they are asked for, in the memory of 40 bytes a
     row."""
 
-    def __init__(
-        self,
-        source: Source,
-        convert: Callable[[NumberedRow], Prompt],
-        facts: Facts,
-        positions: Array,
-    ) -> None:
-        """
-        Args:
-            convert: makes a prompt of a row.
-            positions: rows of the file that are among these prompts, in ascending order.
-        """
-        self.source = source
-        self.convert = convert
-        self.facts = facts
-        self.positions = positions
+    source: Source
+    convert: Callable[[NumberedRow], Prompt]
+    """Makes a prompt of a row."""
+    facts: Facts
+    positions: Array
+    """Rows of the file that are among these prompts, in ascending order."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -133,22 +124,16 @@ class FileRows(Sequence[Prompt]):
         Raises:
             UserError: an id that occurs twice.
         """
-        ids = self.facts.ids[self.positions]
-        order = np.argsort(ids, kind="stable")
-        repeated = order[1:][ids[order[1:]] == ids[order[:-1]]]
-        twice = [self[i] for i in repeated[:1].tolist()]
         known = np.array([hash(prompt.id) for prompt in others], np.int64)
-        twice += [self[i] for i in np.flatnonzero(np.isin(ids, known))[:1].tolist()]
-        for prompt in twice:
-            raise UserError(repeated_id(prompt, source))
+        ids = np.concatenate([known, self.facts.ids[self.positions]])
+        order = np.argsort(ids, kind="stable")
+        repeated = order[1:][ids[order[1:]] == ids[order[:-1]]] - len(known)
+        for i in repeated[repeated >= 0].tolist():
+            raise UserError(repeated_id(self[i], source))
 
-    def hold_out(self, num_val: int, seed: int, source: str) -> tuple[FileRows, list[Prompt]]:
+    def hold_out(self, num_val: int, seed: int) -> tuple[FileRows, list[Prompt]]:
         """Split into train and held-out prompts, which share no question: draw prompts with their
-        repetitions, and take those that are not too many.
-
-        Raises:
-            UserError: questions repeat too often.
-        """
+        repetitions, and take those that are not too many."""
         questions = self.facts.questions[self.positions]
         held_out: set[int] = set()
         draws = Random(seed).sample(range(len(self)), min(len(self), 100 * num_val))
@@ -158,16 +143,9 @@ class FileRows(Sequence[Prompt]):
                 held_out.update(group)
             if len(held_out) == num_val:
                 break
-        if len(held_out) < num_val:
-            raise UserError(
-                f"{source}: cannot hold out data.num_val={num_val} of {len(self)} rows, whose "
-                f"questions repeat; type data.num_val={len(held_out)}"
-            )
         is_train = np.ones(len(self), bool)
         is_train[sorted(held_out)] = False
         train = self.select(np.flatnonzero(is_train))
-        # only a split reads the questions
-        train.facts = replace(self.facts, questions=questions[:0])
         return train, [self[i] for i in sorted(held_out)]
 
 
@@ -189,23 +167,15 @@ def scan(source: Source, convert: Callable[[NumberedRow], Prompt]) -> FileRows:
     digest = hashlib.sha256()
     for row in source:
         prompt = convert(row)
-        roles = None
-        question: Any = prompt.text
-        size = 0
-        if prompt.messages is None:
-            size = _size(prompt.text or "")
-        else:
-            roles = tuple(message["role"] for message in prompt.messages)
-            question = repr(prompt.messages)
-            for message in prompt.messages:
-                size += _size(message["content"])
-        prompt_bytes.append(size)
+        messages = prompt.messages or ()
+        texts = [prompt.text or "", *(message["content"] for message in messages)]
+        prompt_bytes.append(sum(map(_size, texts)))
         response_bytes.append(_size(prompt.meta.get("response") or ""))
+        question = prompt.text if prompt.messages is None else repr(prompt.messages)
         questions.append(hash(question))
         ids.append(hash(prompt.id))
-        columns = tuple(prompt.meta)
-        if None in prompt.meta.values():
-            columns = tuple(name for name, value in prompt.meta.items() if value is not None)
+        columns = tuple(name for name, value in prompt.meta.items() if value is not None)
+        roles = tuple(message["role"] for message in messages)
         kinds.setdefault((prompt.source, prompt.answer is None, columns, roles), prompt)
         content = (prompt.id, question, prompt.answer, prompt.meta, prompt.source)
         digest.update(repr(content).encode(errors="surrogatepass"))

@@ -79,12 +79,11 @@ def _with_gold(rows: Iterator[NumberedRow], source: str, split: str) -> Iterator
     """Yield rows with the column `answer` divided into gold answer, `solution`, `response`."""
     name = "test" if split == "val" else split
     for row in rows:
-        for column in ("question", "answer"):
-            if column not in row.values:
-                columns = ", ".join(row.values)
-                raise UserError(
-                    f'{row.location}: no column "{column}"; columns: {columns}; {OTHER_FORMAT}'
-                )
+        if not row.values.keys() >= {"question", "answer"}:
+            raise UserError(
+                f"{row.location}: no columns question and answer, but {', '.join(row.values)}; "
+                f"{OTHER_FORMAT}"
+            )
         values = dict(row.values)
         solution = check_text(values.pop("answer"), row.location, "answer")
         steps, mark, gold = solution.rpartition("####")

@@ -2,7 +2,7 @@
 
 import json
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,7 @@ class Jsonl:
     """The same, to validate on (of a folder or NAME, the split "test"). null: rows of `train` are
     held out."""
     num_val: NonNegativeInt = 200
-    """Number of rows to hold out (with all rows of the same question), or the maximum to take from
+    """Maximum number of rows to hold out (with all rows of the same question), or to take from
     `val`. 0: none."""
     prompt: str = "prompt"
     """Column with the question: a string, or a list of chat messages. A last assistant message
@@ -174,31 +174,27 @@ class Jsonl:
 def hold_out(
     prompts: Sequence[Prompt], num_val: int, seed: int, source: str
 ) -> tuple[Sequence[Prompt], list[Prompt]]:
-    """Split prompts into train and val, which share no question. Raises: UserError if that leaves
-    nothing to train on."""
+    """Split prompts into train and val, which share no question: `num_val` prompts for val, or the
+    most below that with all prompts of each question. Raises: UserError if that leaves one of them
+    empty."""
     if isinstance(prompts, FileRows):
-        return prompts.hold_out(num_val, seed, source)
-    rows: dict[str, list[int]] = {}
+        return prompts.hold_out(num_val, seed)
+    questions: dict[str, list[int]] = {}
     for i, prompt in enumerate(prompts):
-        rows.setdefault(repr((prompt.text, prompt.messages)), []).append(i)
-    groups = list(rows.values())
-    val_rows: set[int] = set()
+        questions.setdefault(repr((prompt.text, prompt.messages)), []).append(i)
+    groups = list(questions.values())
+    held_out: set[int] = set()
     for group in Random(seed).sample(groups, len(groups)):
-        if len(val_rows) + len(group) <= num_val:
-            val_rows.update(group)
-    if len(val_rows) < num_val or len(val_rows) == len(prompts):
-        # all rows of a question are held out or none
-        smallest = min(map(len, groups), default=0)
-        possible = len(val_rows) or smallest
-        if possible == len(prompts):
-            possible = max(1, len(prompts) // 10) if len(groups) == len(prompts) else smallest
-        advice = f"data.num_val={possible}" if possible < len(prompts) else "a smaller data.num_val"
+        if len(held_out) + len(group) <= num_val:
+            held_out.update(group)
+    if num_val and len(held_out) in (0, len(prompts)):
+        possible = max(len(prompts) // 10, min(map(len, groups))) if len(groups) > 1 else 0
         raise UserError(
             f"{source}: cannot hold out data.num_val={num_val} of {len(prompts)} rows with "
-            f"{len(rows)} different questions; type {advice}"
+            f"{len(groups)} different questions; type data.num_val={possible}"
         )
-    train = [prompt for i, prompt in enumerate(prompts) if i not in val_rows]
-    return train, [prompts[i] for i in sorted(val_rows)]
+    rest = [prompt for i, prompt in enumerate(prompts) if i not in held_out]
+    return rest, [prompts[i] for i in sorted(held_out)]
 
 
 def open_rows(source: str, split: str, advice: str = ADVICE) -> Source:
@@ -215,7 +211,7 @@ def open_rows(source: str, split: str, advice: str = ADVICE) -> Source:
     if suffix == ".jsonl" or (Path(source).expanduser().is_file() and suffix not in LOADERS):
         return JsonLines(source, advice)
     rows = _load(source, "test" if split == "val" else split, advice)
-    return Table(rows, f"{source} ({split} row {{}})")
+    return Table(rows, source, split)
 
 
 class JsonLines:
@@ -272,16 +268,13 @@ class JsonLines:
         return NumberedRow(number, location, row)
 
 
+@dataclass(frozen=True)
 class Table:
     """Rows of a data set of the `datasets` package, which maps its files into memory."""
 
-    def __init__(self, rows: Any, location: str) -> None:
-        """
-        Args:
-            location: describes a row, whose number replaces `{}`.
-        """
-        self.rows = rows
-        self.location = location
+    rows: Any
+    source: str
+    split: str
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -290,46 +283,37 @@ class Table:
         return self._row(index + 1, self.rows[index])
 
     def __iter__(self) -> Iterator[NumberedRow]:
-        for number, row in enumerate(self._values(), 1):
-            yield self._row(number, row)
-
-    def _values(self) -> Iterator[Mapping[str, Any]]:
-        if isinstance(self.rows, list):
-            yield from self.rows
-            return
+        number = 0
         for batch in self.rows.iter(ROWS_AT_ONCE):
             for values in zip(*batch.values(), strict=True):
-                yield dict(zip(batch, values, strict=True))
+                number += 1
+                yield self._row(number, dict(zip(batch, values, strict=True)))
 
-    def _row(self, number: int, values: Mapping[str, Any]) -> NumberedRow:
-        return NumberedRow(number, self.location.replace("{}", str(number)), dict(values))
+    def _row(self, number: int, values: Row) -> NumberedRow:
+        return NumberedRow(number, f"{self.source} ({self.split} row {number})", values)
 
 
 def _load(source: str, split: str, advice: str) -> Any:
     """Load rows with the `datasets` package."""
     datasets = import_extra("datasets", "datasets", source)
-
-    def call(loader: Callable[..., Any], *args: str, **options: str) -> Any:
-        try:
-            return loader(*args, **options)
-        except Exception as error:
-            # the Hub client raises its own exceptions, network errors and built-in ones
-            reason = str(error).strip().split("\n")[0] or type(error).__name__
-            raise UserError(f"{source}: cannot be loaded ({reason}); type {advice}") from error
-
     path = Path(source).expanduser()
-    if path.suffix in LOADERS:
-        if not path.is_file():
-            raise UserError(f"{source}: cannot be read (no such file); type {advice}")
-        kind = LOADERS[path.suffix]
-        return call(datasets.load_dataset, kind, data_files=str(path), split="train")
-    name, *config = [source] if path.is_dir() else source.split(":")
+    name, *config = [source] if path.exists() else source.split(":")
     if config:
         split = config.pop()
     folder = Path(name).expanduser()
-    if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
-        saved = call(datasets.load_from_disk, str(folder))
-        return call(saved.__getitem__, split) if isinstance(saved, dict) else saved
-    check_hub(name)
     place = str(folder.resolve()) if folder.is_dir() else name
-    return call(datasets.load_dataset, place, *config, split=split)
+    try:
+        if path.suffix in LOADERS:
+            return datasets.load_dataset(LOADERS[path.suffix], data_files=str(path), split="train")
+        if (folder / "state.json").is_file():
+            return datasets.load_from_disk(place)
+        if (folder / "dataset_dict.json").is_file():
+            return datasets.load_from_disk(place)[split]
+        check_hub(name)
+        return datasets.load_dataset(place, *config, split=split)
+    except UserError:
+        raise
+    except Exception as error:
+        # the Hub client raises its own exceptions, network errors and built-in ones
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise UserError(f"{source}: cannot be loaded ({reason}); type {advice}") from error

@@ -57,8 +57,9 @@ class PromptStream:
         while position >= self._start + len(self._order):
             assert self.pools is not None
             number = self._pass_number + 1
-            seed = f"{self.seed}-{number}"
-            retired = self.pools.begin_pass(self._indices.keys(), seed, self.min_prompts)
+            retired = self.pools.begin_pass(
+                self._indices.keys(), f"{self.seed}-{number}", self.min_prompts
+            )
             self._retired = sorted(retired)
             self._shuffle(number, self._start + len(self._order))
         prompt = self.prompts[self._order[position - self._start]]
@@ -91,32 +92,25 @@ class PromptStream:
             self._shuffle(state["pass"], state["start"])
 
 
-class Interleaving:
-    """Order in which sources take turns. With w_i the share of source i, its item number k comes at
-    time (k + 1/2) / w_i (Webster's method), so that after n positions it has had n * w_i items, up
-    to rounding."""
+def source_at(position: int, shares: Mapping[str, float]) -> tuple[str, int]:
+    """Return the source whose turn is at a position, and the number of earlier positions that are
+    its own. With w_i the share of source i, its item number k comes at time (k + 1/2) / w_i
+    (Webster's method), so that after n positions it has had n * w_i items, up to rounding.
 
-    def __init__(self, weights: Mapping[str, float]) -> None:
-        """
-        Args:
-            weights: weight of each source, above 0; its share is the weight divided by their sum.
-        """
-        total = sum(weights.values())
-        self.shares = {name: weight / total for name, weight in weights.items()}
-
-    def __call__(self, position: int) -> tuple[str, int]:
-        """Return the source at a position, and the number of earlier positions that are its own."""
-        before = position - len(self.shares)  # fewer than `position` items come before this time
-        heads = []
-        for order, (name, share) in enumerate(self.shares.items()):
-            taken = max(0, math.ceil(share * before - 0.5))
-            position -= taken
-            heads.append(((taken + 0.5) / share, order, name, taken))
-        heapq.heapify(heads)
-        for _ in range(position):
-            _, order, name, taken = heads[0]
-            heapq.heapreplace(heads, ((taken + 1.5) / self.shares[name], order, name, taken + 1))
-        return heads[0][2], heads[0][3]
+    Args:
+        shares: share of each source, which together are 1.
+    """
+    before = position - len(shares)  # fewer than `position` items come before this time
+    heads = []
+    for order, (name, share) in enumerate(shares.items()):
+        taken = max(0, math.ceil(share * before - 0.5))
+        position -= taken
+        heads.append(((taken + 0.5) / share, order, name, taken))
+    heapq.heapify(heads)
+    for _ in range(position):
+        _, order, name, taken = heads[0]
+        heapq.heapreplace(heads, ((taken + 1.5) / shares[name], order, name, taken + 1))
+    return heads[0][2], heads[0][3]
 
 
 class PromptLoader:
@@ -160,12 +154,14 @@ class PromptLoader:
         self.rank = rank
         self.world_size = world_size
         self.pools = pools
-        self.interleaving = Interleaving(weights or {"": 1.0})
+        given = weights or {"": 1.0}
+        total = sum(given.values())
+        self.shares = {name: weight / total for name, weight in given.items()}
         self.is_mixed = weights is not None
         # prompts on all ranks, so that it is valid for another batch size or number of ranks
         self._num_taken = 0
         self._streams: dict[str, PromptStream] = {}
-        for name, share in self.interleaving.shares.items():
+        for name, share in self.shares.items():
             own = [x for x in prompts if x.source == name] if self.is_mixed else prompts
             if not own:
                 raise UserError(f"the source {name} has no rows to train on: leave it out")
@@ -196,7 +192,7 @@ class PromptLoader:
     def prompt_at(self, position: int) -> Prompt:
         """Return the prompt at a position of the endless stream; with pools, positions must be read
         in ascending order."""
-        source, index = self.interleaving(position)
+        source, index = source_at(position, self.shares)
         return self._streams[source][index]
 
     def state_dict(self) -> dict[str, Any]:
@@ -241,15 +237,14 @@ class PromptLoader:
             for prompt in self.prompts:
                 digest.update(_encode(prompt))
         if self.is_mixed:
-            digest.update(json.dumps(self.interleaving.shares).encode())
+            digest.update(json.dumps(self.shares).encode())
         return int.from_bytes(digest.digest()[:7], "big")
 
 
 def _encode(prompt: Prompt) -> bytes:
     """Return everything that the fingerprint covers of a row."""
-    row: list[Any] = [prompt.id, prompt.text, None, prompt.answer, dict(prompt.meta)]
-    if prompt.messages is not None:
-        row[2] = [dict(message) for message in prompt.messages]
+    messages = prompt.messages and list(map(dict, prompt.messages))
+    row = [prompt.id, prompt.text, messages, prompt.answer, dict(prompt.meta)]
     if prompt.source is not None:
         row.append(prompt.source)
     return json.dumps(row, default=str, sort_keys=True).encode()
@@ -274,9 +269,8 @@ class PromptModule(L.LightningDataModule):
         self._position: dict[str, Any] = {}
 
     def train_dataloader(self) -> PromptLoader:
-        replica = {"rank": 0, "num_replicas": 1}
-        if self.trainer is not None and self.trainer.distributed_sampler_kwargs:
-            replica = self.trainer.distributed_sampler_kwargs
+        replica = self.trainer and self.trainer.distributed_sampler_kwargs
+        replica = replica or {"rank": 0, "num_replicas": 1}
         self._loader = PromptLoader(
             self.splits.train,
             self.batch_size,

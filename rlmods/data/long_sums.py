@@ -10,10 +10,6 @@ from rlmods.errors import UserError
 from rlmods.settings.bounds import Count, Fraction, NonNegativeInt, between, bounded
 from rlmods.types import Prompt
 
-CALL = "<calculator>{}</calculator>"
-RESULT = "<result>{}</result>"
-ANSWER = "<answer>{}</answer>"
-
 
 @dataclass(frozen=True)
 @bounded("data")
@@ -74,12 +70,12 @@ class LongSums:
 
     def _demonstration(self, split: str, question: str, answer: int) -> Prompt:
         random = Random(f"{question}-{self.seed}")
-        call = CALL.format(question)
-        right = ANSWER.format(answer)
+        call = f"<calculator>{question}</calculator>"
         if random.random() < 0.5:
-            seen = f"{call}\n{RESULT.format(answer)}\n"
+            seen = f"{call}\n<result>{answer}</result>\n"
+            right = f"<answer>{answer}</answer>"
             return self._prompt(split, question, answer, seen, response=right)
         if random.random() < self.call_fraction:
             return self._prompt(split, question, answer, response=call)
-        wrong = ANSWER.format(random.choice(mistakes(answer)))
+        wrong = f"<answer>{random.choice(mistakes(answer))}</answer>"
         return self._prompt(split, question, answer, response=wrong)

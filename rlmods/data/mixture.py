@@ -39,25 +39,21 @@ class Mixture:
                 "data=mixture needs data sets; type +data@data.sources.NAME=OPTION for each, "
                 "such as OPTION=arithmetic"
             )
-        weights = {name: self._weight(name) for name in self.sources}
-        for name in self.weights:
+        for name, weight in self.weights.items():
             if name not in self.sources:
                 raise UserError(
                     f"data.weights.{name}: no such data set; {suggest(name, self.sources)}"
                 )
+            if not 0 < weight < math.inf:
+                raise UserError(
+                    f"data.weights.{name}={weight}: must be above 0; to leave out the data set, "
+                    f"type ~data.sources.{name}"
+                )
         splits = {name: _load(name, source) for name, source in self.sources.items()}
         train = _in_turn({name: part.train for name, part in splits.items()})
         val = _in_turn({name: part.val for name, part in splits.items()})
+        weights = {name: float(self.weights.get(name, 1.0)) for name in self.sources}
         return replace(checked_splits(train, val, "data=mixture"), weights=weights)
-
-    def _weight(self, name: str) -> float:
-        weight = self.weights.get(name, 1.0)
-        if not isinstance(weight, int | float) or not 0 < weight < math.inf:
-            raise UserError(
-                f"data.weights.{name}={weight}: must be above 0; to leave out the data set, "
-                f"type ~data.sources.{name}"
-            )
-        return float(weight)
 
 
 def _load(name: str, source: Callable[[], Splits]) -> Splits:

@@ -40,15 +40,14 @@ class DifficultyPools:
         nothing."""
         if not num_scored:
             return
-        streak = self.streaks.pop(prompt_id, 0)
+        before = self.streaks.pop(prompt_id, 0)
+        streak = 0
         if num_correct == num_scored:
-            streak = max(streak, 0) + 1
-        elif num_correct == 0:
-            streak = min(streak, 0) - 1
-        else:
-            self.retired.pop(prompt_id, None)
-            return
-        self.streaks[prompt_id] = streak
+            streak = max(before, 0) + 1
+        elif not num_correct:
+            streak = min(before, 0) - 1
+        if streak:
+            self.streaks[prompt_id] = streak
         limit = self.solved_after if streak > 0 else self.unsolved_after
         if limit is not None and abs(streak) >= limit:
             self.retired.setdefault(prompt_id)

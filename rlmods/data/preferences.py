@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from lightning.pytorch.utilities import rank_zero_warn
@@ -32,10 +32,21 @@ COLUMNS = (
     "step_labels",
 )
 """Fields that name a column of annotations."""
+LAYOUTS = {
+    "chosen": ("chosen", "rejected"),
+    "rejected": ("chosen", "rejected"),
+    "candidates": ("candidates",),
+    "label": ("label", "response"),
+}
+"""Fields that are read if a row has the column of one; the first counts."""
 STEP_LABELS = {"+": 1.0, "-": 0.0}
 ROLES = {"Human": "user", "Assistant": "assistant"}
 HUMAN_MARK = "\n\nHuman:"
 """Beginning of a transcript."""
+
+
+class TiedError(UserError):
+    """A row prefers none of its candidates to another."""
 
 
 class RankedResponse(NamedTuple):
@@ -113,80 +124,62 @@ class Preferences(Jsonl):
     ) -> Iterator[NumberedRow]:
         """Yield the rows with annotations in the form that `meta` holds, and with the prompt in its
         own column."""
-        first: list[str] = []
-        invalid: list[UserError] = []
+        left_out: list[UserError] = []
         num_used = 0
-        num_tied = 0
         for row in rows:
             try:
-                layout = self._layout(row)
-                first = first or layout
-                values = self._convert(row, layout, first)
+                values = self._convert(row)
             except UserError as error:
-                if not self.skip_invalid:
+                if not self.skip_invalid and not isinstance(error, TiedError):
                     raise
-                invalid.append(error)
-                continue
-            if values is None:
-                num_tied += 1
-                continue
-            num_used += 1
-            yield row._replace(values=values)
-        problems = []
-        if num_tied:
-            problems.append(f"{counted(num_tied, 'row')} without a preferred candidate")
-        if invalid:
-            problems.append(
-                f"{counted(len(invalid), 'row')} cannot be used, the first: {invalid[0]}"
-            )
-        if problems and not num_used:
-            raise UserError(f"{source}: there is nothing to learn: {'; '.join(problems)}")
-        if problems:
-            rank_zero_warn(f"{source}: rows are left out: {'; '.join(problems)}")
+                left_out.append(error)
+            else:
+                num_used += 1
+                yield row._replace(values=values)
+        if left_out:
+            text = f"{counted(len(left_out), 'row')} left out, the first: {left_out[0]}"
+            if not num_used:
+                raise UserError(f"{source}: there is nothing to learn: {text}")
+            rank_zero_warn(f"{source}: {text}")
 
-    def _layout(self, row: NumberedRow) -> list[str]:
-        """Return the fields whose columns are read. Columns with default names are optional."""
-        for field in fields(self):
-            column = getattr(self, field.name)
-            if field.name in COLUMNS and column not in (None, field.default):
-                get_column(row.values, column, row.location, field.name, optional=True)
-        present = [field for field in COLUMNS if getattr(self, field) in row.values]
-        layout: list[str] = []
-        if "steps" in present or "step_labels" in present:
-            layout += ["steps", "step_labels"]
-        if "chosen" in present or "rejected" in present:
-            layout += ["chosen", "rejected"]
-        elif "candidates" in present:
-            order = [field for field in ("ranks", "scores") if field in present]
-            layout += ["candidates", *order[:1]]
-        elif "label" in present:
-            return [*layout, "label", "response"]
-        if not layout:
+    def _columns(self, row: NumberedRow) -> dict[str, str]:
+        """Return the columns of a row's annotations, by field. A column with the name of its field
+        is optional, any other is read."""
+        present = {}
+        for field in COLUMNS:
+            column = getattr(self, field)
+            if column in row.values or column not in (None, field):
+                present[field] = column
+        fields: list[str] = []
+        if present.keys() & {"steps", "step_labels"}:
+            fields += ["steps", "step_labels"]
+        for field, read in LAYOUTS.items():
+            if field in present:
+                fields += read
+                break
+        if "candidates" in fields and present.keys() & {"ranks", "scores"}:
+            fields.append("ranks" if "ranks" in present else "scores")
+        if not fields:
             raise UserError(
                 f"{row.location}: no preferences in the columns {', '.join(row.values)}; type "
                 "data.chosen=COLUMN, data.candidates=COLUMN, data.label=COLUMN, "
                 "data.steps=COLUMN, or data=jsonl if there are none"
             )
-        return [*layout, *(field for field in ("margin", "response") if field in present)]
+        if "label" not in fields:
+            fields += [field for field in ("margin", "response") if field in present]
+        return {field: str(getattr(self, field)) for field in fields}
 
-    def _convert(self, row: NumberedRow, layout: list[str], first: list[str]) -> Row | None:
-        """Return the row's values with converted annotations, or None if it prefers no candidate to
-        another. `first`: the layout of the first row."""
-        different = sorted(set(layout) ^ set(first))
-        if different:
-            raise UserError(
-                f'{row.location}: column "{getattr(self, different[0])}" is in this row or in '
-                "the first, but not in both"
-            )
+    def _convert(self, row: NumberedRow) -> Row:
+        """Return the row's values with converted annotations."""
+        columns = self._columns(row)
         location = row.location
-        columns = {field: str(getattr(self, field)) for field in layout}
         values = {}
         for field, name in columns.items():
             values[field] = get_column(row.values, name, location, field)
         responses = ranked_responses(values, columns, location)
-        is_ranking = "chosen" in layout or "candidates" in layout
+        is_ranking = "chosen" in values or "candidates" in values
         if is_ranking and len({response.rank for response in responses}) < 2:
-            return None
+            raise TiedError(f"{location}: no candidate is preferred to another")
         read = set(columns.values())
         converted = {key: value for key, value in row.values.items() if key not in read}
         if self.answer is not None:
@@ -194,31 +187,30 @@ class Preferences(Jsonl):
         converted |= self._context_column(responses, row)
         if responses:
             converted |= preference_meta(responses, location)
-        if "steps" in layout:
+        if "steps" in values:
             converted |= step_meta(values, columns, location, self.step_end)
-        if "margin" in layout:
+        if "margin" in values:
             converted["margin"] = float(check_number(values["margin"], location, columns["margin"]))
-        if "response" in layout and "label" not in layout:
+        if "response" in values and "label" not in values:
             converted["response"] = check_text(values["response"], location, columns["response"])
         return converted
 
     def _context_column(self, responses: Sequence[RankedResponse], row: NumberedRow) -> Row:
         """Return the prompt that comes with the responses, by the name of the prompt's column;
         empty if they come without."""
-        name = self.prompt
-        turns = row.values.get(name)
-        contexts = [response.context for response in responses]
-        context = contexts[0] if contexts else None
-        if isinstance(turns, list) and context is not None:
-            contexts.append(check_messages(turns, row.location, name))
-        if any(other != context for other in contexts):
+        turns = row.values.get(self.prompt)
+        context = responses[0].context if responses else None
+        others = [response.context for response in responses[1:]]
+        if context is not None and isinstance(turns, list):
+            others.append(check_messages(turns, row.location, self.prompt))
+        if any(other != context for other in others):
             raise UserError(f"{row.location}: the prompt is not the same in all columns")
-        turns = turns if context is None else context
-        if isinstance(turns, list):
-            last = check_messages(turns, row.location, name)[-1]
+        shown = turns if context is None else context
+        if isinstance(shown, list):
+            last = check_messages(shown, row.location, self.prompt)[-1]
             if last["role"] == "assistant":
                 raise UserError(f"{row.location}: the prompt must end with a user turn")
-        return {} if context is None else {name: context}
+        return {} if context is None else {self.prompt: context}
 
 
 def ranked_responses(
@@ -243,23 +235,23 @@ def ranked_responses(
         return []
     column = columns["candidates"]
     candidates = check_list(values["candidates"], location, column)
-    field = next((name for name in ("ranks", "scores") if name in values), None)
-    if field is None:
-        if candidates and isinstance(candidates[0], dict) and "logprob" in candidates[0]:
-            raise UserError(
-                f"{location}: the candidates are not ranked: type python -m rlmods.label FILE "
-                "out=OTHER, then data.train=OTHER"
-            )
-        ranks: Sequence[Any] = range(len(candidates))
-    else:
+    field = next((name for name in ("ranks", "scores") if name in values), "candidates")
+    if field != "candidates":
         ranks = values[field]
-        if ranks is None:
-            return []
-        check_list(ranks, location, columns[field], candidates, column)
+    elif any(isinstance(value, dict) and "logprob" in value for value in candidates):
+        raise UserError(
+            f"{location}: the candidates are not ranked: type python -m rlmods.label FILE "
+            "out=OTHER, then data.train=OTHER"
+        )
+    else:
+        ranks = list(range(len(candidates)))
+    if ranks is None:
+        return []
+    check_list(ranks, location, columns[field], candidates, column)
     ranked = []
     for value, rank in zip(candidates, ranks, strict=True):
         if rank is not None:
-            number = check_number(rank, location, columns.get(field or "", column))
+            number = check_number(rank, location, columns[field])
             number = -number if field == "scores" else number
             ranked.append(parse_response(value, location, column, number))
     return ranked
@@ -269,12 +261,7 @@ def parse_response(value: object, location: str, column: str, rank: float) -> Ra
     """Parse a string, an object with `text` and `finish`, or chat messages that end with the
     assistant's. Raises: UserError."""
     if isinstance(value, Mapping):
-        if "text" not in value:
-            raise UserError(
-                f'{location}: column "{column}" must hold texts, or objects with "text"; found an '
-                f"object with {', '.join(value)}"
-            )
-        text = check_text(value["text"], location, column)
+        text = check_text(value.get("text"), location, column)
         return RankedResponse(text, column, rank, value.get("finish") != "length")
     if not isinstance(value, list):
         text = check_text(value, location, column)
@@ -302,23 +289,20 @@ def parse_transcript(text: str) -> list[dict[str, str]]:
 def preference_meta(responses: Sequence[RankedResponse], location: str) -> dict[str, Any]:
     """Return candidates and their ranks, 0 best; a single response keeps its rank. Raises:
     UserError for a text with two ranks."""
-    order = {response.rank for response in responses}
-    if len(responses) == 1:
-        order.add(0.0)
-    position = {rank: i for i, rank in enumerate(sorted(order))}
-    ranks = tuple(position[response.rank] for response in responses)
+    best = {0.0} if len(responses) == 1 else set()
+    order = sorted(best.union(response.rank for response in responses))
+    ranks = [order.index(response.rank) for response in responses]
     meta: dict[str, Any] = {
         "candidates": tuple(response.text for response in responses),
-        "ranks": ranks,
+        "ranks": tuple(ranks),
         "finished": tuple(response.finished for response in responses),
     }
     seen: dict[tuple[str, bool], int] = {}
     for response, rank in zip(responses, ranks, strict=True):
         if seen.setdefault((response.text, response.finished), rank) != rank:
-            advice = "correct the row, or type data.skip_invalid=true to leave it out"
             raise UserError(
                 f'{location}: column "{response.column}" repeats a response at another rank: '
-                f"{advice}"
+                "correct the row, or type data.skip_invalid=true to leave it out"
             )
         if rank == 0 and response.finished:
             meta.setdefault("response", response.text)

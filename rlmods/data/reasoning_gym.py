@@ -5,14 +5,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from rlmods.data.schema import (
-    Splits,
-    check_choice,
-    checked_splits,
-    import_extra,
-    prompt_fields,
-)
-from rlmods.errors import UserError
+from rlmods.data.schema import Splits, checked_splits, import_extra, prompt_fields
+from rlmods.errors import UserError, suggest
 from rlmods.settings.bounds import Count, NonNegativeInt, bounded
 from rlmods.types import Prompt
 
@@ -68,7 +62,8 @@ class ReasoningGym:
     def _entries(self, num_draws: int) -> Iterator[dict[str, Any]]:
         """Yield entries with different questions."""
         tasks = import_extra("reasoning_gym.factory", "reasoning_gym")
-        check_choice(self, "task", sorted(tasks.DATASETS))
+        if self.task not in tasks.DATASETS:
+            raise UserError(f"data.task={self.task}: {suggest(self.task, sorted(tasks.DATASETS))}")
         try:
             dataset = tasks.create_dataset(
                 self.task, seed=self.seed * 10_000_019, size=num_draws, **self.options

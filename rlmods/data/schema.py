@@ -6,13 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache
-from string import Formatter
 from types import ModuleType
 from typing import Any
 
 from rlmods.data.file_rows import FileRows, repeated_id
-from rlmods.errors import UserError, suggest
+from rlmods.errors import UserError
 from rlmods.types import ROLES, Prompt, describe_unknown_role
 
 
@@ -158,33 +156,19 @@ def type_name(value: object) -> str:
 
 
 def render(template: str, values: Mapping[str, Any], field: str) -> str:
-    """Fill in the `{name}` placeholders of a template, which have no other parts.
-
-    Raises: UserError for an unknown name, a format such as `{name:>9}` or `{name!r}`, and stray
-    braces."""
-    hint = "write a literal brace twice, as in \\boxed{{}}"
+    """Fill in the `{name}` placeholders of a template. Raises: UserError for an unknown name, and
+    stray braces."""
     try:
-        parts = _parse(template)
-    except ValueError as e:
-        raise UserError(f"data.{field}={template!r}: {e}; {hint}") from e
-    for _, name, spec, conversion in parts:
-        if name == "" or spec or conversion:
-            raise UserError(
-                f"data.{field}={template!r}: a placeholder is the name of a column only, as "
-                f"{{prompt}}; {hint}"
-            )
-        if name is not None and name not in values:
-            raise UserError(
-                f"data.{field}: no {{{name}}} to fill in; there are: {', '.join(values)}"
-            )
-    return "".join(
-        literal if name is None else f"{literal}{values[name]}" for literal, name, *_ in parts
-    )
-
-
-@lru_cache
-def _parse(template: str) -> tuple[tuple[str, str | None, str | None, str | None], ...]:
-    return tuple(Formatter().parse(template))
+        return template.format_map(values)
+    except KeyError as error:
+        raise UserError(
+            f"data.{field}: no {{{error.args[0]}}} to fill in; there are: {', '.join(values)}"
+        ) from error
+    except (ValueError, IndexError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"data.{field}={template!r}: {error}; write a literal brace twice, as in "
+            "\\boxed{{}}"
+        ) from error
 
 
 def prompt_fields(content: str, chat: bool, system: str | None = None) -> dict[str, Any]:
@@ -198,10 +182,3 @@ def prompt_fields(content: str, chat: bool, system: str | None = None) -> dict[s
         return {"text": content}
     turns = [{"role": "system", "content": system}] if system is not None else []
     return {"messages": [*turns, {"role": "user", "content": content}]}
-
-
-def check_choice(part: object, name: str, choices: Sequence[Any]) -> None:
-    """Raise UserError unless the field is one of the choices, suggesting the nearest."""
-    value = getattr(part, name)
-    if value not in choices:
-        raise UserError(f"data.{name}={value}: {suggest(str(value), choices)}")

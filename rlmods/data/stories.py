@@ -2,15 +2,9 @@
 
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated
+from typing import Annotated, Literal
 
-from rlmods.data.schema import (
-    Splits,
-    check_choice,
-    checked_splits,
-    prompt_fields,
-    render,
-)
+from rlmods.data.schema import Splits, checked_splits, prompt_fields, render
 from rlmods.data.solutions import MAX_CANDIDATES, ranked_candidates, split_of
 from rlmods.settings.bounds import Count, NonNegativeInt, between, bounded
 from rlmods.types import Prompt
@@ -87,7 +81,7 @@ class Stories:
     A hash of the story assigns it to train or val, independent of seed and level. Raises: UserError
     for a field out of range."""
 
-    level: int = 1
+    level: Literal[1, 2, 3] = 1
     """Difficulty, 1 to 3."""
     num_train: Count = 2000
     """Number of train stories."""
@@ -108,18 +102,17 @@ class Stories:
     half of the time."""
 
     def __call__(self) -> Splits:
-        check_choice(self, "level", (1, 2, 3))
-        splits: dict[str, dict[str, Prompt]] = {"train": {}, "val": {}}
         sizes = {"train": self.num_train, "val": self.num_val}
+        found: dict[str, dict[str, Prompt]] = {"train": {}, "val": {}}
         rng = Random(f"stories-{self.level}-{self.seed}")
-        while any(len(splits[name]) < sizes[name] for name in splits):
+        while any(len(found[split]) < size for split, size in sizes.items()):
             story, answer = _story(self.level, rng)
             split = split_of(story)
-            if story not in splits[split] and len(splits[split]) < sizes[split]:
-                splits[split][story] = self._prompt(split, len(splits[split]), story, answer)
-        return checked_splits(
-            list(splits["train"].values()), list(splits["val"].values()), "data=stories"
-        )
+            own = found[split]
+            if story not in own and len(own) < sizes[split]:
+                own[story] = self._prompt(split, len(own), story, answer)
+        train, val = found.values()
+        return checked_splits(list(train.values()), list(val.values()), "data=stories")
 
     def _prompt(self, split: str, number: int, story: str, answer: int) -> Prompt:
         content = render(self.template, {"story": story}, "template")

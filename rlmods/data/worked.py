@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Annotated, Any
 
-from rlmods.data.arithmetic import Arithmetic
+from rlmods.data.arithmetic import Arithmetic, Level
 from rlmods.data.schema import Splits
-from rlmods.data.solutions import ERRORS, mistakes, worked_solution
+from rlmods.data.solutions import mistakes, solution_with_error, worked_solution
 from rlmods.errors import UserError, suggest
 from rlmods.settings.bounds import between, bounded
 from rlmods.types import Prompt
@@ -34,10 +34,10 @@ class Worked:
     demonstration, `meta["candidates"]` and `ranks`, unless all or none are wrong.
 
     Raises:
-        UserError: a field is out of range.
+        UserError: a style that does not exist.
     """
 
-    level: int = 3
+    level: Level = 3
     """Difficulty, 1 to 5, as in `data=arithmetic`."""
     operations: str = "+-"
     """Operators, a subset of `+-*`, as in `data=arithmetic`."""
@@ -63,14 +63,6 @@ class Worked:
         for name in (*self.styles, *self.wrong):
             if name not in STYLES:
                 raise UserError(f"data.styles.{name}: no such style; {suggest(name, STYLES)}")
-        for name, share in self.styles.items():
-            if share < 0:
-                raise UserError(f"data.styles.{name}={share}: must be at least 0")
-        if sum(self.styles.values()) <= 0:
-            raise UserError("data.styles: type data.styles.short=1 to demonstrate one style")
-        for name, fraction in self.wrong.items():
-            if not 0 <= fraction <= 1:
-                raise UserError(f"data.wrong.{name}={fraction}: must lie between 0 and 1")
         questions = Arithmetic(
             level=self.level,
             operations=self.operations,
@@ -78,7 +70,7 @@ class Worked:
             num_val=self.num_val,
             seed=self.seed,
         )()
-        train = [self._demonstrated(prompt) for prompt in questions.train]
+        train = list(map(self._demonstrated, questions.train))
         val = [
             replace(prompt, meta={"level": self.level, **self._pair(prompt)})
             for prompt in questions.val
@@ -118,11 +110,9 @@ class Worked:
         if style == "direct":
             stated = random.choice(mistakes(answer)) if is_wrong else answer
             return f"<answer>{stated}</answer>"
+        solution = worked_solution(question)
         if is_wrong:
-            num_steps = len(worked_solution(question)) - 1
-            solution = worked_solution(question, random.randrange(num_steps), random.choice(ERRORS))
-        else:
-            solution = worked_solution(question)
+            solution, _ = solution_with_error(question, random)
         *lines, conclusion = solution
         repeats = random.randint(2, self.max_repeats) if style == "checked" else 1
         return "".join([*lines * repeats, conclusion])

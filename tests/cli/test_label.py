@@ -110,7 +110,9 @@ class TestRows:
 
     def test_are_readable_as_preferences(self, source, tmp_path):
         label(source, [f"out={tmp_path}/out.jsonl"])
-        with pytest.warns(UserWarning, match="2 rows without a preferred candidate"):
+        with pytest.warns(
+            UserWarning, match="2 rows left out, the first: .* no candidate is preferred"
+        ):
             prompts = Preferences(train=f"{tmp_path}/out.jsonl", num_val=0)().train
         assert [p.meta["ranks"] for p in prompts] == [(1, 0, 0), (0, 1, 1), (1, 0)]
         assert [p.meta["candidates"] for p in prompts] == [

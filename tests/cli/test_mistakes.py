@@ -97,7 +97,7 @@ MISTAKES = {
     "batch.minibatches=3 batch.prompts=4 batch.samples=4": "type one of 1, 2, 4, 8, 16",
     "rollout.temperature=0": "type rollout.temperature=1",
     "trainer.precision=bf61": "type trainer.precision=auto",
-    "data.level=9": "choose from 1, 2, 3, 4, 5",
+    "data.level=9": "must be one of 1, 2, 3, 4, 5",
     # settings of parts that are not selected, and parts that do not fit
     "policy.name=gpt2": "a setting of policy=hf",
     "kl.coefficient=0.1": "a setting of kl=",

@@ -172,7 +172,7 @@ def test_chat_and_templates():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"level": 6}, "data.level=6: choose from 1, 2, 3, 4, 5"),
+        ({"level": 6}, "data.level=6: must be one of 1, 2, 3, 4, 5"),
         ({"operations": "+/"}, r"data.operations=\+/: choose from \+ - \*"),
         ({"operations": ""}, "data.operations="),
         ({"num_train": 0}, "data.num_train=0: must be at least 1"),

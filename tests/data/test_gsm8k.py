@@ -1,4 +1,3 @@
-import json
 import re
 import sys
 
@@ -6,6 +5,7 @@ import pytest
 
 from rlmods.data import GSM8K
 from rlmods.errors import UserError
+from tests.support.rows import write_rows
 
 datasets = pytest.importorskip("datasets")
 
@@ -24,8 +24,7 @@ def row(i, gold=None):
 
 
 def write(path, n, first=0):
-    path.write_text("".join(json.dumps(row(i)) + "\n" for i in range(first, first + n)))
-    return path
+    return write_rows(path, [row(i) for i in range(first, first + n)])
 
 
 def test_folder_with_train_and_test_files(tmp_path):
@@ -82,7 +81,7 @@ FORMAT = "; type data=jsonl data.train=FILE for data in another format"
         ),
         (
             '{"problem": "q", "answer": "7"}\n',
-            f'a.jsonl:1: no column "question"; columns: problem, answer{FORMAT}',
+            f"a.jsonl:1: no columns question and answer, but problem, answer{FORMAT}",
         ),
         (None, "a.jsonl: cannot be read (No such file or directory); type data.path=FILE_OR"),
     ],

@@ -1,20 +1,19 @@
 """Mixtures of data sets."""
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlmods.data import Arithmetic, Jsonl, Mixture, PromptLoader, Splits
-from rlmods.data.loader import Interleaving
+from rlmods.data.loader import source_at
 from rlmods.errors import UserError
 from rlmods.types import Prompt
+from tests.support.rows import write_rows
 
 
 def part(num_train: int, num_val: int = 2) -> Callable[[], Splits]:
@@ -45,21 +44,20 @@ def greedy(weights: dict[str, float], length: int) -> list[tuple[str, int]]:
     return order
 
 
-class TestInterleaving:
+class TestTurnsOfSources:
     @settings(max_examples=80, deadline=None)
     @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(1, 120))
     def test_equals_the_loop(self, weights: list[int], length: int) -> None:
         named = {str(i): float(weight) for i, weight in enumerate(weights)}
-        interleaving = Interleaving(named)
-        assert [interleaving(position) for position in range(length)] == greedy(named, length)
+        shares = {name: weight / sum(weights) for name, weight in named.items()}
+        found = [source_at(position, shares) for position in range(length)]
+        assert found == greedy(named, length)
 
     @pytest.mark.parametrize("start", [0, 17, 1000])
     def test_every_stretch_has_the_shares(self, start: int) -> None:
-        interleaving = Interleaving({"a": 5.0, "b": 2.0, "c": 1.0})
-        counts = Counter(interleaving(position)[0] for position in range(start, start + 80))
-        assert all(
-            abs(counts[name] - 80 * share) <= 1 for name, share in interleaving.shares.items()
-        )
+        shares = {"a": 0.625, "b": 0.25, "c": 0.125}
+        counts = Counter(source_at(position, shares)[0] for position in range(start, start + 80))
+        assert all(abs(counts[name] - 80 * share) <= 1 for name, share in shares.items())
 
 
 class TestSplits:
@@ -97,8 +95,8 @@ class TestSplits:
                 r"data.weights.x=0.0: must be above 0; .*type ~data.sources.x",
             ),
             (
-                Mixture({"x": Arithmetic(level=9)}),
-                r"data.sources.x: data.sources.x.level=9: choose from 1, 2, 3, 4, 5",
+                Mixture({"x": Arithmetic(operations="/")}),
+                r"data.sources.x: data.sources.x.operations=/: choose from",
             ),
             (
                 Mixture({"x": Jsonl()}),
@@ -153,22 +151,13 @@ class TestStream:
             ).load_state_dict(state)
 
 
-class TestSourceColumn:
-    def write(self, path: Path, *rows: dict[str, Any]) -> str:
-        path.write_text("\n".join(json.dumps(row) for row in rows))
-        return str(path)
-
-    def test_of_a_file(self, tmp_path: Path) -> None:
-        file = self.write(
-            tmp_path / "x.jsonl",
-            {"prompt": "1+1=", "answer": 2, "kind": "sums"},
-            {"prompt": "Hi", "answer": None, "kind": "talk"},
-        )
-        first, second = Jsonl(file, source="kind", num_val=0)().train
-        assert (first.source, first.answer, second.source, second.answer) == (
-            "sums",
-            "2",
-            "talk",
-            None,
-        )
-        assert first.meta == {}
+def test_a_column_is_the_source(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "1+1=", "answer": 2, "kind": "sums"},
+        {"prompt": "Hi", "answer": None, "kind": "talk"},
+    ]
+    file = str(write_rows(tmp_path / "x.jsonl", rows))
+    first, second = Jsonl(file, source="kind", num_val=0)().train
+    assert (first.source, first.answer) == ("sums", "2")
+    assert (second.source, second.answer) == ("talk", None)
+    assert first.meta == {}

@@ -1,4 +1,3 @@
-import json
 import warnings
 
 import pytest
@@ -6,6 +5,7 @@ import pytest
 from rlmods.data import Preferences
 from rlmods.errors import UserError
 from rlmods.types import Prompt
+from tests.support.rows import write_rows
 
 SYSTEM, USER = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}
 HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
@@ -19,8 +19,7 @@ STEPS = {"prompt": "2+2?", "steps": ["2+2=4", "so 4"], "step_labels": [1, 0]}
 @pytest.fixture
 def read(tmp_path):
     def read(*rows, **fields):
-        path = tmp_path / "data.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        path = write_rows(tmp_path / "data.jsonl", rows)
         return list(Preferences(str(path), **{"num_val": 0, **fields})().train)
 
     return read
@@ -157,14 +156,10 @@ class TestRankings:
             row(["a"], [0]),
             row([], []),
         ]
-        with pytest.warns(
-            UserWarning,
-            match=r"data.jsonl: rows are left out: 5 rows without a preferred candidate",
-        ):
+        first = "data.jsonl:1: no candidate is preferred to another"
+        with pytest.warns(UserWarning, match=rf"5 rows left out, the first: .*{first}"):
             assert [p.id for p in read(*flat, row(["a", "b"], [0, 1]))] == ["train-6"]
-        with pytest.raises(
-            UserError, match="nothing to learn: 5 rows without a preferred candidate"
-        ):
+        with pytest.raises(UserError, match="nothing to learn: 5 rows left out"):
             read(*flat)
 
     def test_a_repeated_text_at_one_rank_is_allowed(self, read):
@@ -260,16 +255,6 @@ CASES = [
     ),
     ([{**PAIR, "margin": "big"}], {}, r'1: column "margin" must hold numbers, found a string'),
     (
-        [{**PAIR, "margin": 1}, PAIR],
-        {},
-        r'2: column "margin" is in this row or in the first, but not in both',
-    ),
-    (
-        [RANKING, {**RANKING, "ranks": [0, 1, 2]}],
-        {},
-        r'2: column "ranks" is in this row or in the first',
-    ),
-    (
         [{"chosen": TURNS, "rejected": [SYSTEM, USER, BAD]}],
         {},
         "1: the prompt is not the same in all columns",
@@ -315,7 +300,7 @@ CASES = [
     (
         [{**RANKING, "candidates": [{"txt": "4"}, "5"]}],
         {},
-        r'1: column "candidates" must hold texts, or objects with "text"; found .* txt',
+        r'1: column "candidates" must hold text, found null',
     ),
     (
         [RANKING | {"ranks": [0, 1]}],
@@ -384,7 +369,7 @@ class TestErrors:
         bad = [PAIR | {"rejected": "4"}, PAIR | {"chosen": ""}]
         with pytest.warns(
             UserWarning,
-            match=r'left out: 2 rows cannot .*the first: .*data.jsonl:1: column "rejected" repeats',
+            match=r'2 rows left out, the first: .*data.jsonl:1: column "rejected" repeats',
         ):
             assert [p.id for p in read(*bad, PAIR, skip_invalid=True)] == ["train-3"]
         with pytest.raises(UserError, match=r'1: column "rejected" repeats'):

@@ -71,7 +71,7 @@ def test_splits_share_no_story():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"level": 4}, "data.level=4: choose from 1, 2, 3"),
+        ({"level": 4}, "data.level=4: must be one of 1, 2, 3"),
         ({"num_candidates": 10}, "data.num_candidates=10: must be from 1 to 9"),
     ],
 )
