@@ -59,10 +59,10 @@ scorecard: .venv/.dev
 	$(PY) -m rlmods.scorecard algo=grpo,dr_grpo,dapo,gspo,sapo,cispo,ppo,rloo,reinforce_pp,rft folder=runs/reference $(ARGS)
 	cp runs/reference/results.jsonl rlmods/lab/tunnel/reference.jsonl
 
-# Write the table of groups and options.
+# Write the pages that are made from conf/ and from the settings of other libraries.
 docs:
-	$(PYTHON) -m rlmods.config.options > docs/options.md
-	$(PYTHON) -m rlmods.config.equivalents > docs/equivalents.md
+	$(PYTHON) -m bench.pages options > docs/options.md
+	$(PYTHON) -m bench.pages equivalents > docs/equivalents.md
 
 # Build the pages of the documentation, with one for each group of options, into site/. They open without a network.
 site: .venv/.site

@@ -1,7 +1,4 @@
-"""Groups of the configuration and their options. `python -m rlmods.config.options` prints the page
-`docs/options.md`."""
-
-from __future__ import annotations
+"""Groups of the configuration and their options."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,11 +15,11 @@ the options.
 """
 
 
-def groups(conf: Path = CONF) -> list[str]:
+def groups() -> list[str]:
     """Return the names of the groups, in the order of `conf/train.yaml`."""
-    lines = (conf / "train.yaml").read_text().split("defaults:")[1].split("\n\n")[0].splitlines()
+    lines = (CONF / "train.yaml").read_text().split("defaults:")[1].split("\n\n")[0].splitlines()
     names = [line.strip(" -").split(":")[0] for line in lines if ":" in line]
-    return [name for name in names if (conf / name).is_dir()]
+    return [name for name in names if (CONF / name).is_dir()]
 
 
 def options(group: str, conf: Path = CONF) -> dict[str, str]:
@@ -49,24 +46,3 @@ def usage(plugins: Iterable[Path] = ()) -> str:
             names += options(group, folder)
         lines.append(f"{group}: {', '.join(sorted(names))}")
     return "\n".join([USAGE, *lines])
-
-
-def page(conf: Path = CONF) -> str:
-    """Return a Markdown page with the table of all groups and options."""
-    intro = (
-        "Options of each group, selected with `python train.py GROUP=OPTION`. Generated from "
-        "`conf/` by `make docs`; do not edit."
-    )
-    rows = ["# Groups and options", "", intro, ""]
-    rows += ["| group | option | description |", "|---|---|---|"]
-    for group in groups(conf):
-        for i, (name, text) in enumerate(options(group, conf).items()):
-            rows.append(
-                f"| {f'**{group}**' if i == 0 else ''} | `{name}` | "
-                f"{text.replace('|', chr(92) + '|')} |"
-            )
-    return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    print(page())

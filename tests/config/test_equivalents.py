@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from rlmods.config import equivalents, plugins
+from bench.pages import SCRIPTS, equivalents_page
+from rlmods.config import plugins
 from rlmods.config.equivalents import advice, reject_flags, table
 from rlmods.config.options import CONF
 from rlmods.errors import UserError
 from rlmods.run import name
 from tests.support.processes import Process
+from tests.support.rows import write_rows
 
 
 @pytest.mark.slow
@@ -33,7 +35,7 @@ def test_every_row_composes(library: str) -> None:
 
 def test_page_is_up_to_date() -> None:
     written = Path("docs/equivalents.md").read_text()
-    assert written == f"{equivalents.page()}\n", "run: make docs"
+    assert written == f"{equivalents_page()}\n", "run: make docs"
 
 
 @pytest.mark.parametrize(
@@ -86,11 +88,11 @@ def test_settings_typed_as_flags(arguments: list[str], expected: str) -> None:
 
 @pytest.mark.slow
 def test_the_script_of_the_page_runs_as_its_command(tmp_path: Path) -> None:
-    code = re.findall(r"```python\n(.*?)```", equivalents.PAGE, re.DOTALL)[0]
+    code = re.findall(r"```python\n(.*?)```", SCRIPTS, re.DOTALL)[0]
     (tmp_path / "my_rewards.py").write_text(code.split("config =")[0])
     rows = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(40)]
-    (tmp_path / "problems.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    [command] = re.findall(r"```\npython (.*?)```", equivalents.PAGE, re.DOTALL)
+    write_rows(tmp_path / "problems.jsonl", rows)
+    [command] = re.findall(r"```\npython (.*?)```", SCRIPTS, re.DOTALL)
     arguments = [*shlex.split(command.replace("\\\n", " ")), "run_dir=run"]
     process = Process(arguments, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
     _, stderr = process.communicate(timeout=240)
