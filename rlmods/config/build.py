@@ -1,7 +1,5 @@
 """What a run is built of: its model and learner, its data module and its Trainer."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -109,8 +107,6 @@ def _without_long_prompts(spec: RunSpec, policy: Policy) -> Splits:
             f"batch.prompts={spec.batch.prompts}, but {len(train)} prompts have at most {limit} "
             f"tokens: type batch.prompts={len(train)}, or a larger data.max_prompt_tokens"
         )
-    if not splits.ptx:
-        return replace(splits, train=train, val=val)
     key = "data" if spec.config.get("ptx") is None else "ptx"
     ptx = short_prompts(policy, splits.ptx, spec.config[key].get("max_prompt_tokens"), key)
     if len(ptx) < len(splits.ptx) and key == "ptx":

@@ -1,14 +1,12 @@
 """Instantiate and check the parts of a composed configuration."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import lightning as L
 import torch
@@ -36,6 +34,7 @@ from rlmods.needs import AdvantageNeeds, needs_of
 from rlmods.reward import BySource, WeightedSum
 from rlmods.rollout.turns import over_turns
 from rlmods.run.settings import Override
+from rlmods.settings.bounds import Count, NonNegative, between
 from rlmods.training.evaluation import Validation
 from rlmods.training.settings import Batch
 from rlmods.types import Prompt
@@ -84,6 +83,11 @@ TOP_LEVEL_KEYS = (
 TAKEN = ("accuracy", "reward")
 """Names that a set of validation cannot have: `val/reward/NAME` is the metric of a term or a
 source."""
+USERS = {
+    "judge": ", or set the judge of a reward with +judge@reward.judge=OPTION",
+    "teacher": ", or type advantage=teacher",
+}
+"""What else uses a group."""
 ALWAYS_USED = ("optimizer", "schedule", "trainer", "callbacks", "logger", "algo")
 """Groups that every algorithm uses."""
 
@@ -135,10 +139,13 @@ def run_spec(
     unknown = [str(key) for key in config if key not in TOP_LEVEL_KEYS]
     if unknown:
         raise UserError(f"unknown key {unknown[0]!r}: known keys are {', '.join(TOP_LEVEL_KEYS)}")
-    if type(config.seed) is not int or not 0 <= config.seed < 2**32:  # which parts repeat
-        raise UserError(f"seed={config.seed}: must be a whole number from 0 to {2**32 - 1}")
+    check_values(config.seed, "seed", Annotated[int, between(0, 2**32 - 1)])
     algorithm: type[Learner] = find_class(config.algo._target_, "algo")
-    used_groups = (*ALWAYS_USED, *algorithm.config_groups, *_of_advantage(config, algorithm))
+    used_groups = [*ALWAYS_USED, *algorithm.config_groups]
+    if "advantage" in used_groups:
+        advantage = instantiate(config.advantage, "advantage")
+        if needs_of(advantage, AdvantageNeeds).teacher:
+            used_groups.append("teacher")
     _check_groups_are_used(config.algo.name, typed, used_groups)
     batch = parse_settings(config.batch, "batch", Batch)
     batch.check_ranks(1, algorithm.rows_per_prompt(batch))
@@ -172,14 +179,6 @@ def run_spec(
     return spec
 
 
-def _of_advantage(config: DictConfig, algorithm: type[Learner]) -> tuple[str, ...]:
-    """Return the group `teacher` if the estimator reads it."""
-    if "advantage" not in algorithm.config_groups:
-        return ()
-    needs = needs_of(instantiate(config.advantage, "advantage"), AdvantageNeeds)
-    return ("teacher",) if needs.teacher else ()
-
-
 def _check_groups_are_used(
     algo: str, typed: Sequence[Override], used_groups: Collection[str]
 ) -> None:
@@ -188,14 +187,9 @@ def _check_groups_are_used(
         # an option of one group may be set in a part of another
         group = override.top
         if group in (*PARTS, "adapter") and group not in used_groups:
-            other = "another algo="
-            if group == "judge":
-                other += ", or set the judge of a reward with +judge@reward.judge=OPTION"
-            if group == "teacher":
-                other += ", or type advantage=teacher"
             raise UserError(
                 f"algo={algo} does not use {group}: drop {override.text.lstrip('+~')}, or choose "
-                f"{other}"
+                f"another algo={USERS.get(group, '')}"
             )
 
 
@@ -329,9 +323,7 @@ def hold_out_nothing(config: DictConfig, key: str, typed: Iterable[Override]) ->
 
 def _check_optimizer(config: DictConfig) -> None:
     for key in ("lr", "weight_decay", "eps", "momentum"):
-        value = config.optimizer.get(key) or 0
-        if isinstance(value, str) or value < 0:
-            raise UserError(f"optimizer.{key}={value}: must be a number of at least 0, as 1e-5")
+        check_values(config.optimizer.get(key), f"optimizer.{key}", NonNegative | None)
     create = instantiate(config.optimizer, "optimizer", partial=True)
     try:
         create([torch.nn.Parameter(torch.zeros(1))])
@@ -342,9 +334,7 @@ def _check_optimizer(config: DictConfig) -> None:
 
 
 def _check_trainer(config: DictConfig) -> None:
-    length = config.trainer.max_iterations
-    if type(length) is not int or length < 1:
-        raise UserError(f"trainer.max_iterations={length}: must be a whole number of at least 1")
+    check_values(config.trainer.max_iterations, "trainer.max_iterations", Count)
     check_values(OmegaConf.to_container(config.trainer, resolve=True), "trainer")
     known = {"_target_", "max_iterations", *inspect.signature(L.Trainer).parameters}
     for key, value in config.trainer.items():

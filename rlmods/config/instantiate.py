@@ -1,7 +1,5 @@
 """Instantiation of configuration nodes, with one-line error messages."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterable
@@ -19,10 +17,6 @@ from rlmods.errors import UserError, in_one_line
 from rlmods.settings.bounds import field_types, mismatch
 
 S = TypeVar("S")
-AS_TERM = (
-    "; to give a reward a time limit, make it a term: type reward=weighted_sum "
-    "+reward@reward.terms.NAME.reward=OPTION +reward.terms.NAME.timeout_s=5"
-)
 ERRORS = (HydraException, OmegaConfBaseException, TypeError, ValueError, ImportError, UserError)
 """Errors of a part that cannot be created."""
 
@@ -47,16 +41,15 @@ def instantiate(
         check_values(values, key)
         if isinstance(values, dict) and "_target_" not in values:
             raise UserError(f"{key}: its option has no _target_: write _target_: MODULE.CLASS")
-        if not partial:
-            return hydra_instantiate(config, _convert_="all")
-        return hydra_instantiate(config, _partial_=True, _convert_="all")
+        return hydra_instantiate(config, _convert_="all", _partial_=partial)
     except ERRORS as error:
         nested = re.search(r"full_key: ([\w.]+)$", str(error))
         if nested is not None and nested[1] != key:  # a part of this part
             key = nested[1]
             group = key.rpartition(".")[2]
-            config = OmegaConf.select(config._get_root(), key)
-        cause = _root_cause(error)
+        cause: BaseException = error  # the first exception, which Hydra wraps in others
+        while cause.__cause__ is not None and not isinstance(cause, UserError):
+            cause = cause.__cause__
         message = at_key(in_one_line(cause), group or key, key)
         if not isinstance(cause, UserError) and not message.startswith(f"{key}."):
             message = f"{key}: {message}"
@@ -151,13 +144,4 @@ def _reject_unknown_keys(target: Callable[..., object], keys: Iterable[str], gro
         if key not in parameters:
             name = f"{group}.{key}"
             known = ", ".join(parameters) or f"none, drop {name}"
-            advice = AS_TERM if name == "reward.timeout_s" else ""
-            raise UserError(f"unknown key {name}: known keys are {known}{advice}")
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    """Return the first exception of the chain, which Hydra wraps in others, or the first that is
-    meant for the user."""
-    while error.__cause__ is not None and not isinstance(error, UserError):
-        error = error.__cause__
-    return error
+            raise UserError(f"unknown key {name}: known keys are {known}")

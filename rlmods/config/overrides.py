@@ -1,7 +1,5 @@
 """One-line error messages, with suggestions, for overrides that Hydra rejects."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -32,20 +30,42 @@ NAMES = {
 group."""
 
 
+OPTIONAL = {"ptx": "data@ptx", "validation.reward": "reward@validation.reward"}
+"""Keys whose settings exist once you select an option of the group."""
+MESSAGES = {
+    r"Config group override must be": (
+        "a group takes the name of an option, not a number or null: type GROUP=OPTION, "
+        "GROUP.SETTING=VALUE for a setting of it, or drop it"
+    ),
+    r"Ambiguous value for argument '(?P<key>[^=]*)=(?P<value>\S+)'": (
+        "{key}={value}: several values; add -m to run each of them, or type '{key}=[{value}]' for "
+        "a list"
+    ),
+    r"Multiple values for (?P<key>\S+)\. To override a value use 'override \S+: (?P<value>\S+)'": (
+        "+{key}={value}: the group has an option already, which {key}={value} replaces: type it "
+        "without +"
+    ),
+    r"(?P<text>Could not delete from config.*)": (
+        "{text} Type the whole key of a setting to remove, such as ~callbacks.samples or "
+        "~reward.terms.overlong"
+    ),
+}
+"""What to say in place of a message of Hydra, by its pattern."""
+
+
 def explain_override(error: Exception) -> UserError | None:
     """Return a one-line error for an override that Hydra rejected; None if Hydra did not raise
     `error`."""
-    if "Config group override must be" in str(error):
-        return UserError(
-            "a group takes the name of an option, not a number or null: type GROUP=OPTION, "
-            "GROUP.SETTING=VALUE for a setting of it, or drop it"
-        )
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return UserError(f"{mark.name}:{mark.line + 1}: is not valid YAML: {error.problem}")
+    text = " ".join(str(error).split("\nSee https://")[0].split())
+    for pattern, message in MESSAGES.items():
+        found = re.search(pattern, text)
+        if found is not None:
+            return UserError(message.format(**found.groupdict()))
     if not isinstance(error, HydraException):
         return None
-    text = " ".join(str(error).split("\nSee https://")[0].split())
     if isinstance(error, OverrideParseException):
         key, has_value, value = error.override.partition("=")
         advice = "an override is key=value or group=option"
@@ -55,37 +75,19 @@ def explain_override(error: Exception) -> UserError | None:
         if has_value:
             advice += f"; a value with special characters needs quotes: '{key}=\"{value}\"'"
         return UserError(f"{error.override}: {text}; {advice}")
-    swept = re.match(r"Ambiguous value for argument '(\S+)'", text)
-    if swept is not None:
-        key, _, value = swept[1].partition("=")
-        return UserError(
-            f"{swept[1]}: several values; add -m to run each of them, or type "
-            f"'{key}=[{value}]' for a list"
-        )
-    twice = re.match(
-        r"Multiple values for (\S+)\. To override a value use 'override \S+: (\S+)'", text
-    )
-    if twice is not None:
-        typed = f"{twice[1]}={twice[2]}"
-        return UserError(
-            f"+{typed}: the group has an option already, which {typed} replaces: type it without +"
-        )
     if isinstance(error, MissingConfigException) and error.missing_cfg_file is not None:
         return _unknown_option(str(error.missing_cfg_file), error.options)
-    if text.startswith("Could not delete from config"):
-        return UserError(
-            f"{text} Type the whole key of a setting to remove, such as ~callbacks.samples or "
-            "~reward.terms.overlong"
-        )
     cause = error.__cause__
-    if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
-        setting = re.search(r"To append to your config use \+(\S+?)=(.*)", text)
-        equivalent = equivalents.advice(setting[1], setting[2]) if setting is not None else None
-        if setting is not None and equivalent is not None:
-            return UserError(f"{setting[1]}: no such setting; {equivalent}")
-        value = "" if setting is None else setting[2]
-        return _unknown_key(str(cause.full_key), value, cause.parent_node)
-    return UserError(text)
+    if not isinstance(cause, OmegaConfBaseException) or not isinstance(
+        cause.parent_node, DictConfig
+    ):
+        return UserError(text)
+    setting = re.search(r"To append to your config use \+(\S+?)=(.*)", text)
+    key, value = setting.groups() if setting is not None else ("", "")
+    equivalent = equivalents.advice(key, value)
+    if equivalent is not None:
+        return UserError(f"{key}: no such setting; {equivalent}")
+    return _unknown_key(str(cause.full_key), value, cause.parent_node)
 
 
 def _unknown_option(file: str, known: Sequence[str] | None) -> UserError:
@@ -106,11 +108,8 @@ def _unknown_option(file: str, known: Sequence[str] | None) -> UserError:
 def _unknown_key(full_key: str, value: str, siblings: DictConfig) -> UserError:
     """Return the error for a key that is not among `siblings`, the settings of its parent."""
     parent, _, key = full_key.rpartition(".")
-    for entry in OmegaConf.load(CONF / "train.yaml").defaults:
-        for name, option in entry.items() if isinstance(entry, DictConfig) else ():
-            group = str(name)
-            if option is None and group.split("@")[-1] == full_key:
-                return UserError(f"no option of {key} is selected: type {group}=OPTION too")
+    if full_key in OPTIONAL:
+        return UserError(f"no option of {key} is selected: type {OPTIONAL[full_key]}=OPTION too")
     if not parent:
         same = [name for name in _names(siblings) if name.endswith(f".{key}")]
         spelled = {name.replace(".", "_"): name for name in _names(siblings)}

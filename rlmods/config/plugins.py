@@ -5,18 +5,15 @@ Plugins are discovered by `register()`, which runs before Hydra composes; their 
 `--help` and work from any directory. An installed package provides options with an entry point in
 the group `rlmods.plugins` and files `conf/<group>/<option>.yaml`."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
 
 from rlmods.config.options import CONF
 from rlmods.errors import UserError
@@ -25,6 +22,8 @@ FOLDER = (
     CONF.parent / "plugins" if (CONF.parent / "train.py").is_file() else Path("plugins").absolute()
 )
 """Folder of plugins: in the repository, or in the working directory if the package is installed."""
+SEARCHED = [FOLDER]
+"""Folders with plugins: `FOLDER` and, after `make_importable`, the folders of `configured`."""
 ENTRY_POINTS = "rlmods.plugins"
 """Group of the entry points of installed packages with plugins: `my_package = "my_package"`."""
 
@@ -47,15 +46,9 @@ class Source:
         return [f"{path.parent.name}={path.stem}" for path in sorted(self.options.glob("*/*.yaml"))]
 
 
-class PluginFolders:
-    """Folders with plugins."""
-
-    folders: ClassVar[tuple[Path, ...]] = (FOLDER,)
-
-
 def sources() -> Iterator[Source]:
     """Yield the plugins in the folders, then those of installed packages."""
-    for path in _plugins(PluginFolders.folders):
+    for path in _plugins():
         yield Source(path.name, path, path, path.name)
     for entry in _entry_points(tuple(sys.path)):
         spec = find_spec(entry.module)
@@ -91,9 +84,8 @@ def configured() -> tuple[Path, ...]:
     return folders
 
 
-def register(*folders: Path) -> None:
-    """Make the plugins in `folders` importable and add their options to Hydra. Default: `FOLDER`,
-    and the folders of `configured`.
+def register() -> None:
+    """Make the plugins importable and add their options to Hydra.
 
     Raises:
         UserError: as in `make_importable`. While Hydra composes: an option is in no known group, or
@@ -101,20 +93,19 @@ def register(*folders: Path) -> None:
     """
     from rlmods.config import search_path  # Hydra, which not all commands need
 
-    make_importable(*folders)
+    make_importable()
     search_path.register(lambda: [(source.name, source.options) for source in sources()])
 
 
-def make_importable(*folders: Path) -> None:
-    """Make the plugins in `folders` importable. Default: `FOLDER`, and the folders of `configured`.
+def make_importable() -> None:
+    """Make the plugins in `FOLDER` and in the folders of `configured` importable.
 
     Raises:
         UserError: a plugin's name is not valid for a module or is the name of another module, or
             its module is missing.
     """
-    found = [folder.expanduser().resolve() for folder in folders] or [FOLDER, *configured()]
-    PluginFolders.folders = tuple(dict.fromkeys(found))
-    for plugin in _plugins(PluginFolders.folders):
+    SEARCHED[:] = dict.fromkeys([FOLDER, *configured()])
+    for plugin in _plugins():
         module = plugin / f"{plugin.name}.py"
         if not plugin.name.isidentifier():
             raise UserError(
@@ -149,7 +140,7 @@ def check_name(plugin: Path) -> None:
 def explain_plugin_error(exception: BaseException) -> UserError | None:
     """Return a one-line error with file and line number if `exception` or one of its causes was
     raised in a plugin, else None."""
-    folders = [*PluginFolders.folders, *(source.code for source in sources())]
+    folders = [*SEARCHED, *(source.code for source in sources())]
     cause: BaseException | None = exception
     found: UserError | None = None
     while cause is not None:
@@ -166,9 +157,9 @@ def explain_plugin_error(exception: BaseException) -> UserError | None:
     return found
 
 
-def _plugins(folders: Sequence[Path]) -> Iterator[Path]:
-    """Yield the folders of the plugins in `folders`."""
-    for folder in folders:
+def _plugins() -> Iterator[Path]:
+    """Yield the folders of the plugins in the searched folders."""
+    for folder in SEARCHED:
         for path in sorted(folder.glob("*")):
             if path.is_dir() and not path.name.startswith((".", "__")):
                 yield path

@@ -1,17 +1,13 @@
 """Settings of a saved run, which may have come from somebody else: unless the user trusts it, it
 creates known parts only, and reaches nothing outside of the process."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_class, get_method
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from rlmods.config.options import CONF
 from rlmods.config.plugins import sources
@@ -47,10 +43,6 @@ def read_received(
         UserError: the file is broken, or one of its settings needs trust.
     """
     saved = read_config(path)
-    try:
-        OmegaConf.create(saved)
-    except (OmegaConfBaseException, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: {one_line(str(error))[:200]}: give another run") from error
     for key, value in () if trust else leaves(saved, lists=True):
         # without the positions in lists
         names = [name for name in key.split(".") if not name.isdecimal()] or [key]
@@ -91,31 +83,27 @@ def is_known(target: object, top: str) -> bool:
     if not isinstance(target, str):
         return False
     folders = (CONF, *(source.options for source in sources()))
-    if any(target in _option_targets(folder) for folder in folders):
-        return True
     packages = (*_plugin_packages(), *LIBRARIES.get(top, ()))
-    return any(_is_defined_in(package, target, get_class) for package in packages)
+    is_option = target in set().union(*map(_option_targets, folders))
+    return is_option or _is_defined_in(packages, target, get_class)
 
 
 def _is_tool(name: object) -> bool:
     """Return whether a tool is built in, or a function MODULE.FUNCTION of a plugin of the user."""
-    if name in list(BUILT_IN):
-        return True
-    return any(_is_defined_in(package, str(name), get_method) for package in _plugin_packages())
+    return name in list(BUILT_IN) or _is_defined_in(_plugin_packages(), str(name), get_method)
 
 
 def _plugin_packages() -> list[str]:
     return [f"{source.module}." for source in sources()]
 
 
-def _is_defined_in(package: str, name: str, find: Callable[[str], Any]) -> bool:
-    """Return whether a module of a package defines the class or function, and does not import it,
-    such as `subprocess.Popen`. `find` returns it."""
-    if not name.startswith(package):
-        return False
+def _is_defined_in(packages: Sequence[str], name: str, find: Callable[[str], Any]) -> bool:
+    """Return whether a module of these packages defines the class or function, and does not import
+    it, such as `subprocess.Popen`. `find` returns it."""
+    own = tuple(package for package in packages if name.startswith(package))
     try:
-        return f"{getattr(find(name), '__module__', None)}.".startswith(package)
-    except (ImportError, ValueError):
+        return bool(own) and f"{find(name).__module__}.".startswith(own)
+    except (ImportError, ValueError, AttributeError):
         return False
 
 

@@ -1,8 +1,6 @@
 """The recipe of an algorithm, which its option in `conf/algo/` declares, and the label of a run
 that departs from it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import fields
@@ -57,16 +55,14 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
         declared = _defaults(group, option)
         if declared is not None:
             of_recipe = own.get(group, {}) if option == groups[group] else {}
-            added = _added(group, choices)
-            departures += [f"{key}={added_option}" for key, added_option in added.items()]
-            departures += _differences(config[group], declared | of_recipe, group, added)
+            departures += _differences(config[group], declared | of_recipe, group, choices)
     listed = {
         field.name: field.default
         for field in fields(algorithm.settings_type)
         if not field.metadata.get("unlabelled")
     }
     settings = OmegaConf.masked_copy(config.algo, [key for key in listed if key in config.algo])
-    departures += _differences(settings, listed | own.get("algo", {}), "algo")
+    departures += _differences(settings, listed | own.get("algo", {}), "algo", choices)
     declared = _defaults("reward", choices.get("reward", ""))
     if "reward" in algorithm.config_groups and declared is not None:
         departures += _reward_departures(config.reward, declared, choices)
@@ -104,33 +100,23 @@ def _reward_departures(
     return departures
 
 
-def _added(group: str, choices: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a group that are added inside of it, `+GROUP@KEY=OPTION`, by key."""
-    prefix = f"{group}@{group}."
-    added = {}
-    for choice, option in choices.items():
-        if choice.startswith(prefix):
-            added[choice.removeprefix(f"{group}@")] = option
-    return added
-
-
 def _differences(
-    config: DictConfig,
-    declared: Mapping[str, Any],
-    key: str,
-    added: Mapping[str, str] | None = None,
+    config: DictConfig, declared: Mapping[str, Any], group: str, choices: Mapping[str, str]
 ) -> list[str]:
-    """Return `key.name=value` for each setting that differs from its declared value, or from the
-    value in the option that is `added` at its key."""
-    before = dict(leaves(declared, key))
-    for path, option in (added or {}).items():
-        before |= dict(leaves(_defaults(key, option) or {}, path))
-    now = leaves(OmegaConf.to_container(config, resolve=False), key)
-    return [
-        f"{name}={_as_typed(value)}"
-        for name, value in now
-        if name != key and (name not in before or before[name] != value)
-    ]
+    """Return `KEY=option` for each option that is added inside of a group, `+GROUP@KEY=OPTION`, and
+    `KEY=value` for each setting that differs from its declared value, or from the value in the
+    option that is added at its key."""
+    before = dict(leaves(declared, group))
+    departures = []
+    for choice, option in choices.items():
+        if choice.startswith(f"{group}@{group}."):
+            key = choice.removeprefix(f"{group}@")
+            departures.append(f"{key}={option}")
+            before |= dict(leaves(_defaults(group, option) or {}, key))
+    for key, value in leaves(OmegaConf.to_container(config, resolve=False), group):
+        if key != group and (key not in before or before[key] != value):
+            departures.append(f"{key}={_as_typed(value)}")
+    return departures
 
 
 def _as_typed(value: object) -> str:
@@ -143,7 +129,12 @@ def _defaults(group: str, option: str) -> dict[str, Any] | None:
     includes; None if there is no such file in `conf/` and the plugins (an option of another
     directory, `--config-dir`)."""
     files = _chain(group, option)
-    return _merged(*files) if files else None
+    if not files:
+        return None
+    merged = OmegaConf.merge(*map(_read, files))
+    settings: dict[str, Any] = OmegaConf.to_container(merged)  # type: ignore[assignment]
+    settings.pop("defaults", None)
+    return settings
 
 
 def _chain(group: str, option: str) -> list[Path]:
@@ -161,15 +152,6 @@ def _chain(group: str, option: str) -> list[Path]:
             if "/" not in name and name != "_self_":
                 chain += _chain(group, name)
     return [*chain, file]
-
-
-@lru_cache(maxsize=1024)
-def _merged(*files: Path) -> dict[str, Any]:
-    """Return the settings of the files. Later ones override earlier ones."""
-    merged: Any = OmegaConf.merge(*(OmegaConf.create(_read(file)) for file in files))
-    settings: dict[str, Any] = OmegaConf.to_container(merged)  # type: ignore[assignment]
-    settings.pop("defaults", None)
-    return settings
 
 
 @lru_cache(maxsize=1024)

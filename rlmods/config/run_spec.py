@@ -1,8 +1,6 @@
 """The checked configuration of a run."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,3 +38,14 @@ class RunSpec:
     def option(self, group: str) -> str:
         """Return the choice of a group as you type it, for error messages."""
         return f"{group}={self.choices.get(group)}"
+
+
+def applying(*problems: tuple[object, str]) -> Iterator[str]:
+    """Yield the messages of the problems that a run has.
+
+    Args:
+        problems: condition and message of each.
+    """
+    for applies, message in problems:
+        if applies:
+            yield message

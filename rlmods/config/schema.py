@@ -3,8 +3,6 @@
 `conf/train.yaml` and `conf/algo/*.yaml` include them by `/NAME@PACKAGE` in their defaults list: a
 class `GKDSettings` is `gkd_settings`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, is_dataclass
 from typing import Any

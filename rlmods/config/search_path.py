@@ -1,7 +1,5 @@
 """Options of plugins in Hydra's search path."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar
@@ -30,21 +28,17 @@ class PluginSearchPath(SearchPathPlugin):
                 existing |= {str(file.relative_to(conf)): file for file in conf.rglob("*.yaml")}
         groups = {str(Path(option).parent) for option in existing}
         for name, folder in type(self).folders():
-            for option in sorted(folder.rglob("*.y*ml")):
+            for option in sorted(folder.rglob("*.yaml")):
                 key = option.relative_to(folder)
-                if key.suffix != ".yaml":
-                    raise UserError(
-                        f"{option}: Hydra reads only .yaml, rename it to {key.stem}.yaml"
-                    )
                 if str(key.parent) not in groups or key.parent == Path():
                     names = ", ".join(sorted(groups - {"."}))
                     raise UserError(
                         f"{option}: move it to {folder.name}/GROUP/, where GROUP is one of {names}"
                     )
-                if other := existing.get(str(key)):
+                if str(key) in existing:
                     raise UserError(
-                        f"{option}: {key.parent}={key.stem} is {other} already, rename one of "
-                        "the two"
+                        f"{option}: {key.parent}={key.stem} is {existing[str(key)]} already, "
+                        "rename one of the two"
                     )
                 existing[str(key)] = option
             search_path.append(f"plugin-{name}", str(folder))

@@ -1,8 +1,6 @@
 """Types of settings that carry bounds: `eps: Positive = 1e-6`. The configuration is checked against
 them before a part is created, and a part when it is created."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import numbers
@@ -10,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import cache
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -36,15 +35,12 @@ ABOVE_0 = Bound("above 0", lambda x: x > 0)
 ABOVE_1 = Bound("above 1", lambda x: x > 1)
 AT_LEAST_0 = Bound("at least 0", lambda x: x >= 0)
 AT_LEAST_1 = Bound("at least 1", lambda x: x >= 1)
-FROM_0_TO_1 = between(0, 1)
-BELOW_1 = Bound("at least 0 and below 1", lambda x: 0 <= x < 1)
-ABOVE_0_TO_1 = Bound("above 0 and at most 1", lambda x: 0 < x <= 1)
 
 Positive = Annotated[float, ABOVE_0]
 NonNegative = Annotated[float, AT_LEAST_0]
-Fraction = Annotated[float, FROM_0_TO_1]
-ProperFraction = Annotated[float, BELOW_1]
-PositiveFraction = Annotated[float, ABOVE_0_TO_1]
+Fraction = Annotated[float, between(0, 1)]
+ProperFraction = Annotated[float, Bound("at least 0 and below 1", lambda x: 0 <= x < 1)]
+PositiveFraction = Annotated[float, Bound("above 0 and at most 1", lambda x: 0 < x <= 1)]
 PositiveLimit = Annotated[Limit, ABOVE_0]
 NonNegativeLimit = Annotated[Limit, AT_LEAST_0]
 Count = Annotated[int, AT_LEAST_1]
@@ -59,8 +55,6 @@ TYPE_NAMES = {
     str: "a text",
     NoneType: "null",
 }
-_FIELD_TYPES: dict[Any, dict[str, Any]] = {}
-"""Results of `field_types`."""
 
 
 def bounded(group: str) -> Callable[[type[C]], type[C]]:
@@ -82,7 +76,7 @@ def bounded(group: str) -> Callable[[type[C]], type[C]]:
         def check(part: Any) -> None:
             for name, annotation in field_types(type(part)).items():
                 allowed = mismatch(getattr(part, name), annotation)
-                check_bounds(part, group, {name: (allowed is None, allowed or "")})
+                check_bounds(part, group, {name: (allowed is None, str(allowed))})
             if finish is not None:
                 finish(part)
 
@@ -116,14 +110,6 @@ def mismatch(value: object, annotation: object) -> str | None:
     return next((bound.words for bound in bounds if not bound.holds(value)), None)
 
 
-def field_types(kind: Any) -> dict[str, Any]:
-    """Return the types of the arguments of a dataclass, without those that cannot be evaluated,
-    such as names that are imported `if TYPE_CHECKING` only. A default of None is always allowed."""
-    if kind not in _FIELD_TYPES:
-        _FIELD_TYPES[kind] = _resolved(kind)
-    return _FIELD_TYPES[kind]
-
-
 def _resolved(kind: Any) -> dict[str, Any]:
     types: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
@@ -138,6 +124,11 @@ def _resolved(kind: Any) -> dict[str, Any]:
             annotation = types[field.name]
             arguments[field.name] = annotation | None if field.default is None else annotation
     return arguments
+
+
+field_types: Callable[[Any], dict[str, Any]] = cache(_resolved)
+"""Return the types of the arguments of a dataclass, without those that cannot be evaluated, such as
+names that are imported `if TYPE_CHECKING` only. A default of None is always allowed."""
 
 
 def check_bounds(part: object, group: str, rules: Mapping[str, tuple[bool, str]]) -> None:

@@ -89,10 +89,10 @@ MISTAKES = {
     "hydra/launcher=submitit_slurm": "not installed: type pip install -e '.[slurm]'",
     "optimizer.lr=[1": "an override is key=value",
     # values
-    "optimizer.lr=abc": "must be a number of at least 0",
-    "optimizer.lr=-1": "must be a number of at least 0",
+    "optimizer.lr=abc": "optimizer.lr=abc: must be a number",
+    "optimizer.lr=-1": "optimizer.lr=-1: must be at least 0",
     "batch.prompts=abc": "must be a whole number",
-    "seed=a": "seed=a: must be a whole number from 0 to",
+    "seed=a": "seed=a: must be a whole number",
     "batch.samples=0": "must be at least 1",
     "batch.minibatches=3 batch.prompts=4 batch.samples=4": "type one of 1, 2, 4, 8, 16",
     "rollout.temperature=0": "type rollout.temperature=1",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,13 @@ from omegaconf import OmegaConf
 from rlmods.cli.table import show_run
 from rlmods.config import build, compose
 from rlmods.config.recipe import recipe
-from rlmods.config.rules import data as data_rules
 from rlmods.config.run_spec import RunSpec
 from rlmods.errors import UserError
 from rlmods.needs import AdvantageNeeds
 from rlmods.run.directory import RunDir
 from rlmods.training.extensions import PTX
 from tests.support.composed import ALGORITHMS, CONF, algorithm, alone, composed, loaded, with_option
+from tests.support.rows import write_rows
 from tests.support.tiny_setup import extension
 
 OPTIONS = [
@@ -37,14 +35,6 @@ THOROUGH = os.environ.get("RLMODS_THOROUGH") == "1"
 
 
 TINY = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1")
-
-
-def write(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write rows of data."""
-    folder.mkdir(exist_ok=True)
-    file = folder / "rows.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)))
-    return file
 
 
 def refused(*typed: str) -> str:
@@ -373,6 +363,16 @@ RULES = {
             "branching=entropy: responses branch after the result of a tool, and "
             "environment=single_turn has none",
         ),
+        (
+            (*GAME, "branching=entropy"),
+            "branching.num_initial=8 leaves none of batch.samples=8 for branches: type "
+            "branching.num_initial=4",
+        ),
+        (
+            (*GAME, "branching=entropy", "rollout=vllm"),
+            "rollout=vllm does not return the entropies by which responses branch: type "
+            "rollout=local",
+        ),
     ],
     "several_turns": [
         (
@@ -386,6 +386,18 @@ RULES = {
         ),
     ],
     "turn_rewards": [
+        (
+            (
+                *("data=hidden_number", "environment=guess_number", "reward=math"),
+                "+reward@reward.terms.game.reward=environment",
+                "+reward.terms.game.timeout_s=5",
+            ),
+            "this reward reads the turns of a response, which workers do not get: drop timeout_s",
+        ),
+        (
+            ("environment=tools", "environment.tools=[search]"),
+            "search needs documents: type environment.documents=FILE",
+        ),
         (
             ("reward=environment",),
             "reward reads the rewards of an environment, and environment=single_turn gives "
@@ -732,7 +744,7 @@ RULES = {
     "demonstrations": [
         (
             ("algo=distill", "teacher=self", "teacher.demonstration=hint"),
-            "has no such column (it has answer, candidates, level, ranks, response",
+            "has no such column: type answer, or one of level, response, candidates",
         ),
     ],
     "reference": [
@@ -931,7 +943,9 @@ class TestRules:
             "answers",
             "columns",
             "episodes",
+            "graded_prompts",
             "ptx",
+            "reward_columns",
             "sources",
             "validation",
         }
@@ -1022,12 +1036,12 @@ class TestRules:
     def test_graded(self, tmp_path: Path) -> None:
         good = ["assert f(1)"]
         rows = [{"prompt": str(i), "tests": good if i != 7 else "[]"} for i in range(40)]
-        file = write(tmp_path, rows)
+        file = write_rows(tmp_path / "rows.jsonl", rows)
         data = ("data=jsonl", f"data.train={file}", "data.answer=null", "data.num_val=0")
         message = refused("reward=code", *data)
         assert f"responses to prompt train-8 ({file}:8): there are no unit tests" in message
         check = "def check(candidate):\n    assert candidate(1)"
-        write(tmp_path, [row | {"tests": check} for row in rows])
+        write_rows(tmp_path / "rows.jsonl", [row | {"tests": check} for row in rows])
         advice = "add the column entry_point, or type {}.entry_point=COLUMN; correct the row"
         assert advice.format("reward") in refused("reward=code", *data)
         term = ("reward=weighted_sum", "+reward@reward.terms.c.reward=code", *data)
@@ -1036,7 +1050,11 @@ class TestRules:
     def test_answers(self, tmp_path: Path) -> None:
         rows = [{"prompt": f"{i}+1", "answer": i + 1, "kind": "sums"} for i in range(4)]
         rows += [{"prompt": f"say {i}", "answer": None, "kind": "talk"} for i in range(4)]
-        data = ("data=jsonl", f"data.train={write(tmp_path, rows)}", "data.num_val=0")
+        data = (
+            "data=jsonl",
+            f"data.train={write_rows(tmp_path / 'rows.jsonl', rows)}",
+            "data.num_val=0",
+        )
         data = (*data, "data.source=kind", "batch.prompts=4")
         assert "rows.jsonl:5) has none: type data.answer=COLUMN" in refused(*data)
         of_one_source = (*data[:-2], "batch.prompts=4")
@@ -1056,7 +1074,11 @@ class TestRules:
 
     def test_responses(self, tmp_path: Path) -> None:
         rows = [{"prompt": f"1+{i}", "answer": str(1 + i), "said": "2"} for i in range(2)]
-        data = ("data=jsonl", f"data.train={write(tmp_path, rows)}", "data.num_val=1")
+        data = (
+            "data=jsonl",
+            f"data.train={write_rows(tmp_path / 'rows.jsonl', rows)}",
+            "data.num_val=1",
+        )
         data = (*data, "batch.prompts=1")
         purposes = {
             "sft": "algo=sft trains on responses",
@@ -1071,7 +1093,9 @@ class TestRules:
         assert composed(*gkd, "algo.on_policy_fraction=1.0").parts
 
     def test_ptx(self, tmp_path: Path) -> None:
-        file = write(tmp_path, [{"prompt": f"say {i}", "said": str(i)} for i in range(300)])
+        file = write_rows(
+            tmp_path / "rows.jsonl", [{"prompt": f"say {i}", "said": str(i)} for i in range(300)]
+        )
         stream = ("data@ptx=jsonl", f"ptx.train={file}", "ptx.answer=null")
         assert "type algo.ptx_coefficient=0.1" in refused(*stream)
         used = ("algo.ptx_coefficient=0.1", *stream)
@@ -1085,18 +1109,12 @@ class TestRules:
             both = composed(*same, *used, "ptx.response=said")
         assert not {row.text for row in both.splits.ptx} & {row.text for row in both.splits.val}
 
-    def test_a_source_of_ptx_that_is_held_out_as_a_whole(self) -> None:
-        made = composed("algo.ptx_coefficient=0.1")
-        splits = replace(made.splits, ptx_weights={"arithmetic": 1.0, "few": 1.0})
-        found = list(data_rules.ptx(replace(made, splits=splits)))
-        assert "ptx: all rows of the source few are held out by data=: drop the source" in found
-
     @pytest.mark.slow
     def test_ptx_from_a_mixture(self, tmp_path: Path) -> None:
         mixture = ["data@ptx=mixture", "algo.ptx_coefficient=0.1", "+ptx.weights.few=3"]
         for source, count in (("few", 3), ("many", 30)):
             rows = [{"prompt": f"{source} {i}", "said": str(i)} for i in range(count)]
-            file = write(tmp_path / source, rows)
+            file = write_rows(tmp_path / f"{source}.jsonl", rows)
             settings = (f"train={file}", "response=said", "answer=null")
             mixture.append(f"+data@ptx.sources.{source}=jsonl")
             mixture += [f"ptx.sources.{source}.{setting}" for setting in settings]
@@ -1109,7 +1127,7 @@ class TestRules:
 
     def test_tests_in_another_column(self, tmp_path: Path) -> None:
         row = {"test_list": ["assert f(1) == 1"], "kind": "code"}
-        file = write(tmp_path, [{"prompt": str(i), **row} for i in range(8)])
+        file = write_rows(tmp_path / "rows.jsonl", [{"prompt": str(i), **row} for i in range(8)])
         data = ("data=jsonl", f"data.train={file}", "data.answer=null", "data.num_val=0")
         data = (*data, "batch.prompts=8")
         assert composed(*data, "reward=code", "reward.tests=test_list").parts
@@ -1149,12 +1167,7 @@ class TestRules:
         term = ("reward=weighted_sum", "+reward@reward.terms.a.reward=regex")
         assert "reward.terms.a.reward.pattern=" in refused(*term)
 
-    def test_a_time_limit_needs_a_term(self) -> None:
-        assert (
-            "type reward=weighted_sum +reward@reward.terms.NAME.reward=OPTION "
-            "+reward.terms.NAME.timeout_s=5" in refused("reward=length", "+reward.timeout_s=5")
-        )
-        assert "timeout_s=5" not in refused("reward=length", "+reward.nonsense=5")
+    def test_a_term_has_a_time_limit(self) -> None:
         term = (
             "reward=weighted_sum",
             "+reward@reward.terms.mine.reward=length",
@@ -1178,14 +1191,6 @@ class TestUnknownKeys:
             ("+reward.terms.format.reward.stile=answer", "stile"),
             ("+batch.prompt=3", "unknown key batch.prompt: known keys are prompts"),
             ("+validation.evry=3", "unknown key validation.evry: known keys are every"),
-        ],
-    )
-    def test_of_settings_and_parts(self, typed: str, says: str) -> None:
-        assert says in refused(typed)
-
-    @pytest.mark.parametrize(
-        ("typed", "says"),
-        [
             ("+algo.max_draw=3", "unknown key algo.max_draw: known keys are .*max_draws"),
             (
                 "+optimizer.learning_rate=1",
@@ -1193,23 +1198,14 @@ class TestUnknownKeys:
             ),
             ("+schedule.warm=1", "unknown key schedule.warm: known keys are warmup"),
             ("+policy.widht=1", "unknown key policy.widht: known keys are weights, pretrained"),
-        ],
-    )
-    def test_of_what_is_made_with_the_policy(self, typed: str, says: str) -> None:
-        with pytest.raises(UserError, match=says) as error:
-            loaded("policy.pretrained=false", "policy.hidden_size=32", typed)
-        assert "\n" not in str(error.value)
-
-    @pytest.mark.parametrize(
-        ("typed", "says"),
-        [
             ("+trainer.max_iteration=3", "max_iteration"),
             ("+callbacks.progress.patience=1", "patience"),
         ],
     )
-    def test_of_what_is_made_with_the_trainer(self, typed: str, says: str, tmp_path: Path) -> None:
+    def test_is_refused(self, typed: str, says: str, tmp_path: Path) -> None:
+        small = ("policy.pretrained=false", "policy.hidden_size=32", f"run_dir={tmp_path}")
         with pytest.raises(UserError, match=says) as error:
-            build.trainer(composed(typed, f"run_dir={tmp_path}").config)
+            build.trainer(loaded(*small, typed).config)
         assert "\n" not in str(error.value)
 
     def test_a_target_that_does_not_exist(self) -> None:
@@ -1223,7 +1219,7 @@ class TestBeforeAnythingIsWritten:
     @pytest.mark.parametrize(
         ("typed", "says"),
         [
-            ("optimizer.lr=-1", "optimizer.lr=-1: must be a number of at least 0, as 1e-5"),
+            ("optimizer.lr=-1", "optimizer.lr=-1: must be at least 0"),
             ("optimizer.lr=abc", "optimizer.lr=abc: must be a number"),
             ("reward.terms.accuracy.reward.timeout_s=x", "reward.timeout_s=x: must be a number"),
             ("reward.terms.format.reward.style=xml", "style=xml: must be one of think_answer, a"),
@@ -1283,12 +1279,8 @@ class TestLongPrompts:
     )
 
     def made(self, folder: Path, *typed: str) -> RunSpec:
-        file = folder / "rows.jsonl"
-        file.write_text(
-            "\n".join(
-                json.dumps({"prompt": "7" * (i + 1), "said": "8", "id": str(i)}) for i in range(20)
-            )
-        )
+        rows = [{"prompt": "7" * (i + 1), "said": "8", "id": str(i)} for i in range(20)]
+        file = write_rows(folder / "rows.jsonl", rows)
         return composed(
             *self.RANDOM,
             f"data.train={file}",
@@ -1326,10 +1318,8 @@ class TestLongPrompts:
             build.load(self.made(tmp_path, f"data.max_prompt_tokens={limit}", "batch.prompts=8"))
 
     def test_rows_of_the_supervised_loss_have_their_own_limit(self, tmp_path: Path) -> None:
-        file = tmp_path / "ptx.jsonl"
-        file.write_text(
-            "\n".join(json.dumps({"prompt": "9" * (i + 1), "said": "8"}) for i in range(9))
-        )
+        rows = [{"prompt": "9" * (i + 1), "said": "8"} for i in range(9)]
+        file = write_rows(tmp_path / "ptx.jsonl", rows)
         ptx = (
             "algo.ptx_coefficient=0.1",
             "data@ptx=jsonl",

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Path]:
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An application with one group, `reward`, which has one option, and one plugin, `shout`."""
     write(
         tmp_path / "conf/train.yaml",
@@ -32,10 +32,11 @@ def tree(tmp_path: Path) -> Iterator[Path]:
         "class Shout:\n    def __init__(self, volume):\n        self.volume = volume\n",
     )
     write(tmp_path / "plugins/shout/reward/loud.yaml", "_target_: shout.Shout\nvolume: 11")
-    path, modules, folder = list(sys.path), set(sys.modules), plugins.PluginFolders.folders
+    monkeypatch.setattr(plugins, "FOLDER", tmp_path / "plugins")
+    monkeypatch.setattr(plugins, "SEARCHED", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    modules = set(sys.modules)
     yield tmp_path
-    plugins.PluginFolders.folders = folder
-    sys.path[:] = path
     for name in set(sys.modules) - modules:
         del sys.modules[name]
 
@@ -46,7 +47,7 @@ def write(path: Path, text: str) -> None:
 
 
 def compose_with_plugins(tree: Path, *overrides: str) -> Any:
-    plugins.register(tree / "plugins")
+    plugins.register()
     with initialize_config_dir(str(tree / "conf"), version_base="1.3"):
         return compose("train", list(overrides))
 
@@ -103,7 +104,6 @@ def test_help_lists_options_of_plugins_from_any_directory(
         ("whisper/reward/loud.yaml", "reward=loud is .*shout/reward/loud.yaml already"),
         ("shout/rewards/soft.yaml", "GROUP is one of reward$"),
         ("shout/soft.yaml", "GROUP is one of reward$"),
-        ("shout/reward/soft.yml", "rename it to soft.yaml"),
         ("my-plugin/my-plugin.py", "use letters, digits and _ only"),
         ("empty/readme.txt", "no empty.py in it"),
         ("json/json.py", "the module name json is used by .*rename the folder and json.py"),
@@ -123,7 +123,7 @@ def test_a_missing_folder_is_an_error_only_if_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RLMODS_PLUGINS", str(tmp_path / "none"))
-    monkeypatch.setattr(plugins.PluginFolders, "folders", (tmp_path,))
+    monkeypatch.setattr(plugins, "SEARCHED", [])
     with pytest.raises(UserError, match="no plugin folder"):
         plugins.register()
     monkeypatch.delenv("RLMODS_PLUGINS")
@@ -136,7 +136,6 @@ def test_folders_of_the_environment_are_added_to_those_of_the_repository(
 ) -> None:
     write(tree / "more/whisper/whisper.py", "class Whisper: pass\n")
     write(tree / "more/whisper/reward/soft.yaml", "_target_: whisper.Whisper")
-    monkeypatch.setattr(plugins, "FOLDER", tree / "plugins")
     (tree / "none of them").mkdir()
     monkeypatch.setenv(
         "RLMODS_PLUGINS", os.pathsep.join([str(tree / "more"), str(tree / "none of them"), ""])
@@ -178,7 +177,7 @@ def test_an_error_inside_a_plugin_names_its_file_and_line(
 
 
 def test_errors_outside_plugins_are_not_explained(tree: Path) -> None:
-    plugins.register(tree / "plugins")
+    plugins.register()
     with pytest.raises(ZeroDivisionError) as error:
         _ = 1 / 0
     assert plugins.explain_plugin_error(error.value) is None

@@ -14,25 +14,17 @@ from rlmods.needs import EnvironmentNeeds
 from rlmods.policy.tiny import WEIGHTS
 from rlmods.rollout import MultiTurn
 from tests.support.composed import composed, loaded
+from tests.support.rows import write_rows
 
 GAME = ("data=hidden_number", "reward=environment", "environment=guess_number")
-TIMED = (
-    GAME[0],
-    GAME[2],
-    "reward=math",
-    "+reward@reward.terms.game.reward=environment",
-    "+reward.terms.game.timeout_s=5",
-)
 FOUR = r"prompt .*: its answer 'four' is not a whole number"
 
 
 @pytest.fixture
 def words(tmp_path: Path) -> Path:
     """Questions whose answers are not numbers."""
-    file = tmp_path / "rows.jsonl"
-    rows = (f'{{"prompt": "Guess {i}:", "answer": "four"}}\n' for i in range(40))
-    file.write_text("".join(rows))
-    return file
+    rows = [{"prompt": f"Guess {i}:", "answer": "four"} for i in range(40)]
+    return write_rows(tmp_path / "rows.jsonl", rows)
 
 
 def named(file: Path) -> list[str]:
@@ -47,45 +39,6 @@ class TestRules:
         assert isinstance(made.parts["rollout"], MultiTurn)
         assert made.parts["rollout"].max_tokens == 40
         assert made.label == "ppo"
-
-    @pytest.mark.parametrize(
-        ("typed", "message"),
-        [
-            (
-                ("reward=environment",),
-                r"environment=single_turn gives none: type environment=guess_number",
-            ),
-            (
-                TIMED,
-                r"this reward reads the turns of a response, which workers do not get: drop "
-                r"timeout_s",
-            ),
-            (
-                (*GAME, "algo=online_dpo"),
-                r"algo=online_dpo trains on responses of one turn, .*: type "
-                r"environment=single_turn",
-            ),
-            (("environment=tools", "environment.tools=[search]"), r"search needs documents"),
-            ((*GAME, "environment.max_turns=0"), r"environment\.max_turns=0: must be at least 1"),
-            (
-                ("branching=entropy",),
-                r"branching=entropy: .* environment=single_turn has none: type environment=tools",
-            ),
-            (
-                (*GAME, "branching=entropy"),
-                r"branching\.num_initial=8 leaves none of batch\.samples=8 .*: type "
-                r"branching\.num_initial=4",
-            ),
-            (
-                (*GAME, "branching=entropy", "rollout=vllm"),
-                r"rollout=vllm does not return the entropies .*: type rollout=local",
-            ),
-        ],
-    )
-    def test_say_what_to_type(self, typed: tuple[str, ...], message: str) -> None:
-        with pytest.raises(UserError, match=message) as error:
-            composed(*typed)
-        assert "\n" not in str(error.value)
 
     def test_the_limit_of_several_turns_is_named(self) -> None:
         with pytest.raises(

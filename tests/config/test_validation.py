@@ -11,6 +11,7 @@ from rlmods.config import build
 from rlmods.errors import UserError
 from rlmods.reward import WeightedSum
 from tests.support.composed import composed
+from tests.support.rows import write_rows
 
 HARD = (
     "+data@validation.data.hard=arithmetic",
@@ -49,8 +50,7 @@ class TestReward:
             composed(typed)
 
     def test_of_prompts_without_answers(self, tmp_path: Path) -> None:
-        path = tmp_path / "rows.jsonl"
-        path.write_text("".join(f'{{"question": "{i}+1="}}\n' for i in range(40)))
+        path = write_rows(tmp_path / "rows.jsonl", [{"question": f"{i}+1="} for i in range(40)])
         rows = (
             "data=jsonl",
             f"data.train={path}",
@@ -124,8 +124,7 @@ class TestData:
             composed(*HARD, "validation.data.hard.level=99")
 
     def test_a_set_that_the_reward_cannot_grade(self, tmp_path: Path) -> None:
-        path = tmp_path / "rows.jsonl"
-        path.write_text("".join(f'{{"question": "{i}+1="}}\n' for i in range(40)))
+        path = write_rows(tmp_path / "rows.jsonl", [{"question": f"{i}+1="} for i in range(40)])
         rows = [
             f"validation.data.x.{key}"
             for key in (f"train={path}", "prompt=question", "num_val=8", "answer=null")
@@ -144,10 +143,8 @@ class TestData:
             build.load(composed(*HARD, *TINY, "validation.max_tokens=100000"))
 
     def test_long_prompts_are_left_out(self, tmp_path: Path) -> None:
-        path = tmp_path / "rows.jsonl"
-        path.write_text(
-            "".join(f'{{"question": "{i * i}+1=", "answer": "1"}}\n' for i in range(40))
-        )
+        given = [{"question": f"{i * i}+1=", "answer": "1"} for i in range(40)]
+        path = write_rows(tmp_path / "rows.jsonl", given)
         rows = [
             f"validation.data.x.{key}"
             for key in (f"train={path}", "prompt=question", "num_val=20", "max_prompt_tokens=5")

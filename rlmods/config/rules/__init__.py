@@ -1,11 +1,9 @@
 """Rules that a spec must satisfy. A rule yields error messages that end with the override to
 type."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
-from rlmods.config.rules import data, estimator, grading, models, rollout
+from rlmods.config.rules import estimator, models, rollout, rows
 from rlmods.config.run_spec import RunSpec
 
 Rule = Callable[[RunSpec], Iterator[str]]
@@ -26,18 +24,18 @@ RULES: tuple[Rule, ...] = (
     models.reference,
     models.teacher,
     models.reward_model_rounds,
-    data.ptx,
-    data.prompts,
-    grading.sources,
-    grading.answers,
-    data.columns,
-    data.demonstrations,
-    grading.columns,
-    grading.prompts,
-    grading.validation,
+    rows.ptx,
+    rows.prompts,
+    rows.sources,
+    rows.answers,
+    rows.columns,
+    rows.demonstrations,
+    rows.reward_columns,
+    rows.graded_prompts,
+    rows.validation,
     models.preference_reference,
-    data.preferences,
-    data.margins,
+    rows.preferences,
+    rows.margins,
     rollout.temperature,
     rollout.truncation,
     rollout.ahead,
@@ -49,16 +47,16 @@ RULES: tuple[Rule, ...] = (
     rollout.several_turns,
     rollout.observations,
     rollout.branching,
-    grading.turn_rewards,
+    rows.turn_rewards,
     rollout.episodes,
 )
 """All rules, in the order of the checks."""
 GRADING_RULES: tuple[Rule, ...] = (
     rollout.protocols,
-    grading.sources,
-    grading.answers,
-    grading.columns,
-    grading.prompts,
+    rows.sources,
+    rows.answers,
+    rows.reward_columns,
+    rows.graded_prompts,
 )
 """Rules on data and reward, for commands that grade responses and train nothing."""
 

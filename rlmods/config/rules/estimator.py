@@ -1,14 +1,11 @@
 """Compatibility rules between reward, advantage, KL and ratio."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlmods.advantage import Sum
-from rlmods.config.rules.grading import terms
-from rlmods.config.run_spec import RunSpec
+from rlmods.config.rules.rows import terms
+from rlmods.config.run_spec import RunSpec, applying
 from rlmods.critic import NoCritic
 from rlmods.errors import suggest
 from rlmods.kl import Adaptive, Penalty, Ramp
@@ -52,27 +49,29 @@ def group_size(spec: RunSpec) -> Iterator[str]:
 
 
 def critic(spec: RunSpec) -> Iterator[str]:
-    if "critic" not in spec.parts:
-        return
+    part = spec.parts.get("critic")
+    if part is None:
+        return applying()
     needs_critic = advantage_needs(spec).values
-    has_critic = not isinstance(spec.parts["critic"], NoCritic)
-    if needs_critic and not has_critic:
-        yield (
-            f"{spec.option('advantage')} needs a critic: type critic=separate, or "
-            "advantage=group_norm"
-        )
-    if has_critic and not needs_critic:
-        yield (
-            f"{spec.option('critic')} would be trained but not used: type critic=none, or "
-            "advantage=gae"
-        )
-    pretraining = spec.parts["critic"].pretraining
+    has_critic = not isinstance(part, NoCritic)
     iterations = spec.config.trainer.max_iterations
-    if pretraining >= iterations:
-        yield (
-            f"critic.pretraining={pretraining} leaves none of the {iterations} iterations to the "
-            f"policy: type trainer.max_iterations={pretraining + iterations}"
-        )
+    return applying(
+        (
+            needs_critic and not has_critic,
+            f"{spec.option('advantage')} needs a critic: type critic=separate, or "
+            "advantage=group_norm",
+        ),
+        (
+            has_critic and not needs_critic,
+            f"{spec.option('critic')} would be trained but not used: type critic=none, or "
+            "advantage=gae",
+        ),
+        (
+            part.pretraining >= iterations,
+            f"critic.pretraining={part.pretraining} leaves none of the {iterations} iterations to "
+            f"the policy: type trainer.max_iterations={part.pretraining + iterations}",
+        ),
+    )
 
 
 def credit_terms(spec: RunSpec) -> Iterator[str]:
@@ -89,16 +88,14 @@ def credit_terms(spec: RunSpec) -> Iterator[str]:
         yield f"{path}={part.reward}: {spec.option('reward')} has no such term; {hint}"
 
 
-@dataclass(frozen=True)
-class Estimator:
+class Estimator(NamedTuple):
     """An estimator of the run, and the reward that it reads."""
 
     name: str
     """The override that chose it."""
     needs: AdvantageNeeds
-    reward: str
-    """The override that chose the reward, or the term's key."""
-    reward_needs: RewardNeeds
+    reward: Term
+    """With the override that chose it, or the key of a term, as its path."""
     terms: Sequence[Term]
     """The terms that it reads."""
 
@@ -108,32 +105,34 @@ def estimators(spec: RunSpec) -> Iterator[Estimator]:
     advantage = spec.parts.get("advantage")
     if advantage is None:
         return
+    total = Term(spec.option("reward"), spec.parts.get("reward"))
     weighted = [term for term in terms(spec) if term.weight]
-    total = (spec.option("reward"), reward_needs(spec), weighted)
     if not isinstance(advantage, Sum):
-        yield Estimator(spec.option("advantage"), advantage_needs(spec), *total)
+        yield Estimator(spec.option("advantage"), advantage_needs(spec), total, weighted)
         return
     for part in advantage.parts:
-        name = f"advantage.terms.{part.name}"
-        if part.reward is None:
-            yield Estimator(name, part.needs, *total)
-            continue
-        reward = spec.parts["reward"].terms[part.reward]["reward"]
-        term = Term(f"reward.terms.{part.reward}.reward", reward)
-        yield Estimator(name, part.needs, term.path, term.needs, list(leaves(term)))
+        estimator = Estimator(f"advantage.terms.{part.name}", part.needs, total, weighted)
+        if part.reward is not None:
+            reward = spec.parts["reward"].terms[part.reward]["reward"]
+            term = Term(f"reward.terms.{part.reward}.reward", reward)
+            estimator = estimator._replace(reward=term, terms=list(leaves(term)))
+        yield estimator
 
 
 def steps(spec: RunSpec) -> Iterator[str]:
     for estimator in estimators(spec):
-        yield from _steps_of(estimator, spec)
-
-
-def _steps_of(estimator: Estimator, spec: RunSpec) -> Iterator[str]:
-    """Yield what keeps an estimator from reading its reward, which is by step or is not."""
-    advantage = estimator.name
-    reward = estimator.reward
-    if estimator.needs.steps:
-        if not estimator.reward_needs.gives_steps:
+        advantage = estimator.name
+        reward = estimator.reward.path
+        gives = estimator.reward.needs
+        if not estimator.needs.steps and gives.gives_steps:
+            path = next(term.path for term in estimator.terms if term.needs.gives_steps)
+            yield (
+                f"{reward} gives one reward per step, and {advantage} would add them up and so "
+                f"pay for the number of steps: type {path}.aggregate=min, or advantage=process"
+            )
+        if not estimator.needs.steps:
+            continue
+        if not gives.gives_steps:
             yield (
                 f"{advantage} needs a reward for each step, but {reward} returns one per "
                 "response: type reward=process"
@@ -144,145 +143,162 @@ def _steps_of(estimator: Estimator, spec: RunSpec) -> Iterator[str]:
                     f"{advantage} would read every token of a spread reward as a step: type "
                     f"{term.path}.spread=last"
                 )
-        if estimator.needs.outcomes and not estimator.reward_needs.gives_outcomes:
+        if estimator.needs.outcomes and not gives.gives_outcomes:
             monitors = [term.path for term in terms(spec) if not term.weight]
             other = f"{monitors[0].removesuffix('.reward')}.weight=1, or " if monitors else ""
             yield (
                 f"{advantage} also needs a reward for each response, but {reward} only has "
                 f"rewards of steps: type {other}advantage=process"
             )
-    elif estimator.reward_needs.gives_steps:
-        path = next(term.path for term in estimator.terms if term.needs.gives_steps)
-        yield (
-            f"{reward} gives one reward per step, and {advantage} would add them up and so pay "
-            f"for the number of steps: type {path}.aggregate=min, or advantage=process"
-        )
 
 
 def reward_scaling(spec: RunSpec) -> Iterator[str]:
     settings = spec.settings
     if not isinstance(settings, PolicyGradientSettings):
-        return
+        return applying()
     needs = advantage_needs(spec)
+    of_reward = reward_needs(spec)
     advantage = spec.option("advantage")
-    if settings.normalize_reward and needs.nonnegative:
-        yield (
+    scales = settings.normalize_reward or settings.clip_reward is not None
+    problem = "algo.normalize_reward and algo.clip_reward scale one reward per response, but"
+    return applying(
+        (
+            settings.normalize_reward and needs.nonnegative,
             f"algo.normalize_reward subtracts the mean reward, but {advantage} needs rewards of "
-            "at least 0: drop it"
-        )
-    if not settings.normalize_reward and settings.clip_reward is None:
-        return
-    reasons = {
-        f"{advantage} reads correctness only": needs.correctness,
-        f"{advantage} reads the terms of the reward": needs.terms,
-        "this reward is spread over tokens": reward_needs(spec).gives_tokens,
-        "this reward returns one per step": reward_needs(spec).gives_steps,
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            yield (
-                "algo.normalize_reward and algo.clip_reward scale one reward per response, but "
-                f"{reason}: drop them"
-            )
+            "at least 0: drop it",
+        ),
+        (
+            scales and needs.correctness,
+            f"{problem} {advantage} reads correctness only: drop them",
+        ),
+        (
+            scales and needs.terms,
+            f"{problem} {advantage} reads the terms of the reward: drop them",
+        ),
+        (
+            scales and of_reward.gives_tokens,
+            f"{problem} this reward is spread over tokens: drop them",
+        ),
+        (
+            scales and of_reward.gives_steps,
+            f"{problem} this reward returns one per step: drop them",
+        ),
+    )
 
 
 def kl_in_reward(spec: RunSpec) -> Iterator[str]:
-    if not _is_in_reward(spec.parts.get("kl")):
-        return
     needs = advantage_needs(spec)
-    reasons = {
-        "uses only the rewards of steps": needs.steps and not needs.normalizes_rewards,
-        "uses only the rewards of terms": needs.terms,
-        "reads correctness only": needs.correctness,
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            yield (
-                f"{spec.option('advantage')} {reason}, so a KL in the reward would have no "
-                "effect: type kl=loss, or kl=none"
-            )
+    if not _is_in_reward(spec.parts.get("kl")):
+        return applying()
+    option = spec.option("advantage")
+    advice = "so a KL in the reward would have no effect: type kl=loss, or kl=none"
+    return applying(
+        (
+            needs.steps and not needs.normalizes_rewards,
+            f"{option} uses only the rewards of steps, {advice}",
+        ),
+        (needs.terms, f"{option} uses only the rewards of terms, {advice}"),
+        (needs.correctness, f"{option} reads correctness only, {advice}"),
+    )
 
 
 def kl_estimator(spec: RunSpec) -> Iterator[str]:
     kl = spec.parts.get("kl")
     if not isinstance(kl, Penalty | Adaptive | Ramp):
-        return
+        return applying()
     is_exact = isinstance(kl, Penalty) and kl.gradient == "exact"
-    if kl.where == "loss" and kl.estimator == "k1" and not is_exact:
-        yield (
+    return applying(
+        (
+            kl.where == "loss" and kl.estimator == "k1" and not is_exact,
             f"{spec.option('kl')}: the expected gradient of kl.estimator=k1 in the loss is 0, "
-            "whatever the reference: type kl.estimator=k2, or kl.where=reward"
-        )
-    if kl.where == "reward" and kl.estimator != "k1":
-        yield (
+            "whatever the reference: type kl.estimator=k2, or kl.where=reward",
+        ),
+        (
+            kl.where == "reward" and kl.estimator != "k1",
             f"{spec.option('kl')}: only k1 in the reward has the gradient of the reverse KL, not "
-            f"kl.estimator={kl.estimator}: type kl.estimator=k1, or kl.where=loss"
-        )
+            f"kl.estimator={kl.estimator}: type kl.estimator=k1, or kl.where=loss",
+        ),
+    )
 
 
 def token_credit(spec: RunSpec) -> Iterator[str]:
     if needs_of(spec.parts.get("ratio"), RatioNeeds).level != "sequence":
-        return
-    ratio = f"{spec.option('ratio')} has one ratio per response"
+        return applying()
     needs = advantage_needs(spec)
-    if needs.teacher:
-        yield f"{ratio}, but the teacher grades each token: type ratio=sequence_token"
+    differs_with_kl = needs.credit == "reward_to_go" or needs.normalizes_rewards
+    ratio = f"{spec.option('ratio')} has one ratio per response"
     problem = (
         f"{ratio} and uses only the mean of its advantages, but those of "
         f"{spec.option('advantage')} differ by token"
     )
-    if needs.credit == "token":
-        yield f"{problem}: type ratio=sequence_token, or advantage=group_norm"
-    differs_with_kl = needs.credit == "reward_to_go" or needs.normalizes_rewards
-    if differs_with_kl and _is_in_reward(spec.parts["kl"]):
-        yield f"{problem} with {spec.option('kl')}: type ratio=sequence_token, or kl=loss"
+    return applying(
+        (
+            needs.teacher,
+            f"{ratio}, but the teacher grades each token: type ratio=sequence_token",
+        ),
+        (
+            needs.credit == "token",
+            f"{problem}: type ratio=sequence_token, or advantage=group_norm",
+        ),
+        (
+            differs_with_kl and _is_in_reward(spec.parts.get("kl")),
+            f"{problem} with {spec.option('kl')}: type ratio=sequence_token, or kl=loss",
+        ),
+    )
 
 
 def token_selection(spec: RunSpec) -> Iterator[str]:
     needs = needs_of(spec.parts.get("tokens"), TokenNeeds)
     ratio = needs_of(spec.parts.get("ratio"), RatioNeeds)
-    if needs.behavior and ratio.temperature not in (None, spec.parts["rollout"].temperature):
-        yield (
-            f"{spec.option('tokens')} compares policy and sampler, but {spec.option('ratio')} "
-            f"reads the policy at temperature {ratio.temperature}: type "
-            f"rollout.temperature={ratio.temperature}, or tokens=all"
-        )
-    if ratio.level == "sequence" and needs.step:
-        yield (
-            f"{spec.option('tokens')} selects single tokens, but {spec.option('ratio')} has one "
-            "ratio per response, and its gradient is of all tokens: type ratio=sequence_token, or "
-            "tokens=all"
-        )
+    tokens = spec.option("tokens")
+    return applying(
+        (
+            needs.behavior and ratio.temperature not in (None, spec.parts["rollout"].temperature),
+            f"{tokens} compares policy and sampler, but {spec.option('ratio')} reads the policy at "
+            f"temperature {ratio.temperature}: type rollout.temperature={ratio.temperature}, or "
+            "tokens=all",
+        ),
+        (
+            ratio.level == "sequence" and needs.step,
+            f"{tokens} selects single tokens, but {spec.option('ratio')} has one ratio per "
+            "response, and its gradient is of all tokens: type ratio=sequence_token, or tokens=all",
+        ),
+    )
 
 
 def distance_from_old_policy(spec: RunSpec) -> Iterator[str]:
     needs = needs_of(spec.parts.get("tokens"), TokenNeeds)
-    if not needs.distance or spec.settings.replay_fraction:
-        return
-    if spec.batch.epochs * spec.batch.minibatches == 1:
-        yield (
+    is_single_step = spec.batch.epochs * spec.batch.minibatches == 1
+    return applying(
+        (
+            needs.distance and is_single_step and not spec.settings.replay_fraction,
             f"{spec.option('tokens')} penalises the distance from the old policy, which is 0 in "
-            "the only optimizer step of an iteration: type batch.minibatches=4, or tokens=all"
+            "the only optimizer step of an iteration: type batch.minibatches=4, or tokens=all",
         )
+    )
 
 
 def greedy_baseline(spec: RunSpec) -> Iterator[str]:
-    if advantage_needs(spec).greedy and reward_needs(spec).group:
-        yield (
+    return applying(
+        (
+            advantage_needs(spec).greedy and reward_needs(spec).group,
             f"{spec.option('reward')} compares responses to one prompt, but "
             f"{spec.option('advantage')} has a single greedy one as baseline: type "
-            "advantage=rloo"
+            "advantage=rloo",
         )
+    )
 
 
 def selected_rows(spec: RunSpec) -> Iterator[str]:
     selects_rows = needs_of(spec.parts.get("sampling"), SamplingNeeds).selects_rows
-    if selects_rows and advantage_needs(spec).normalizes_batch:
-        yield (
+    return applying(
+        (
+            selects_rows and advantage_needs(spec).normalizes_batch,
             f"{spec.option('sampling')} keeps the best responses, and {spec.option('advantage')} "
             "normalises over the responses that are kept: type advantage=accept, or "
-            "sampling=fixed"
+            "sampling=fixed",
         )
+    )
 
 
 def advantage_needs(spec: RunSpec) -> AdvantageNeeds:
@@ -297,6 +313,5 @@ def reward_needs(spec: RunSpec) -> RewardNeeds:
 
 def _is_in_reward(kl: Any) -> bool:
     """Return True if `kl` is subtracted from the rewards, now or later."""
-    if kl is None or kl.where != "reward":
-        return False
-    return kl.coefficient > 0 or isinstance(kl, Controller)
+    is_subtracted = kl is not None and kl.where == "reward"
+    return is_subtracted and (kl.coefficient > 0 or isinstance(kl, Controller))
