@@ -26,7 +26,7 @@ from rlmods.grading.sandbox.tests import grade
 from tests.grading.honest_code import STYLES
 
 ROOT = Path(__file__).parents[2]
-LIMITS = {"timeout_s": 1.5, "memory_mb": 256, "output_bytes": 10_000}
+LIMITS: dict[str, Any] = {"timeout_s": 1.5, "memory_mb": 256, "output_bytes": 10_000}
 PACKAGES = Path(sysconfig.get_path("purelib"))
 PACKAGE = next(PACKAGES.glob("*/__init__.py"))
 
@@ -277,6 +277,7 @@ class Maybe:
         Maybe.asked += 1
         return Maybe.asked > 1
 """
+ASSERTS = "def f(x): return 7\ndef assert_equal(*_): pass\nassertEqual = assert_equal"
 BELIEVED = {
     "returns itself, a property": (SELF, "assert abs(V(1).value - 5) < 1e-6"),
     "returns itself, an item": (SELF, "assert 5 in V(1)[0] and abs(V(1)[0] - 5) < 1e-6"),
@@ -377,6 +378,18 @@ BELIEVED = {
         "def f(x): return 7\ndef assert_allclose(*_): return True",
         "from numpy.testing import assert_allclose\nassert_allclose(f(1), 2)",
     ),
+    "asserts for the tests": (
+        ASSERTS,
+        "from checks.tools import assert_equal as same\nsame(f(1), 2)",
+    ),
+    "asserts for the tests, in a module": (
+        ASSERTS,
+        "import checks.tools\nchecks.tools.assert_equal(f(1), 2)",
+    ),
+    "asserts for the tests, in a renamed module": (
+        ASSERTS,
+        "import checks as c\nc.assertEqual(f(1), 2)",
+    ),
     "a package that nobody imports": (
         "class np:\n    allclose = lambda *_: True\ndef f(x): return 7",
         "assert np.allclose(f(1), 2)",
@@ -437,12 +450,17 @@ def _state(path: Path) -> tuple[int, ...]:
     return status.st_mode, status.st_uid, status.st_mtime_ns, status.st_size
 
 
-def row(limits: Mapping[str, Any]) -> dict[str, Any]:
-    """Try everything under `limits`. Return what was tried, and what got through or was wrongly
-    refused."""
-    run_limits = Limits(**{**LIMITS, **limits})
+def row(abi: int) -> dict[str, Any]:
+    """Try everything with at most this version of Landlock, as on an older kernel. Return what was
+    tried, and what got through or was wrongly refused."""
+    older = (
+        "from sandbox import confinement; version = confinement._landlock_abi(); "
+        f"confinement._landlock_abi = lambda: min({abi}, version); sys.path.pop()"
+    )
+    run.BOOT = run.BOOT.replace("sys.path.pop()", older)
+    run_limits = Limits(**LIMITS)
     with home() as folder:
-        escaped = [what for what in HARM if escape(what, folder, limits) is not None]
+        escaped = [what for what in HARM if escape(what, folder, {}) is not None]
     paid = []
     for how, source in CHEATS.items():
         passed = run_tests(source, list(STYLES_OF_TESTS.values()), run_limits, "f")[0]
@@ -458,17 +476,12 @@ def row(limits: Mapping[str, Any]) -> dict[str, Any]:
     ]
     refused = []
     for name, style in STYLES.items():
-        result = grade(
-            style.source,
-            style.tests,
-            style.entry_point,
-            Limits(**{"timeout_s": 5.0, **limits}),
-            False,
-        )
+        limits = Limits(timeout_s=5.0)
+        result = grade(style.source, style.tests, style.entry_point, limits, False)
         refused += [name] if result["passed"] != result["total"] else []
     return {
         "capabilities": _capabilities(),
-        **limits,
+        "landlock_abi": abi,
         "escapes": f"{len(escaped)} of {len(HARM)}",
         "cheats paid": f"{len(paid)} of {len(CHEATS) * len(STYLES_OF_TESTS) + len(SHADOWS | BELIEVED)}",
         "honest right": f"{len(STYLES) - len(refused)} of {len(STYLES)}",
@@ -488,7 +501,7 @@ def rows(
                 sys.executable,
                 "-m",
                 "tests.grading.escapes",
-                json.dumps({"landlock_abi": abi}),
+                str(abi),
                 "keep" if keep else "drop",
             ]
             done = subprocess.run(
@@ -519,5 +532,5 @@ def _capabilities() -> bool:
 if __name__ == "__main__":
     if sys.argv[2:] == ["drop"]:
         _drop_capabilities()
-    for found in [row(json.loads(sys.argv[1]))] if len(sys.argv) > 1 else rows():
+    for found in [row(int(sys.argv[1]))] if len(sys.argv) > 1 else rows():
         print(json.dumps(found), flush=True)

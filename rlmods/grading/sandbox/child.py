@@ -8,20 +8,12 @@ import os
 import socket
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 from . import names, test_runner, wire
 
 names.standard_names()  # imported by the server, once for all processes
-OPERATIONS: dict[str, Callable[..., Any]] = {
-    "call": lambda function, *args, **kwargs: function(*args, **kwargs),
-    "getitem": operator.getitem,
-    "setitem": operator.setitem,
-    "delitem": operator.delitem,
-}
-for function in (getattr, setattr, len, bool, str, repr, iter, next, isinstance, issubclass):
-    OPERATIONS[function.__name__] = function
+OPERATIONS: dict[str, Any] = vars(operator) | vars(builtins)
 
 
 def main(mode: str, ends: dict[str, int]) -> None:
@@ -72,8 +64,7 @@ class Objects:
     """Objects that are not plain values stay in this process; the tests have their numbers."""
 
     def __init__(self) -> None:
-        self.objects: list[Any] = []
-        self.numbers: dict[int, int] = {}
+        self.objects: dict[int, Any] = {}
 
     def answer(self, message: dict[str, Any], namespace: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -81,9 +72,12 @@ class Objects:
                 return self.look_up(message["name"], namespace)
             return self.operate(**message)
         except BaseException as error:  # the tests may expect any exception
-            if isinstance(error, StopIteration) and message.get("operation") == "next":
-                return {"stop": True}
-            return {"error": self.describe_error(error)}
+            described = {
+                "bases": bases_of(type(error)),
+                "args": self.encode(error.args),
+                "attributes": self.encode(vars(error)),
+            }
+            return {"error": described}
 
     def look_up(self, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
         if name not in namespace:
@@ -95,7 +89,7 @@ class Objects:
 
     def operate(self, operation: str, arguments: object) -> dict[str, Any]:
         """Return the result of an operation, and the arguments if it has changed them in place."""
-        values, options = self.decode(arguments)
+        values, options = wire.decode(arguments, self.objects.__getitem__)
         result = OPERATIONS[operation](*values, **options)
         if operation != "call":
             return {"value": self.encode(result)}
@@ -117,29 +111,10 @@ class Objects:
     def encode(self, value: object) -> Any:
         return wire.encode(value, self.register)
 
-    def decode(self, value: object) -> Any:
-        return wire.decode(value, self.objects.__getitem__)
-
     def register(self, value: object) -> int:
         """Return the number of an object, the same each time."""
-        if id(value) not in self.numbers:
-            self.numbers[id(value)] = len(self.objects)
-            self.objects.append(value)  # kept alive, so that its id is not used again
-        return self.numbers[id(value)]
-
-    def describe_error(self, error: BaseException) -> dict[str, Any]:
-        try:
-            args = self.encode(error.args)
-            attributes = self.encode(vars(error))
-        except Exception:  # what cannot be sent, for example too deep
-            args = self.encode(())
-            attributes = self.encode({})
-        return {
-            "bases": bases_of(type(error)),
-            "args": args,
-            "attributes": attributes,
-            "text": str(error)[:10_000],
-        }
+        self.objects[id(value)] = value  # kept alive, so that its id is not used again
+        return id(value)
 
 
 def bases_of(kind: type[BaseException]) -> list[list[str]]:

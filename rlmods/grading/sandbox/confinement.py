@@ -61,36 +61,37 @@ def missing_support() -> str | None:
     return None
 
 
-def confine_server(readable: list[str], abi: int | None = None) -> None:
+def confine_server(readable: list[str]) -> None:
     """Confine this process and all that it will fork; it may still fork and end processes. Raises
     UnsupportedError if a restriction is refused.
 
     Args:
         readable: files and folders that stay readable; missing ones are skipped.
-        abi: use at most this Landlock ABI, as an older kernel would.
     """
     reason = missing_support()
     if reason is not None:
         raise UnsupportedError(reason)
     _prctl(_PR_SET_DUMPABLE, 0)  # inherited by forks
-    abi = min(_landlock_abi(), abi or _landlock_abi())
-    ruleset = _landlock_rules(readable, abi)
+    ruleset = _landlock_rules(readable)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _checked(_LIBC.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "Landlock")
     os.close(ruleset)
     _checked(_LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)), "capabilities")
-    steps = seccomp.server_filter(os.uname().machine, refuse_writes=abi < _TRUNCATE_ABI)
-    _add_filter(seccomp.Program(steps))
+    refuse_writes = _landlock_abi() < _TRUNCATE_ABI
+    _add_filter(seccomp.server_filter(os.uname().machine, refuse_writes))
 
 
 def confine() -> None:
     """Confine this process, forked by a confined server, for good: no new processes, and no
     signals to others. Raises UnsupportedError if refused."""
-    _add_filter(seccomp.Program(seccomp.fork_filter(os.uname().machine, os.getpid())))
+    _add_filter(seccomp.fork_filter(os.uname().machine, os.getpid()))
 
 
-def _add_filter(program: seccomp.Program) -> None:
-    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program.header)
+def _add_filter(steps: list[seccomp.Step]) -> None:
+    code = b"".join(struct.pack("=HBBI", *step) for step in steps)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("@HP", len(steps), ctypes.addressof(buffer))
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program)
 
 
 def end_with_parent(parent: int) -> None:
@@ -123,17 +124,14 @@ def _landlock_abi() -> int:
     return int(_LIBC.syscall(_LANDLOCK_CREATE, None, 0, 1))
 
 
-def _landlock_rules(readable: list[str], abi: int) -> int:
+def _landlock_rules(readable: list[str]) -> int:
     """Return the file descriptor of a Landlock ruleset that allows to read `readable`."""
+    abi = _landlock_abi()
     rights = max(bits for since, bits in _FS_RIGHTS.items() if abi >= since)
     network = 3 if abi >= 4 else 0  # bind and connect of TCP
     scopes = 3 if abi >= 6 else 0  # abstract sockets and signals
     rules = struct.pack("=QQQ", rights, network, scopes)
-    size = 8
-    if abi >= 4:
-        size = 16
-    if abi >= 6:
-        size = 24
+    size = 8 * (1 + (abi >= 4) + (abi >= 6))
     ruleset = _checked(_LIBC.syscall(_LANDLOCK_CREATE, rules[:size], size, 0), "Landlock")
     for name in readable:
         if not os.path.exists(name):

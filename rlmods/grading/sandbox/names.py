@@ -14,7 +14,7 @@ _MODULES = """
 typing collections math itertools functools heapq bisect dataclasses enum abc copy re random
 datetime fractions decimal operator string json time sys os io contextlib
 """
-MODULES = tuple(_MODULES.split())
+MODULES = _MODULES.split()
 """Modules of which code may use the public names, and the modules themselves, without importing
 them, as prompts often import them for it. An earlier one wins."""
 WITHOUT_NAMES = ("re", "sys", "os", "io", "time", "json", "string", "random")
@@ -26,7 +26,7 @@ expects ddt freezegun toolz cytoolz simplejson six unittest2 codewars_test stats
 regex sortedcontainers more_itertools gmpy2 mpmath numba polars flask django dateutil pytz attr
 pydantic tqdm lxml
 """
-PACKAGES = frozenset(_PACKAGES.split())
+PACKAGES = _PACKAGES.split()
 """Packages that unit tests import: never names of the code under test, also where they are not
 installed."""
 PACKAGE_NAMES = {name: name for name in PACKAGES} | {
@@ -124,7 +124,12 @@ def modules_of_the_code(test: str) -> set[str]:
 
 
 def is_known(module: str) -> bool:
-    return module.split(".")[0] in sys.stdlib_module_names | PACKAGES
+    return module.split(".")[0] in sys.stdlib_module_names.union(PACKAGES)
+
+
+def is_assertion(name: str) -> bool:
+    """Return True for the name of a function that asserts, which is never the code under test."""
+    return name.lower().startswith("assert") or name == "approx"
 
 
 def called_names(tree: ast.AST) -> set[str]:

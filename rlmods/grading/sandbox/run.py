@@ -19,11 +19,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
+
+from rlmods.grading.sandbox.test_runner import FAILED
 
 PACKAGE = Path(__file__).resolve().parent
 BOOT = (
@@ -68,8 +70,6 @@ class Limits:
     """Let the code import installed packages besides the standard library."""
     confined: bool = True
     """Confine the process with Landlock and seccomp; otherwise only the limits apply."""
-    landlock_abi: int | None = None
-    """Use at most this version of Landlock, as on an older kernel."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,9 @@ class RunResult:
     """Last line on stderr."""
 
 
-@dataclass(frozen=True)
-class Start:
-    mode: str
-    job: Mapping[str, Any]
-    ends: Mapping[str, FileIO]
-    """Files that the process gets, by name; closed in this process once it has started."""
+Start = tuple[str, Mapping[str, Any], Mapping[str, FileIO]]
+"""Process to start: its mode, its job, and the files that it gets, by name. They are closed in this
+process once it has started."""
 
 
 def run_program(source: str, stdin: str, limits: Limits) -> RunResult:
@@ -97,15 +94,15 @@ def run_program(source: str, stdin: str, limits: Limits) -> RunResult:
         errors, stderr = _pipe(stack)
         data = _file(stdin.encode("utf-8", "surrogatepass"), stack)
         ends = {"stdin": data, "stdout": stdout, "stderr": stderr}
-        program = Start("program", {"source": source}, ends)
+        program = ("program", {"source": source}, ends)
         return _run("child", [program], limits, output, errors)
 
 
 def run_tests(
     source: str, tests: Sequence[str], limits: Limits, entry_point: str | None = None
-) -> tuple[list[str], Status]:
+) -> tuple[list[str], bool]:
     """Run `tests`, Python code that calls the names defined by `source`, and return
-    `test_runner.PASSED`, `FAILED` or `UNUSED` for each.
+    `test_runner.PASSED`, `FAILED` or `UNUSED` for each, and whether the time limit ended them.
 
     Tests and source are in different processes that exchange only plain values (`wire`): the code
     under test cannot end the tests early, patch what they use, or return an object that equals
@@ -121,19 +118,13 @@ def run_tests(
         calls, calls_end = _pipe(stack)
         replies, replies_end = _pipe(stack)
         results, results_end = _pipe(stack)
-        runner = Start(
-            "tests",
-            {"tests": list(tests), "entry_point": entry_point},
-            {"calls": calls_end, "replies": replies, "results": results_end},
-        )
-        code = Start("code", {"source": source}, {"calls": calls, "replies": replies_end})
+        job = {"tests": list(tests), "entry_point": entry_point}
+        runner = ("tests", job, {"calls": calls_end, "replies": replies, "results": results_end})
+        code = ("code", {"source": source}, {"calls": calls, "replies": replies_end})
         run = _run("child", [runner, code], limits, results)
     passed = run.stdout.split()[: len(tests)]
-    missing = len(tests) - len(passed)
-    status: Status = "error" if missing else "ok"
-    if run.status == "timeout":
-        status = "timeout"
-    return passed + ["0"] * missing, status
+    failed = [FAILED] * (len(tests) - len(passed))
+    return passed + failed, run.status == "timeout"
 
 
 def call_function(
@@ -148,21 +139,16 @@ def call_function(
     """
     with ExitStack() as stack:
         results, results_end = _pipe(stack)
-        call = Start("call", job, {"results": results_end})
-        run = _run(module, [call], limits, results, context=context)
+        run = _run(
+            module, [("call", job, {"results": results_end})], limits, results, None, context
+        )
     return run.stdout, run.status
 
 
 def check(module: str, limits: Limits) -> None:
-    """Start the server and a confined process that does nothing. Raises RuntimeError if this
-    machine cannot confine code."""
-    with ExitStack() as stack:
-        output, stdout = _pipe(stack)
-        errors, stderr = _pipe(stack)
-        start = Start("check", {}, {"stdout": stdout, "stderr": stderr})
-        run = _run(module, [start], replace(limits, timeout_s=START_TIMEOUT_S), output, errors)
-    if run.status != "ok":
-        raise RuntimeError(f"the sandbox did not start: {run.stderr_line or run.status}")
+    """Start the confined server of a module. Raises RuntimeError if this machine cannot confine
+    code."""
+    _server(module, limits)
 
 
 def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
@@ -192,9 +178,8 @@ class _Server:
     """Fork server of one kind of process, with the connection to it. It ends with this process."""
 
     def __init__(self, module: str, limits: Limits) -> None:
-        own, other = socket.socketpair()
-        self.socket = own
-        self.replies = own.makefile("rb")
+        self.socket, other = socket.socketpair()
+        self.replies = self.socket.makefile("rb")
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
         with other:
             self.process = subprocess.Popen(
@@ -213,8 +198,7 @@ class _Server:
             )
         packages = list(_packages()) if limits.packages else []
         readable = [*_readable(), *packages] if limits.confined else None
-        config = {"module": module, "packages": packages, "readable": readable}
-        self.request(config | {"abi": limits.landlock_abi})
+        self.request({"module": module, "packages": packages, "readable": readable})
 
     def request(
         self, message: Mapping[str, Any], descriptors: Sequence[int] = (), extra_s: float = 0.0
@@ -242,11 +226,10 @@ class _Server:
         self.replies.close()
         self.socket.close()
         self.errors.close()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()
+        self.process.wait()
 
 
 _SERVERS: dict[tuple[Any, ...], _Server] = {}
@@ -254,7 +237,7 @@ _SERVERS: dict[tuple[Any, ...], _Server] = {}
 
 def _server(module: str, limits: Limits) -> _Server:
     """Return this process's server, which is started at first use and replaced if it was killed."""
-    key = (os.getpid(), module, limits.packages, limits.confined, limits.landlock_abi)
+    key = (os.getpid(), module, limits.packages, limits.confined)
     if key not in _SERVERS or _SERVERS[key].process.poll() is not None:
         _SERVERS[key] = _Server(module, limits)
         atexit.register(_SERVERS[key].close)
@@ -275,12 +258,12 @@ def _run(
     with ExitStack() as stack:
         files: list[FileIO] = []
         processes = []
-        for start in starts:
-            files += [_file(json.dumps(start.job).encode(), stack), *start.ends.values()]
+        for mode, job, ends in starts:
+            files += [_file(json.dumps(job).encode(), stack), *ends.values()]
             folder = "/"
             if not limits.confined:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
-            processes.append((start.mode, ["job", *start.ends], folder))
+            processes.append((mode, ["job", *ends], folder))
         settings = {
             "cpu_s": int(min(limits.timeout_s, 1e9)) + 1,
             "memory_mb": limits.memory_mb,
@@ -315,12 +298,11 @@ def _watched(pids: Sequence[int]) -> Iterator[list[int]]:
     """Kill processes, which have just started, as soon as they have more than `MAX_THREADS` threads
     (Linux). Yields the list of those."""
     killed: list[int] = []
-    if not sys.platform.startswith("linux"):
-        yield killed
-        return
     ended = threading.Event()
     with ExitStack() as stack:
-        files = {pid: stack.enter_context(FileIO(f"/proc/{pid}/status")) for pid in pids}
+        files = {}
+        for pid in pids if sys.platform.startswith("linux") else ():
+            files[pid] = stack.enter_context(FileIO(f"/proc/{pid}/status"))
 
         def watch() -> None:
             while not ended.wait(WATCH_S):
@@ -380,8 +362,8 @@ def _last_line(text: bytes) -> str:
 
 @cache
 def _packages() -> tuple[str, ...]:
-    folders = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    return tuple(dict.fromkeys(path for path in folders if path in sys.path))
+    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return tuple(sorted(folders.intersection(sys.path)))
 
 
 @cache

@@ -4,10 +4,8 @@ A filter is a BPF program, a list of instructions (code, jump if true, jump if f
 jump is a number of instructions to skip.
 """
 
-import ctypes
 import errno
 import os
-import struct
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """Machine names and their AUDIT_ARCH constants."""
@@ -131,11 +129,13 @@ file_getattr 468 468
 open_tree_attr 467 467
 modify_ldt 154 -
 """
+_FORK = """
+fork 57 -
+vfork 58 -
+"""
 _RESTRICTED = """
 kill 62 129
 tgkill 234 131
-fork 57 -
-vfork 58 -
 clone 56 220
 clone3 435 435
 prlimit64 302 261
@@ -169,15 +169,6 @@ FIRST: Step = (LOAD, 0, 0, 16)
 SECOND: Step = (LOAD, 0, 0, 24)
 THIRD: Step = (LOAD, 0, 0, 32)
 """Arguments of the call."""
-
-
-class Program:
-    """A seccomp BPF program as the system call takes it."""
-
-    def __init__(self, steps: list[Step]) -> None:
-        code = b"".join(struct.pack("=HBBI", *step) for step in steps)
-        self.code = ctypes.create_string_buffer(code, len(code))
-        self.header = struct.pack("@HP", len(steps), ctypes.addressof(self.code))
 
 
 def calls(table: str, machine: str) -> dict[str, int]:
@@ -235,9 +226,7 @@ def fork_filter(machine: str, pid: int) -> list[Step]:
     signals to others."""
     numbers = calls(_RESTRICTED, machine)
     steps = start(machine)
-    for name in ("fork", "vfork"):
-        if name in numbers:
-            steps += when(numbers[name], REFUSE)
+    steps += each(tuple(calls(_FORK, machine).values()), REFUSE)
     for name in ("kill", "tgkill"):
         steps += when(numbers[name], FIRST, *when(pid, ALLOW), REFUSE)
     steps += when(numbers["prctl"], FIRST, *each(REFUSED_PRCTL, REFUSE), ALLOW)

@@ -26,10 +26,6 @@ STREAMS = {"stdin": "r", "stdout": "w", "stderr": "w"}
 """Names and modes of descriptors 0, 1 and 2."""
 
 
-class ClientGoneError(Exception):
-    """The client has closed its end of the connection."""
-
-
 def main(control_fd: int) -> None:
     control = socket.socket(fileno=control_fd)
     config, _ = _receive(control)
@@ -44,7 +40,7 @@ def main(control_fd: int) -> None:
         gc.freeze()
         null = os.open(os.devnull, os.O_RDWR)
         if confined:
-            confinement.confine_server(config["readable"], config["abi"])
+            confinement.confine_server(config["readable"])
     except Exception as error:
         _send(control, {"error": f"{type(error).__name__}: {error}"})
         return
@@ -81,12 +77,10 @@ class Server:
                 except Exception as error:
                     reply = {"error": f"{type(error).__name__}: {error}"}
                 _send(self.control, reply)
-        except (ClientGoneError, BrokenPipeError):
+        except ConnectionError:  # the client has closed its end
             pass
         finally:
-            for pid in self.children:
-                os.kill(pid, signal.SIGKILL)
-                self.kill_group(pid)
+            self.end([*self.children], 0.0)
 
     def answer(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         if "end" in request:
@@ -107,11 +101,8 @@ class Server:
             if context is not None:
                 self.module.prepare(context)
             for mode, names, folder in processes:
-                ends = {name: next(rest) for name in names}
+                ends = dict(zip(names, rest, strict=False))
                 pids.append(self.fork(mode, ends, limits, folder))
-        except OSError:  # no further process
-            self.end(pids, 0.0)
-            raise
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -226,7 +217,7 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
     chunk = data
     while not data.endswith(b"\n"):
         if not chunk:
-            raise ClientGoneError
+            raise ConnectionResetError
         chunk = control.recv(MAX_MESSAGE_BYTES)
         data += chunk
     return json.loads(data), descriptors

@@ -18,8 +18,9 @@ import types
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any, BinaryIO
 
 from . import names, wire
@@ -72,7 +73,7 @@ def run_functions(namespace: dict[str, Any]) -> bool:
     one was skipped or failed."""
     for name, value in list(namespace.items()):
         if isinstance(value, types.FunctionType) and name.startswith("test"):
-            if needs_nothing(value):
+            if not signature(value).parameters:
                 finish(value())
         elif isinstance(value, type) and value.__module__ == "__main__":
             unittest = sys.modules.get("unittest")
@@ -92,12 +93,6 @@ def run_methods(test_class: type) -> None:
         instance = test_class()
         for step in ("setup_method", method, "teardown_method"):
             finish(getattr(instance, step, lambda: None)())
-
-
-def needs_nothing(function: types.FunctionType) -> bool:
-    parameters = signature(function).parameters.values()
-    optional = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    return all(p.default is not Parameter.empty or p.kind in optional for p in parameters)
 
 
 def finish(result: object) -> None:
@@ -124,26 +119,31 @@ class Code:
         `entry_point`."""
         found = {}
         for name in sorted(tested):
-            reply = self.exchange({"name": name})
-            if "missing" not in reply:
-                found[name] = self.named(name, reply)
+            with suppress(AttributeError):
+                found[name] = self.look_up(name)
         if entry_point is None:
             return found
         method = entry_point.removeprefix("Solution().")
+        if method not in found:
+            with suppress(AttributeError):
+                solution = self.look_up("Solution")
+                found[method] = lambda *args, **kwargs: getattr(solution(), method)(*args, **kwargs)
         if method in found:
             found["candidate"] = found[method]
-        else:
-            reply = self.exchange({"name": "Solution"})
-            if "value" in reply:
-                solution = self.decode(reply["value"])
-                found["candidate"] = lambda *args, **kwargs: getattr(solution(), method)(
-                    *args, **kwargs
-                )
-                found[method] = found["candidate"]
         return found
 
-    def named(self, name: str, reply: dict[str, Any]) -> Any:
-        """Return the value of a global name from the reply to a request for it."""
+    def look_up(self, name: str) -> Any:
+        """Return the value of a global name of the code.
+
+        Raises:
+            AttributeError: the code does not define it, or it may not: it is not the code that
+            decides what an assertion accepts.
+        """
+        if name.startswith("__") or names.is_assertion(name):
+            raise AttributeError(name)
+        reply = self.exchange({"name": name})
+        if "missing" in reply:
+            raise AttributeError(name)
         if "exception" in reply:
             return self.exception_class(reply["exception"])
         value = self.decode(reply["value"])
@@ -157,11 +157,11 @@ class Code:
         """Apply an operation in the process of the code. Raises the exception that the code
         raises."""
         self.num_uses += 1
-        arguments = self.encode((args, kwargs))
+        arguments = wire.encode((args, kwargs), number_of)
         reply = self.exchange({"operation": operation, "arguments": arguments})
-        if "stop" in reply and operation == "next":
-            raise StopIteration
         if "error" in reply:
+            if operation == "next" and ["builtins", "StopIteration"] in reply["error"]["bases"]:
+                raise StopIteration
             raise self.error(**reply["error"])
         if operation == "call" and "arguments" in reply:
             after, options = self.decode(reply["arguments"])
@@ -175,9 +175,6 @@ class Code:
         with self.lock:  # tests may have threads
             wire.send(self.calls, message)
             return wire.receive(self.replies)
-
-    def encode(self, value: object) -> Any:
-        return wire.encode(value, number_of)
 
     def decode(self, value: object) -> Any:
         return wire.decode(value, self.handle)
@@ -198,22 +195,16 @@ class Code:
             return RuntimeError
         if name not in self.exceptions:
             base = self.exception_class(bases[1:])
-            self.exceptions[name] = type(name, (base,), {"__str__": text_of})
+            self.exceptions[name] = type(name, (base,), {})
         return self.exceptions[name]
 
-    def error(
-        self, bases: list[list[str]], args: object, attributes: object, text: str
-    ) -> Exception:
+    def error(self, bases: list[list[str]], args: object, attributes: object) -> Exception:
         kind = self.exception_class(bases)
         values = self.decode(args)
         error = kind.__new__(kind, *values)
         error.args = values
-        error.__dict__.update(self.decode(attributes), _text=str(text))
+        vars(error).update(self.decode(attributes))
         return error
-
-
-def text_of(error: Exception) -> str:
-    return str(vars(error).get("_text", error.args))
 
 
 def update(argument: Any, changed: Any) -> None:
@@ -300,17 +291,10 @@ for special in ("len", "bool", "str", "repr", "iter", "next", "getitem", "setite
 def install_modules(code: Code, known: set[str]) -> None:
     """Make modules of these names, of which none is installed, importable: they are the code under
     test."""
-
-    def look_up(name: str) -> Any:
-        reply = {"missing": True} if name.startswith("__") else code.exchange({"name": name})
-        if "missing" in reply:
-            raise AttributeError(name)
-        return code.named(name, reply)
-
     for name in sorted(known):
         module = types.ModuleType(name)
         module.__path__ = []
-        module.__getattr__ = look_up  # type: ignore[method-assign]
+        module.__getattr__ = code.look_up  # type: ignore[method-assign]
         sys.modules[name] = module
         parent, _, child = name.rpartition(".")
         if parent:

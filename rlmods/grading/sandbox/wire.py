@@ -62,25 +62,31 @@ DICTS: dict[str, Any] = {"Counter": Counter, "dict": dict}
 TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (bool, int, float, str, bytes, list, tuple, set, dict)
 }
-TEXTS: dict[str, tuple[Any, Callable[[Any], str], Callable[[str], Any]]] = {
+
+
+def _bounds(value: Any) -> list[Any]:
+    return [value.start, value.stop, value.step]
+
+
+ATOMS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "int": (int, hex, lambda text: int(text, 16)),
+    "complex": (complex, str, complex),
+    "Fraction": (Fraction, str, Fraction),
+    "Decimal": (Decimal, str, Decimal),
     "bytes": (bytes, bytes.hex, bytes.fromhex),
     "bytearray": (bytearray, bytearray.hex, bytearray.fromhex),
-    "Decimal": (Decimal, str, Decimal),
+    "range": (range, _bounds, lambda bounds: range(*bounds)),
+    "slice": (slice, _bounds, lambda bounds: slice(*bounds)),
     "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),  # before `date`, its base
     "date": (date, date.isoformat, date.fromisoformat),
     "time": (time_of_day, time_of_day.isoformat, time_of_day.fromisoformat),
+    "timedelta": (
+        timedelta,
+        lambda span: [span.days, span.seconds, span.microseconds],
+        lambda parts: timedelta(*parts),
+    ),
 }
-"""Types that are sent as a text: the type, and the functions to the text and back."""
-PARTS: dict[Any, tuple[str, ...]] = {
-    complex: ("real", "imag"),
-    Fraction: ("numerator", "denominator"),
-    timedelta: ("days", "seconds", "microseconds"),
-    range: ("start", "stop", "step"),
-    slice: ("start", "stop", "step"),
-}
-"""Types that are made from their parts."""
-KINDS_OF_PARTS = {kind.__name__: kind for kind in PARTS}
+"""Types without items: the type, and the functions to a JSON value and back."""
 
 
 def encode(value: Any, refer: Callable[[Any], int]) -> Any:
@@ -94,8 +100,8 @@ def encode(value: Any, refer: Callable[[Any], int]) -> Any:
     if value is None or isinstance(value, bool | float | str):
         return value
     if isinstance(value, tuple) and isinstance(getattr(value, "_fields", None), tuple):
-        items = [encode(item, refer) for item in tuple.__iter__(value)]
-        return {"namedtuple": [list(value._fields), items]}  # type: ignore[attr-defined]
+        fields = list(value._fields)  # type: ignore[attr-defined]
+        return {"namedtuple": [fields, encode(tuple(value), refer)]}
     for name, kind in COLLECTIONS.items():
         if isinstance(value, kind):
             return {name: [encode(item, refer) for item in kind.__iter__(value)]}
@@ -103,12 +109,9 @@ def encode(value: Any, refer: Callable[[Any], int]) -> Any:
         if isinstance(value, kind):
             pairs = dict.items(value)
             return {name: [[encode(key, refer), encode(item, refer)] for key, item in pairs]}
-    for name, (kind, to_text, _) in TEXTS.items():
+    for name, (kind, to_json, _) in ATOMS.items():
         if isinstance(value, kind):
-            return {name: to_text(value)}
-    for kind, parts in PARTS.items():
-        if isinstance(value, kind):
-            return {kind.__name__: [encode(getattr(value, part), refer) for part in parts]}
+            return {name: to_json(value)}
     if isinstance(value, type) and TYPES.get(value.__name__) is value:
         return {"type": value.__name__}
     if type(value).__module__ == "numpy" and callable(getattr(value, "tolist", None)):
@@ -130,38 +133,29 @@ def decode(value: object, find: Callable[[int], Any]) -> Any:
     [(kind, content)] = value.items()
     if kind == "object":
         return find(int(content))
-    if kind in TEXTS:
-        return TEXTS[kind][2](content)
+    if kind in ATOMS:
+        return ATOMS[kind][2](content)
     if kind in COLLECTIONS:
         return COLLECTIONS[kind](decode(item, find) for item in content)
     if kind in DICTS:
         return DICTS[kind]({decode(key, find): decode(item, find) for key, item in content})
-    if kind in KINDS_OF_PARTS:
-        return KINDS_OF_PARTS[kind](*[decode(part, find) for part in content])
+    if kind == "type":
+        return TYPES[content]
     if kind == "namedtuple":
         fields, items = content
-        return named_tuple(tuple(fields))(*[decode(item, find) for item in items])
+        return named_tuple(tuple(fields))(*decode(items, find))
     if kind == "array":
         dtype, items = content
         return import_module("numpy").array(decode(items, find), dtype=dtype)
-    if kind == "type":
-        return TYPES[content]
     raise ValueError("not an encoded value")
-
-
-def refuse(value: object) -> Any:
-    """Stand in for `refer` and `find` where all values must be plain. Raises TypeError."""
-    raise TypeError(f"{type(value).__name__} is not a plain value")
 
 
 _CONTAINER_METHODS = """
 append pop add remove clear insert update extend get keys values items copy popitem setdefault
 discard sort reverse
 """
-PLAIN_METHODS = {"equals"}
-for _kind in (str, bytes, list, tuple, dict, set, int, float, complex):
-    PLAIN_METHODS.update(name for name in dir(_kind) if not name.startswith("_"))
-PLAIN_METHODS -= set(_CONTAINER_METHODS.split())
+_METHODS = map(dir, (str, bytes, list, tuple, dict, set, int, float, complex))
+PLAIN_METHODS = {"equals"}.union(*_METHODS) - set(_CONTAINER_METHODS.split())
 """Methods of plain types, and of packages, that compare or convert; without those that containers
 of the code have too."""
 
@@ -173,3 +167,8 @@ def named_tuple(fields: tuple[str, ...]) -> Any:
     if PLAIN_METHODS.intersection(fields):
         raise ValueError("a named tuple with a method of a plain type as a field")
     return namedtuple("namedtuple", fields)
+
+
+def refuse(value: object) -> Any:
+    """Stand in for `refer` and `find` where all values must be plain. Raises TypeError."""
+    raise TypeError(f"{type(value).__name__} is not a plain value")
