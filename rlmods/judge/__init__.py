@@ -1,9 +1,8 @@
 """Judges: parts that decide which of two responses is better."""
 
 from rlmods.judge.llm import LLM
-from rlmods.judge.neural import Neural
-from rlmods.judge.ranking import cohens_kappa, rank, rankings
-from rlmods.judge.rule import Rule
+from rlmods.judge.ranking import cohens_kappa, rankings
+from rlmods.judge.scores import Neural, Rule
 from rlmods.protocols import compare
 
-__all__ = ["LLM", "Neural", "Rule", "cohens_kappa", "compare", "rank", "rankings"]
+__all__ = ["LLM", "Neural", "Rule", "cohens_kappa", "compare", "rankings"]

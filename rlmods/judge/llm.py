@@ -25,14 +25,12 @@ from rlmods.judge.question import (
     shown_text,
     template_fields,
 )
+from rlmods.judge.scores import Pair
 from rlmods.needs import JudgeNeeds
 from rlmods.protocols import Candidate
 from rlmods.run.files import JsonlWriter, read_rows
 from rlmods.settings.bounds import Count, NonNegative, NonNegativeInt, Positive, bounded
 from rlmods.types import Prompt, Response
-
-Pair = tuple[Prompt, Candidate, Candidate]
-"""A prompt and two responses to it."""
 
 
 @dataclass
@@ -165,13 +163,13 @@ class LLM:
         self, responses: Sequence[Response], template: str | None = None
     ) -> list[float | None]:
         """Return the rating of each response by itself, 0 to 1; None if no try yields a rating."""
+        template = template or RATING_TEMPLATE
         questions = []
         for response in responses:
-            texts = {"response": shown_text(response)}
-            template = template or RATING_TEMPLATE
-            questions.append(format_question(template, response.prompt, **texts))
+            text = shown_text(response)
+            questions.append(format_question(template, response.prompt, response=text))
         ratings = self._ask_all(questions, read_rating)
-        return [ratings[question] for question in questions]
+        return list(map(ratings.__getitem__, questions))
 
     def _ask_all(
         self, questions: Iterable[str], parse: Callable[[str], float | None]
@@ -210,7 +208,6 @@ class LLM:
         if key in self._verdicts:
             self._count("cached")
             return self._verdicts[key]
-        tries_without = 0
         for attempt in range(self.retries + 1):
             if stop.is_set():
                 break
@@ -231,9 +228,6 @@ class LLM:
                 self._verdicts[key] = verdict
                 return verdict
             self._count("without_verdict")
-            tries_without += 1
-        if tries_without == self.retries + 1:
-            self._verdicts[key] = None
         return None
 
     def _lose(
@@ -280,24 +274,18 @@ class LLM:
         return None if self.cache is None else JsonlWriter(Path(self.cache).expanduser())
 
     @cached_property
-    def _verdicts(self) -> dict[str, float | None]:
-        """Parsed replies by question key, at first those of the cache; None if no try has yielded a
-        verdict.
+    def _verdicts(self) -> dict[str, float]:
+        """Verdicts by question key, at first those of the cache.
 
         Raises:
             UserError: a row was not written by a judge.
         """
         rows = [] if self._cache_file is None else read_rows(self._cache_file.path)
-        verdicts: dict[str, float | None] = {}
-        tries: Counter[str] = Counter()
+        verdicts = {}
         try:
             for row in rows:
-                key = row["key"]
-                tries[key] += 1
                 if row["verdict"] is not None:
-                    verdicts[key] = float(row["verdict"])
-                elif tries[key] > self.retries:
-                    verdicts[key] = None
+                    verdicts[row["key"]] = float(row["verdict"])
             return verdicts
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(

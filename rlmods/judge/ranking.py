@@ -8,32 +8,23 @@ from itertools import combinations, islice
 from rlmods.protocols import Candidate, Judge, compare
 from rlmods.types import Prompt
 
-Verdicts = list[float | None]
-
-
-def rank(judge: Judge, prompt: Prompt, candidates: Sequence[Candidate]) -> list[int | None]:
-    """Return the rank of each candidate: 0 is the best, equal ranks are ties, None for a candidate
-    without any verdict."""
-    return rankings(judge, [(prompt, candidates)])[0][0]
-
 
 def rankings(
     judge: Judge, rows: Sequence[tuple[Prompt, Sequence[Candidate]]]
-) -> list[tuple[list[int | None], Verdicts]]:
+) -> list[tuple[list[int | None], list[float | None]]]:
     """Return, for each row, the ranks of its candidates and the verdicts on its pairs in the order
-    of `itertools.combinations`.
+    of `itertools.combinations`. Rank 0 is the best, equal ranks are ties, None is the rank of a
+    candidate without any verdict.
 
     All rows share one call of `compare`.
     """
-    pairs = []
+    pairs: list[tuple[Prompt, Candidate, Candidate]] = []
     for prompt, candidates in rows:
-        for first, second in combinations(candidates, 2):
-            pairs.append((prompt, first, second))
+        pairs += [(prompt, *pair) for pair in combinations(candidates, 2)]
     verdicts = iter(compare(judge, pairs))
     found = []
     for _, candidates in rows:
-        num_pairs = len(candidates) * (len(candidates) - 1) // 2
-        own = list(islice(verdicts, num_pairs))
+        own = list(islice(verdicts, math.comb(len(candidates), 2)))
         found.append((copeland(len(candidates), own), own))
     return found
 

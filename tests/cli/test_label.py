@@ -14,7 +14,7 @@ from rlmods.errors import UserError
 from rlmods.judge import Rule
 from rlmods.run.files import read_rows
 from tests.judge.server import TEMPLATE, in_turn, longer, serve
-from tests.judge.test_neural import saved
+from tests.judge.test_scores import saved
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from rlmods.errors import UserError
-from rlmods.judge import LLM, compare, rank
+from rlmods.judge import LLM, compare, rankings
 from rlmods.judge.question import CUT_OFF
 from rlmods.types import Prompt, Response
 from tests.judge.server import TEMPLATE, completion, in_turn, longer, serve
@@ -62,7 +62,8 @@ class TestVerdicts:
             llm = judge(server.url)
             assert llm.compare(PAIRS) == EXPECTED
             assert [llm(p, b, a) for p, a, b in PAIRS] == [1 - v for v in EXPECTED]
-            assert rank(llm, PROMPT, ["a", "ccc", "bb", "dd"]) == [2, 0, 1, 1]
+            [(ranks, _)] = rankings(llm, [(PROMPT, ["a", "ccc", "bb", "dd"])])
+            assert ranks == [2, 0, 1, 1]
 
     def test_ask_both_orders(self):
         with serve(longer) as server:
@@ -131,7 +132,7 @@ class TestVerdicts:
             llm = judge(server.url, retries=3)
             assert llm(PROMPT, "x", "y") is None
             assert llm.counts == {"requests": 8, "retries": 6, "without_verdict": 8}
-            assert rank(llm, PROMPT, ["x", "y"]) == [None, None]
+            assert rankings(llm, [(PROMPT, ["x", "y"])]) == [([None, None], [None])]
 
 
 class TestRetries:
@@ -205,14 +206,6 @@ class TestCache:
             assert again.compare(PAIRS) == EXPECTED
             assert again.counts == {"cached": 6}
             assert len(server.bodies) == len(rows(path)) == 6
-
-    def test_a_question_without_a_verdict_is_not_asked_again(self, tmp_path):
-        path = tmp_path / "cache.jsonl"
-        with serve(in_turn("Who knows?")) as server:
-            llm = judge(server.url, swap=False, cache=str(path))
-            assert [llm(PROMPT, "x", "y") for _ in range(2)] == [None, None]
-            assert judge(server.url, swap=False, cache=str(path))(PROMPT, "x", "y") is None
-            assert len(server.bodies) == 3
 
     def test_holds_questions_and_replies_but_no_key(self, tmp_path, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.judge import cohens_kappa, compare, rank, rankings
+from rlmods.judge import cohens_kappa, compare, rankings
 from rlmods.judge.ranking import copeland
 from rlmods.needs import JudgeNeeds
 from rlmods.types import Prompt, Response, as_response
@@ -81,7 +81,6 @@ class TestRankings:
             ([0, 0], [0.5]),
         ]
         assert rankings(alphabetical, rows) == expected
-        assert [rank(alphabetical, *row) for row in rows] == [ranks for ranks, _ in expected]
 
     def test_calls_compare_once_for_all_rows(self):
         calls = []
@@ -122,7 +121,7 @@ class TestCandidates:
                 return float(finishes[0] == "stop") if finishes[0] != finishes[1] else 0.5
 
         assert compare(Strict(), [self.PAIR, (PROMPT, "a", "b")]) == [0.0, 0.5]
-        assert rank(Strict(), PROMPT, [self.PAIR[1], "b"]) == [1, 0]
+        assert rankings(Strict(), [(PROMPT, [self.PAIR[1], "b"])]) == [([1, 0], [0.0])]
 
 
 def verdicts_from_table(table):

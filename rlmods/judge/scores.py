@@ -1,15 +1,16 @@
-"""Judge that compares the scores of a reward function."""
+"""Judges that compare the scores of a reward function or of a trained reward model."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from rlmods.errors import UserError
 from rlmods.needs import JudgeNeeds, RewardNeeds, needs_of
 from rlmods.protocols import Candidate
 from rlmods.reward import Accuracy
+from rlmods.reward import Neural as RewardModel
 from rlmods.reward.scores import as_scores
 from rlmods.settings.bounds import NonNegative, bounded
 from rlmods.types import Prompt, Response, as_response
@@ -98,3 +99,39 @@ class Rule:
         """Return one verdict per pair. Each response is scored once, all in one call of the
         reward."""
         return compare_scores(pairs, self.scorer, self.tie, self.counts)
+
+
+@dataclass(frozen=True)
+@bounded("judge")
+class Neural:
+    """Judge that prefers the response with the higher reward model score.
+
+    Responses are encoded with the reward model's own tokenizer; a truncated one has no end-of-text
+    token. The model is loaded at the first comparison.
+
+    Raises: UserError if there is no such model or `tie` is negative; at a comparison, for a text
+    that exceeds the model's context."""
+
+    model: str | Sequence[str] | None = None
+    """Run of `algo=reward_model`, directory or hub name; or a list of them, whose mean score is
+    used."""
+    tie: NonNegative = 0.0
+    """Largest difference of scores that is a tie."""
+
+    needs: ClassVar[JudgeNeeds] = JudgeNeeds(responses=True)
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise UserError("judge=neural needs a reward model: type judge.model=RUN_OR_DIRECTORY")
+        self.scorer.check("neural")
+
+    @cached_property
+    def scorer(self) -> RewardModel:
+        return RewardModel(self.model)
+
+    def __call__(self, prompt: Prompt, first: Candidate, second: Candidate) -> float | None:
+        return self.compare([(prompt, first, second)])[0]
+
+    def compare(self, pairs: Sequence[Pair]) -> list[float | None]:
+        """Return one verdict per pair. Each response is scored once, in batches."""
+        return compare_scores(pairs, self.scorer, self.tie, Counter())
