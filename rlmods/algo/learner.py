@@ -16,7 +16,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from rlmods.critic.separate import ValueNetwork
+from rlmods.critic.networks import ValueNetwork
 from rlmods.data import Splits
 from rlmods.distributed.collectives import Ranks
 from rlmods.distributed.deferred import read

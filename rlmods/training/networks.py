@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rlmods.critic.separate import ValueNetwork
+from rlmods.critic.networks import ValueNetwork
 from rlmods.distributed.sharding import is_sharded
 from rlmods.distributed.strategy import FSDP2
 from rlmods.errors import UserError

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from rlmods.critic.shared import ValueHead
+from rlmods.critic.networks import ValueHead
 from rlmods.distributed.collectives import Ranks
 from rlmods.policy.base import DivergenceFrom, Policy, PolicyOutput
 from rlmods.protocols import Rollout

@@ -1,4 +1,4 @@
-"""A separate value network."""
+"""Value networks: none, one of its own, or a head on the policy's trunk."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,6 +13,16 @@ from rlmods.errors import UserError
 from rlmods.ops import scatter
 from rlmods.policy import Policy, ScalarModel
 from rlmods.policy.packing import enable_packing, packed_states, padded_states
+
+
+@dataclass(frozen=True)
+class NoCritic:
+    """No value network: for advantages that use other responses as the baseline, or no baseline."""
+
+    pretraining: ClassVar[int] = 0
+
+    def __call__(self, policy: Policy) -> None:
+        return None
 
 
 class ValueNetwork(nn.Module):
@@ -88,3 +98,28 @@ class Separate(CriticConfig):
             )
         scalar.fold_offset()
         return ValueNetwork(scalar.to(policy.device))
+
+
+class ValueHead(nn.Module):
+    """A linear layer from the policy's hidden state to one value, float32, initialised to 0."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden_size, 1)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        with torch.autocast(hidden.device.type, enabled=False):
+            values: Tensor = self.linear(hidden.float())
+        return values
+
+
+@dataclass(frozen=True)
+class Shared(CriticConfig):
+    """A value head on the policy's trunk: one linear layer. The value loss also trains the trunk
+    (PPO, arXiv:1707.06347, equation 9), so choose `coefficient` with care."""
+
+    def __call__(self, policy: Policy) -> ValueHead:
+        """Return the value head."""
+        return ValueHead(policy.model.config.get_text_config().hidden_size).to(policy.device)
