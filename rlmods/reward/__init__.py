@@ -5,9 +5,7 @@ from rlmods.reward.accuracy import Accuracy
 from rlmods.reward.by_source import BySource
 from rlmods.reward.calculations import Calculations
 from rlmods.reward.code import Code
-from rlmods.reward.copying import Copying
 from rlmods.reward.cosine import Cosine
-from rlmods.reward.diversity import Diversity
 from rlmods.reward.ensemble import Ensemble
 from rlmods.reward.environment import EnvironmentReward
 from rlmods.reward.flipped import Flipped
@@ -18,12 +16,12 @@ from rlmods.reward.json_schema import JSON
 from rlmods.reward.language import Language
 from rlmods.reward.length import Length
 from rlmods.reward.neural import Neural
+from rlmods.reward.ngrams import Copying, Diversity, Repetition
 from rlmods.reward.overlong import Overlong
 from rlmods.reward.preference import Preference
 from rlmods.reward.process import Process
 from rlmods.reward.rating import Rating
 from rlmods.reward.regex import Regex
-from rlmods.reward.repetition import Repetition
 from rlmods.reward.task_score import TaskScore
 from rlmods.reward.tool_call import ToolCall
 from rlmods.reward.weighted_sum import WeightedSum

@@ -57,11 +57,12 @@ class Accuracy:
         pairs: dict[int, tuple[str, str]] = {}
         for row, answer in enumerate(answers):
             gold = _gold(responses[row].prompt)
-            if gold is not None and answer is not None:
+            if gold is None:
+                continue
+            verdicts[row] = False
+            if answer is not None:
                 pairs[row] = (as_asked(answer, gold, questions[row]), gold)
                 verdicts[row] = same_plain(*pairs[row], self.rules)
-            elif gold is not None:
-                verdicts[row] = False
         pending = {row: pair for row, pair in pairs.items() if verdicts[row] is None}
         outcomes = self._grade(list(pending.values()))
         for row, outcome in zip(pending, outcomes, strict=True):
@@ -69,14 +70,16 @@ class Accuracy:
         for row, pair in pairs.items():
             if verdicts[row]:
                 verdicts[row] = not is_refused(*pair, self.rules, questions[row])
-        values: list[float | None] = []
-        for verdict in verdicts:
-            score = self.correct if verdict else self.wrong
-            values.append(None if verdict is None else float(score))
+        paid = {True: float(self.correct), False: float(self.wrong), None: None}
+        graded = [outcome.value for outcome in outcomes]
+        counts = {
+            "sympy_decided": graded.count("sympy"),
+            "sympy_timeouts": graded.count("sympy timeout"),
+        }
         return Scores(
-            values,
+            list(map(paid.get, verdicts)),
             correct=verdicts,
-            counts=failure_counts(outcomes) | _sympy_counts(outcomes),
+            counts=failure_counts(outcomes) | counts,
             columns={"extracted": answers},
         )
 
@@ -97,14 +100,6 @@ class Accuracy:
             for call in list(_VERDICTS)[: max(0, len(_VERDICTS) - MAX_VERDICTS)]:
                 _VERDICTS.pop(call, None)
         return [graded[call] for call in calls]
-
-
-def _sympy_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    verdicts = [outcome.value for outcome in outcomes]
-    return {
-        "sympy_decided": verdicts.count("sympy"),
-        "sympy_timeouts": verdicts.count("sympy timeout"),
-    }
 
 
 _VERDICTS: dict[Any, Outcome] = {}

@@ -11,6 +11,7 @@ from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.reward.process import Aggregate, scores_by_step
+from rlmods.settings.bounds import bounded
 from rlmods.types import Response, Scores
 
 CALCULATION = re.compile(r"(-?\d{1,12})([-+*])(-?\d{1,12})=(-?\d{1,24})")
@@ -26,6 +27,7 @@ def is_right(line: str) -> bool:
 
 
 @dataclass(frozen=True)
+@bounded("reward")
 class Calculations:
     """1 for each line that is a right calculation, such as `30+40=70`, else 0: a process reward
     without a model. A step is a line that ends in a line break, so the answer behind the last one

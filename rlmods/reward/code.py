@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
+from rlmods.errors import UserError
 from rlmods.grading.pool import NOT_STARTED, Outcome, failure_counts, shared_pool
+from rlmods.grading.sandbox.confinement import missing_support
 from rlmods.grading.sandbox.run import Limits
 from rlmods.grading.sandbox.tests import packages_used, read_tests, surely_calls_code
 from rlmods.grading.turns import after_thoughts
 from rlmods.needs import RewardNeeds
-from rlmods.reward.checks import check_walls
 from rlmods.settings.bounds import Count, Positive, bounded
 from rlmods.types import Prompt, Response, Scores
 
@@ -23,6 +24,16 @@ _FENCED = re.compile(
     r"(?<![`~])(```++|~~~++)[ \t]*+([^\s`~{]*+)[^\n`~]*+\n(.*?)(?:\1|\Z)", re.DOTALL
 )
 _PYTHON = ("python", "python3", "py", "py3")
+
+
+def check_walls(reward: object, walls: str, confined: str) -> None:
+    """Raise UserError if this machine cannot confine what is named `confined`."""
+    reason = missing_support() if walls != "limits" else None
+    if reason is not None:
+        raise UserError(
+            f"{type(reward).__name__}: {reason}, so {confined} cannot be confined: run in a "
+            "container of your own and type walls=limits"
+        )
 
 
 @dataclass(frozen=True)
@@ -105,9 +116,7 @@ class Code:
             call = ("untested", tests, entry_point, setup, self._limits)
             [outcome] = self._grade([call], len(unit_tests))
             if outcome.status == "ok" and outcome.value:
-                raise ValueError(
-                    "the unit tests pass without calling the code, or when it only raises errors"
-                )
+                raise ValueError("the unit tests pass without working code")
 
     def _check_package(self, package: str) -> None:
         """Raise ValueError for a package that the tests use and do not get."""
@@ -125,7 +134,7 @@ class Code:
     def _unit_tests(self, prompt: Prompt) -> tuple[Any, str | None, str | None]:
         """Return the unit tests, the entry point and the setup of a prompt."""
         meta = prompt.meta
-        return _to_plain(meta[self.tests]), meta.get(self.entry_point), meta.get(self.setup)
+        return meta[self.tests], meta.get(self.entry_point), meta.get(self.setup)
 
     @property
     def _limits(self) -> Limits:
@@ -153,19 +162,16 @@ class Code:
         passed: list[str | None] = [None] * len(responses)
         calls: dict[int, tuple[Any, ...]] = {}
         max_tests = 1
-        num_without_code = 0
         for row, response in enumerate(responses):
             if response.prompt.meta.get(self.tests) is None:
                 continue
             fractions[row] = 0.0
-            if sources[row] is None:
-                num_without_code += 1
-                continue
-            tests, entry_point, setup = self._unit_tests(response.prompt)
-            max_tests = max(max_tests, len(read_tests(tests, entry_point)))
-            stop_early = not self.partial
-            job = (sources[row], tests, entry_point, self._limits, stop_early, setup)
-            calls[row] = ("grade", *job)
+            if sources[row] is not None:
+                tests, entry_point, setup = self._unit_tests(response.prompt)
+                max_tests = max(max_tests, len(read_tests(tests, entry_point)))
+                settings = (self._limits, not self.partial)
+                calls[row] = ("grade", sources[row], tests, entry_point, *settings, setup)
+        num_without_code = fractions.count(0.0) - len(calls)
         outcomes = self._grade(list(calls.values()), max_tests)
         num_late = 0
         for row, outcome in zip(calls, outcomes, strict=True):
@@ -179,9 +185,9 @@ class Code:
         begun = [outcome for outcome in outcomes if outcome != NOT_STARTED]
         failures = failure_counts(begun)
         correct = [None if fraction is None else fraction == 1.0 for fraction in fractions]
-        all_or_nothing = [None if ok is None else float(ok) for ok in correct]
+        paid = {True: 1.0, False: 0.0, None: None}
         return Scores(
-            values=fractions if self.partial else all_or_nothing,
+            values=fractions if self.partial else list(map(paid.get, correct)),
             correct=correct,
             counts={
                 "timeouts": failures["timeouts"] + num_late,
@@ -221,12 +227,3 @@ def _is_code(text: str) -> bool:
     return any(
         not isinstance(node, ast.Expr) or isinstance(node.value, ast.Call) for node in tree.body
     )
-
-
-def _to_plain(tests: Any) -> Any:
-    """Convert to lists and dicts, which a worker can unpickle without our packages."""
-    if isinstance(tests, dict):
-        return {str(key): _to_plain(value) for key, value in tests.items()}
-    if isinstance(tests, list | tuple):
-        return [_to_plain(test) for test in tests]
-    return tests

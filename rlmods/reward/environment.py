@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlmods.errors import UserError
 from rlmods.needs import RewardNeeds
 from rlmods.types import Response, Scores
 
@@ -17,8 +16,7 @@ class EnvironmentReward:
     With `by_turn`, the reward of each turn is on its last token, for estimators with token-level
     credit (advantage=gae, n_step). A response is correct if the last reward that was given is at
     least `success`, whatever the turns before cost.
-
-    Raises: UserError for responses of one turn, to which no environment replied."""
+    """
 
     by_turn: bool = False
     """Place the reward of each turn on its last sampled token, and not their sum on the last token
@@ -32,11 +30,6 @@ class EnvironmentReward:
         return RewardNeeds(turns=True, gives_tokens=self.by_turn)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        if any(not response.turns and response.session is None for response in responses):
-            raise UserError(
-                "reward=environment grades responses of an environment of several turns: "
-                "type environment=OPTION"
-            )
         values: list[float | None] = []
         correct: list[bool | None] = []
         tokens: list[list[float | None]] = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from rlmods.errors import UserError, suggest
+from rlmods.errors import UserError
 from rlmods.reward.scores import as_scores
 from rlmods.reward.weighted_sum import WeightedSum
 from rlmods.run.functions import example, load_function
@@ -120,7 +120,7 @@ def _call(function: Callable[..., Any], responses: Sequence[Response]) -> Scores
     if "solution_str" in parameters:
         return _call_one_by_one(function, responses)
     if "completions" in parameters:
-        return _call_with_columns(function, parameters, responses)
+        return _call_with_columns(function, responses)
     result = _finished(function(responses))
     return as_scores(result, len(responses), _name(function))
 
@@ -129,8 +129,6 @@ def _call_one_by_one(function: Callable[..., Any], responses: Sequence[Response]
     """Call a function with verl's signature."""
     values = []
     columns: dict[str, list[Any]] = {}
-    parameters = inspect.signature(function).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for row, response in enumerate(responses):
         prompt = response.prompt
         arguments = {
@@ -139,8 +137,7 @@ def _call_one_by_one(function: Callable[..., Any], responses: Sequence[Response]
             "data_source": prompt.source or prompt.meta.get("data_source"),
             "extra_info": prompt.meta.get("extra_info", prompt.meta),
         }
-        taken = {name: x for name, x in arguments.items() if takes_all or name in parameters}
-        result = function(**taken)
+        result = function(**_accepted(function, arguments))
         extra = dict(result) if isinstance(result, Mapping) else {"score": result}
         values.append(extra.pop("score", None))
         for column, cell in extra.items():
@@ -148,33 +145,27 @@ def _call_one_by_one(function: Callable[..., Any], responses: Sequence[Response]
     return replace(as_scores(values, len(responses), _name(function)), columns=columns)
 
 
-def _call_with_columns(
-    function: Callable[..., Any],
-    parameters: Mapping[str, inspect.Parameter],
-    responses: Sequence[Response],
-) -> Scores:
+def _call_with_columns(function: Callable[..., Any], responses: Sequence[Response]) -> Scores:
     """Call a function with TRL's signature."""
     logged: dict[str, list[Any]] = {}
-    arguments = {
+    arguments: dict[str, Any] = {
         **_columns(responses),
         "prompts": [response.prompt.messages or response.prompt.text for response in responses],
         "completions": [_completion(response) for response in responses],
         "completion_ids": [list(response.tokens) for response in responses],
         "log_extra": lambda column, cells: logged.update({column: list(cells)}),
     }
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for name, parameter in parameters.items():
-        is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if is_named and parameter.default is parameter.empty and name not in arguments:
-            raise UserError(
-                f"reward function {_name(function)} needs the column {name}, which the data does "
-                f"not have: {suggest(name, arguments)}"
-            )
-    if not takes_all:
-        arguments = {name: value for name, value in arguments.items() if name in parameters}
-    result = _finished(function(**arguments))
+    result = _finished(function(**_accepted(function, arguments)))
     scores = as_scores(result, len(responses), _name(function))
     return replace(scores, columns={**scores.columns, **logged})
+
+
+def _accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a function names, or all if it has `**columns`."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in parameters}
 
 
 def _columns(responses: Sequence[Response]) -> dict[str, list[Any]]:

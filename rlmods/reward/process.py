@@ -29,8 +29,6 @@ def aggregate_steps(steps: Sequence[float], how: Aggregate | None, decay: float 
         return math.prod(steps)
     if how is None:
         return float(sum(steps))
-    if how != "mean":
-        raise ValueError(f"aggregate={how}: must be min, mean, last or product")
     weights = [decay ** (len(steps) - 1 - k) for k in range(len(steps))]
     return math.fsum(map(mul, weights, steps)) / math.fsum(weights)
 
@@ -115,10 +113,6 @@ class Process(RewardModelBase):
 
     def __post_init__(self) -> None:
         self.check("process")
-        if not self.separator:
-            raise UserError(
-                'Process: separator is empty: type reward.terms.process.reward.separator="\\n"'
-            )
         if self.decay != 1 and self.aggregate != "mean":
             raise UserError(
                 f"Process: decay={self.decay} weights the steps of a mean: type "

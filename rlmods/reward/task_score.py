@@ -13,7 +13,7 @@ from rlmods.grading.pool import NOT_STARTED, Outcome, failure_counts, shared_poo
 from rlmods.grading.reasoning_gym import MAX_CHARACTERS, PACKAGES, TARGET, has_form
 from rlmods.grading.sandbox.run import START_TIMEOUT_S
 from rlmods.grading.turns import without_thoughts
-from rlmods.reward.checks import check_walls
+from rlmods.reward.code import check_walls
 from rlmods.settings.bounds import Count, Positive, bounded
 from rlmods.types import Response, Scores
 

@@ -1,9 +1,8 @@
 """Reward for valid tool calls."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rlmods.errors import UserError
 from rlmods.grading.pool import failure_counts
@@ -122,16 +121,10 @@ def read_tools(prompt: Prompt, column: str) -> dict[str, str | None] | None:
         if not listed:
             return None
         functions = [tool.get("function") or tool for tool in listed]
-        schemas = {_name(function): function.get("parameters") for function in functions}
+        schemas = {function["name"]: function.get("parameters") for function in functions}
     except (ValueError, RecursionError, TypeError, AttributeError, LookupError) as error:
         raise UserError(f"{source} is not a list of {{name, parameters}}: {advice}") from error
     return {
         name: schema_text(schema, f"{source}: parameters of {name}", advice) if schema else None
         for name, schema in schemas.items()
     }
-
-
-def _name(function: Mapping[str, Any]) -> str:
-    if not isinstance(function["name"], str):
-        raise TypeError
-    return function["name"]

@@ -12,8 +12,6 @@ from rlmods.reward.scores import run_reward
 from rlmods.settings.bounds import Positive, mismatch
 from rlmods.types import Response, Scores
 
-TokenRewards = Sequence[Sequence[float | None]]
-
 
 @dataclass(frozen=True)
 class Term:
@@ -179,13 +177,12 @@ def _check_term(name: str, term: Any) -> None:
             f"(with _convert_: all in YAML): type +reward@reward.terms.{name}.reward=OPTION "
             f"+reward.terms.{name}.weight=1.0"
         )
-    weight = term.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise UserError(f"WeightedSum: terms.{name}.weight={weight!r} is not a number")
-    timeout_s = term.get("timeout_s")
-    allowed = mismatch(timeout_s, Positive | None)
-    if allowed is not None:
-        raise UserError(f"reward.terms.{name}.timeout_s={timeout_s}: must be {allowed}")
+    rules = (("weight", 1.0, float), ("timeout_s", None, Positive | None))
+    for key, default, annotation in rules:
+        value = term.get(key, default)
+        allowed = mismatch(value, annotation)
+        if allowed is not None:
+            raise UserError(f"reward.terms.{name}.{key}={value}: must be {allowed}")
 
 
 def combine(

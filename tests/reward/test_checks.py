@@ -51,7 +51,7 @@ class TestWalls:
 
     def test_refused_without(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         reason = "this kernel has no Landlock"
-        monkeypatch.setattr("rlmods.reward.checks.missing_support", lambda: reason)
+        monkeypatch.setattr("rlmods.reward.code.missing_support", lambda: reason)
         kind = getattr(rlmods.reward, name)
         with pytest.raises(UserError, match=f"{reason}, so .* cannot .* type walls=limits"):
             kind()
@@ -61,7 +61,7 @@ class TestWalls:
 
     def test_only_limits_leave_out(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         kind = getattr(rlmods.reward, name)
-        monkeypatch.setattr("rlmods.reward.checks.missing_support", lambda: None)
+        monkeypatch.setattr("rlmods.reward.code.missing_support", lambda: None)
         pools = Mock(**{"return_value.map.return_value": []})
         monkeypatch.setattr(sys.modules[kind.__module__], "shared_pool", pools)
         confined = {}
