@@ -62,15 +62,16 @@ class Function:
 
     @property
     def names(self) -> list[str]:
-        if self.function is None:
-            return []
-        return [self.function] if isinstance(self.function, str) else list(self.function)
+        return [self.function] if isinstance(self.function, str) else list(self.function or ())
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         if len(self.names) > 1 or self.weights is not None:
             return self._sum(responses)
         scores = call(load_function(self.names[0], KEY), responses)
-        return self._with_correctness(scores)
+        if self.success is None:
+            return scores
+        correct = [None if value is None else value >= self.success for value in scores.values]
+        return replace(scores, correct=correct)
 
     @cached_property
     def _sum(self) -> WeightedSum:
@@ -78,20 +79,11 @@ class Function:
         terms: dict[str, dict[str, Any]] = {}
         for number, name in enumerate(self.names):
             reward = Function(name, success=self.success if number == 0 else None)
-            terms[_term_name(name, terms)] = {"reward": reward, "weight": weights[number]}
+            term = name.rpartition(":")[2]
+            if term in terms:
+                term = name.replace("/", ".").replace(":", ".")
+            terms[term] = {"reward": reward, "weight": weights[number]}
         return WeightedSum(terms)
-
-    def _with_correctness(self, scores: Scores) -> Scores:
-        if self.success is None:
-            return scores
-        correct = [None if value is None else value >= self.success for value in scores.values]
-        return replace(scores, correct=correct)
-
-
-def _term_name(name: str, taken: Mapping[str, object]) -> str:
-    """Return the name of a function as a term: without its module, unless another one has it."""
-    short = name.rpartition(":")[2]
-    return name.replace("/", ".").replace(":", ".") if short in taken else short
 
 
 def call(function: Callable[..., Any], responses: Sequence[Response]) -> Scores:
@@ -101,7 +93,12 @@ def call(function: Callable[..., Any], responses: Sequence[Response]) -> Scores:
         UserError: the function raises an exception, or returns something else than scores.
     """
     try:
-        return _call(function, responses)
+        parameters = inspect.signature(function).parameters
+        if "solution_str" in parameters:
+            return _call_one_by_one(function, responses)
+        if "completions" in parameters:
+            return _call_with_columns(function, responses)
+        return as_scores(_finished(function(responses)), len(responses), _name(function))
     except UserError:
         raise
     except Exception as error:
@@ -113,16 +110,6 @@ def call(function: Callable[..., Any], responses: Sequence[Response]) -> Scores:
             f"reward function {_name(function)}: {type(error).__name__}: {error} "
             f"({place.filename}:{place.lineno})"
         ) from error
-
-
-def _call(function: Callable[..., Any], responses: Sequence[Response]) -> Scores:
-    parameters = inspect.signature(function).parameters
-    if "solution_str" in parameters:
-        return _call_one_by_one(function, responses)
-    if "completions" in parameters:
-        return _call_with_columns(function, responses)
-    result = _finished(function(responses))
-    return as_scores(result, len(responses), _name(function))
 
 
 def _call_one_by_one(function: Callable[..., Any], responses: Sequence[Response]) -> Scores:

@@ -15,7 +15,6 @@ from rlmods.settings.bounds import Count, NonNegative, bounded
 from rlmods.types import Response, Scores
 
 Aggregate = Literal["mean", "min", "mean_minus_std"]
-Spread = Literal["last", "uniform"]
 
 
 def ensemble(scores: Sequence[float], how: Aggregate, k: float = 1.0) -> float:
@@ -96,7 +95,7 @@ class Neural(RewardModelBase):
     """Number of standard deviations that mean_minus_std subtracts."""
     token_budget: Count = 8192
     """Maximum number of tokens in one forward pass, padding included."""
-    spread: Spread = "last"
+    spread: Literal["last", "uniform"] = "last"
     """last: the score is the reward of the last token. uniform: an equal part on each token, for
     estimators with token-level credit (advantage=gae, n_step); others do not change."""
 

@@ -63,7 +63,7 @@ PACKAGES = (
     "training/train_step.py",
     "training/turns.py",
     "policy/output_layer.py",
-    "reward/overlong.py",
+    "reward/length.py",
     "reward/weighted_sum.py",
 )
 """Folders and files of `rlmods` that hold mathematics. A missing one is left out."""

@@ -191,7 +191,7 @@ def the_adaptive_lambda_counts_columns(original: Function) -> Function:
     return lambda mask, alpha: original(torch.ones_like(mask), alpha)
 
 
-@bug("reward.overlong", "overlong_penalty", "tests/reward/test_overlong.py", "tests/test_golden.py")
+@bug("reward.length", "overlong_penalty", "tests/reward/test_length.py", "tests/test_golden.py")
 def the_overlong_penalty_begins_at_the_limit(original: Function) -> Function:
     def penalty(length: int, max_length: int, cache_length: int) -> float:
         return original(length, max_length + cache_length, cache_length)

@@ -13,7 +13,7 @@ from rlmods.data.solutions import worked_solution
 from rlmods.errors import UserError
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.reward import Calculations
-from rlmods.reward.calculations import is_right
+from rlmods.reward.process import is_right
 from rlmods.types import Prompt, Response
 
 TOKENIZER = character_tokenizer()

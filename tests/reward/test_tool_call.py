@@ -7,7 +7,7 @@ import pytest
 
 from rlmods.errors import UserError
 from rlmods.reward import ToolCall
-from rlmods.reward.tool_call import split_calls
+from rlmods.reward.json_schema import split_calls
 from rlmods.types import Scores
 from tests.reward.samples import response
 
