@@ -3,7 +3,7 @@ rules must know about it.
 
 A part declares them in one class attribute, or in a property if they depend on its fields:
 
-    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(values=True, credit="token")
+    needs = AdvantageNeeds(values=True, credit="token")
 
 A part without `needs` has the defaults below. `needs_of` is the only reader."""
 

@@ -3,8 +3,6 @@
 Masked slots may hold any value (NaN, inf, 1e6). They are replaced with `torch.where` before any
 arithmetic, never multiplied by 0 after it: 0 * NaN is NaN, in the value and in the gradient."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from typing import Literal

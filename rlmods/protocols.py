@@ -6,8 +6,6 @@ Any part may also be a `Controller`, which changes during training and is part o
 Protocols named after a verb (`ChecksPolicy`) are optional methods of other protocols' parts.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

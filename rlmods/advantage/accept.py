@@ -1,7 +1,6 @@
 """The advantage of rejection sampling fine-tuning."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, masked_sum
@@ -21,7 +20,7 @@ class Accept:
     """Lowest score that is accepted: correctness if the reward reports it, else the total
     reward."""
 
-    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(correctness=True)
+    needs = AdvantageNeeds(correctness=True)
 
     def __call__(
         self,

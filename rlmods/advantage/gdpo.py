@@ -1,7 +1,6 @@
 """The advantage of GDPO."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -34,7 +33,7 @@ class GDPO:
     unbiased: bool = True
     """Divide the squared deviations by the number of responses minus 1."""
 
-    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True, terms=True, normalizes_batch=True)
+    needs = AdvantageNeeds(group=True, terms=True, normalizes_batch=True)
 
     def __call__(
         self,

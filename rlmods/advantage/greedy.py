@@ -1,7 +1,6 @@
 """The advantage of ReMax."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -19,7 +18,7 @@ class Greedy:
     with one response per prompt. With an outcome reward only, G_t is R on every token; KL penalties
     on tokens before t are left out of G_t, as token t cannot affect them."""
 
-    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(greedy=True, credit="reward_to_go")
+    needs = AdvantageNeeds(greedy=True, credit="reward_to_go")
 
     def __call__(
         self,

@@ -1,7 +1,6 @@
 """The advantage of Dr. GRPO."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, center_by_group
@@ -16,7 +15,7 @@ class GroupMean:
     Dr. GRPO, arXiv:2503.20783, section 3.2: dividing by the group's standard deviation would give
     very easy and very hard prompts more weight."""
 
-    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True)
+    needs = AdvantageNeeds(group=True)
 
     def __call__(
         self,

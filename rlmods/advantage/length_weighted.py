@@ -1,7 +1,6 @@
 """The advantage of OPO."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -20,7 +19,7 @@ class LengthWeighted:
     response without a reward is left out of the baseline and gets 0. Exactly 0 in groups of equal
     rewards."""
 
-    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True)
+    needs = AdvantageNeeds(group=True)
 
     def __call__(
         self,

@@ -1,7 +1,6 @@
 """The advantage of MaxRL."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -30,9 +29,7 @@ class MaxRL:
 
     Raises UserError for a negative reward."""
 
-    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(
-        group=True, nonnegative=True, normalizes_rewards=True
-    )
+    needs = AdvantageNeeds(group=True, nonnegative=True, normalizes_rewards=True)
 
     def __call__(
         self,

@@ -1,7 +1,6 @@
 """The advantage of REINFORCE leave-one-out."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlmods.needs import AdvantageNeeds
 from rlmods.ops import broadcast_to_tokens, center_by_group
@@ -16,7 +15,7 @@ class RLOO:
     Ahmadian et al. 2024, arXiv:2402.14740, section 2: a baseline that does not contain R_i keeps
     the gradient unbiased."""
 
-    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True)
+    needs = AdvantageNeeds(group=True)
 
     def __call__(
         self,

@@ -1,7 +1,6 @@
 """Advantage of a teacher's log-probabilities."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -29,9 +28,7 @@ class TeacherLogRatio:
 
     A KL in the reward is subtracted per token afterwards."""
 
-    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(
-        teacher=True, normalizes_rewards=True, credit="token"
-    )
+    needs = AdvantageNeeds(teacher=True, normalizes_rewards=True, credit="token")
 
     def __call__(
         self,

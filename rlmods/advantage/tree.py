@@ -1,7 +1,6 @@
 """The advantage of a tree of responses."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -28,7 +27,7 @@ class Tree:
     each row that shares it, as in advantage=branch_hard: with aggregation=token_mean its gradient
     is weighted by their number."""
 
-    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(group=True, branches=True, credit="token")
+    needs = AdvantageNeeds(group=True, branches=True, credit="token")
 
     def __call__(
         self,

@@ -1,7 +1,7 @@
 """Advantages of turns, compared across the responses to a prompt."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -42,9 +42,7 @@ class TurnNorm:
     compare: Literal["turn", "state"] = "turn"
     """turn: the same turn of other responses. state: turns that follow an equal observation."""
 
-    needs: ClassVar[AdvantageNeeds] = AdvantageNeeds(
-        group=True, turns=True, normalizes_rewards=True, credit="token"
-    )
+    needs = AdvantageNeeds(group=True, turns=True, normalizes_rewards=True, credit="token")
 
     def __call__(
         self,

@@ -1,7 +1,5 @@
 """Direct preference optimisation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -34,7 +32,7 @@ class DPO(Learner):
     Reads `prompt.meta["candidates"]` and `["ranks"]`.
     """
 
-    config_groups: ClassVar[tuple[str, ...]] = (
+    config_groups = (
         *Learner.config_groups,
         "reference",
         "rollout",
@@ -42,9 +40,9 @@ class DPO(Learner):
         "reward",
         "preference",
     )
-    settings_type: ClassVar[type[Any]] = DPOSettings
+    settings_type = DPOSettings
     needs_columns: ClassVar[tuple[str, ...]] = ("candidates",)
-    validation_column: ClassVar[str] = "candidates"
+    validation_column = "candidates"
 
     def __init__(
         self, *, preference: Any, reference: Callable[[Policy], Policy], **learner: Any

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -107,16 +107,16 @@ class GKD(Learner):
     with a demonstration in the teacher's prompt x'. Both distributions are those of logits divided
     by the sampling temperature. Reads `prompt.meta["response"]` for the responses of the data."""
 
-    config_groups: ClassVar[tuple[str, ...]] = (
+    config_groups = (
         *Learner.config_groups,
         "rollout",
         "environment",
         "reward",
         "teacher",
     )
-    settings_type: ClassVar[type[Any]] = GKDSettings
-    samples_responses: ClassVar[bool] = True
-    needs_distributions: ClassVar[bool] = True
+    settings_type = GKDSettings
+    samples_responses = True
+    needs_distributions = True
     """True if the teacher's whole distributions are needed, which a server does not return."""
 
     def __init__(self, *, teacher: protocols.Teacher, **learner: Any) -> None:

@@ -1,9 +1,7 @@
 """Group relative policy optimisation in rounds."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rlmods.algo.policy_gradient import PolicyGradient
 from rlmods.policy.scalar import ScalarModel
@@ -21,8 +19,8 @@ class IterativeGRPO(PolicyGradient):
     measures the distance from the start of the round, and the reward model stays reliable on the
     policy's current responses."""
 
-    config_groups: ClassVar[tuple[str, ...]] = (*PolicyGradient.config_groups, "judge", "ranking")
-    settings_type: ClassVar[type[Any]] = IterativeGRPOSettings
+    config_groups = (*PolicyGradient.config_groups, "judge", "ranking")
+    settings_type = IterativeGRPOSettings
     settings: IterativeGRPOSettings
 
     def __init__(self, *, judge: Judge, ranking: Any, **policy_gradient: Any) -> None:

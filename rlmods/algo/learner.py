@@ -1,7 +1,5 @@
 """Base class of all algorithms: iterations, their events, and Lightning's hooks."""
 
-from __future__ import annotations
-
 import math
 import time
 import warnings

@@ -1,9 +1,7 @@
 """Direct preference optimisation on sampled responses."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,10 +27,10 @@ class OnlineDPO(DPO):
     ones (arXiv:2402.04792). Unlike the preferences of a data set, which compare responses of
     another policy, these compare responses of the current one."""
 
-    config_groups: ClassVar[tuple[str, ...]] = (*DPO.config_groups, "judge")
-    settings_type: ClassVar[type[Any]] = OnlineDPOSettings
-    samples_responses: ClassVar[bool] = True
-    needs_columns: ClassVar[tuple[str, ...]] = ()
+    config_groups = (*DPO.config_groups, "judge")
+    settings_type = OnlineDPOSettings
+    samples_responses = True
+    needs_columns = ()
 
     def __init__(self, *, judge: Judge, **learner: Any) -> None:
         """

@@ -12,11 +12,9 @@ optimizer steps on them.
         end_iteration()                     # weights to the rollout, metrics, validation
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +77,7 @@ class PolicyGradient(Learner):
     apply to the objective of the ratio alone, as in the papers. A subclass documents the objective
     of a paper; its option in `conf/algo/` selects the parts."""
 
-    config_groups: ClassVar[tuple[str, ...]] = (
+    config_groups = (
         *Learner.config_groups,
         "reference",
         "router",
@@ -96,10 +94,10 @@ class PolicyGradient(Learner):
         "tokens",
         "aggregation",
     )
-    settings_type: ClassVar[type[Any]] = PolicyGradientSettings
-    samples_responses: ClassVar[bool] = True
-    samples_ahead: ClassVar[bool] = True
-    trains_on_turns: ClassVar[bool] = True
+    settings_type = PolicyGradientSettings
+    samples_responses = True
+    samples_ahead = True
+    trains_on_turns = True
     settings: PolicyGradientSettings
 
     def __init__(

@@ -1,12 +1,10 @@
 """Process reward models from labelled steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,13 +32,11 @@ class ProcessRewardModel(Learner):
     1. "Let's verify step by step" (arXiv:2305.20050, section 2.6) and Math-Shepherd
     (arXiv:2312.08935, equation 2)."""
 
-    config_groups: ClassVar[tuple[str, ...]] = (
-        "data",
-        "policy",
-    )  # no adapter: all weights are trained
-    settings_type: ClassVar[type[Any]] = ProcessRewardModelSettings
-    needs_columns: ClassVar[tuple[str, ...]] = ("steps",)
-    validation_column: ClassVar[str] = "steps"
+    # no adapter: all weights are trained
+    config_groups = ("data", "policy")
+    settings_type = ProcessRewardModelSettings
+    needs_columns = ("steps",)
+    validation_column = "steps"
 
     def __init__(self, **learner: Any) -> None:
         """

@@ -1,10 +1,8 @@
 """Reward models from rankings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +27,10 @@ class RewardModel(Learner):
     """
 
     # no adapter: all weights are trained
-    config_groups: ClassVar[tuple[str, ...]] = ("data", "policy", "ranking")
-    settings_type: ClassVar[type[Any]] = RewardModelSettings
-    needs_columns: ClassVar[tuple[str, ...]] = ("candidates",)
-    validation_column: ClassVar[str] = "candidates"
+    config_groups = ("data", "policy", "ranking")
+    settings_type = RewardModelSettings
+    needs_columns = ("candidates",)
+    validation_column = "candidates"
 
     def __init__(self, *, ranking: Any, **learner: Any) -> None:
         """

@@ -1,9 +1,5 @@
 """Rejection-sampling fine-tuning."""
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -22,9 +18,7 @@ class RFT(PolicyGradient):
     distribution, so there is no
     `correction`."""
 
-    config_groups: ClassVar[tuple[str, ...]] = tuple(
-        group for group in PolicyGradient.config_groups if group != "correction"
-    )
+    config_groups = tuple(group for group in PolicyGradient.config_groups if group != "correction")
 
     def select(self, scores: Tensor, batch: Experience) -> Tensor:
         """`sampling` selects among distinct responses: of equal ones to a prompt, only the first is

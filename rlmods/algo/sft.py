@@ -1,9 +1,6 @@
 """Supervised fine-tuning."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -20,14 +17,14 @@ class SFT(Learner):
     tokens of log pi(token | prompt, earlier tokens)`, EOS included. Reads
     `prompt.meta["response"]`."""
 
-    config_groups: ClassVar[tuple[str, ...]] = (
+    config_groups = (
         *Learner.config_groups,
         "rollout",
         "environment",
         "reward",
     )
-    needs_columns: ClassVar[tuple[str, ...]] = ("response",)
-    validation_column: ClassVar[str] = "response"
+    needs_columns = ("response",)
+    validation_column = "response"
 
     def rows(self, prompts: Sequence[Prompt]) -> Experience:
         return sft_batch(prompts, self.policy, self.iteration).to(self.device)

@@ -1,7 +1,6 @@
 """Exact Kullback-Leibler divergence from the reference, over the whole vocabulary."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -27,8 +26,8 @@ class Full:
     coefficient: NonNegative
     """beta."""
 
-    where: ClassVar[str] = "loss"
-    needs: ClassVar[KLNeeds] = KLNeeds(distributions=True)
+    where = "loss"
+    needs = KLNeeds(distributions=True)
 
     def __call__(
         self, logprobs: Float[Tensor, "n V"], ref_logprobs: Float[Tensor, "n V"]

@@ -1,7 +1,6 @@
 """No KL penalty and no reference model."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -14,9 +13,9 @@ class NoKL:
     """No penalty: 0 everywhere, and no reference model is loaded. DAPO, arXiv:2503.14476, section
     2.3, and Dr. GRPO."""
 
-    coefficient: ClassVar[float] = 0.0
-    where: ClassVar[str] = "loss"
-    needs: ClassVar[KLNeeds] = KLNeeds(reference=False)
+    coefficient = 0.0
+    where = "loss"
+    needs = KLNeeds(reference=False)
 
     def __call__(self, logprobs: TokenFloats, ref_logprobs: TokenFloats) -> TokenFloats:
         return torch.zeros_like(logprobs)

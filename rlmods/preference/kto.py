@@ -1,7 +1,6 @@
 """Kahneman-Tversky optimisation: learning from labels of single responses."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -32,7 +31,7 @@ class KTO:
     undesirable_weight: Positive = 1.0
     """w_U, above 0."""
 
-    needs: ClassVar[PreferenceNeeds] = PreferenceNeeds(pairs=False, kl=True)
+    needs = PreferenceNeeds(pairs=False, kl=True)
 
     def reward(
         self,

@@ -1,7 +1,6 @@
 """Odds ratio preference optimisation: SFT and preference in one loss, without a reference."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch.nn.functional import logsigmoid
@@ -29,7 +28,7 @@ class ORPO:
     beta: Positive = 0.1
     """Weight of the preference term."""
 
-    needs: ClassVar[PreferenceNeeds] = PreferenceNeeds(reference=False)
+    needs = PreferenceNeeds(reference=False)
 
     def reward(
         self,

@@ -1,7 +1,6 @@
 """Simple preference optimisation, without a reference."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch.nn.functional import logsigmoid
 
@@ -26,7 +25,7 @@ class SimPO:
     gamma: NonNegative = 1.0
     """Target margin between the rewards of the better and the worse response."""
 
-    needs: ClassVar[PreferenceNeeds] = PreferenceNeeds(reference=False)
+    needs = PreferenceNeeds(reference=False)
 
     def reward(
         self,

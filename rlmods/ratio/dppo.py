@@ -1,7 +1,7 @@
 """The divergence mask of DPPO."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 
@@ -34,7 +34,7 @@ class DPPO:
     high: PositiveLimit = 0.15
     """Bound where A > 0 and the probability rose."""
 
-    needs: ClassVar[RatioNeeds] = RatioNeeds(old_logprobs=True)
+    needs = RatioNeeds(old_logprobs=True)
 
     def __call__(
         self,

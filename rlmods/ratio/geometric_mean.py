@@ -1,7 +1,6 @@
 """The geometric mean of clipped token ratios."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -27,7 +26,7 @@ class GeometricMean:
     high: NonNegativeLimit = 0.4
     """The upper bound of log r is high."""
 
-    needs: ClassVar[RatioNeeds] = RatioNeeds(level="sequence")
+    needs = RatioNeeds(level="sequence")
 
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask

@@ -1,7 +1,6 @@
 """Weighted log-likelihood, without an importance ratio."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -18,7 +17,7 @@ class LogLikelihood:
     clipped. The probabilities have temperature 1, as in SFT, at any temperature of the
     rollout."""
 
-    needs: ClassVar[RatioNeeds] = RatioNeeds(level="none", temperature=1.0)
+    needs = RatioNeeds(level="none", temperature=1.0)
 
     def __call__(
         self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask

@@ -1,7 +1,6 @@
 """The policy that training starts from, as the reference."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlmods.needs import FrozenModelNeeds
 from rlmods.policy import Policy
@@ -13,7 +12,7 @@ class StartPolicy:
     the identity, it is the base without the adapter, and needs no second copy of the base's
     weights."""
 
-    needs: ClassVar[FrozenModelNeeds] = FrozenModelNeeds(copies_policy=True)
+    needs = FrozenModelNeeds(copies_policy=True)
 
     def __call__(self, policy: Policy) -> Policy:
         """Return the reference."""

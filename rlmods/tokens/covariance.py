@@ -1,7 +1,6 @@
 """Training with a limit on the tokens that lower the policy's entropy most."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ class ClipCov:
     high: Limit = 5.0
     """Upper bound of C_t; above `low`."""
 
-    needs: ClassVar[TokenNeeds] = TokenNeeds(step=True, draws=True)
+    needs = TokenNeeds(step=True, draws=True)
 
     def __post_init__(self) -> None:
         check_bounds(self, "tokens", {"high": (self.high > self.low, "above tokens.low")})
@@ -70,7 +69,7 @@ class KLCov:
     coefficient: Positive = 1.0
     """Weight of the penalty."""
 
-    needs: ClassVar[TokenNeeds] = TokenNeeds(step=True, distance=True)
+    needs = TokenNeeds(step=True, distance=True)
 
     def __call__(
         self, logprobs: TokenFloats, advantages: TokenFloats, mask: TokenMask

@@ -1,7 +1,6 @@
 """Training on the tokens where the policy is least certain."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlmods.needs import TokenNeeds
 from rlmods.ops import EQUAL, largest, sum_over_ranks
@@ -25,7 +24,7 @@ class HighEntropy:
     fraction: PositiveFraction = 0.2
     """Fraction of the tokens that are trained, rounded up; above 0, to 1."""
 
-    needs: ClassVar[TokenNeeds] = TokenNeeds(step=True, entropy=True)
+    needs = TokenNeeds(step=True, entropy=True)
 
     def __call__(
         self,

@@ -1,7 +1,6 @@
 """Training without wrong responses that the policy has moved away from."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -27,7 +26,7 @@ class OffPolicy:
     """Largest distance, nats per token; above 0. The paper names no value; 0.5 is the example of
     TRL's `off_policy_mask_threshold`."""
 
-    needs: ClassVar[TokenNeeds] = TokenNeeds(behavior=True)
+    needs = TokenNeeds(behavior=True)
 
     def __call__(
         self,
