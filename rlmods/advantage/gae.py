@@ -63,8 +63,7 @@ class GAE:
         values: TokenFloats | None = None,
     ) -> Credit:
         """Return the advantages before they are normalised, and the returns."""
-        if values is None:
-            raise ValueError("GAE needs values: add a critic, as in critic=separate")
+        assert values is not None, "GAE needs values: add a critic, as in critic=separate"
         lam = self.lam if self.alpha is None else adaptive_lambda(mask, self.alpha)
         advantages = discounted_errors(rewards, mask, values, self.gamma, lam)
         targets = advantages

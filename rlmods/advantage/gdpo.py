@@ -40,9 +40,9 @@ class GDPO:
         rewards: TokenFloats,
         mask: TokenMask,
         group: RowInts,
-        values: TokenFloats | None = None,
-        terms: Float[Tensor, "N K"] | None = None,
-        weights: Float[Tensor, " K"] | None = None,
+        values: TokenFloats | None,
+        terms: Float[Tensor, "N K"],
+        weights: Float[Tensor, " K"],
     ) -> Credit:
         credit = self.estimate(rewards, mask, group, values, terms, weights)
         return Credit(self.normalize(credit.advantages, mask))
@@ -52,13 +52,11 @@ class GDPO:
         rewards: TokenFloats,
         mask: TokenMask,
         group: RowInts,
-        values: TokenFloats | None = None,
-        terms: Float[Tensor, "N K"] | None = None,
-        weights: Float[Tensor, " K"] | None = None,
+        values: TokenFloats | None,
+        terms: Float[Tensor, "N K"],
+        weights: Float[Tensor, " K"],
     ) -> Credit:
         """Return S, before it is divided by the standard deviation of the batch."""
-        if terms is None or weights is None:
-            raise ValueError("GDPO needs terms and weights: the scores of the reward's terms")
         scored = mask.any(1, keepdim=True)
         columns = []
         for scores in torch.split(terms, 1, dim=1):

@@ -27,8 +27,5 @@ class Greedy:
         group: RowInts,
         values: TokenFloats | None = None,
     ) -> Credit:
-        if values is None:
-            raise ValueError(
-                "Greedy needs values: the reward of the greedy response to each prompt"
-            )
+        assert values is not None, "Greedy needs values: rewards of greedy responses"
         return Credit(rewards_to_go(rewards, mask) - torch.where(mask, values, 0.0))

@@ -55,8 +55,7 @@ class NStep:
         values: TokenFloats | None = None,
     ) -> Credit:
         """Return the advantages before they are normalised, and the returns."""
-        if values is None:
-            raise ValueError("NStep needs values: add a critic, as in critic=separate")
+        assert values is not None, "NStep needs values: add a critic, as in critic=separate"
         width = mask.shape[1]
         n = min(self.n, width)
         # true slots first, so that t + n is n columns to the right

@@ -54,12 +54,10 @@ class Process:
         rewards: TokenFloats,
         mask: TokenMask,
         group: RowInts,
-        values: TokenFloats | None = None,
-        steps: TokenMask | None = None,
+        values: TokenFloats | None,
+        steps: TokenMask,
         outcomes: RowFloats | None = None,
     ) -> Credit:
-        if steps is None:
-            raise ValueError("Process needs steps: a reward that scores each step of a response")
         step_ends = mask & steps
         # Each step is normalised as if it were a response of one token.
         scores = rewards[step_ends][:, None]

@@ -137,8 +137,3 @@ def _check_term(name: str, term: Any) -> None:
     weight = term.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or weight - weight != 0:
         raise UserError(f"advantage.terms.{name}.weight={weight}: must be a finite number")
-    reward = term.get("reward")
-    if reward is not None and not isinstance(reward, str):
-        raise UserError(
-            f"advantage.terms.{name}.reward={reward}: must be the name of a term of the reward"
-        )

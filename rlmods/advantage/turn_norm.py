@@ -49,12 +49,10 @@ class TurnNorm:
         rewards: TokenFloats,
         mask: TokenMask,
         group: RowInts,
-        values: TokenFloats | None = None,
-        turn: TokenInts | None = None,
-        state: TokenInts | None = None,
+        values: TokenFloats | None,
+        turn: TokenInts,
+        state: TokenInts,
     ) -> Credit:
-        if turn is None or state is None:
-            raise ValueError("TurnNorm needs turn and state: the turn and state of each token")
         returns, sampled = turn_returns(rewards, mask, turn, self.gamma)
         if self.compare == "turn":
             key = torch.arange(returns.shape[1], device=turn.device).expand_as(returns)

@@ -102,6 +102,13 @@ class Learner(L.LightningModule):
         self.splits = splits
         self.settings = self.settings_type() if settings is None else settings
         self.seed = seed
+        self.networks: dict[str, nn.Module] = {"policy": policy}
+        """Trained networks by name, the main one first."""
+        self.optimizer_settings: dict[str, dict[str, Any]] = {}
+        """Settings of a network's optimizer that differ from the common ones, by network."""
+        self.schedule_starts: dict[str, int] = {}
+        """Number of iterations before the learning rate schedule of a network begins, by
+        network."""
         self.reference: FrozenPolicy | None = None
         self.extensions: list[Extension] = []
         self.ranks = Ranks(self)
@@ -135,11 +142,6 @@ class Learner(L.LightningModule):
         """Return metrics of held-out rows of this rank, over all ranks."""
         return {}
 
-    @property
-    def networks(self) -> dict[str, nn.Module]:
-        """Trained networks by name, the main one first."""
-        return {"policy": self.policy}
-
     def packs(self) -> bool:
         """Return True if forwards compute equal prefixes of rows once, and no padding."""
         policy = self.networks.get("policy")
@@ -164,14 +166,6 @@ class Learner(L.LightningModule):
         """Return rows of these responses on the device, for `Preflight` of an algorithm that
         samples. `group` [N]: group of each response."""
         raise NotImplementedError(f"{type(self).__name__} does not define example_rows")
-
-    def optimizer_settings(self, network: str) -> dict[str, Any]:
-        """Return settings of a network's optimizer that differ from the common ones."""
-        return {}
-
-    def schedule_start(self, network: str) -> int:
-        """Return the number of iterations before a network's learning rate schedule begins."""
-        return 0
 
     def export(self, folder: Path) -> None:
         """Write the trained model as a Hugging Face directory; a collective."""
@@ -372,22 +366,13 @@ class Learner(L.LightningModule):
         # device
         read(self)
 
-    def _check_networks(self) -> None:
-        """Check the networks that were not checked when they were built. By now they are on their
-        device, in the data type of the run."""
-        checked = check_deferred(self.all_networks)
-        if "policy" not in self.networks or self.policy not in checked:
-            return
-        if isinstance(self.rollout, ChecksPolicy):
-            self.rollout.check_policy(self.policy)
-
     def configure_optimizers(self) -> Any:
         groups: list[dict[str, Any]] = []
         factors: list[Callable[[int], float]] = []
         for name, network in self.networks.items():
-            own = parameter_groups(name, network, **self.optimizer_settings(name))
+            own = parameter_groups(name, network, **self.optimizer_settings.get(name, {}))
             groups += own
-            factors += [self.lr_factor(self.schedule_start(name))] * len(own)
+            factors += [self.lr_factor(self.schedule_starts.get(name, 0))] * len(own)
         optimizer = self.optimizer(groups)
         return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, factors)]
 
@@ -399,9 +384,12 @@ class Learner(L.LightningModule):
         self.batch.check_ranks(self.trainer.world_size, self.rows_per_prompt(self.batch))
         for model in self.frozen.values():
             model.to(self.device)
-        # Lightning enters the precision context before each training step
+        # Networks that were not checked when they were built are on their device now. Lightning
+        # enters the precision context before each training step.
         with self.trainer.precision_plugin.forward_context():
-            self._check_networks()
+            checked = check_deferred(self.all_networks)
+            if self.networks.get("policy") in checked and isinstance(self.rollout, ChecksPolicy):
+                self.rollout.check_policy(self.policy)
         self.meter.reset(self.device)
         self.timer.device = self.device
         for extension in self.extensions:

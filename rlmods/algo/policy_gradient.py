@@ -134,6 +134,12 @@ class PolicyGradient(Learner):
         self.credit = CreditAssignment(advantage)
         self.critic_config: Any = critic or NoCritic()
         self.critic: nn.Module | None = self.critic_config(self.policy)
+        if self.critic is not None:
+            self.networks["critic"] = self.critic
+            if critic.lr is not None:
+                self.optimizer_settings["critic"] = {"lr": critic.lr}
+        # in the first iterations, only the critic is trained
+        self.schedule_starts["policy"] = self.critic_config.pretraining
         self.full_kl = needs_of(kl, KLNeeds).distributions
         if needs_of(kl, KLNeeds).reference:
             self.reference = FrozenPolicy((reference or StartPolicy())(self.policy))
@@ -141,7 +147,15 @@ class PolicyGradient(Learner):
         self.router = router or Routing()
         self.router(self.policy)
         settings = self.settings
-        self.scorer = self.create_scorer()
+        self.scorer = LogprobScorer(
+            self.policy,
+            self.critic,
+            self.rollout,
+            self.microbatches,
+            self.ranks,
+            self.ratio_needs.temperature,
+            replay_experts=self.policy.is_mixture and self.router.replay,
+        )
         self.buffer = SampleBuffer(self.ranks)
         self.entropy_bonus = EntropyBonus(
             settings.entropy_coefficient, settings.target_entropy, settings.entropy_rate
@@ -167,39 +181,15 @@ class PolicyGradient(Learner):
         found = [x for x in self.extensions if isinstance(x, SampleAhead)]
         return found[0] if found else None
 
-    def create_scorer(self) -> LogprobScorer:
-        """Return the scorer of policy, critic and reference."""
-        return LogprobScorer(
-            self.policy,
-            self.critic,
-            self.rollout,
-            self.microbatches,
-            self.ranks,
-            self.ratio_needs.temperature,
-            replay_experts=self.policy.is_mixture and self.router.replay,
-        )
-
     def set_ratio(self, ratio: Ratio) -> None:
         """Set the ratio and what it declares."""
         self.ratio = ratio
         self.ratio_needs = needs_of(ratio, RatioNeeds)
 
     @property
-    def networks(self) -> dict[str, nn.Module]:
-        networks: dict[str, nn.Module] = {"policy": self.policy}
-        if self.critic is not None:
-            networks["critic"] = self.critic
-        return networks
-
-    @property
     def frozen(self) -> dict[str, FrozenPolicy]:
         of_teacher = {} if self.teacher is None else self.teacher.frozen
         return super().frozen | of_teacher
-
-    def optimizer_settings(self, network: str) -> dict[str, Any]:
-        if network == "critic" and self.critic_config.lr is not None:
-            return {"lr": self.critic_config.lr}
-        return {}
 
     # The first iterations, in which only the critic is trained
 
@@ -207,9 +197,6 @@ class PolicyGradient(Learner):
     def pretrains_critic(self) -> bool:
         """True in the iterations of `critic.pretraining`."""
         return bool(self.iteration < self.critic_config.pretraining)
-
-    def schedule_start(self, network: str) -> int:
-        return self.critic_config.pretraining if network == "policy" else 0
 
     def on_after_backward(self) -> None:
         super().on_after_backward()
@@ -267,7 +254,7 @@ class PolicyGradient(Learner):
         batch, keep, selected = self.mark_kept(batch, responses, scores)
         log_responses(self.meter, responses, scores, batch.group, selected)
         self.sample_log.add_groups(responses, scores, self.iteration + 1, batch.group, selected)
-        if not self.normalizes_advantages:
+        if not self.credit.needs.normalizes_batch:  # else they are not final
             self.sample_log.set_advantages(batch.select(keep), self.credit.weights)
         return batch, keep
 
@@ -360,11 +347,6 @@ class PolicyGradient(Learner):
         kl = torch.where(batch.mask, self.kl(batch.old_logprobs, batch.ref_logprobs), 0.0)
         self.meter.mean("train/kl_ref", kl, batch.mask)
         return self.kl.coefficient * kl
-
-    @property
-    def normalizes_advantages(self) -> bool:
-        """True if advantages are final only after `normalize_advantages`."""
-        return self.credit.needs.normalizes_batch
 
     def normalize_advantages(self, batch: Experience) -> Experience:
         """Normalise the advantages over the rows of an iteration, if the estimator does so."""
@@ -590,7 +572,7 @@ class PolicyGradient(Learner):
         coefficient: float = self.critic_config.coefficient
         return coefficient * TokenMean()(regression, micro.mask, totals)
 
-    # The end of an iteration, and checkpoint
+    # The end of an iteration
 
     def sync_rollout(self) -> None:
         if self.ahead is not None:
@@ -610,20 +592,18 @@ class PolicyGradient(Learner):
     # Lightning's hooks, preflight and checkpoint
 
     def on_fit_start(self) -> None:
-        super().on_fit_start()
-        if self.teacher is not None:
-            self.check_teacher(self.teacher)
-        self.kl_stats = self.kl_stats.to(self.device)
-
-    def check_teacher(self, teacher: Teacher) -> None:
         """Check that the teacher's prompts fit, and show what the policy's show.
 
         Raises:
             UserError: they do not.
         """
+        super().on_fit_start()
+        self.kl_stats = self.kl_stats.to(self.device)
+        if self.teacher is None:
+            return
         prompts = self.splits.train
-        teacher.check_context(prompts, self.rollout.max_tokens)
-        if teacher.part.shows_more and num_added_tokens(self.policy, self.rollout, prompts):
+        self.teacher.check_context(prompts, self.rollout.max_tokens)
+        if self.teacher.part.shows_more and num_added_tokens(self.policy, self.rollout, prompts):
             raise UserError(
                 "the environment adds instructions or tools to the policy's prompt, which the "
                 "teacher's prompt does not have: type environment=single_turn"

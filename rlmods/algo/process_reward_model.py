@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from rlmods.aggregation import TokenMean
@@ -48,11 +48,8 @@ class ProcessRewardModel(Learner):
         self.scalar.metadata.update({"kind": "process"})
         if self.settings.dropout:
             set_dropout(self.scalar, self.settings.dropout)
+        self.networks = {"reward_model": self.scalar}
         del self.policy
-
-    @property
-    def networks(self) -> dict[str, nn.Module]:
-        return {"reward_model": self.scalar}
 
     def export(self, folder: Path) -> None:
         self.scalar.export(folder)

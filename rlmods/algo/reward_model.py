@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlmods.algo.learner import Learner
 from rlmods.policy.modes import set_dropout
@@ -46,11 +46,8 @@ class RewardModel(Learner):
         )
         if self.settings.dropout:
             set_dropout(self.scalar, self.settings.dropout)
+        self.networks = {"reward_model": self.scalar}
         del self.policy
-
-    @property
-    def networks(self) -> dict[str, nn.Module]:
-        return {"reward_model": self.scalar}
 
     def export(self, folder: Path) -> None:
         self.scalar.export(folder)

@@ -45,14 +45,11 @@ class DPPO:
     ) -> Surrogate:
         advantages = torch.where(mask, advantages, 0.0)
         d = torch.where(mask, log_ratio.detach(), 0.0)
-        divergence = self.distance(torch.where(mask, old_logprobs, 0.0), d)
+        old = torch.where(mask, old_logprobs, 0.0)
+        divergence = binary_divergence(self.divergence, old, d)
         moved_up = (divergence > self.high) & (d > 0)
         moved_down = (divergence > self.low) & (d < 0)
         stopped = (moved_up & (advantages > 0)) | (moved_down & (advantages < 0))
         kept = mask & ~stopped
         objective = importance_ratio(log_ratio, kept) * torch.where(kept, advantages, 0.0)
         return Surrogate(objective, stopped)
-
-    def distance(self, old: TokenFloats, d: TokenFloats) -> TokenFloats:
-        """Return the divergence from the log-probabilities `old` at the log-ratio `d`."""
-        return binary_divergence(self.divergence, old, d)

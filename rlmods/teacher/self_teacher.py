@@ -128,16 +128,16 @@ class SelfTeacher(Demonstrated):
         """
         if self.feedback is None:
             return [""] * num_rows
-        typed = f"teacher.feedback={self.feedback}"
-        if not columns:
-            advice = f"return Scores(values, columns={{{self.feedback!r}: texts}})"
-            raise UserError(f"{typed}: the reward returns no columns: {advice}")
         # a term's columns begin with its name, as in function/why
         matches = [x for x in columns if x == self.feedback or x.endswith(f"/{self.feedback}")]
         if len(matches) != 1:
-            names = [name.rpartition("/")[2] for name in columns]
-            advice = suggest(self.feedback, names)
-            raise UserError(f"{typed}: the reward returns {len(matches)} such columns: {advice}")
+            advice = f"return Scores(values, columns={{{self.feedback!r}: texts}})"
+            if columns:
+                advice = suggest(self.feedback, [name.rpartition("/")[2] for name in columns])
+            raise UserError(
+                f"teacher.feedback={self.feedback}: the reward returns {len(matches)} such "
+                f"columns: {advice}"
+            )
         return ["" if text is None else str(text).strip() for text in columns[matches[0]]]
 
     def _section(self, title: str, text: str) -> str:

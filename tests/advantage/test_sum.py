@@ -72,7 +72,6 @@ def test_it_needs_what_its_terms_need() -> None:
             {"a": {"estimator": RLOO(), "weight": 0}, "b": {"estimator": GAE(), "weight": 0.0}},
             "every weight is 0: type advantage.terms.a.weight=1",
         ),
-        ({"a": {"estimator": RLOO(), "reward": 3}}, "reward=3: must be the name"),
         ({"a": {"estimator": Sum({"b": {"estimator": RLOO()}})}}, "a.estimator is a sum itself"),
         (
             {"a": {"estimator": GAE()}, "b": {"estimator": Greedy()}},

@@ -87,28 +87,3 @@ def test_other_prompts_have_other_states() -> None:
         rewards, mask, torch.tensor([1, 2]), None, turn, turn
     ).advantages
     assert (found == 0).all()
-
-
-def test_it_needs_turns() -> None:
-    b = batch(4, 3, seed=1)
-    with pytest.raises(ValueError, match="needs turn and state"):
-        TurnNorm()(b.rewards, b.mask, b.group)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"eps": 0.0}, "advantage.eps=0.0: must be above 0"),
-        ({"gamma": -0.1}, "advantage.gamma=-0.1: must be from 0 to 1"),
-        ({"gamma": 1.1}, "advantage.gamma=1.1: must be from 0 to 1"),
-        ({"gamma": float("nan")}, "advantage.gamma=nan: must be a finite number"),
-    ],
-)
-def test_settings_have_bounds(settings: dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        TurnNorm(**settings)
-
-
-@pytest.mark.parametrize("gamma", [0.0, 1.0])
-def test_settings_at_their_bounds(gamma: float) -> None:
-    assert TurnNorm(gamma=gamma).gamma == gamma

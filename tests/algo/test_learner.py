@@ -149,7 +149,7 @@ def test_every_network_whose_weights_are_read_later_is_checked() -> None:
     made = learner(critic=Separate(), advantage=GAE())
     for network in made.networks.values():
         network.is_checked = False
-    made._check_networks()
+    fit(made, 1)
     assert all(network.is_checked for network in made.networks.values())
 
 

@@ -202,7 +202,7 @@ class TestAdvantages:
     def test_a_reward_without_columns(self) -> None:
         made = sdpo(SelfTeacher(feedback="why"))
         made.reward = lambda responses: [0.0] * len(responses)
-        with pytest.raises(UserError, match=r"no columns: return Scores\(values, columns="):
+        with pytest.raises(UserError, match=r"0 such columns: return Scores\(values, columns="):
             made.sample(SPLITS.train[:2])
 
 
