@@ -2,28 +2,11 @@ from math import exp
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rlmods.aggregation import SequenceMean
 from rlmods.ratio import Clipped, GeometricMean
 from rlmods.types import Totals
-from tests.support.batches import Batch, batch, batches, few, gradient
-from tests.support.reference import dense, geometric_mean
-
-
-@few
-@given(batches, st.floats(0, 0.6), st.floats(0, 0.6))
-def test_equals_the_loop(b: Batch, low: float, high: float) -> None:
-    fast, slow = b.log_ratio.clone().requires_grad_(), b.log_ratio.clone().requires_grad_()
-    surrogate = GeometricMean(low, high)(fast, b.advantages, b.mask)
-    field, clipped_slots = geometric_mean(slow, b.advantages, b.mask, low, high)
-    torch.testing.assert_close(surrogate.objective, dense(field, b.mask.shape))
-    assert {tuple(x) for x in surrogate.clipped.nonzero().tolist()} == clipped_slots
-    if field:
-        torch.testing.assert_close(
-            gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow)
-        )
+from tests.support.batches import batch, gradient
 
 
 @pytest.mark.parametrize(

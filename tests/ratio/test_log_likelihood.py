@@ -1,19 +1,7 @@
 import torch
-from hypothesis import given
 
 from rlmods.ratio import LogLikelihood
-from tests.support.batches import Batch, batches, few, gradient
-from tests.support.reference import dense, log_likelihood
-
-
-@few
-@given(batches)
-def test_equals_the_loop(b: Batch) -> None:
-    d = b.log_ratio.clone().requires_grad_()
-    surrogate = LogLikelihood()(d, b.advantages, b.mask)
-    field, _ = log_likelihood(b.log_ratio, b.advantages, b.mask)
-    torch.testing.assert_close(surrogate.objective, dense(field, b.mask.shape))
-    assert not surrogate.clipped.any()
+from tests.support.batches import gradient
 
 
 def test_gradient_is_the_advantage_at_any_distance_from_the_old_policy() -> None:
