@@ -96,9 +96,13 @@ class DropCall(Operator):
         for i, method in enumerate(node.children[:-1]):
             found += is_method(method, self.name) and is_call(node.children[i + 1])
             if found == index:
-                del node.children[i : i + 2]
-                return node
+                self.drop(node, i)
+                break
         return node
+
+    def drop(self, node: Any, i: int) -> None:
+        """Drop the call whose name is child i."""
+        del node.children[i : i + 2]
 
     @classmethod
     def examples(cls) -> list[Example]:
@@ -117,33 +121,19 @@ class DropClamp(DropCall):
     name = "clamp"
 
 
-class DropWhere(Operator):
+class DropWhere(DropCall):
     """`torch.where(mask, x, other)` becomes `x`: garbage in masked slots counts."""
 
-    def mutation_positions(self, node: Any) -> Iterator[Position]:
-        children = getattr(node, "children", [])
-        for method, call in pairwise(children):
-            if is_method(method, "where") and is_call(call):
-                yield method.start_pos, call.end_pos
+    name = "where"
 
-    def mutate(self, node: Any, index: int) -> Any:
-        found = -1
-        for i, method in enumerate(node.children[:-1]):
-            found += is_method(method, "where") and is_call(node.children[i + 1])
-            if found == index:
-                return self.chosen(node, i)
-        return node
-
-    @staticmethod
-    def chosen(node: Any, i: int) -> Any:
-        """Return the node with `torch.where(mask, x, other)` at child i replaced by `(x)`."""
+    def drop(self, node: Any, i: int) -> None:
+        """Replace `torch.where(mask, x, other)` by `(x)`."""
         arguments = node.children[i + 1].children[1]
         values = [x for x in arguments.children if getattr(x, "value", "") != ","]
         value = values[1].get_code() if len(values) == 3 else values[0].get_code()
         replaced = parse(f"({value.strip()})")
         replaced.get_first_leaf().prefix = node.get_first_leaf().prefix
         node.children[: i + 2] = [replaced]
-        return node
 
     @classmethod
     def examples(cls) -> list[Example]:

@@ -62,10 +62,9 @@ def the_kl_has_no_gradient(original: Function) -> Function:
 
 @bug("advantage.gae", "GAE.estimate", "tests/advantage")
 def gae_reads_the_value_of_the_next_token(original: Function) -> Function:
-    def estimate(self: Any, rewards: Any, mask: Any, group: Any, values: Any) -> Any:
-        return original(self, rewards, mask, group, values.roll(-1, 1))
-
-    return estimate
+    return lambda self, rewards, mask, group, values: original(
+        self, rewards, mask, group, values.roll(-1, 1)
+    )
 
 
 @bug("advantage.gae", "GAE.normalize", "tests/advantage")
@@ -82,10 +81,9 @@ def the_baseline_of_rloo_contains_the_response_itself(original: Function) -> Fun
 
 @bug("advantage.group_norm", "GroupNorm.__call__", "tests/advantage", "tests/test_golden.py")
 def groups_are_told_by_position(original: Function) -> Function:
-    def call(self: Any, rewards: Any, mask: Any, group: Any, values: Any) -> Any:
-        return original(self, rewards, mask, group.sort().values, values)
-
-    return call
+    return lambda self, rewards, mask, group, values: original(
+        self, rewards, mask, group.sort().values, values
+    )
 
 
 @bug("advantage.group_norm", "GroupNorm.__call__", "tests/advantage", "tests/test_golden.py")
@@ -100,18 +98,14 @@ def the_token_mean_counts_masked_slots(original: Function) -> Function:
 
 @bug("aggregation.token_mean", "TokenMean.__call__", "tests/aggregation", INVARIANCES)
 def the_token_mean_divides_by_the_tokens_of_the_microbatch(original: Function) -> Function:
-    def call(self: Any, x: Any, mask: Any, totals: Any) -> Any:
-        return original(self, x, mask, replace(totals, tokens=mask.sum()))
-
-    return call
+    return lambda self, x, mask, totals: original(self, x, mask, replace(totals, tokens=mask.sum()))
 
 
 @bug("ratio.clipped", "Clipped.__call__", "tests/ratio", INVARIANCES)
 def a_row_is_weighted_by_the_advantage_of_another(original: Function) -> Function:
-    def call(self: Any, log_ratio: Any, advantages: Any, mask: Any) -> Any:
-        return original(self, log_ratio, advantages.roll(1, 0), mask)
-
-    return call
+    return lambda self, log_ratio, advantages, mask: original(
+        self, log_ratio, advantages.roll(1, 0), mask
+    )
 
 
 @bug("ratio.clipped", "Clipped.__call__", "tests/ratio")
@@ -130,26 +124,17 @@ def groups_that_are_all_right_are_kept(original: Function) -> Function:
 
 @bug("preference.sigmoid", "Sigmoid.__call__", "tests/preference", "tests/test_golden.py")
 def dpo_prefers_the_rejected_response(original: Function) -> Function:
-    def call(self: Any, logprobs: Any, ref_logprobs: Any, num_tokens: Any, rank: Any) -> Any:
-        return original(self, logprobs, ref_logprobs, num_tokens, -rank)
-
-    return call
+    return lambda self, *args: original(self, *args[:-1], -args[-1])
 
 
 @bug("preference.sigmoid", "Sigmoid.reward", "tests/preference", "tests/test_golden.py")
 def dpo_averages_log_probabilities(original: Function) -> Function:
-    def reward(self: Any, logprobs: Any, ref_logprobs: Any, num_tokens: Any) -> Any:
-        return original(self, logprobs, ref_logprobs, num_tokens) / num_tokens.clamp(min=1)
-
-    return reward
+    return lambda self, *args: original(self, *args) / args[-1].clamp(min=1)
 
 
 @bug("critic.loss", "value_loss", "tests/critic", "tests/test_golden.py")
 def the_critic_learns_the_return_of_the_next_token(original: Function) -> Function:
-    def value_loss(values: Any, old: Any, returns: Any, *args: Any) -> Any:
-        return original(values, old, returns.roll(-1, 1), *args)
-
-    return value_loss
+    return lambda values, old, returns, *args: original(values, old, returns.roll(-1, 1), *args)
 
 
 @bug("correction.truncated", "Truncated.__call__", "tests/correction")
@@ -193,10 +178,7 @@ def the_adaptive_lambda_counts_columns(original: Function) -> Function:
 
 @bug("reward.length", "overlong_penalty", "tests/reward/test_length.py", "tests/test_golden.py")
 def the_overlong_penalty_begins_at_the_limit(original: Function) -> Function:
-    def penalty(length: int, max_length: int, cache_length: int) -> float:
-        return original(length, max_length + cache_length, cache_length)
-
-    return penalty
+    return lambda length, max_length, cache: original(length, max_length + cache, cache)
 
 
 # The way through the loop
@@ -235,10 +217,7 @@ def a_mean_of_microbatches_is_a_mean_of_means(original: Function) -> Function:
 
 @bug("training.meter", "Meter.sum", "tests/training")
 def a_sum_over_the_iteration_keeps_its_last_value(original: Function) -> Function:
-    def total(self: Any, name: str, value: int) -> None:
-        original(self, name, min(value, 1))
-
-    return total
+    return lambda self, name, value: original(self, name, min(value, 1))
 
 
 @bug("training.train_step", "TrainStep.clip", "tests/training/test_train_step.py", LOOP)
@@ -270,14 +249,9 @@ def entropy_has_no_gradient(original: Function) -> Function:
 
 @bug("policy.output_layer", "linear_logprobs", "tests/policy/test_output_layer.py")
 def the_temperature_is_forgotten(original: Function) -> Function:
-    def linear_logprobs(
-        hidden: Any, weight: Any, bias: Any, targets: Any, transform: Any, **options: Any
-    ) -> Any:
-        return original(
-            hidden, weight, bias, targets, replace(transform, temperature=1.0), **options
-        )
-
-    return linear_logprobs
+    return lambda hidden, weight, bias, targets, transform, **options: original(
+        hidden, weight, bias, targets, replace(transform, temperature=1.0), **options
+    )
 
 
 @bug("ops", "keyed_uniforms", "tests/test_ops.py", "tests/rollout/test_local.py")
