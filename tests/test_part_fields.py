@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from rlmods.advantage import EMA, GAE, GDPO, BranchNorm, GroupNorm, NStep, Process, ReinforcePP
+from rlmods.advantage import (
+    EMA,
+    GAE,
+    GDPO,
+    BatchMean,
+    BranchNorm,
+    GroupNorm,
+    NStep,
+    Process,
+    ReinforcePP,
+    TurnNorm,
+)
 from rlmods.aggregation import FixedLength
 from rlmods.branching import Entropy
 from rlmods.correction import Masked, Truncated
@@ -22,6 +33,7 @@ from rlmods.sampling import BestOf, Dynamic
 from rlmods.schedule import KLAdaptive, Schedule
 from rlmods.teacher import Server
 from rlmods.tokens import ClipCov, HighEntropy, KLCov, OffPolicy
+from rlmods.training.settings import DPOSettings, GKDSettings, RewardModelSettings
 
 KL = {"estimator": "k1", "coefficient": 0.1, "where": "reward"}
 SERVER = partial(Server, url="http://h/v1", model="m")
@@ -40,7 +52,9 @@ BAD: list[tuple[str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
         },
     ),
     ("advantage", GDPO, {"eps": POSITIVE}),
+    ("advantage", BatchMean, {"eps": POSITIVE}),
     ("advantage", BranchNorm, {"eps": POSITIVE}),
+    ("advantage", TurnNorm, {"eps": POSITIVE, "gamma": (-0.1, 1.1, nan)}),
     ("advantage", GroupNorm, {"eps": POSITIVE}),
     ("advantage", NStep, {"n": (0,), "gamma": (-0.1, 1.1, nan)}),
     ("advantage", Process, {"eps": POSITIVE, "gamma": (1.1,), "outcome_weight": (0.0,)}),
@@ -57,7 +71,8 @@ BAD: list[tuple[str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
     ("kl", partial(Penalty, **KL), {"estimator": ("k4",), "coefficient": (-1.0, nan)}),
     ("kl", partial(Penalty, **KL), {"where": ("both",), "gradient": ("other", "exact")}),
     ("kl", partial(Adaptive, **KL), {"estimator": ("k4",), "where": ("both",)}),
-    ("kl", partial(Adaptive, **KL), {"coefficient": (-1.0, 200.0), "target": POSITIVE}),
+    ("kl", partial(Adaptive, **KL), {"coefficient": (-1.0, 0.0, 200.0), "target": POSITIVE}),
+    ("kl", partial(Adaptive, **KL), {"minimum": POSITIVE}),
     ("kl", partial(Adaptive, **KL), {"horizon": POSITIVE, "maximum": (1e-5,)}),
     ("kl", partial(Ramp, **KL), {"final": (-0.1, inf), "iterations": (0,)}),
     ("kl", Full, {"coefficient": (-1.0, nan, inf)}),
@@ -86,6 +101,9 @@ BAD: list[tuple[str, Callable[..., Any], dict[str, tuple[Any, ...]]]] = [
     ("preference", Sigmoid, {"beta": POSITIVE, "label_smoothing": (-0.1, 0.5)}),
     ("preference", IPO, {"beta": POSITIVE}),
     ("preference", ORPO, {"beta": POSITIVE}),
+    ("algo", DPOSettings, {"sft_coefficient": (-1.0,), "dropout": (-1.0,)}),
+    ("algo", GKDSettings, {"beta": (-0.1, 1.1), "on_policy_fraction": (1.5,)}),
+    ("algo", RewardModelSettings, {"centre": (-1.0,)}),
     ("critic", Separate, {"coefficient": (0,), "clip": (0.0,), "lr": (-1.0,)}),
     ("critic", Shared, {"coefficient": (0,), "clip": (0.0,)}),
     ("schedule", Schedule, {"warmup": (-1,), "decay": ("step",), "final": (-1.0, 1.1, nan)}),

@@ -61,7 +61,9 @@ class TurnNorm:
             # all tokens of a turn have its state
             key.scatter_(1, turn.clamp(min=0), state)
         advantages = normalize_turns(returns, sampled, group, key, self.eps, self.unbiased)
-        return Credit(turns_to_tokens(advantages, mask, turn))
+        # each token has the advantage of its turn
+        by_token = advantages.gather(1, turn.clamp(min=0))
+        return Credit(torch.where(mask, by_token, 0.0))
 
 
 def turn_returns(
@@ -101,8 +103,3 @@ def normalize_turns(
     advantages = torch.zeros_like(returns)
     advantages[sampled] = normalize_by_group(scores, all_true, cell, eps, unbiased)
     return advantages
-
-
-def turns_to_tokens(x: Float[Tensor, "N K"], mask: TokenMask, turn: TokenInts) -> TokenFloats:
-    """Return the value of a token's turn on each true slot, 0 elsewhere."""
-    return torch.where(mask, x.gather(1, turn.clamp(min=0)), 0.0)

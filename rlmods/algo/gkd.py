@@ -116,8 +116,6 @@ class GKD(Learner):
     )
     settings_type = GKDSettings
     samples_responses = True
-    needs_distributions = True
-    """True if the teacher's whole distributions are needed, which a server does not return."""
 
     def __init__(self, *, teacher: protocols.Teacher, **learner: Any) -> None:
         """

@@ -63,14 +63,8 @@ class Learner(L.LightningModule):
     samples_responses: ClassVar[bool] = False
     """True if an iteration trains on sampled responses, False if on rows of data. A subclass that
     samples defines `example_rows`."""
-    samples_ahead: ClassVar[bool] = False
-    """True if it can sample the responses of the next iteration (`rollout.ahead`)."""
-    trains_on_turns: ClassVar[bool] = False
-    """True if the sampled responses may have several turns (`environment`)."""
     needs_columns: ClassVar[tuple[str, ...]] = ()
     """Keys of `prompt.meta` that every training row must have."""
-    needs_distributions: ClassVar[bool] = False
-    """True if it needs a teacher's distributions over the whole vocabulary."""
     validation_column: ClassVar[str | None] = None
     """Key of `prompt.meta` that a held-out row needs for `measure`."""
 

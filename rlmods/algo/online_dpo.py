@@ -103,5 +103,4 @@ class OnlineDPO(DPO):
         self.meter.mean("train/flat_group_fraction", flat)
         scores = Scores([None] * len(ranks), columns={"rank": ranks})
         self.sample_log.add(distinct, scores, self.iteration + 1)
-        num_tokens = sum(len(r.tokens) for r in responses)
-        self.response_tokens += int(self.ranks.reduce(torch.tensor(num_tokens)))
+        self.response_tokens += self.ranks.reduce_count(sum(len(r.tokens) for r in responses))

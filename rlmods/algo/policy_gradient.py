@@ -96,8 +96,6 @@ class PolicyGradient(Learner):
     )
     settings_type = PolicyGradientSettings
     samples_responses = True
-    samples_ahead = True
-    trains_on_turns = True
     settings: PolicyGradientSettings
 
     def __init__(

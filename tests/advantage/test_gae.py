@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.advantage import GAE
+from rlmods.advantage import GAE, NStep
 from tests.support.batches import Batch, batch, batches, few
 from tests.support.reference import gae
 
@@ -59,9 +61,11 @@ def test_masked_slots_inside_a_row_are_skipped() -> None:
             torch.testing.assert_close(credit.advantages[i, keep], tight.advantages[0])
 
 
-def test_whitening_does_not_change_the_returns() -> None:
+@pytest.mark.parametrize("part", [GAE(), NStep(2)])
+def test_whitening_does_not_change_the_returns(part: GAE | NStep) -> None:
     b = batch(6, 7, seed=6).poisoned()
-    plain, white = (GAE(whiten=w)(b.rewards, b.mask, b.group, b.values) for w in (False, True))
+    plain = part(b.rewards, b.mask, b.group, b.values)
+    white = replace(part, whiten=True)(b.rewards, b.mask, b.group, b.values)
     torch.testing.assert_close(white.returns, plain.returns)
     valid = white.advantages[b.mask]
     assert valid.mean().item() == pytest.approx(0, abs=1e-12)

@@ -4,13 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rlmods.advantage import GroupMean, GroupNorm
+from rlmods.advantage import RLOO, GroupMean, GroupNorm
+from rlmods.protocols import Advantage
 from tests.support.batches import Batch, batch, batches, few
 from tests.support.reference import group_advantage
 
 
 def outcome(
-    scores: Tensor | list[float], group: list[int] | None = None, part: GroupNorm | None = None
+    scores: Tensor | list[float], group: list[int] | None = None, part: Advantage | None = None
 ) -> Tensor:
     """Advantages [N] of one-token responses with these scores."""
     rewards = torch.as_tensor(scores)[:, None]
@@ -22,12 +23,14 @@ def outcome(
 
 @few
 @given(batches, st.floats(1e-8, 1e-2), st.booleans())
-def test_equals_the_loop(b: Batch, eps: float, unbiased: bool) -> None:
-    credit = GroupNorm(eps, unbiased)(b.rewards, b.mask, b.group)
-    torch.testing.assert_close(
-        credit.advantages, group_advantage("group_norm", b.rewards, b.mask, b.group, eps, unbiased)
-    )
-    assert credit.returns is None
+def test_estimators_of_groups_equal_the_loop(b: Batch, eps: float, unbiased: bool) -> None:
+    p = b.poisoned()
+    parts = {"group_norm": GroupNorm(eps, unbiased), "group_mean": GroupMean(), "rloo": RLOO()}
+    for kind, part in parts.items():
+        credit = part(p.rewards, p.mask, p.group)
+        expected = group_advantage(kind, b.rewards, b.mask, b.group, eps, unbiased)
+        torch.testing.assert_close(credit.advantages, expected)
+        assert credit.returns is None
 
 
 def test_unbiased_by_default() -> None:
@@ -117,6 +120,12 @@ def test_scale_by_the_batch() -> None:
     expected = torch.tensor([-1.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64) / divisor
     torch.testing.assert_close(found, expected)
     assert part.needs.normalizes_rewards
+
+
+def test_group_mean_keeps_the_scale_that_group_norm_divides_out() -> None:
+    scores, group = torch.tensor([1.0, 0.0, 10.0, 0.0], dtype=torch.float64), [0, 0, 1, 1]
+    assert outcome(scores, group, GroupMean()).tolist() == [0.5, -0.5, 5, -5]
+    assert outcome(scores, group).abs().std() < 1e-5
 
 
 def test_no_scale_is_group_mean() -> None:

@@ -1,21 +1,8 @@
 import torch
-from hypothesis import given
 
 from rlmods.aggregation import SequenceMean
 from rlmods.types import Totals
-from tests.support.batches import Batch, batches, few, gradient
-from tests.support.reference import aggregate, true_slots
-
-
-@few
-@given(batches)
-def test_equals_the_loop(b: Batch) -> None:
-    field = {(i, t): b.values[i, t] for i, ts in enumerate(true_slots(b.mask)) for t in ts}
-    tokens, sequences = b.totals.tokens, b.totals.sequences
-    torch.testing.assert_close(
-        SequenceMean()(b.values, b.mask, b.totals),
-        aggregate("sequence_mean", field, tokens, sequences),
-    )
+from tests.support.batches import gradient
 
 
 def test_weights_of_a_long_and_a_short_response() -> None:

@@ -15,7 +15,7 @@ from rlmods.algo import Batch
 from rlmods.lab.credit import credit
 from rlmods.rollout import Local
 from rlmods.types import Branch, Prompt, Response, TokenFloats
-from tests.support.tiny_setup import close, collected, fit, gradients, learner
+from tests.support.tiny_setup import close, collected, fit, flat, gradients, learner
 
 NUM_SAMPLES = 4
 
@@ -108,6 +108,6 @@ def test_without_branches_training_is_that_of_group_norm_bit_for_bit() -> None:
         trained = made(part, Local(max_tokens=8))
         samples = Samples()
         fit(trained, 2, callbacks=(samples,))
-        states.append(torch.cat([p.detach().flatten() for p in trained.policy.parameters()]))
+        states.append(flat(trained.policy))
         assert all("branch" not in row for row in samples.rows)
     assert torch.equal(*states)

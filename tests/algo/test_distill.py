@@ -18,7 +18,7 @@ from rlmods.policy.base import DivergenceFrom
 from rlmods.ratio import Unclipped
 from rlmods.rollout import Local as LocalRollout
 from rlmods.teacher import Local, SelfTeacher, Server
-from rlmods.types import Experience, Prompt, Response, Scores
+from rlmods.types import Prompt, Response, Scores
 from tests.judge.server import serve
 from tests.support.tiny_setup import (
     SPLITS,
@@ -26,9 +26,13 @@ from tests.support.tiny_setup import (
     close,
     collected,
     fit,
+    flat_gradient,
     gradients,
     learner,
+    perturb,
     policy,
+    sampled,
+    sharp,
 )
 from tests.teacher.test_server import vllm
 
@@ -59,23 +63,6 @@ def alone(model: Any, prompt: Prompt, response: Response, temperature: float = 1
     return torch.stack(
         [logprobs[len(start) + i - 1, x] for i, x in enumerate(response.tokens)]
     ).detach()
-
-
-def disturb(model: Any) -> None:
-    with torch.no_grad():
-        for x in model.parameters():
-            x.add_(torch.randn(x.shape, generator=torch.Generator().manual_seed(1)) * 0.05)
-
-
-def sampled(made: Any, num_prompts: int = 3) -> tuple[Experience, list[Response]]:
-    responses: list[Response] = []
-    generate = made.rollout.generate
-    made.rollout.generate = lambda *args, **options: (
-        responses.extend(generate(*args, **options)) or list(responses)
-    )
-    batch, _ = made.sample(SPLITS.train[:num_prompts])
-    made.rollout.generate = generate
-    return made.normalize_advantages(batch), responses
 
 
 class TestAdvantages:
@@ -112,7 +99,7 @@ class TestAdvantages:
         part = SelfTeacher(weights=weights, **SEES)
         made = distill(part)
         start = policy()
-        disturb(made.policy)
+        perturb(made.policy, 0.05)
         batch, responses = sampled(made)
         model = start if weights == "start" else made.policy
         for i, r in enumerate(responses):
@@ -146,7 +133,7 @@ class TestAdvantages:
         """Also without an advantage from rewards: -beta sum_{s >= t} log(pi / pi_ref) at each
         token."""
         made = distill(advantage=weighted(0.3), kl=Penalty("k1", 0.5, "reward"))
-        disturb(made.policy)
+        perturb(made.policy, 0.05)
         batch, responses = sampled(made)
         penalties = []
         for i, r in enumerate(responses):
@@ -202,7 +189,7 @@ class TestGradient:
         logprobs = made.policy(batch.tokens, batch.mask).logprobs
         gap = policy(3)(batch.tokens, batch.mask).logprobs.detach() - logprobs.detach()
         (-(logprobs * gap)[batch.mask].mean()).backward()
-        close(found, torch.cat([x.grad.flatten() for x in made.policy.parameters()]))
+        close(found, flat_gradient(made.policy))
 
     def test_its_mean_over_samples_is_that_of_the_reverse_kl(self) -> None:
         """For responses of one token, by enumeration of the vocabulary: sum_v pi_v A_v grad log
@@ -216,7 +203,7 @@ class TestGradient:
         logprobs = made.policy(tokens, mask).logprobs[mask]
         gap = teacher(tokens, mask).logprobs[mask].detach() - logprobs.detach()
         (-(logprobs.exp().detach() * gap * logprobs).sum()).backward()
-        found = torch.cat([x.grad.flatten() for x in made.policy.parameters()])
+        found = flat_gradient(made.policy)
         made.zero_grad()
         other = DivergenceFrom(
             teacher(tokens[:1], mask[:1], states=True).states.detach(),
@@ -224,7 +211,7 @@ class TestGradient:
             kl_divergence,
         )
         made.policy(tokens[:1], mask[:1], other=other).divergence.sum().backward()
-        close(found, torch.cat([x.grad.flatten() for x in made.policy.parameters()]))
+        close(found, flat_gradient(made.policy))
 
     def test_the_teacher_is_not_trained_or_saved(self) -> None:
         made = distill()
@@ -259,7 +246,7 @@ def test_it_learns() -> None:
     """The divergence from the teacher, which is far from uniform, falls."""
     made = learner(
         Distill,
-        teacher=Local(policy=partial(_sharp, 3)),
+        teacher=Local(policy=sharp),
         advantage=TeacherLogRatio(),
         ratio=Unclipped(),
         batch=Batch(prompts=16, samples=8),
@@ -267,11 +254,3 @@ def test_it_learns() -> None:
     kl = [row["train/kl_teacher"] for row in fit(made, 40)]
     assert kl[0] > 0.5
     assert sum(kl[-5:]) / 5 < 0.7 * kl[0]
-
-
-def _sharp(seed: int) -> Any:
-    """A teacher that is far from uniform."""
-    model = policy(seed)
-    with torch.no_grad():
-        model.model.model.norm.weight.mul_(12.0)
-    return model

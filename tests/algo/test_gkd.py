@@ -18,7 +18,16 @@ from rlmods.rollout import Local as LocalRollout
 from rlmods.teacher import Local, SelfTeacher
 from rlmods.types import Totals
 from tests.support.batches import gradient
-from tests.support.tiny_setup import SPLITS, attached, close, fit, learner, policy
+from tests.support.tiny_setup import (
+    SPLITS,
+    attached,
+    close,
+    fit,
+    flat_gradient,
+    learner,
+    policy,
+    sharp,
+)
 
 TEACHER = Local(policy=partial(policy, seed=3))
 SEES = {"demonstration": "answer", "template": "{demonstration} {prompt}"}
@@ -39,27 +48,6 @@ def slow(student: list[float], teacher: list[float], beta: float) -> float:
 
 
 class TestDivergence:
-    @pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 0.9, 1.0])
-    def test_value_and_gradient(self, beta: float) -> None:
-        g = torch.Generator().manual_seed(0)
-        logits, other = (torch.randn(3, 5, generator=g, dtype=torch.float64) * 2 for _ in range(2))
-        logits.requires_grad_()
-        value = jensen_shannon(logits.log_softmax(-1), other.log_softmax(-1), beta)
-        grad = gradient(value.sum(), logits)
-        teacher, h = other.softmax(-1), 1e-6
-        for i in range(3):
-            assert value[i].item() == pytest.approx(
-                slow(logits[i].softmax(-1).tolist(), teacher[i].tolist(), beta), rel=1e-10
-            )
-            for v in range(5):
-                step = torch.zeros(5, dtype=torch.float64)
-                step[v] = h
-                up, down = (
-                    slow((logits[i].detach() + s).softmax(-1).tolist(), teacher[i].tolist(), beta)
-                    for s in (step, -step)
-                )
-                assert grad[i, v].item() == pytest.approx((up - down) / (2 * h), abs=1e-8)
-
     def test_limits(self) -> None:
         """JSD(beta) / beta approaches the forward KL, JSD(beta) / (1 - beta) the reverse KL."""
         g = torch.Generator().manual_seed(0)
@@ -97,9 +85,9 @@ def slow_top_k(student: list[float], teacher: list[float], beta: float, k: int) 
 
 
 class TestTopK:
-    @pytest.mark.parametrize("k", [1, 2, 4])
-    @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
-    def test_value_and_gradient(self, beta: float, k: int) -> None:
+    @pytest.mark.parametrize("k", [1, 2, 4, None])
+    @pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 0.9, 1.0])
+    def test_value_and_gradient(self, beta: float, k: int | None) -> None:
         g = torch.Generator().manual_seed(0)
         logits, other = (torch.randn(3, 6, generator=g, dtype=torch.float64) * 2 for _ in range(2))
         logits.requires_grad_()
@@ -111,7 +99,7 @@ class TestTopK:
 
             def at(change: Tensor, row: int = i, teacher: list[float] = teacher) -> float:
                 student = (logits[row].detach() + change).softmax(-1).tolist()
-                return slow_top_k(student, teacher, beta, k)
+                return slow_top_k(student, teacher, beta, k or 6)
 
             assert value[i].item() == pytest.approx(at(torch.zeros(6)), rel=1e-10)
             for v in range(6):
@@ -153,7 +141,7 @@ def flat(made: Any, rows: DistillBatch) -> Tensor:
     totals = Totals(*rows.loss_counts.clamp(min=1))
     for micro, _ in made.microbatches(rows):
         made.loss(micro, totals).backward()
-    return torch.cat([x.grad.flatten() for x in made.policy.parameters()])
+    return flat_gradient(made.policy)
 
 
 def distributions(model: Any, ids: list[int], start: int, temperature: float) -> Tensor:
@@ -187,7 +175,7 @@ class TestLoss:
                 )
             )
         torch.cat(values).mean().backward()
-        expected = torch.cat([x.grad.flatten() for x in made.policy.parameters()])
+        expected = flat_gradient(made.policy)
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
         assert expected.norm() > 1e-3
         assert made.meter.compute()["train/loss"] == pytest.approx(
@@ -247,18 +235,6 @@ class TestResponses:
         assert [made.is_sampled(p) for p in SPLITS.train] != before
 
 
-@pytest.mark.parametrize("bad", [{"beta": -0.1}, {"beta": 1.1}, {"on_policy_fraction": 1.5}])
-def test_invalid_settings_are_refused_by_name(bad: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=rf"algo\.{next(iter(bad))}=.*: must be from 0 to 1"):
-        learner(GKD, teacher=TEACHER, **bad)
-
-
 def test_it_learns() -> None:
-    def sharp() -> Any:
-        model = policy(3)
-        with torch.no_grad():
-            model.model.model.norm.weight.mul_(12.0)
-        return model
-
     rows = fit(learner(GKD, teacher=Local(policy=sharp), batch=Batch(prompts=8, samples=1)), 20)
     assert rows[-1]["train/loss"] < 0.4 * rows[0]["train/loss"]

@@ -17,7 +17,7 @@ from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.collate import collate, sft_batch
 from rlmods.training.extensions import PTX, Replay, UpdateKL
-from rlmods.types import Response, Scores, Totals
+from rlmods.types import Scores, Totals
 from tests.support.tiny_setup import (
     SPLITS,
     attached,
@@ -99,27 +99,6 @@ def test_value_clip_follows_the_scale_of_the_returns(scale):
         bounds.append(made.value_clip)
     assert bounds[0] > 0.01
     assert bounds[1] == pytest.approx(scale * bounds[0], rel=1e-4)
-
-
-class TestTerminalReward:
-    @pytest.mark.parametrize(("gamma", "want"), [(1.0, [2.0, 2.0, 2.0]), (0.0, [0.0, 0.0, 2.0])])
-    def test_sits_on_the_last_trainable_token(self, gamma, want):
-        response = Response(
-            prompt=SPLITS.train[0],
-            prompt_tokens=[7, 8],
-            tokens=[9, 9, 1],
-            behavior_logprobs=[0.0] * 3,
-        )
-        longer = Response(
-            prompt=SPLITS.train[0], prompt_tokens=[7], tokens=[9] * 6, behavior_logprobs=[0.0] * 6
-        )
-        rows = collate(
-            [response, longer], Scores([2.0, 5.0]), torch.tensor([0, 0]), policy_version=0, pad_id=1
-        )
-        credit = GAE(gamma, 1.0)(
-            rows.rewards, rows.mask, rows.group, torch.zeros_like(rows.rewards)
-        )
-        assert credit.returns[0].tolist() == [0.0, 0.0, *want, 0.0, 0.0]
 
 
 class TestEarlyStop:
@@ -220,8 +199,6 @@ class TestGreedyBaseline:
     def test_is_the_reward_of_the_greedy_answer(self):
         made = attached(learner(advantage=Greedy()))
         rows, _ = made.sample(SPLITS.train[:3])
-        from dataclasses import replace
-
         greedy = replace(made.rollout, temperature=0.0)
         greedy.sync(made.policy, iteration=0)
         answers = greedy.generate(SPLITS.train[:3], samples=1, iteration=0)

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.support import ranks
 from tests.support.rank_files import STRATEGIES, train
+from tests.support.tiny_setup import untimed
 
 pytestmark = pytest.mark.slow
 
@@ -38,11 +39,7 @@ def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_metrics(one: Path, two: Path) -> None:
     expected, found = lines(one / "metrics.jsonl"), lines(two / "metrics.jsonl")
     assert len(found) == len(expected)
-    untimed = [
-        {k: v for k, v in row.items() if k != "wall_s" and not k.startswith(("time/", "perf/"))}
-        for row in expected
-    ]
-    for row, same in zip(untimed, found, strict=True):
+    for row, same in zip(untimed(expected), found, strict=True):
         assert {name: same.get(name) for name in row} == pytest.approx(row, rel=1e-3, abs=1e-5)
     last = [row for row in expected if "train/num_retired" in row]
     assert len(last) == 4

@@ -49,8 +49,9 @@ from rlmods.types import Response, Scores
 from tests.reward.models import save
 from tests.support.environments import Chat, Echo, forgetful
 from tests.support.fake_engine import FakeEngine
+from tests.support.kill_resume import differing
 from tests.support.mixtures import mixture
-from tests.support.tiny_setup import fit, half_flat, learner, policy
+from tests.support.tiny_setup import fit, half_flat, learner, policy, untimed
 
 SMALL = Arithmetic(level=1, num_train=10, num_val=4)()
 """So few prompts that the third iteration is in the second epoch already."""
@@ -380,23 +381,7 @@ def run(
         resume=resume,
         splits=SMALL,
     )
-    untimed = [
-        {k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in rows
-    ]
-    return made, tape, untimed
-
-
-def identical(a: Any, b: Any) -> bool:
-    """Equal to the last bit, whatever it is made of."""
-    if isinstance(a, torch.Tensor):
-        return (
-            a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
-        )
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(identical(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(identical, a, b))
-    return bool(a == b)
+    return made, tape, untimed(rows)
 
 
 QUICK = ("dynamic", "ppo", "ahead")
@@ -437,11 +422,13 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
     assert first.prompts + second.prompts == whole.prompts
     assert first.samples + second.samples == whole.samples
     assert before + after == rows
-    assert identical(dict(resumed.state_dict()), dict(straight.state_dict()))
-    assert not identical(dict(resumed.state_dict()), dict(stopped.state_dict()))
-    assert identical(resumed.optimizers().state_dict(), straight.optimizers().state_dict())
-    assert identical(resumed.lr_schedulers().state_dict(), straight.lr_schedulers().state_dict())
-    assert identical(resumed.checkpoint.state(), straight.checkpoint.state())
+    assert not differing(dict(resumed.state_dict()), dict(straight.state_dict()))
+    assert differing(dict(resumed.state_dict()), dict(stopped.state_dict()))
+    assert not differing(resumed.optimizers().state_dict(), straight.optimizers().state_dict())
+    assert not differing(
+        resumed.lr_schedulers().state_dict(), straight.lr_schedulers().state_dict()
+    )
+    assert not differing(resumed.checkpoint.state(), straight.checkpoint.state())
     assert straight.checkpoint.state()["parts"].get("RewardModelRefresh", {"trained": True})[
         "trained"
     ]
@@ -450,7 +437,7 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
 def test_reference_is_where_training_began(tmp_path):
     run("reference", tmp_path, CtrlC(after=2))
     resumed, _, rows = run("reference", tmp_path, resume=tmp_path / "iteration_000003.ckpt")
-    assert identical(resumed.reference.policy.state_dict(), policy().state_dict())
+    assert not differing(resumed.reference.policy.state_dict(), policy().state_dict())
     assert rows[0]["train/kl_ref"] > 1e-5
 
 
@@ -468,12 +455,9 @@ def test_how_often_one_looks_does_not_change_training():
         made = learner(
             validation=Validation(every=every, samples=2), validation_prompts=list(SMALL.val)
         )
-        rows = fit(made, 4, splits=SMALL)
-        found.append((made.policy.state_dict(), [row for row in rows if "train/reward" in row]))
+        rows = untimed(fit(made, 4, splits=SMALL))
+        training = [row for row in rows if "train/reward" in row]
+        found.append((dict(made.policy.state_dict()), training))
         assert sum("val/accuracy" in row for row in rows) == {None: 2, 1: 5, 2: 3}[every]
-    timeless = partial(filter, lambda item: not item[0].startswith(("time/", "perf/")))
-    assert identical(found[0][0], found[1][0])
-    assert identical(found[0][0], found[2][0])
-    assert [dict(timeless(row.items())) for row in found[0][1]] == [
-        dict(timeless(row.items())) for row in found[1][1]
-    ]
+    assert not differing(found[0], found[1])
+    assert not differing(found[0], found[2])

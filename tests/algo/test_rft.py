@@ -11,7 +11,15 @@ from rlmods.rollout import Local
 from rlmods.sampling import BestOf
 from rlmods.types import Scores
 from tests.support.offline import alone
-from tests.support.tiny_setup import SPLITS, attached, close, collected, gradients, learner
+from tests.support.tiny_setup import (
+    SPLITS,
+    attached,
+    close,
+    collected,
+    flat_gradient,
+    gradients,
+    learner,
+)
 
 
 def rft(**change):
@@ -59,9 +67,7 @@ def test_gradient_is_imitation_of_the_accepted():
     made.zero_grad()
     logprobs = made.policy(rows.tokens, rows.mask).logprobs
     (-logprobs.sum() / rows.mask.sum()).backward()
-    torch.testing.assert_close(
-        have, torch.cat([p.grad.flatten() for p in made.policy.parameters()])
-    )
+    torch.testing.assert_close(have, flat_gradient(made.policy))
 
 
 def test_one_score_selects_and_accepts():

@@ -23,11 +23,15 @@ from tests.support.tiny_setup import (
     SPLITS,
     attached,
     close,
-    collected,
+    even,
     fit,
+    flat,
+    flat_gradient,
     gradients,
     learner,
-    policy,
+    perturb,
+    sampled,
+    sharp,
 )
 
 TEMPLATE = "{demonstration};{prompt}"
@@ -44,20 +48,6 @@ def graded(responses: list[Response]) -> Scores:
 def sdpo(teacher: SelfTeacher, **change: Any) -> Any:
     parts = {"advantage": TeacherLogRatio(), "ratio": Unclipped(), "reward": graded}
     return attached(learner(PolicyGradient, **parts | {"teacher": teacher} | change))
-
-
-def sampled(made: Any) -> tuple[Any, list[Response]]:
-    kept: list[Response] = []
-    build = made.build_batch
-
-    def spied(prompts: Any, responses: list[Response], scores: Scores) -> Any:
-        kept.extend(responses)
-        return build(prompts, responses, scores)
-
-    made.build_batch = spied
-    batch = collected(made, 3)
-    made.build_batch = build
-    return batch, kept
 
 
 def log_ratio(made: Any, response: Response, shown: str) -> torch.Tensor:
@@ -132,7 +122,7 @@ class TestAdvantages:
                 weights = log_ratio(made, response, shown).float()
                 total = total - (made.policy(row, mask).logprobs[mask] * weights).sum()
         (total / batch.mask.sum()).backward()
-        close(found, torch.cat([x.grad.flatten() for x in made.policy.parameters()]))
+        close(found, flat_gradient(made.policy))
 
     def test_a_teacher_that_sees_the_same_gives_none(self) -> None:
         made = sdpo(SelfTeacher(sibling=True, template="{prompt}{demonstration:.0}"))
@@ -194,15 +184,16 @@ class TestAdvantages:
         assert batch.teacher_logprobs.isnan().all()
         assert (batch.advantages == 0).all()
 
-    def test_an_unknown_column(self) -> None:
-        made = sdpo(SelfTeacher(feedback="wy"))
-        with pytest.raises(UserError, match=r"teacher\.feedback=wy: .* did you mean why\?"):
-            made.sample(SPLITS.train[:2])
-
-    def test_a_reward_without_columns(self) -> None:
-        made = sdpo(SelfTeacher(feedback="why"))
-        made.reward = lambda responses: [0.0] * len(responses)
-        with pytest.raises(UserError, match=r"0 such columns: return Scores\(values, columns="):
+    @pytest.mark.parametrize(
+        ("reward", "message"),
+        [
+            (graded, r"teacher\.feedback=wy: .* did you mean why\?"),
+            (even, r"0 such columns: return Scores\(values, columns="),
+        ],
+    )
+    def test_an_unknown_column(self, reward: Any, message: str) -> None:
+        made = sdpo(SelfTeacher(feedback="wy"), reward=reward)
+        with pytest.raises(UserError, match=message):
             made.sample(SPLITS.train[:2])
 
 
@@ -218,23 +209,15 @@ class TestMovingWeights:
             return learner(PolicyGradient, teacher=part, advantage=Sum(terms), batch=batch)
 
         whole = made()
-        start = [x.clone() for x in whole.teacher.network.parameters()]
+        start = flat(whole.teacher.network)
         fit(whole, 1)
-        for w0, w, x in zip(
-            start, whole.teacher.network.parameters(), whole.policy.parameters(), strict=True
-        ):
-            torch.testing.assert_close(w, 0.75 * w0 + 0.25 * x.detach())
-        assert any(
-            not torch.equal(w0, w)
-            for w0, w in zip(start, whole.teacher.network.parameters(), strict=True)
-        )
+        moved = flat(whole.teacher.network)
+        torch.testing.assert_close(moved, 0.75 * start + 0.25 * flat(whole.policy))
+        assert not torch.equal(moved, start)
         saved = whole.checkpoint.state()
         other = made()
         other.checkpoint.load_state(saved)
-        for x, y in zip(
-            whole.teacher.network.parameters(), other.teacher.network.parameters(), strict=True
-        ):
-            assert torch.equal(x, y)
+        assert torch.equal(flat(other.teacher.network), flat(whole.teacher.network))
 
     def test_can_begin_to_move_when_a_run_is_resumed(self) -> None:
         def made(weights: Any) -> Any:
@@ -243,13 +226,9 @@ class TestMovingWeights:
 
         start = made("start")
         moving = made("ema")
-        with torch.no_grad():
-            for x in start.policy.parameters():
-                x.add_(1.0)
+        perturb(start.policy)
         moving.checkpoint.load_state(start.checkpoint.state())
-        begun = start.teacher.network.parameters()
-        for x, y in zip(moving.teacher.network.parameters(), begun, strict=True):
-            assert torch.equal(x, y)
+        assert torch.equal(flat(moving.teacher.network), flat(start.teacher.network))
 
 
 @pytest.mark.parametrize(
@@ -270,11 +249,8 @@ class TestDistributions:
 
     @staticmethod
     def made(part: SelfTeacher, **change: Any) -> Any:
-        model = policy()
-        with torch.no_grad():  # distributions that differ
-            model.model.model.norm.weight.mul_(12.0)
-        settings = {"on_policy_fraction": 1.0, "top_k": 5, "beta": 0.5, "policy": model} | change
-        return attached(learner(SDPO, teacher=part, reward=graded, **settings))
+        settings = {"on_policy_fraction": 1.0, "top_k": 5, "beta": 0.5, "policy": sharp(0)}
+        return attached(learner(SDPO, teacher=part, reward=graded, **settings | change))
 
     @pytest.mark.parametrize(
         ("sibling", "feedback"), [(True, False), (False, True), (True, True)], ids=str
@@ -310,7 +286,7 @@ class TestDistributions:
         assert 0 < len(values) < len(responses)
         expected = torch.cat(values).mean()
         expected.backward()
-        close(found, torch.cat([x.grad.flatten() for x in made.policy.parameters()]))
+        close(found, flat_gradient(made.policy))
         assert loss == pytest.approx(expected.item(), rel=1e-4)
         assert expected > 1e-3
 

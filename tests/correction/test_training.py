@@ -16,8 +16,17 @@ from rlmods.ratio import Clipped, Unclipped
 from rlmods.rollout import Local
 from rlmods.types import Experience
 from tests.correction.rollouts import Shifted
+from tests.support.offline import assert_invariant
 from tests.support.reference import correction, dense
-from tests.support.tiny_setup import close, collected, fit, gradients, learner
+from tests.support.tiny_setup import (
+    close,
+    collected,
+    fit,
+    flat_gradient,
+    gradients,
+    learner,
+    perturb,
+)
 
 KINDS = {
     "truncated": Truncated(1.5),
@@ -34,10 +43,7 @@ def off_policy(**change: Any) -> tuple[Any, Experience]:
     disagrees with it, and the rows."""
     made = learner(**{"rollout": replace(SHIFTED)} | change)
     rows = collected(made)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for p in made.policy.parameters():
-            p.add_(torch.randn_like(p) * 0.02)
+    perturb(made.policy)
     return made, rows
 
 
@@ -85,28 +91,12 @@ class TestGradient:
             (-objective.sum() / rows.mask.sum()).backward()
         else:
             (-(objective.sum(1) / rows.mask.sum(1)).mean()).backward()
-        close(found, torch.cat([p.grad.flatten() for p in made.policy.parameters()]))
+        close(found, flat_gradient(made.policy))
         assert (found - unweighted(made, rows)).norm() > 0.1 * found.norm()
 
     def test_does_not_depend_on_microbatches_padding_and_order(self, kind: Any) -> None:
         made, rows = off_policy(correction=kind)
-        expected = gradients(made, rows)
-        for budget in (1, 40):
-            made.microbatches.token_budget = budget
-            close(gradients(made, rows), expected)
-        columns = {name: x for name, x in rows.tensors().items() if x is not None}
-        wide = {
-            name: torch.nn.functional.pad(x, (0, 20)) if x.ndim == 2 else x
-            for name, x in columns.items()
-        }
-        close(gradients(made, Experience(**wide)), expected)
-        close(
-            gradients(
-                made,
-                rows.select(torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))),
-            ),
-            expected,
-        )
+        assert_invariant(made, rows)
 
     @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e6])
     def test_does_not_depend_on_masked_slots(self, kind: Any, garbage: float) -> None:

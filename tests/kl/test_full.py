@@ -11,7 +11,16 @@ from rlmods.kl import Full, Penalty
 from rlmods.policy import base
 from rlmods.types import Totals
 from tests.support.batches import gradient
-from tests.support.tiny_setup import attached, close, collected, gradients, learner, policy
+from tests.support.tiny_setup import (
+    attached,
+    close,
+    collected,
+    flat_gradient,
+    gradients,
+    learner,
+    perturb,
+    policy,
+)
 
 LOGITS = torch.tensor([[0.3, -1.0, 0.8, 0.1], [2.0, 0.0, -3.0, 0.5]], dtype=torch.float64)
 REF = torch.tensor([[0.9, 0.2, -0.5, 0.0], [0.0, 0.1, 0.2, 0.3]], dtype=torch.float64).log_softmax(
@@ -68,11 +77,9 @@ def test_tokens_without_probability_contribute_nothing() -> None:
     assert gradient(kl.sum(), logits)[0].tolist() == pytest.approx([*expected, 0.0], abs=1e-6)
 
 
-def moved(made, scale: float = 0.05):
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for x in made.policy.parameters():
-            x.add_(torch.randn_like(x) * scale)
+def moved():
+    made = attached(learner(kl=Full(0.7)))
+    perturb(made.policy, 0.05)
     return made
 
 
@@ -86,7 +93,7 @@ class TestInTheLoss:
     def test_gradient(self) -> None:
         """The gradient with the penalty minus that without it is that of the mean divergence over
         the response tokens."""
-        made = moved(attached(learner(kl=Full(0.7))))
+        made = moved()
         batch = collected(made)
         with_kl = gradients(made, batch)
         reference, made.reference = made.reference, None
@@ -95,12 +102,12 @@ class TestInTheLoss:
         p, q = full_logprobs(made.policy, batch), full_logprobs(reference.policy, batch).detach()
         mean = (p.exp() * (p - q)).sum(-1)[batch.mask].mean()
         (0.7 * mean).backward()
-        expected = torch.cat([x.grad.flatten() for x in made.policy.parameters()])
+        expected = flat_gradient(made.policy)
         torch.testing.assert_close(with_kl - without, expected, rtol=1e-3, atol=1e-6)
         assert expected.norm() > 1e-3
 
     def test_metric(self) -> None:
-        made = moved(attached(learner(kl=Full(0.7))))
+        made = moved()
         batch = collected(made)
         assert batch.ref_logprobs is None
         made.meter.reset()
@@ -119,7 +126,7 @@ class TestInTheLoss:
         assert output.divergence.abs().max() < 1e-6
 
     def test_chunks_do_not_change_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = moved(attached(learner(kl=Full(0.7))))
+        made = moved()
         batch = collected(made)
         whole = gradients(made, batch)
         monkeypatch.setattr(base, "LOGITS_PER_CHUNK", 2 * 5 * 102)

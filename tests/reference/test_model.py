@@ -10,11 +10,22 @@ import torch
 from rlmods.algo import DPO
 from rlmods.errors import UserError
 from rlmods.kl import Penalty
-from rlmods.policy import Policy
+from rlmods.policy import Policy, Tiny
 from rlmods.preference import Sigmoid
 from rlmods.reference import Model, StartPolicy
 from tests.support.offline import RAGGED, alone
-from tests.support.tiny_setup import SPLITS, attached, close, collected, gradients, learner, policy
+from tests.support.tiny_setup import (
+    SPLITS,
+    attached,
+    close,
+    collected,
+    flat,
+    gradients,
+    learner,
+    other_vocabulary,
+    perturb,
+    policy,
+)
 
 
 @dataclass(frozen=True)
@@ -25,8 +36,6 @@ class Wide:
     hidden_size: int = 64
 
     def __call__(self) -> Policy:
-        from rlmods.policy import Tiny
-
         torch.manual_seed(self.seed)
         return Tiny(pretrained=False, hidden_size=self.hidden_size, num_layers=1)()
 
@@ -64,11 +73,8 @@ class TestModel:
         policy().export(tmp_path)
         models = [with_reference(part) for part in (StartPolicy(), Model(name=str(tmp_path)))]
         batches = [collected(made) for made in models]
-        with torch.no_grad():
-            for made in models:
-                torch.manual_seed(1)
-                for x in made.policy.parameters():
-                    x.add_(torch.randn_like(x) * 0.02)
+        for made in models:
+            perturb(made.policy)
         start, same = (gradients(made, batch) for made, batch in zip(models, batches, strict=True))
         close(same, start)
 
@@ -87,18 +93,11 @@ class TestModel:
 
 class TestRefused:
     def test_another_vocabulary(self) -> None:
-        from rlmods.policy import Tiny
-
-        def other() -> Policy:
-            model = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
-            model.tokenizer.add_tokens(["new"])
-            return model
-
         with pytest.raises(
             UserError,
             match=r"^reference: the model has another vocabulary .* type another reference\.name=$",
         ):
-            Model(policy=other)(policy())
+            Model(policy=other_vocabulary)(policy())
 
     @pytest.mark.parametrize("options", [{}, {"name": "a", "policy": Wide()}])
     def test_no_model_or_two(self, options) -> None:
@@ -131,6 +130,5 @@ class TestRefused:
     def test_an_equal_architecture_can_follow(self) -> None:
         made = with_reference(Model(policy=lambda: policy(seed=5)), reference_every=2)
         made.reference.step_towards(made.policy, 1.0)
-        for x, y in zip(made.reference.policy.parameters(), made.policy.parameters(), strict=True):
-            assert torch.equal(x, y)
+        assert torch.equal(flat(made.reference.policy), flat(made.policy))
         assert made.checkpoint.state()["frozen"]["reference"].keys() == {"origin", "weights"}

@@ -14,7 +14,7 @@ from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.strategy import DDP
 from rlmods.rollout import MultiTurn, VLLMServer
 from tests.support.environments import Echo
-from tests.support.tiny_setup import fit, learner
+from tests.support.tiny_setup import fit, learner, untimed
 
 
 def trained(url: str, *, turns: bool = False, **options: Any) -> dict[str, Any]:
@@ -26,10 +26,7 @@ def trained(url: str, *, turns: bool = False, **options: Any) -> dict[str, Any]:
     made = learner(
         rollout=rollout, correction=Truncated(), optimizer=partial(torch.optim.SGD, lr=0.1)
     )
-    rows = [
-        {k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))}
-        for row in fit(made, 3, **options)
-    ]
+    rows = untimed(fit(made, 3, **options))
     return {"weights": {name: x.clone() for name, x in made.state_dict().items()}, "rows": rows}
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from tests.support.processes import Process
+from tests.support.tiny_setup import untimed
 
 QUICK = (
     "logger=none",
@@ -97,16 +98,12 @@ def result(folder: Path) -> dict[str, Any]:
         for name in ("state_dict", "optimizer_states", "lr_schedulers", "rlmods", "iteration")
     }
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    untimed = [
-        {k: v for k, v in row.items() if k != "wall_s" and not k.startswith(("time/", "perf/"))}
-        for row in rows
-    ]
     samples = {path.name: path.read_text() for path in (folder / "samples").glob("*.jsonl")}
     weights = (folder / "export" / "model.safetensors").read_bytes()
     return {
         "checkpoint": newest.name,
         **kept,
-        "metrics": untimed,
+        "metrics": untimed(rows),
         "samples": samples,
         "export": weights,
     }

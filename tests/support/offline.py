@@ -1,9 +1,12 @@
-"""What tests of algorithms that learn from data share."""
+"""Rankings, and changes of rows that change no gradient."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -11,7 +14,17 @@ from rlmods.training.preferences import PreferenceBatch
 from rlmods.types import Prompt
 from tests.support.tiny_setup import OneRank, close, gradients
 
-__all__ = ["RAGGED", "alone", "close", "gradients", "padded", "shuffled", "widened"]
+__all__ = [
+    "RAGGED",
+    "alone",
+    "assert_invariant",
+    "close",
+    "gradients",
+    "padded",
+    "pairs",
+    "shuffled",
+    "widened",
+]
 
 RAGGED = [
     Prompt(
@@ -44,13 +57,20 @@ def alone(made: Any) -> Any:
     return made
 
 
+def pairs(prompt: Prompt) -> list[tuple[int, int]]:
+    """Indices of the better and the worse candidate, of all pairs."""
+    ranks = prompt.meta["ranks"]
+    both = product(range(len(ranks)), repeat=2)
+    return [(i, j) for i, j in both if ranks[i] < ranks[j]]
+
+
 def padded(rows: Any, columns: int = 30) -> Any:
     """The same rows with more padding to the right."""
     width = rows.tokens.shape[-1]
     wide = {
         k: torch.nn.functional.pad(x, (0, columns))
         for k, x in rows.tensors().items()
-        if x is not None and x.shape[-1] == width
+        if x is not None and x.ndim > 1 and x.shape[-1] == width
     }
     return replace(rows, **wide)
 
@@ -69,3 +89,16 @@ def widened(rows: PreferenceBatch) -> PreferenceBatch:
         if x is not None:
             more[name] = torch.cat([torch.full_like(x[:, :1], value), x], 1)
     return replace(rows, **more)
+
+
+def assert_invariant(made: Any, rows: Any, *changes: Callable[[Any], Any]) -> None:
+    """Assert that the gradient does not depend on padding, order and microbatches, nor on further
+    `changes` of the rows, and that rows without a loss have none."""
+    expected = gradients(made, rows)
+    for change in (padded, shuffled, *changes):
+        close(gradients(made, change(rows)), expected)
+    for budget in (1, 40, 10**6):
+        with patch.object(made.microbatches, "token_budget", budget):
+            close(gradients(made, rows), expected)
+    silent = (rows.without_loss(), made.loss)
+    assert torch.equal(gradients(made, rows, None, silent), expected)

@@ -19,6 +19,11 @@ def true_slots(mask: Tensor) -> list[list[int]]:
     return [[t for t in range(mask.shape[1]) if mask[i, t]] for i in range(mask.shape[0])]
 
 
+def slots(mask: Tensor) -> list[tuple[int, int]]:
+    """Row and slot wherever the mask is true."""
+    return [(i, t) for i, ts in enumerate(true_slots(mask)) for t in ts]
+
+
 def dense(field: Field, shape: torch.Size) -> Tensor:
     """[N, T] with 0 outside the field."""
     out = torch.zeros(shape, dtype=torch.float64)
@@ -40,8 +45,8 @@ def group_advantage(
 ) -> Tensor:
     """group_norm, group_mean or rloo: each response against the scored responses of equal group
     id."""
-    slots = true_slots(mask)
-    score = {i: sum(float(rewards[i, t]) for t in ts) for i, ts in enumerate(slots) if ts}
+    rows = true_slots(mask)
+    score = {i: sum(float(rewards[i, t]) for t in ts) for i, ts in enumerate(rows) if ts}
     field: Field = {}
     for i, own in score.items():
         members = [score[j] for j in score if int(group[j]) == int(group[i])]
@@ -55,7 +60,7 @@ def group_advantage(
             if kind == "group_norm":
                 squares = sum((x - sum(members) / size) ** 2 for x in members)
                 advantage /= sqrt(squares / (size - 1 if unbiased else size)) + eps
-        field.update({(i, t): torch.tensor(advantage, dtype=torch.float64) for t in slots[i]})
+        field.update({(i, t): torch.tensor(advantage, dtype=torch.float64) for t in rows[i]})
     return dense(field, mask.shape)
 
 
@@ -71,10 +76,10 @@ def turn_advantage(
 ) -> Tensor:
     """turn_norm (`key` is the turn's index) or anchor_state (`key` is its state): each turn against
     the turns of equal group id and key."""
-    slots = true_slots(mask)
+    rows = true_slots(mask)
     score: dict[tuple[int, int], float] = {}
     cell: dict[tuple[int, int], tuple[int, int]] = {}
-    for i, ts in enumerate(slots):
+    for i, ts in enumerate(rows):
         indices = sorted({int(turn[i, t]) for t in ts})
         for k in indices:
             later = [t for t in ts if int(turn[i, t]) >= k]
@@ -82,7 +87,7 @@ def turn_advantage(
             [own] = {int(key[i, t]) for t in ts if int(turn[i, t]) == k}
             cell[i, k] = (int(group[i]), own)
     field: Field = {}
-    for i, ts in enumerate(slots):
+    for i, ts in enumerate(rows):
         for t in ts:
             own_turn = (i, int(turn[i, t]))
             members = [score[other] for other in score if cell[other] == cell[own_turn]]
@@ -159,8 +164,8 @@ def process(
 ) -> Tensor:
     """Every step reward against all step rewards of its group; a token gets the sum over the steps
     that end at it or later."""
-    slots = true_slots(mask)
-    ends = {(i, t): float(rewards[i, t]) for i, ts in enumerate(slots) for t in ts if steps[i, t]}
+    rows = true_slots(mask)
+    ends = {(i, t): float(rewards[i, t]) for i, ts in enumerate(rows) for t in ts if steps[i, t]}
     normalised = {}
     for (i, t), own in ends.items():
         members = [r for (j, _), r in ends.items() if int(group[j]) == int(group[i])]
@@ -172,7 +177,7 @@ def process(
             normalised[i, t] = (own - mean) / (std + eps)
     field = {
         (i, t): sum(normalised.get((i, u), 0.0) for u in ts if u >= t)
-        for i, ts in enumerate(slots)
+        for i, ts in enumerate(rows)
         for t in ts
     }
     return dense({at: torch.tensor(x, dtype=torch.float64) for at, x in field.items()}, mask.shape)
@@ -228,26 +233,18 @@ def clipped(
 def unclipped(
     log_ratio: Tensor, advantages: Tensor, mask: Tensor
 ) -> tuple[Field, set[tuple[int, int]]]:
-    return {
-        (i, t): torch.exp(log_ratio[i, t]) * advantages[i, t]
-        for i, ts in enumerate(true_slots(mask))
-        for t in ts
-    }, set()
+    return {(i, t): torch.exp(log_ratio[i, t]) * advantages[i, t] for i, t in slots(mask)}, set()
 
 
 def soft(
     log_ratio: Tensor, advantages: Tensor, mask: Tensor, positive: float, negative: float
 ) -> tuple[Field, set[tuple[int, int]]]:
     objective: Field = {}
-    for i, ts in enumerate(true_slots(mask)):
-        for t in ts:
-            tau = positive if advantages[i, t] > 0 else negative
-            objective[i, t] = (
-                4
-                / tau
-                / (1 + torch.exp(-tau * (torch.exp(log_ratio[i, t]) - 1)))
-                * advantages[i, t]
-            )
+    for i, t in slots(mask):
+        tau = positive if advantages[i, t] > 0 else negative
+        objective[i, t] = (
+            4 / tau / (1 + torch.exp(-tau * (torch.exp(log_ratio[i, t]) - 1))) * advantages[i, t]
+        )
     return objective, set()
 
 
@@ -256,37 +253,31 @@ def cispo(
 ) -> tuple[Field, set[tuple[int, int]]]:
     objective: Field = {}
     decided = set()
-    for i, ts in enumerate(true_slots(mask)):
-        for t in ts:
-            weight = ratio = log_ratio[i, t].exp().item()
-            if low is not None and ratio < 1 - low:
-                weight = 1 - low
-            if high is not None and ratio > 1 + high:
-                weight = 1 + high
-            objective[i, t] = weight * advantages[i, t] * log_ratio[i, t]
-            if weight != ratio:
-                decided.add((i, t))
+    for i, t in slots(mask):
+        weight = ratio = log_ratio[i, t].exp().item()
+        if low is not None and ratio < 1 - low:
+            weight = 1 - low
+        if high is not None and ratio > 1 + high:
+            weight = 1 + high
+        objective[i, t] = weight * advantages[i, t] * log_ratio[i, t]
+        if weight != ratio:
+            decided.add((i, t))
     return objective, decided
 
 
 def log_likelihood(
     log_ratio: Tensor, advantages: Tensor, mask: Tensor
 ) -> tuple[Field, set[tuple[int, int]]]:
-    return {
-        (i, t): advantages[i, t] * log_ratio[i, t]
-        for i, ts in enumerate(true_slots(mask))
-        for t in ts
-    }, set()
+    return {(i, t): advantages[i, t] * log_ratio[i, t] for i, t in slots(mask)}, set()
 
 
 def kl_penalty(
     log_ratio: Tensor, advantages: Tensor, mask: Tensor, beta: float
 ) -> tuple[Field, set[tuple[int, int]]]:
     objective: Field = {}
-    for i, ts in enumerate(true_slots(mask)):
-        for t in ts:
-            r = torch.exp(log_ratio[i, t])
-            objective[i, t] = r * advantages[i, t] - beta * (r - 1 - log_ratio[i, t])
+    for i, t in slots(mask):
+        r = torch.exp(log_ratio[i, t])
+        objective[i, t] = r * advantages[i, t] - beta * (r - 1 - log_ratio[i, t])
     return objective, set()
 
 
@@ -339,25 +330,22 @@ def dppo(
     """The mask of equation 12, from the two probabilities of each token."""
     objective: Field = {}
     decided = set()
-    for i, ts in enumerate(true_slots(mask)):
-        for t in ts:
-            old, a = exp(float(old_logprobs[i, t])), float(advantages[i, t])
-            new = min(old * log_ratio[i, t].exp().item(), 1 - 1e-7)
-            distance = (
-                abs(new - old)
-                if divergence == "tv"
-                else old * log(old / new) + (1 - old) * log((1 - old) / (1 - new))
-            )
-            away = (a > 0 and new > old and distance > high) or (
-                a < 0 and new < old and distance > low
-            )
-            objective[i, t] = (
-                torch.zeros((), dtype=torch.float64)
-                if away
-                else torch.exp(log_ratio[i, t]) * advantages[i, t]
-            )
-            if away:
-                decided.add((i, t))
+    for i, t in slots(mask):
+        old, a = exp(float(old_logprobs[i, t])), float(advantages[i, t])
+        new = min(old * log_ratio[i, t].exp().item(), 1 - 1e-7)
+        distance = (
+            abs(new - old)
+            if divergence == "tv"
+            else old * log(old / new) + (1 - old) * log((1 - old) / (1 - new))
+        )
+        away = (a > 0 and new > old and distance > high) or (a < 0 and new < old and distance > low)
+        objective[i, t] = (
+            torch.zeros((), dtype=torch.float64)
+            if away
+            else torch.exp(log_ratio[i, t]) * advantages[i, t]
+        )
+        if away:
+            decided.add((i, t))
     return objective, decided
 
 
@@ -391,9 +379,7 @@ def correction(
 def highest_entropy(entropy: Tensor, mask: Tensor, fraction: float) -> set[tuple[int, int]]:
     """The slots of the largest entropies: `fraction` of all, rounded up, and those equal to the
     smallest of them up to rounding."""
-    values = {
-        (i, t): float(entropy[i, t].detach()) for i, ts in enumerate(true_slots(mask)) for t in ts
-    }
+    values = {(i, t): float(entropy[i, t].detach()) for i, t in slots(mask)}
     count = ceil(round(fraction * len(values), 9))
     largest = sorted(values.values(), reverse=True)[:count]
     return {slot for slot, x in values.items() if x > min(largest) - 1e-5}
@@ -401,12 +387,12 @@ def highest_entropy(entropy: Tensor, mask: Tensor, fraction: float) -> set[tuple
 
 def covariances(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Field:
     """(log pi - mean) (A - mean) of each slot."""
-    slots = [(i, t) for i, ts in enumerate(true_slots(mask)) for t in ts]
-    mean_logprob = sum(float(logprobs[slot]) for slot in slots) / max(1, len(slots))
-    mean_advantage = sum(float(advantages[slot]) for slot in slots) / max(1, len(slots))
+    of_all = slots(mask)
+    mean_logprob = sum(float(logprobs[slot]) for slot in of_all) / max(1, len(of_all))
+    mean_advantage = sum(float(advantages[slot]) for slot in of_all) / max(1, len(of_all))
     return {
         slot: (logprobs[slot] - mean_logprob) * (advantages[slot] - mean_advantage)
-        for slot in slots
+        for slot in of_all
     }
 
 

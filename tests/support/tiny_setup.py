@@ -4,6 +4,7 @@ replaceable parts."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,39 @@ def policy(seed: int = 0, **options: Any) -> Policy:
     # a quarter of the vocabulary, so that random responses differ in length
     policy.eos_ids = frozenset(range(25))
     return policy
+
+
+def sharp(seed: int = 3) -> Policy:
+    """Return a policy whose distributions are far from uniform."""
+    made = policy(seed)
+    with torch.no_grad():
+        made.model.model.norm.weight.mul_(12.0)
+    return made
+
+
+def other_vocabulary() -> Policy:
+    """Return a policy whose tokenizer has one token more."""
+    made = policy()
+    made.tokenizer.add_tokens(["new"])
+    return made
+
+
+def flat(network: torch.nn.Module) -> torch.Tensor:
+    """Return a copy of all parameters in one dimension."""
+    return torch.nn.utils.parameters_to_vector(network.parameters()).detach()
+
+
+def perturb(network: torch.nn.Module, scale: float = 0.02, seed: int = 1) -> None:
+    """Add normal noise of this standard deviation to the weights."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for p in network.parameters():
+            p.add_(torch.randn_like(p) * scale)
+
+
+def flat_gradient(network: torch.nn.Module) -> torch.Tensor:
+    """Return the gradient of all parameters in one dimension."""
+    return torch.cat([p.grad.flatten() for p in network.parameters()])  # type: ignore[union-attr]
 
 
 def learner(kind: type[Learner] = PolicyGradient, **changes: Any) -> Any:
@@ -136,6 +170,12 @@ def fit(
     return log.rows
 
 
+def untimed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return logged rows without times and memory."""
+    measured = ("time/", "perf/", "wall_s")
+    return [{k: v for k, v in row.items() if not k.startswith(measured)} for row in rows]
+
+
 class OneRank:
     """Minimal replacement of the Trainer for tests of losses and gradients on a single rank."""
 
@@ -173,6 +213,19 @@ def collected(learner: Any, num_prompts: int = 4) -> Experience:
     return learner.scorer.add_old_logprobs(
         experience, torch.ones(len(experience), dtype=torch.bool)
     )
+
+
+def sampled(learner: Any, num_prompts: int = 3) -> tuple[Experience, list[Response]]:
+    """Return `collected` rows, and the responses that they are made of."""
+    responses: list[Response] = []
+    build = learner.build_batch
+
+    def spied(prompts: Any, found: list[Response], scores: Scores) -> Experience:
+        responses.extend(found)
+        return build(prompts, found, scores)
+
+    with patch.object(learner, "build_batch", spied):
+        return collected(learner, num_prompts), responses
 
 
 class Recorder:

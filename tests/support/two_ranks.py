@@ -27,7 +27,7 @@ from rlmods.types import Prompt, Response, Scores
 from tests.support import composition
 from tests.support.composed import ALGORITHMS, algorithm, alone, composed
 from tests.support.mixtures import mixture
-from tests.support.tiny_setup import Log
+from tests.support.tiny_setup import Log, untimed
 
 ONLINE = (
     "batch.prompts=6",
@@ -407,11 +407,8 @@ def trained(case: str, folder: Path, *, more: Sequence[str] = (), **options: Any
     iterations = 2 if case in ROUNDS else 1
     trainer = trainers.build(max_iterations=iterations, callbacks=[tape], loggers=[log], **options)
     trainer.fit(learner, datamodule=run.data())
-    rows = [
-        {k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in log.rows
-    ]
     weights = {name: tensor.clone() for name, tensor in sharding.full_state(learner).items()}
-    return {"weights": weights, "before": before, "rows": rows, "said": tape.said}
+    return {"weights": weights, "before": before, "rows": untimed(log.rows), "said": tape.said}
 
 
 if __name__ == "__main__":

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from rlmods.errors import UserError
-from rlmods.policy import Tiny
 from rlmods.teacher import Local
-from tests.support.tiny_setup import policy
+from tests.support.tiny_setup import other_vocabulary, policy
 
 
 def test_is_frozen() -> None:
@@ -24,13 +23,8 @@ def test_needs_a_model() -> None:
 
 
 def test_another_vocabulary_is_refused() -> None:
-    def other():
-        model = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
-        model.tokenizer.add_tokens(["new"])
-        return model
-
     with pytest.raises(
         UserError,
         match=r"^teacher: the model has another vocabulary .* type another teacher\.name=$",
     ):
-        Local(policy=other)(policy())
+        Local(policy=other_vocabulary)(policy())

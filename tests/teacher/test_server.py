@@ -10,7 +10,7 @@ import pytest
 from rlmods.errors import UserError
 from rlmods.teacher import Server
 from tests.judge.server import serve
-from tests.support.tiny_setup import policy
+from tests.support.tiny_setup import other_vocabulary, policy
 
 ROWS = [([5, 6, 7], [8, 9]), ([5], [10, 11, 12])]
 
@@ -137,13 +137,11 @@ class TestTokenizer:
         assert server(tokenizer=str(tmp_path))(student) is None
 
     def test_another_vocabulary_is_refused(self, tmp_path: Path) -> None:
-        student, other = policy(), policy()
-        other.tokenizer.add_tokens(["new"])
-        other.tokenizer.save_pretrained(tmp_path)
+        other_vocabulary().tokenizer.save_pretrained(tmp_path)
         with pytest.raises(
             UserError, match="teacher: the model has another vocabulary than the policy"
         ):
-            server(tokenizer=str(tmp_path))(student)
+            server(tokenizer=str(tmp_path))(policy())
 
     def test_one_that_does_not_exist(self) -> None:
         with pytest.raises(UserError, match=r"type teacher\.tokenizer=HUB_NAME_OR_DIRECTORY"):

@@ -26,7 +26,7 @@ from rlmods.needs import TokenNeeds
 from rlmods.training.parts import TokenSelection
 from rlmods.types import Experience, Surrogate, TokenFloats, TokenMask
 from tests.support.composed import ALGORITHMS, CONF, algorithm, alone, composed
-from tests.support.tiny_setup import fit, gradients
+from tests.support.tiny_setup import fit, gradients, perturb
 from tests.support.two_ranks import AGENT, BRANCHES, GAME
 
 APART = (
@@ -153,11 +153,8 @@ def captured(overrides: tuple[str, ...], folder: Path) -> tuple[Any, Experience]
 
     learner.optimize = stop
     fit(learner, 1, splits=made.splits)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for network in learner.networks.values():
-            for p in network.parameters():
-                p.add_(torch.randn_like(p) * 0.003)
+    for network in learner.networks.values():
+        perturb(network, 0.003)
     [batch] = kept
     return learner, replace(batch, on_policy=torch.zeros_like(batch.on_policy))
 

@@ -58,9 +58,10 @@ def teacher(spec: RunSpec) -> Iterator[str]:
     needs = needs_of(part, FrozenModelNeeds)
     settings = spec.settings
     samples = spec.batch.samples
-    reads_data = isinstance(settings, GKDSettings) and settings.on_policy_fraction < 1
+    is_gkd = isinstance(settings, GKDSettings)
+    reads_data = is_gkd and settings.on_policy_fraction < 1
     is_agent = isinstance(spec.parts.get("environment"), Agent)
-    other = "another environment=" if spec.algorithm.trains_on_turns else "environment=single_turn"
+    other = "environment=single_turn" if is_gkd else "another environment="
     is_adapter = (
         needs.copies_policy and freezes_policy(spec) and spec.choices.get("reference") == "policy"
     )
@@ -71,7 +72,7 @@ def teacher(spec: RunSpec) -> Iterator[str]:
             f"batch.samples={samples} needs sampled ones: type algo.on_policy_fraction=1",
         ),
         (
-            spec.algorithm.needs_distributions and isinstance(part, ReturnsLogprobs),
+            is_gkd and isinstance(part, ReturnsLogprobs),
             f"{algo} needs whole distributions, which {option} does not return: type teacher=local",
         ),
         (

@@ -69,7 +69,7 @@ def ahead(spec: RunSpec) -> Iterator[str]:
     if not needs_of(spec.parts.get("rollout"), RolloutNeeds).ahead:
         return applying()
     settings = spec.settings
-    if not isinstance(settings, PolicyGradientSettings) or not spec.algorithm.samples_ahead:
+    if not isinstance(settings, PolicyGradientSettings):
         problem = f"which algo={spec.config.algo.name} does not do: type rollout.ahead=0"
         return iter([f"rollout.ahead=1 samples for the next iteration, {problem}"])
     return applying(
@@ -108,7 +108,8 @@ def kl_schedule(spec: RunSpec) -> Iterator[str]:
 
 def several_turns(spec: RunSpec) -> Iterator[str]:
     has_turns = isinstance(spec.parts.get("rollout"), MultiTurn)
-    samples_one = spec.algorithm.samples_responses and not spec.algorithm.trains_on_turns
+    trains_on_turns = isinstance(spec.settings, PolicyGradientSettings)
+    samples_one = spec.algorithm.samples_responses and not trains_on_turns
     return applying(
         (
             has_turns and samples_one,
