@@ -155,11 +155,17 @@ def rewards_to_go(
 def whiten(x: TokenFloats, mask: TokenMask, eps: float = 1e-8) -> TokenFloats:
     """Return (x - mean) / sqrt(var + eps) with the population moments of the true slots of all
     ranks; 0 elsewhere and for a single slot."""
-    count = sum_over_ranks(mask.sum()).clamp(min=1)
-    mean = sum_over_ranks(masked_sum(x, mask).sum()) / count
-    centred = torch.where(mask, x - mean, 0.0)
+    centred, count = center(x, mask)
     variance = sum_over_ranks(centred.square().sum()) / count
     return centred * (variance + eps).rsqrt()
+
+
+def center(x: TokenFloats, mask: TokenMask) -> tuple[TokenFloats, Tensor]:
+    """Return x - mean over the true slots of all ranks, 0 elsewhere, and the number of these slots,
+    at least 1."""
+    count = sum_over_ranks(mask.sum()).clamp(min=1)
+    mean = sum_over_ranks(masked_sum(x, mask).sum()) / count
+    return torch.where(mask, x - mean, 0.0), count
 
 
 def sum_over_ranks(x: Tensor) -> Tensor:

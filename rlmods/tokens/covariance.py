@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from rlmods.needs import TokenNeeds
-from rlmods.ops import EQUAL, largest, masked_sum, sum_over_ranks
+from rlmods.ops import EQUAL, center, largest, sum_over_ranks
 from rlmods.settings.bounds import Limit, Positive, PositiveFraction, bounded, check_bounds
 from rlmods.types import TokenFloats, TokenMask
 
@@ -85,13 +84,7 @@ class KLCov:
 
 def covariance(logprobs: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:
     """Return C_t with the means over the true slots of all ranks; 0 elsewhere."""
-    return _centered(logprobs, mask) * _centered(advantages, mask)
-
-
-def _centered(x: TokenFloats, mask: TokenMask) -> TokenFloats:
-    count = sum_over_ranks(mask.sum()).clamp(min=1)
-    mean = sum_over_ranks(masked_sum(x, mask).sum()) / count
-    return torch.where(mask, x - mean, 0.0)
+    return center(logprobs, mask)[0] * center(advantages, mask)[0]
 
 
 def fraction_of(mask: TokenMask, fraction: float) -> Tensor:
