@@ -15,7 +15,7 @@ from rlmods.kl import Full, Penalty
 from rlmods.ratio import KLPenalty
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
-from rlmods.training.collate import collate, sft_batch
+from rlmods.training.collate import sft_batch
 from rlmods.training.extensions import PTX, Replay, UpdateKL
 from rlmods.types import Scores, Totals
 from tests.support.tiny_setup import (
