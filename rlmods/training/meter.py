@@ -5,121 +5,181 @@ unequal work give the exact mean."""
 
 from __future__ import annotations
 
-import math
 import resource
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from rlmods.distributed.collectives import all_gather
 from rlmods.errors import UserError
 
-Kind = Literal["sum", "mean", "maximum", "effective_fraction"]
+
+class Sum(Metric):
+    """Sum, logged even if it is 0."""
+
+    full_state_update = False
+    states: ClassVar[dict[str, tuple[float, str]]] = {"sum": (0.0, "sum")}
+    """Initial value, and how ranks are reduced, by state."""
+
+    def __init__(self) -> None:
+        super().__init__(sync_on_compute=False)
+        for name, (initial, reduction) in self.states.items():
+            default = torch.tensor(initial, dtype=torch.float64)
+            self.add_state(name, default, dist_reduce_fx=reduction)
+
+    def update(self, **amounts: Tensor | float) -> None:
+        """Add amounts to states; a state that ranks reduce by the maximum takes the larger one."""
+        for name, amount in amounts.items():
+            state = self.state(name)
+            if self.states[name][1] == "max":
+                setattr(self, name, torch.maximum(state, torch.as_tensor(amount).to(state)))
+            else:
+                state += amount
+
+    def compute(self) -> Tensor | None:
+        """Return the value; None without elements."""
+        return self.state("sum")
+
+    def state(self, name: str) -> Tensor:
+        """Return one of the states."""
+        state: Tensor = getattr(self, name)
+        return state
+
+
+class Mean(Sum):
+    """Sum over count. torchmetrics' MeanMetric hides NaN or loses its weights."""
+
+    states: ClassVar[dict[str, tuple[float, str]]] = {"sum": (0.0, "sum"), "count": (0.0, "sum")}
+
+    def compute(self) -> Tensor | None:
+        count = self.state("count")
+        return self.state("sum") / count if count else None
+
+
+class EffectiveFraction(Sum):
+    """Effective sample size of weights as a fraction of their number n, (sum w)^2 / (n sum w^2)
+    (Kish 1965): 1 for equal weights, 1 / n if only one of them is not 0, 0 if all are 0."""
+
+    states: ClassVar[dict[str, tuple[float, str]]] = {
+        "sum": (0.0, "sum"),
+        "squares": (0.0, "sum"),
+        "count": (0.0, "sum"),
+    }
+
+    def compute(self) -> Tensor | None:
+        count = self.state("count")
+        squares = self.state("squares")
+        if not count:
+            return None
+        fraction = self.state("sum").square() / (count * squares)
+        return torch.where(squares == 0, 0.0, fraction)
+
+
+class Maximum(Sum):
+    """Largest element."""
+
+    states: ClassVar[dict[str, tuple[float, str]]] = {
+        "largest": (-torch.inf, "max"),
+        "count": (0.0, "sum"),
+    }
+
+    def compute(self) -> Tensor | None:
+        return self.state("largest") if self.state("count") else None
 
 
 class Meter:
-    """Metrics of one iteration by name. Ranks may add different names.
-
-    Every metric has a few states in float64 on the device: sums over its elements, or the largest
-    one. The value is computed from the states of all ranks."""
+    """Metrics of one iteration by name. Ranks may add different names."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = device
-        self._kinds: dict[str, Kind] = {}
-        self._states: dict[str, Tensor] = {}
+        self._metrics: dict[str, Sum] = {}
+        """Also metrics of earlier iterations, which take longer to make than to reset."""
+        self._totals: dict[str, Sum] = {}
+        """The same over all ranks, on the CPU."""
 
     def mean(self, name: str, x: Tensor | float, where: Tensor | None = None) -> None:
         """Add the elements of `x` (those where `where` is True) to the mean called `name`."""
         x = torch.as_tensor(x, dtype=torch.float64, device=self.device).detach()
         if where is None:
-            self._add(name, "mean", x.sum(), x.numel())
+            self._get(name, Mean).update(sum=x.sum(), count=x.numel())
             return
         where = where.to(self.device)
-        self._add(name, "mean", torch.where(where, x, 0.0).sum(), where.sum())
+        self._get(name, Mean).update(sum=torch.where(where, x, 0.0).sum(), count=where.sum())
 
     def maximum(self, name: str, x: Tensor, where: Tensor) -> None:
         """Add the elements of `x` where `where` is True to the maximum called `name`."""
-        states = self._get(name, "maximum", 1, -math.inf)
-        if x.numel():
-            x = torch.where(where, x.detach().double(), -math.inf)
-            torch.maximum(states, x.max(), out=states)
+        x = torch.where(where, x.detach().double(), -torch.inf)
+        largest = x.max() if x.numel() else -torch.inf
+        self._get(name, Maximum).update(largest=largest, count=where.sum())
 
     def effective_fraction(self, name: str, weights: Tensor, where: Tensor) -> None:
-        """Add the weights where `where` is True to the effective fraction called `name`: the
-        effective sample size of weights as a fraction of their number n, (sum w)^2 / (n sum w^2)
-        (Kish 1965). It is 1 for equal weights, 1 / n if only one of them is not 0, 0 if all are
-        0."""
+        """Add the weights where `where` is True to the effective fraction called `name`."""
         w = torch.where(where, weights.detach().double(), 0.0)
-        self._add(name, "effective_fraction", w.sum(), where.sum(), w.square().sum())
+        metric = self._get(name, EffectiveFraction)
+        metric.update(sum=w.sum(), squares=w.square().sum(), count=where.sum())
 
     def sum(self, name: str, value: int) -> None:
-        """Add `value` to the sum called `name`, which is logged even if it is 0."""
-        self._add(name, "sum", value)
+        """Add `value` to the sum called `name`."""
+        self._get(name, Sum).update(sum=value)
 
-    def _get(self, name: str, kind: Kind, num_states: int, initial: float = 0.0) -> Tensor:
-        if name not in self._states:
-            self._kinds[name] = kind
-            self._states[name] = torch.full(
-                (num_states,), initial, dtype=torch.float64, device=self.device
-            )
-        return self._states[name]
-
-    def _add(self, name: str, kind: Kind, *amounts: Tensor | float) -> None:
-        states = self._get(name, kind, len(amounts))
-        for i, amount in enumerate(amounts):
-            states[i].add_(amount)
+    def _get(self, name: str, kind: type[Sum]) -> Sum:
+        if type(self._metrics.get(name)) is not kind:
+            metric = kind()
+            metric.set_dtype(torch.float64)
+            metric.to(self.device)
+            self._metrics[name] = metric
+        return self._metrics[name]
 
     def compute(self) -> dict[str, float]:
         """Return the values over all ranks, without metrics to which no element was added."""
-        totals: dict[str, tuple[Kind, Tensor]] = {}
-        for of_rank in all_gather(self._read()):
+        for metric in self._totals.values():
+            metric.reset()
+        names = set()
+        for of_rank in all_gather(self._states()):
             for name, (kind, values) in of_rank.items():
-                states = torch.tensor(values, dtype=torch.float64)
-                if name in totals:
-                    merge = torch.maximum if kind == "maximum" else torch.add
-                    states = merge(totals[name][1], states)
-                totals[name] = (kind, states)
-        found = {}
-        for name, (kind, states) in sorted(totals.items()):
-            value = _value(kind, states.tolist())
-            if value is not None:
-                found[name] = value
-        return found
+                names.add(name)
+                self._merge(name, kind, values)
+        found = {name: self._totals[name].compute() for name in sorted(names)}
+        return {name: float(value) for name, value in found.items() if value is not None}
 
-    def _read(self) -> dict[str, tuple[Kind, list[float]]]:
-        """Return kind and states of each metric. They are read from the device at once."""
-        if not self._states:
+    def _states(self) -> dict[str, tuple[type[Sum], list[float]]]:
+        """Return kind and states of each metric of this iteration. They are read from the device
+        at once."""
+        used = {name: metric for name, metric in self._metrics.items() if metric.update_called}
+        if not used:
             return {}
-        sizes = list(map(len, self._states.values()))
-        on_host = torch.split_with_sizes(torch.cat(list(self._states.values())).cpu(), sizes)
+        states = []
+        for metric in used.values():
+            states += [metric.state(name) for name in metric.states]
+        values = iter(torch.stack(states).tolist())
         read = {}
-        for (name, kind), states in zip(self._kinds.items(), on_host, strict=True):
-            read[name] = (kind, states.tolist())
+        for name, metric in used.items():
+            read[name] = (type(metric), [next(values) for _ in metric.states])
         return read
+
+    def _merge(self, name: str, kind: type[Sum], values: Sequence[float]) -> None:
+        if type(self._totals.get(name)) is not kind:
+            self._totals[name] = kind()
+            self._totals[name].set_dtype(torch.float64)
+        total = self._totals[name]
+        total.update()  # or torchmetrics warns that there was none
+        states = torch.tensor(values, dtype=torch.float64).unbind()
+        total.merge_state(dict(zip(kind.states, states, strict=True)))
 
     def reset(self, device: torch.device | None = None) -> None:
         """Begin an iteration; from now on metrics are on `device`, if given."""
-        self.device = self.device if device is None else device
-        self._kinds = {}
-        self._states = {}
-
-
-def _value(kind: Kind, states: Sequence[float]) -> float | None:
-    """Return the value of a metric; None without elements."""
-    if kind in ("sum", "maximum"):
-        return None if states[0] == -math.inf else states[0]
-    total, count, *squares = states
-    if not count:
-        return None
-    if kind == "mean":
-        return total / count
-    return total * total / (count * squares[0]) if squares[0] else 0.0
+        for metric in self._metrics.values():
+            metric.reset()
+        if device is not None and torch.device(device) != torch.device(self.device):
+            self.device = device
+            self._metrics = {}
 
 
 class PhaseTimer:

@@ -40,7 +40,8 @@ class TestMean:
     def test_keeps_no_graph(self) -> None:
         meter = Meter()
         meter.mean("x", torch.ones(2, requires_grad=True))
-        assert not meter._states["x"].requires_grad
+        meter.compute()
+        assert not any(x.requires_grad for x in meter._metrics["x"].metric_state.values())
 
     def test_large_counts_do_not_round(self) -> None:
         meter = Meter()
