@@ -124,11 +124,14 @@ class Preferences(Jsonl):
     ) -> Iterator[NumberedRow]:
         """Yield the rows with annotations in the form that `meta` holds, and with the prompt in its
         own column."""
+        first: dict[str, str] = {}
         left_out: list[UserError] = []
         num_used = 0
         for row in rows:
             try:
-                values = self._convert(row)
+                columns = self._columns(row)
+                first = first or columns
+                values = self._convert(row, columns, first)
             except UserError as error:
                 if not self.skip_invalid and not isinstance(error, TiedError):
                     raise
@@ -169,10 +172,16 @@ class Preferences(Jsonl):
             fields += [field for field in ("margin", "response") if field in present]
         return {field: str(getattr(self, field)) for field in fields}
 
-    def _convert(self, row: NumberedRow) -> Row:
-        """Return the row's values with converted annotations."""
-        columns = self._columns(row)
+    def _convert(self, row: NumberedRow, columns: dict[str, str], first: dict[str, str]) -> Row:
+        """Return the row's values with converted annotations. `first`: the columns of the first
+        row."""
         location = row.location
+        different = sorted(columns.keys() ^ first.keys())
+        if different:
+            raise UserError(
+                f'{location}: column "{getattr(self, different[0])}" is in this row or in the '
+                "first, but not in both"
+            )
         values = {}
         for field, name in columns.items():
             values[field] = get_column(row.values, name, location, field)

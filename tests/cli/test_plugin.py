@@ -31,12 +31,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder of plugins; imports are undone after the test."""
-    path, modules, before = list(sys.path), set(sys.modules), plugins.PluginFolders.folders
+    modules = set(sys.modules)
+    monkeypatch.setattr(plugins, "SEARCHED", [*plugins.SEARCHED])
+    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "mine").mkdir()
     monkeypatch.setenv("RLMODS_PLUGINS", str(tmp_path / "mine"))
     yield tmp_path / "mine"
-    plugins.PluginFolders.folders = before
-    sys.path[:] = path
     for name in set(sys.modules) - modules:
         del sys.modules[name]
 

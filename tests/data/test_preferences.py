@@ -255,6 +255,16 @@ CASES = [
     ),
     ([{**PAIR, "margin": "big"}], {}, r'1: column "margin" must hold numbers, found a string'),
     (
+        [{**PAIR, "margin": 1}, PAIR],
+        {},
+        r'2: column "margin" is in this row or in the first, but not in both',
+    ),
+    (
+        [RANKING, {**RANKING, "ranks": [0, 1, 2]}],
+        {},
+        r'2: column "ranks" is in this row or in the first',
+    ),
+    (
         [{"chosen": TURNS, "rejected": [SYSTEM, USER, BAD]}],
         {},
         "1: the prompt is not the same in all columns",
