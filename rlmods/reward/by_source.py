@@ -87,17 +87,16 @@ class BySource:
         weights = self.weights
         terms: dict[str, Sequence[Any]] = {name: [None] * num_rows for name in weights}
         counts: dict[str, int] = {}
-        columns: dict[str, list[Sequence[Any]]] = {}
+        columns: dict[str, Sequence[Any]] = {}
         for name, scores in parts.items():
             terms |= prefixed(name, scores.terms)
             if f"{name}/total" in weights:
                 terms[f"{name}/total"] = scores.values
             counts |= prefixed(name, scores.counts)
+            if "gold" in scores.terms:
+                terms["gold"] = _merged([terms.get("gold", ()), scores.terms["gold"]], num_rows)
             for column, values in scores.columns.items():
-                columns.setdefault(column, []).append(values)
-        golds = [scores.terms["gold"] for scores in parts.values() if "gold" in scores.terms]
-        if golds:
-            terms["gold"] = _merged(golds, num_rows)
+                columns[column] = _merged([columns.get(column, ()), values], num_rows)
         graded = [x.correct for x in parts.values() if x.correct is not None and not x.monitored]
         return replace(
             combine(parts, dict.fromkeys(parts, 1.0), responses),
@@ -105,7 +104,7 @@ class BySource:
             terms=terms,
             weights=weights,
             counts=counts,
-            columns={name: _merged(columns[name], num_rows) for name in sorted(columns)},
+            columns=dict(sorted(columns.items())),
         )
 
 

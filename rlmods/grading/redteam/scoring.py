@@ -160,11 +160,11 @@ class Target:
         tally = Tally(name)
         graded = self.grade(rows, tally, MAX_ROWS_PER_CALL)
         if tally.late:
-            limit_s = self.call_timeout_s
             raise NoReferenceError(
-                f"call_timeout_s={limit_s:g}: the reward of {min(len(rows), MAX_ROWS_PER_CALL)} "
-                f"responses ({name}) took longer, so there is nothing to compare with: "
-                f"type call_timeout_s={10 * limit_s:g}, or fewer prompts: num_prompts=4"
+                f"call_timeout_s={self.call_timeout_s:g}: the reward of "
+                f"{min(len(rows), MAX_ROWS_PER_CALL)} responses ({name}) took longer, so there is "
+                f"nothing to compare with: type call_timeout_s={10 * self.call_timeout_s:g}, or "
+                "fewer prompts: num_prompts=4"
             )
         return tally, graded
 
@@ -208,9 +208,13 @@ def attack(
     for name, family in FAMILIES.items():
         families.append(_try(target, name, family, cases, bounds))
         on_progress(1 + len(families))
-    problems = list(_problems(bounds, paid, references))
-    share = chance.paid / max(1, chance.tried)
-    return Report(references, families, share, len(cases), problems)
+    return Report(
+        references,
+        families,
+        chance.paid / max(1, chance.tried),
+        len(cases),
+        list(_problems(bounds, paid, references)),
+    )
 
 
 def _try(
