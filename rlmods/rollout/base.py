@@ -123,7 +123,7 @@ def encode_prompt(
         UserError: the prompt is empty or leaves no room for a response.
     """
     context = min(policy.context_length, max_length or policy.context_length)
-    tokens = policy.encode(prompt, tools) if tools else policy.encode(prompt)
+    tokens = policy.encode(prompt, tools)
     if not tokens:
         raise UserError(f"prompt {prompt.id}: empty: remove it from the data")
     if len(tokens) >= context:
@@ -217,8 +217,9 @@ class TokenRollout:
             occurrence = next_occurrence(prompt, self._occurrences)
             encoded = encode_prompt(policy, prompt, occurrence, self.max_tokens, self.max_length)
             contexts.append(Context(encoded, encoded.tokens, range(samples), encoded.limit))
+        with self.sampling():
+            sampled = self.extend(contexts, iteration=iteration)
         responses = []
-        sampled = self.extend(contexts, iteration=iteration)
         for context, continuations in zip(contexts, sampled, strict=True):
             for sample, continuation in enumerate(continuations):
                 response = Response(
@@ -234,7 +235,8 @@ class TokenRollout:
         return responses
 
     def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
-        """Return a continuation of each context for each of its samples.
+        """Return a continuation of each context for each of its samples. Call it in a block of
+        `sampling`.
 
         Raises:
             UserError: the policy's logits are not finite.
@@ -242,6 +244,6 @@ class TokenRollout:
         raise NotImplementedError
 
     def sampling(self) -> AbstractContextManager[None]:
-        """Prepare for several calls of `extend` in the block. With sharded weights, every rank
-        enters it, and then extends as often as it needs."""
+        """Prepare for calls of `extend` in the block. With sharded weights, every rank enters it,
+        and then extends as often as it needs."""
         return nullcontext()

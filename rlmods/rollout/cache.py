@@ -1,11 +1,12 @@
 """Processed ids of the rows of a batch: keys and values of every layer, attention mask and next
 position.
 
-P prompts or R rows; H heads, S slots and D features in the cache.
+P prompts or R rows; H heads, S slots and D features in the cache; T ids that are kept of a turn.
 """
 
 import inspect
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -23,6 +24,18 @@ FORWARD_COST = 256
 Levels = Sequence[list[int]]
 """Positions, one per prompt and level. Ids that prompts have in common up to the position of a
 level are processed once."""
+LayerStates = tuple[Tensor, Tensor]
+"""Keys and values of a layer, [H, T, D] each."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """Processed ids of a row, from which rows that begin with the same ids can go on."""
+
+    ids: Sequence[int]
+    """The T ids."""
+    states: Sequence[LayerStates]
+    """Keys and values of each layer."""
 
 
 class CachedRows:
@@ -40,16 +53,36 @@ class CachedRows:
         self.policy = policy
         self.cache_name = cache_argument(policy.model)
 
-    def prefill(
+    def begin(
         self,
         prompts: Sequence[Sequence[int]],
+        pasts: Sequence[Past | None],
         steps: int,
         beginnings: Sequence[int],
         forward_cost: int,
     ) -> Float[Tensor, "P V"]:
-        """Process the prompts, equal ids once (`shared_levels`), with room for `steps` more tokens,
-        and return their next logits."""
-        shared = shared_levels(prompts, beginnings, forward_cost)
+        """Process the prompts, with room for `steps` more tokens, and return their next logits:
+        what follows the `pasts` in them or, if that takes fewer ids, all of them, equal ids once
+        (`shared_levels`)."""
+        levels = shared_levels(prompts, beginnings, forward_cost)
+        kept = []
+        rests = []
+        for past, prompt in zip(pasts, prompts, strict=True):
+            start = 0 if past is None else min(num_common(past.ids, prompt), len(prompt) - 1)
+            kept.append(start)
+            rests.append(prompt[start:])
+        longest = max(map(len, rests))
+        num_anew = num_processed(prompts, levels, forward_cost)
+        if not any(kept) or len(prompts) * longest >= num_anew:
+            return self._prefill(prompts, levels, steps)
+        self.allocate(right_mask(kept, self.policy.device), max(kept) + longest + steps)
+        for i, layer in enumerate(self.cache.layers):
+            restore(layer, [None if past is None else past.states[i] for past in pasts], kept)
+        return self.extend(rests)
+
+    def _prefill(
+        self, prompts: Sequence[Sequence[int]], shared: Levels, steps: int
+    ) -> Float[Tensor, "P V"]:
         levels = [*shared, list(map(len, prompts))]
         self.cache = new_cache(self.policy.model.config, 0)
         if not self.has_growing_layers:
@@ -91,6 +124,12 @@ class CachedRows:
         self.position = self.position + 1
         self.width += 1
         return self._forward(tokens[:, None], position[:, None])
+
+    def past(self, row: int, ids: Sequence[int]) -> Past:
+        """Return a copy of the keys and values of the first ids of a row."""
+        slots = self.mask[row, : self.width].nonzero().squeeze(-1)[: len(ids)]
+        layers = self.cache.layers
+        return Past(ids, [(x.keys[row][:, slots], x.values[row][:, slots]) for x in layers])
 
     @property
     def has_growing_layers(self) -> bool:
@@ -183,10 +222,8 @@ def cache_argument(model: PreTrainedModel) -> str:
     """Return the name of the argument that takes the cache. Before transformers 5.24 it is
     `cache_params` in purely recurrent models (Mamba), and `past_key_values` in others."""
     parameters = inspect.signature(model.base_model.forward).parameters
-    is_recurrent = "cache_params" in parameters and "past_key_values" not in parameters
-    if "cache" in parameters:
-        return "cache"
-    return "cache_params" if is_recurrent else "past_key_values"
+    names = ("cache", "past_key_values", "cache_params")
+    return next((name for name in names if name in parameters), "past_key_values")
 
 
 def _left_pad(
@@ -291,3 +328,18 @@ def _copy_to_buffer(states: Tensor, size: int, rows: Tensor | None) -> Tensor:
     else:
         torch.index_select(states, 0, rows.to(states.device), out=buffer[:, :, :length])
     return buffer
+
+
+def restore(
+    layer: GrowingLayer, states: Sequence[LayerStates | None], lengths: Sequence[int]
+) -> None:
+    """Begin with the first `lengths[i]` keys and values of row i, padded on the left with zeros."""
+    some = next(x for x in states if x is not None)
+    layer.initialize(some[0])
+    width = max(lengths)
+    size = max(1, min(2 * width, layer.slots))
+    layer.buffers = [x.new_zeros(len(states), len(x), size, x.shape[-1]) for x in some]
+    for row, (own, length) in enumerate(zip(states, lengths, strict=True)):
+        for buffer, x in zip(layer.buffers, own or (), strict=False):
+            buffer[row, :, width - length : width] = x[:, :length]
+    layer.show(width)

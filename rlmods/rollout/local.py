@@ -3,9 +3,9 @@ with a growing key-value cache and keyed random numbers.
 
 P prompts, G samples each, R = P * G rows, L new tokens at most, V tokens in the vocabulary."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
 
@@ -14,14 +14,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from rlmods.distributed.sharding import unsharded
+from rlmods.errors import UserError
 from rlmods.needs import RolloutNeeds
 from rlmods.ops import keyed_uniforms
 from rlmods.policy.base import Policy
+from rlmods.policy.float32 import autocast_dtype
 from rlmods.policy.fused import sampling
-from rlmods.rollout.agreement import check_agreement
+from rlmods.policy.quantization import has_int8_products
 from rlmods.rollout.base import Context, Continuation, Progress, TokenRollout, diverged
-from rlmods.rollout.cache import FORWARD_COST, CachedRows
-from rlmods.rollout.pasts import Past, copy_past, go_on
+from rlmods.rollout.cache import FORWARD_COST, CachedRows, Past
 from rlmods.settings.bounds import Count
 
 COMPACT_BELOW = 7 / 8
@@ -52,6 +54,24 @@ class Decoded:
     """Keys and values of a prompt and its sampled tokens but the last; None unless wanted (`keep`),
     and if single rows cannot be copied."""
 
+    def continuations(self) -> list[Continuation]:
+        """Return each row without the slots behind its end."""
+        rows = zip(
+            self.tokens.tolist(),
+            self.logprobs.tolist(),
+            self.lengths.tolist(),
+            self.stopped.tolist(),
+            self.entropies.tolist(),
+            self.pasts,
+            strict=True,
+        )
+        found = []
+        for ids, logprobs, length, stopped, entropies, past in rows:
+            found.append(
+                Continuation(ids[:length], logprobs[:length], stopped, entropies[:length], past)
+            )
+        return found
+
 
 # not inference_mode: some models keep tensors made in forward, which training then uses
 @torch.no_grad()
@@ -71,7 +91,7 @@ def decode(
     on_step: OnStep | None = None,
     num_entropies: int = 0,
     pasts: list[Past | None] | None = None,
-    keep: Sequence[bool] | None = None,
+    keep: Sequence[bool] = (),
 ) -> Decoded:
     """Sample R / P responses to each prompt, given modules in eval mode.
 
@@ -89,12 +109,9 @@ def decode(
     context = CachedRows(policy)
     steps = max(limits)
     shared = beginnings or [0] * len(prompts)
-    logits = None
-    if pasts:
-        logits = go_on(context, prompts, pasts, steps, shared, forward_cost)
-        pasts.clear()
-    if logits is None:
-        logits = context.prefill(prompts, steps, shared, forward_cost)
+    kept = pasts or [None] * len(prompts)
+    logits = context.begin(prompts, kept, steps, shared, forward_cost)
+    kept.clear()
     batch = _Batch(policy, context, prompts, limits, uniforms, num_entropies, keep)
     if len(uniforms) > len(prompts):
         context.select(batch.prompt_of)
@@ -128,7 +145,7 @@ class _Batch:
         limits: Sequence[int],
         uniforms: Float[Tensor, "R L"],
         num_entropies: int,
-        keep: Sequence[bool] | None,
+        keep: Sequence[bool],
     ) -> None:
         device = policy.device
         num_rows = len(uniforms)
@@ -192,15 +209,14 @@ class _Batch:
 
     def keep_pasts(self, finished: Int[Tensor, " F"]) -> None:
         """Keep the keys and values of these rows of the batch, for the prompts that want them."""
-        if not any(self.keep or ()) or not self.context.has_growing_layers:
+        if not any(self.keep) or not self.context.has_growing_layers:
             return
         rows = self.rows[finished]
         indices = torch.stack([finished, rows, self.prompt_of[rows]], 1)
         for i, row, prompt in indices.tolist():
-            if self.keep is not None and self.keep[prompt]:
+            if self.keep[prompt]:
                 sampled = self.out.tokens[row, : self.out.lengths[row] - 1].tolist()
-                ids = [*self.prompts[prompt], *sampled]
-                self.out.pasts[row] = copy_past(self.context, i, ids)
+                self.out.pasts[row] = self.context.past(i, [*self.prompts[prompt], *sampled])
 
 
 def sample_tokens(
@@ -243,12 +259,9 @@ FIXED_POINT = 2**44
 
 def cumulative(weights: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
     """Return the cumulative sums of numbers from 0 to 1 in float64. In float32, tokens of
-    probability below 6e-8 late in the vocabulary would get an interval of width 0. (MPS has no
-    float64.)
+    probability below 6e-8 late in the vocabulary would get an interval of width 0.
 
     A GPU adds integers, because its sums of floating-point numbers are not the same each time."""
-    if weights.device.type == "mps":
-        return weights.cumsum(-1)
     if weights.device.type == "cuda":
         return fixed_point_sums(weights)
     return weights.cumsum(-1, dtype=torch.float64)
@@ -305,7 +318,6 @@ class Local(TokenRollout):
     Mistral, Qwen2 and Qwen3 without shards and quantization (`policy.fused`). While it samples, a
     GPU holds a copy of the blocks in the data type of autocast, or without autocast and adapters of
     the joined weights."""
-    _is_sampling: bool = field(default=False, init=False, repr=False, compare=False)
 
     @property
     def rows_at_once(self) -> int:
@@ -317,16 +329,14 @@ class Local(TokenRollout):
         Raises:
             UserError: they do not.
         """
-        check_agreement(policy, decode, padded=self.batch_size > 1, fused=self.fused)
+        check_agreement(policy, padded=self.batch_size > 1, fused=self.fused)
 
     def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
-        """Return a continuation of each context for each of its samples. Restores the train or eval
-        mode of every module.
+        """Return a continuation of each context for each of its samples.
 
         Raises:
             UserError: the policy's logits are not finite.
         """
-        policy = self.synced
         samples = len(contexts[0].samples) if contexts else 1
         # Contexts of similar length together, for little padding; the longest first, so that a lack
         # of memory shows at once.
@@ -334,28 +344,18 @@ class Local(TokenRollout):
         size = max(1, self.batch_size // samples)
         continuations: dict[int, list[Continuation]] = {}
         progress = Progress(self.on_tokens, len(contexts) * samples)
-        with self.sampling():
-            for start in range(0, len(order), size):
-                indices = order[start : start + size]
-                batch = [contexts[i] for i in indices]
-                decoded = self._decode_batch(policy, batch, iteration, progress)
-                continuations.update(zip(indices, decoded, strict=True))
+        for start in range(0, len(order), size):
+            indices = order[start : start + size]
+            batch = [contexts[i] for i in indices]
+            decoded = self._decode_batch(self.synced, batch, iteration, progress)
+            continuations.update(zip(indices, decoded, strict=True))
         return [continuations[i] for i in range(len(contexts))]
 
-    @contextmanager
-    def sampling(self) -> Iterator[None]:
+    def sampling(self) -> AbstractContextManager[None]:
         """Prepare the policy for sampling: eval mode, weights gathered and laid out once for all
         calls of `extend` in the block. To gather sharded weights, ranks wait for each other when
         they enter the block, and not in it: they may make different numbers of calls."""
-        if self._is_sampling:
-            yield
-            return
-        with sampling(self.synced, self.fused):
-            self._is_sampling = True
-            try:
-                yield
-            finally:
-                self._is_sampling = False
+        return sampling(self.synced, self.fused)
 
     def _decode_batch(
         self, policy: Policy, batch: list[Context], iteration: int, on_step: OnStep
@@ -364,10 +364,13 @@ class Local(TokenRollout):
         uniforms = []
         pasts = []
         for context in batch:
-            uniforms += self._uniforms(context, iteration, max(limits))
+            prompt = context.prompt
+            start = context.position
+            for sample in context.samples:
+                key = (self.seed, prompt.prompt.id, prompt.occurrence, sample, iteration)
+                uniforms.append(keyed_uniforms(start + max(limits), *key)[start:])
             pasts.append(context.past)
             context.past = None
-
         ends = [(*self.stop, *context.stop) for context in batch]
         lengths = [len(text.encode()) for texts in ends for text in texts]
 
@@ -395,35 +398,95 @@ class Local(TokenRollout):
         )
         if not bool(decoded.logprobs.isfinite().all()):
             raise diverged(iteration)
-        sampled = iter(_continuations(decoded))
+        sampled = iter(decoded.continuations())
         return [list(islice(sampled, len(context.samples))) for context in batch]
 
-    def _uniforms(
-        self, context: Context, iteration: int, count: int
-    ) -> list[np.ndarray[tuple[int], np.dtype[np.float64]]]:
-        """Return the random numbers of the next `count` tokens of each sample."""
-        prompt = context.prompt
-        uniforms = []
-        for sample in context.samples:
-            key = (self.seed, prompt.prompt.id, prompt.occurrence, sample, iteration)
-            uniforms.append(keyed_uniforms(context.position + count, *key)[context.position :])
-        return uniforms
+
+LENGTHS = (2, 9)
+"""Tokens of the prompts."""
+NUM_TOKENS = 4
+"""Tokens of the responses."""
+MAX_GAP = 1e-3
+"""Largest mean distance that rounding explains, nats per token."""
+MAX_GAP_ROUNDED = 0.2
+"""The same for weights of 16 bits and for products in 8 bits."""
 
 
-def _continuations(decoded: Decoded) -> list[Continuation]:
-    """Return each row without the slots behind its end."""
-    rows = zip(
-        decoded.tokens.tolist(),
-        decoded.logprobs.tolist(),
-        decoded.lengths.tolist(),
-        decoded.stopped.tolist(),
-        decoded.entropies.tolist(),
-        decoded.pasts,
-        strict=True,
-    )
-    continuations = []
-    for ids, logprobs, length, stopped, entropies, past in rows:
-        continuations.append(
-            Continuation(ids[:length], logprobs[:length], stopped, entropies[:length], past)
+def check_agreement(policy: Policy, *, padded: bool = True, fused: bool = True) -> None:
+    """Check on two short texts that sampling gives the log-probabilities of training.
+
+    Args:
+        padded: also check prompts of different length in one batch, which pads the shorter one.
+        fused: with the products of `fused_trunk`.
+
+    Raises:
+        UserError: it does not; training would be off-policy without a trace of it in the loss.
+    """
+    if policy.device.type == "meta" or not policy.is_checked:  # else the learner comes back
+        return
+    size = policy.model.config.get_text_config().vocab_size
+    prompts = [[(7 * i + 5 * length) % size for i in range(length)] for length in LENGTHS]
+    with unsharded(policy):  # gathered weights may have another data type than shards
+        weight = next(policy.parameters())
+        is_float32 = weight.dtype == torch.float32 and autocast_dtype(weight) is None
+    # embeddings are float32 also in a model with products in 8 bits
+    is_exact = is_float32 and not has_int8_products(policy.model)
+    max_gap = MAX_GAP if is_exact else MAX_GAP_ROUNDED
+    name = type(policy.model).__name__
+    gap = max(sampler_gap(policy, [prompt], None, fused) for prompt in prompts)
+    if not gap <= max_gap:
+        raise UserError(
+            f"policy: {name} gives other log-probabilities with a cache than without ({gap:.2g} "
+            "nats per token), which is not supported: choose another model"
         )
-    return continuations
+    if not padded:
+        return
+    short, long = prompts
+    shared = [[*long[:5], *short[:1]], long]
+    gap = max(
+        sampler_gap(policy, prompts, None, fused),
+        sampler_gap(policy, shared, [5, 5], fused),
+    )
+    if not gap <= max_gap:
+        raise UserError(
+            f"policy: padding changes the log-probabilities of {name} by {gap:.2g} nats per "
+            "token, because it reaches the model's state: "
+            "type rollout.batch_size=1, which samples one prompt at a time, without padding"
+        )
+
+
+@torch.no_grad()
+def sampler_gap(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    beginnings: Sequence[int] | None = None,
+    fused: bool = False,
+) -> float:
+    """Return the mean of |log pi - log pi'| over the tokens of a response to each prompt, sampled
+    in one batch with pi' and scored with pi. `beginnings`: number of ids of each prompt that are
+    processed once for those that have them in common.
+
+    The first token of the vocabulary with a cumulative probability above 1/2 is sampled, so nothing
+    is random."""
+    with sampling(policy, fused):
+        decoded = decode(
+            policy,
+            prompts,
+            [NUM_TOKENS] * len(prompts),
+            torch.full((len(prompts), NUM_TOKENS), 0.5, dtype=torch.float64),
+            beginnings=beginnings,
+            # so that beginnings are shared, or not, however short the prompts are
+            forward_cost=1_000_000 if beginnings is None else 0,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+        )
+        total = 0.0
+        for i, prompt in enumerate(prompts):
+            length = int(decoded.lengths[i])
+            tokens = decoded.tokens[i, :length]
+            row = torch.cat([torch.tensor(prompt, device=tokens.device), tokens])[None]
+            mask = torch.arange(row.shape[1], device=row.device)[None] >= len(prompt)
+            gaps = policy(row, mask).logprobs[mask] - decoded.logprobs[i, :length]
+            total += float(gaps.abs().sum())
+    return total / int(decoded.lengths.sum())

@@ -24,7 +24,7 @@ from rlmods.config import build
 from rlmods.critic import Separate
 from rlmods.errors import UserError
 from rlmods.policy import Policy
-from rlmods.rollout import Local, MultiTurn, agreement
+from rlmods.rollout import Local, MultiTurn, local
 from rlmods.rollout.turns import num_added_tokens
 from rlmods.sampling import Dynamic
 from rlmods.schedule import Schedule
@@ -209,7 +209,7 @@ class TestChecksOnTheDevice:
             return 0.5
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(agreement, "sampler_gap", disagree)
+            patch.setattr(local, "sampler_gap", disagree)
             made = self.load(tmp_path, flash).learner
             with pytest.raises(UserError, match="other log-probabilities with a cache"):
                 fit(made, 1, precision="bf16-mixed", splits=made.splits)

@@ -13,11 +13,9 @@ from transformers import DynamicCache
 from rlmods.branching import Entropy
 from rlmods.policy import Policy
 from rlmods.rollout import Local, MultiTurn, cache
-from rlmods.rollout.agreement import sampler_gap
 from rlmods.rollout.base import Context
-from rlmods.rollout.cache import GrowingLayer, new_cache, shared_levels
-from rlmods.rollout.local import Decoded, decode
-from rlmods.rollout.pasts import Past, restore
+from rlmods.rollout.cache import GrowingLayer, Past, new_cache, restore, shared_levels
+from rlmods.rollout.local import Decoded, decode, sampler_gap
 from rlmods.types import Response
 from tests.rollout.models import TinyPolicy, gpt2, llama, mistral, sample
 from tests.support.environments import Chat, Echo, forgetful
@@ -204,7 +202,7 @@ def assert_as_alone(prompts: Sequence[list[int]], beginnings: Sequence[int], see
 def test_a_model_that_reads_the_padding_between_is_found() -> None:
     """Positions by slot, as of ALiBi in some models, are those of training without padding only."""
     policy = tiny_policy()
-    assert sampler_gap(policy, decode, PROMPTS, BEGINNINGS) < 5e-6
+    assert sampler_gap(policy, PROMPTS, BEGINNINGS) < 5e-6
     forward = policy.model.base_model.forward
 
     @wraps(forward)
@@ -216,7 +214,7 @@ def test_a_model_that_reads_the_padding_between_is_found() -> None:
         return forward(*args, **kwargs)
 
     policy.model.base_model.forward = by_slot
-    assert sampler_gap(policy, decode, PROMPTS, BEGINNINGS) > 2e-5
+    assert sampler_gap(policy, PROMPTS, BEGINNINGS) > 2e-5
 
 
 class TestShared:

@@ -12,14 +12,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from rlmods.errors import UserError
 from rlmods.ops import keyed_uniforms
+from rlmods.policy import Tiny
 from rlmods.policy.base import Policy
 from rlmods.policy.cpu_linear import packed_weight
 from rlmods.protocols import Rollout
 from rlmods.rollout import Local, local
-from rlmods.rollout.local import sample_tokens, truncate
+from rlmods.rollout.local import check_agreement, sample_tokens, truncate
 from rlmods.types import Prompt
 from tests.rollout.models import (
     EOS_A,
@@ -550,3 +552,20 @@ def test_finished_rows_that_stay_in_the_batch_sample_no_more_tokens():
         TinyPolicy(gpt2(), eos=[]), [Prompt(id="long", text="M" * 127), *others], samples=1
     )
     assert [len(r.tokens) for r in rows] == [1] + [24] * 15
+
+
+class Int8Params(nn.Parameter):
+    """Has the class name of bitsandbytes' parameter."""
+
+
+def test_products_in_8_bits_may_differ_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
+    monkeypatch.setattr(local, "sampler_gap", lambda *args: 2.2e-3)
+    with pytest.raises(UserError, match="other log-probabilities with a cache"):
+        check_agreement(policy)
+    layer = policy.model.model.layers[0].mlp.up_proj
+    layer.weight = Int8Params(torch.zeros(2, 2, dtype=torch.int8), requires_grad=False)
+    check_agreement(policy)
+    monkeypatch.setattr(local, "sampler_gap", lambda *args: 0.3)
+    with pytest.raises(UserError, match="other log-probabilities with a cache"):
+        check_agreement(policy)
