@@ -7,6 +7,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar, cast
 
 from torch import Tensor
@@ -117,9 +118,7 @@ def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
         yield from revert_weight_conversion(policy.model, {name: x.detach()}).items()
 
 
-def sampling_settings(
-    rollout: TokenRollout, policy: Policy, context: Context, iteration: int
-) -> dict[str, Any]:
+def sampling_settings(rollout: TokenRollout, context: Context, iteration: int) -> dict[str, Any]:
     """Return the fields of `vllm.SamplingParams` for the continuations of a context, every one that
     changes sampling among them: neither the checkpoint's generation config nor the engine's own
     end-of-text token is used.
@@ -143,7 +142,7 @@ def sampling_settings(
         "repetition_penalty": 1.0,
         "seed": int.from_bytes(digest, "little") >> 2,  # room for + i in 63 bits
         "ignore_eos": True,
-        "stop_token_ids": sorted(policy.eos_ids),
+        "stop_token_ids": sorted(rollout.synced.eos_ids),
         "stop": stop,
         "skip_special_tokens": True,
         "detokenize": bool(stop),
@@ -152,12 +151,7 @@ def sampling_settings(
 
 
 def extend(
-    rollout: TokenRollout,
-    engine: Engine,
-    policy: Policy,
-    contexts: Sequence[Context],
-    *,
-    iteration: int,
+    rollout: TokenRollout, engine: Engine, contexts: Sequence[Context], *, iteration: int
 ) -> list[list[Continuation]]:
     """Return a continuation of each context for each of its samples, with the sampling settings of
     `rollout`.
@@ -168,18 +162,19 @@ def extend(
     """
     requests = []
     for context in contexts:
-        settings = sampling_settings(rollout, policy, context, iteration)
+        settings = sampling_settings(rollout, context, iteration)
         requests.append(Request(context.tokens, settings))
     num_rows = sum(len(context.samples) for context in contexts)
     completions = engine.complete(requests, Progress(rollout.on_tokens, num_rows))
     continuations = []
     for context, row in zip(contexts, completions, strict=True):
-        continuations.append([_checked(policy, context, x, engine.version, iteration) for x in row])
+        check = partial(_checked, rollout.synced, context, engine.version, iteration)
+        continuations.append(list(map(check, row)))
     return continuations
 
 
 def _checked(
-    policy: Policy, context: Context, completion: Completion, version: str, iteration: int
+    policy: Policy, context: Context, version: str, iteration: int, completion: Completion
 ) -> Continuation:
     versions = set(completion.versions)
     if versions != {version}:

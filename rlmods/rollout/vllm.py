@@ -110,8 +110,7 @@ class VLLM(TokenRollout):
         Raises:
             UserError: the policy's logits are not finite.
         """
-        policy = self.synced
-        return extend(self, self._engine(policy), policy, contexts, iteration=iteration)
+        return extend(self, self._engine(self.synced), contexts, iteration=iteration)
 
     def _engine(self, policy: Policy) -> InProcess:
         settings = (self.max_length, self.cache_gib, self.dtype, self.eager)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-import queue
+import os
 import shutil
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
 from typing import Any, Literal, TypeVar
 
 from safetensors import SafetensorError
@@ -34,7 +36,7 @@ from rlmods.rollout.external import (
     full_weights,
     shared,
 )
-from rlmods.rollout.weight_folder import create_folder
+from rlmods.rollout.turns import Threads
 from rlmods.settings.bounds import Count, NonNegative, NonNegativeInt, Positive
 
 
@@ -99,16 +101,13 @@ class VLLMServer(TokenRollout):
         Raises:
             UserError: the policy's logits are not finite, or the servers fail.
         """
-        policy = self.synced
-        return extend(self, self._servers, policy, contexts, iteration=iteration)
+        return extend(self, self._servers, contexts, iteration=iteration)
 
     @property
     def _servers(self) -> Servers:
-        limits = (self.key_variable, self.timeout_s, self.retries, self.backoff_s, self.concurrency)
-        return shared(
-            ("vllm_server", self.urls, self.folder, limits),
-            lambda: Servers(self.urls, self.folder, *limits),
-        )
+        limits = (self.timeout_s, self.retries, self.backoff_s, self.concurrency)
+        key = ("vllm_server", self.urls, self.folder, self.key_variable, *limits)
+        return shared(key, lambda: Servers(replace(self)))
 
 
 FILE_BYTES = 1 << 30
@@ -118,55 +117,38 @@ UNSYNCED = "default"
 """Version that a server reports before it receives weights."""
 POLL_S = 0.1
 """Time between two reports of progress, at which a run can also be interrupted."""
-IDLE_S = 1.0
-"""Time after which a thread without a prompt looks whether it should end."""
+MEMORY = Path("/dev/shm")
+"""File system in memory, where the system has one."""
+PREFIX = "rlmods-weights-"
+MAX_AGE_S = 3600.0
+"""Age of a folder in memory from which on its process was killed: no transfer takes as long."""
 T = TypeVar("T")
 
 
 class Servers:
     """vLLM servers with the same weights (`rlmods.rollout.external.Engine`)."""
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        folder: str | None,
-        key_variable: str | None,
-        timeout_s: float,
-        retries: int,
-        backoff_s: float,
-        concurrency: int,
-    ) -> None:
-        self.urls = tuple(urls)
-        self.folder = folder
-        self.concurrency = concurrency
-        self.timeout_s = timeout_s
+    def __init__(self, settings: VLLMServer) -> None:
+        self.settings = settings
         self.version = ""
         self._versions = Versions()
         self._available: tuple[str, ...] = ()
         """Servers with the current weights."""
-        self._endpoint = partial(
-            Endpoint,
-            key_variable=key_variable,
-            timeout_s=timeout_s,
-            retries=retries,
-            backoff_s=backoff_s,
-            group="rollout",
-        )
 
     def load(self, policy: Policy, iteration: int) -> None:
         """Write the weights to files and make every server load them that does not have them. Every
         rank calls this."""
         is_changed = self._versions.update(policy, iteration)
         ranks = all_gather((is_changed, self._available, self._versions.name))
-        targets = list(self.urls)
+        targets = list(self.settings.urls)
         if not any(changed for changed, _, _ in ranks):
             held = set.intersection(*(set(available) for _, available, _ in ranks))
-            targets = [url for url in self.urls if url not in held]
+            targets = [url for url in targets if url not in held]
         if not targets:
             return
         self.version = ranks[0][2]
         problems = all_gather(self._transfer(policy, targets))[0]
-        self._available = tuple(url for url in self.urls if url not in problems)
+        self._available = tuple(url for url in self.settings.urls if url not in problems)
         if not self._available:
             self._versions.forget()
             texts = dict.fromkeys(problems.values())
@@ -176,45 +158,45 @@ class Servers:
                 warnings.warn(f"rollout: {text}: left out until the next iteration", stacklevel=2)
 
     def complete(self, requests: Sequence[Request], progress: Progress) -> list[list[Completion]]:
-        """Each server takes prompts from one queue. A prompt whose request fails goes back into it,
-        and a server whose tries of a prompt all failed takes no more."""
-        todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for i in range(len(requests)):
-            todo.put(i)
-        replies: queue.SimpleQueue[_Reply] = queue.SimpleQueue()
+        """Servers get prompts as they become free. A prompt whose request fails goes to another
+        one, and a server whose tries of a prompt all failed gets no more."""
+        todo = list(range(len(requests)))
+        free = list(self._available) * self.settings.concurrency
         stops = {url: threading.Event() for url in self._available}
+        running: dict[Future[list[Completion]], tuple[str, int]] = {}
         done: dict[int, list[Completion]] = {}
         problems: dict[str, str] = {}
-        for url, stop in stops.items():
-            for _ in range(min(self.concurrency, len(requests))):
-                # Daemons: Python does not wait for their requests when the run is interrupted.
-                threading.Thread(
-                    target=self._work, args=(url, requests, todo, replies, stop), daemon=True
-                ).start()
-        try:
-            while len(done) < len(requests):
-                progress(0, 0)
-                try:
-                    reply = replies.get(timeout=POLL_S)
-                except queue.Empty:
-                    continue
-                if isinstance(reply.result, Exception):
-                    raise reply.result
-                if isinstance(reply.result, str):
-                    stops[reply.url].set()
-                    problems[reply.url] = reply.result
+        # Daemons: Python does not wait for their requests when the run is interrupted.
+        with Threads(len(free)) as threads:
+            try:
+                while len(done) < len(requests):
+                    while free and todo:
+                        url = free.pop(0)
+                        index = todo.pop(0)
+                        future = threads.submit(self._respond, url, requests[index], stops[url])
+                        running[future] = (url, index)
+                    progress(0, 0)
+                    for future in wait(running, POLL_S, FIRST_COMPLETED).done:
+                        url, index = running.pop(future)
+                        try:
+                            rows = future.result()
+                        except NoReplyError as error:
+                            stops[url].set()
+                            problems[url] = f"{url}: {error}"
+                            todo.append(index)
+                        else:
+                            done[index] = rows
+                            progress(len(rows), sum(len(x.tokens) for x in rows))
+                            free.append(url)
+                    free = [url for url in free if url not in problems]
                     if len(problems) == len(stops):
                         raise UserError(
                             f"rollout: no server is left for {len(requests) - len(done)} "
                             f"prompts: {'; '.join(problems.values())}"
                         )
-                    todo.put(reply.index)
-                else:
-                    done[reply.index] = reply.result
-                    progress(len(reply.result), sum(len(x.tokens) for x in reply.result))
-        finally:
-            for stop in stops.values():
-                stop.set()
+            finally:
+                for stop in stops.values():
+                    stop.set()
         for problem in problems.values():
             warnings.warn(
                 f"rollout: {problem}: its prompts went to the others, and it is left out "
@@ -224,31 +206,13 @@ class Servers:
         self._available = tuple(url for url in self._available if url not in problems)
         return [done[i] for i in range(len(requests))]
 
-    def _work(
-        self,
-        url: str,
-        requests: Sequence[Request],
-        todo: queue.SimpleQueue[int],
-        replies: queue.SimpleQueue[_Reply],
-        stop: threading.Event,
-    ) -> None:
-        """Complete prompts of the queue on one server until `stop` is set."""
-        endpoint = self._endpoint(url, path="/inference/v1/generate")
-        while not stop.is_set():
-            try:
-                index = todo.get(timeout=IDLE_S)
-            except queue.Empty:
-                continue
-            request = requests[index]
-            body = {"token_ids": list(request.tokens), "sampling_params": request.settings}
-            result: list[Completion] | str | Exception
-            try:
-                result = self._ask(endpoint, body, _completions, stop)
-            except NoReplyError as error:
-                result = f"{url}: {error}"
-            except Exception as error:  # the main thread raises it
-                result = error
-            replies.put(_Reply(url, index, result))
+    def _respond(self, url: str, request: Request, stop: threading.Event) -> list[Completion]:
+        body = {"token_ids": list(request.tokens), "sampling_params": request.settings}
+        return self._ask(self._endpoint(url, "/inference/v1/generate"), body, _completions, stop)
+
+    def _endpoint(self, url: str, path: str) -> Endpoint:
+        x = self.settings
+        return Endpoint(url, x.key_variable, x.timeout_s, x.retries, x.backoff_s, path, "rollout")
 
     def _ask(
         self,
@@ -267,7 +231,7 @@ class Servers:
             try:
                 return read(endpoint, _post(endpoint, body))
             except NoReplyError as error:
-                deadline = time.monotonic() + self.timeout_s
+                deadline = time.monotonic() + self.settings.timeout_s
                 if not endpoint.wait(error, attempt, deadline, stop) or stop.is_set():
                     raise
         raise AssertionError("unreachable")
@@ -283,7 +247,7 @@ class Servers:
             if problem or not is_first_rank():
                 continue
             try:
-                folder = folder or create_folder(self.folder, size)
+                folder = folder or create_folder(self.settings.folder, size)
                 save_file(part, folder / f"model-{i:05d}.safetensors")
             except (OSError, SafetensorError) as error:
                 problem = (
@@ -310,23 +274,12 @@ class Servers:
         }
         try:
             for path, body in calls.items():
-                endpoint = self._endpoint(url, path=path)
-                self._ask(endpoint, body, _check_success, threading.Event())
+                self._ask(self._endpoint(url, path), body, _check_success, threading.Event())
         except UserError as error:
             return str(error)
         except NoReplyError as error:
             return f"{url}: {error}"
         return ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    """Result of one prompt on one server: its responses, a problem of the server, or an error that
-    ends the run."""
-
-    url: str
-    index: int
-    result: list[Completion] | str | Exception
 
 
 def _post(endpoint: Endpoint, body: Mapping[str, object]) -> Any:
@@ -398,3 +351,23 @@ def _parts(policy: Policy) -> Iterator[dict[str, Tensor]]:
         part[name] = x.to("cpu", copy=True).contiguous()  # a file cannot hold tied weights
         size += x.nbytes
     yield part
+
+
+def create_folder(parent: str | None, size: int) -> Path:
+    """Create a folder for `size` bytes: in `parent`, by default in memory if there is room, else in
+    the system's temporary folder. What killed processes left in memory is removed first.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    place = Path(parent or gettempdir())
+    if parent is None and os.access(MEMORY, os.W_OK):
+        for path in MEMORY.glob(f"{PREFIX}*"):
+            if time.time() - path.lstat().st_mtime > MAX_AGE_S:
+                shutil.rmtree(path, ignore_errors=True)
+        if shutil.disk_usage(MEMORY).free > 1.1 * size:
+            place = MEMORY
+    place.mkdir(parents=True, exist_ok=True)
+    path = Path(mkdtemp(prefix=PREFIX, dir=place))
+    path.chmod(0o755)
+    return path

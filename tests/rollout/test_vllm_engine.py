@@ -150,7 +150,7 @@ def test_responses_are_in_the_order_of_the_prompts(policy: Policy) -> None:
     for p, rows in zip(PROMPTS, zip(*3 * [iter(responses)], strict=True), strict=True):
         encoded = encode_prompt(policy, p, 0, 6)
         context = Context(encoded, encoded.tokens, range(3), encoded.limit)
-        settings = sampling_settings(rollout, policy, context, 4)
+        settings = sampling_settings(rollout, context, 4)
         for i, r in enumerate(rows):
             expected = choice({"sampling_params": settings}, i, "")
             assert r.prompt_tokens == policy.encode(p)
@@ -166,12 +166,13 @@ def test_seeds_differ_by_everything_that_samples_depend_on(policy: Policy) -> No
         run: int = 0, prompt: str = "p", time: int = 0, before: int = 0, iteration: int = 0
     ) -> int:
         rollout = VLLM(seed=run)
+        rollout.synced = policy
         made = Prompt(id=prompt, text="1", time=time)
         for _ in range(before + 1):
             occurrence = next_occurrence(made, rollout._occurrences)
         encoded = encode_prompt(policy, made, occurrence, 6)
         context = Context(encoded, encoded.tokens, range(1), encoded.limit)
-        return int(sampling_settings(rollout, policy, context, iteration)["seed"])
+        return int(sampling_settings(rollout, context, iteration)["seed"])
 
     others = [{"run": 1}, {"prompt": "q"}, {"time": 1}, {"before": 1}, {"iteration": 1}]
     settings = [{}, *others, {"run": 1, "iteration": 1}]

@@ -27,7 +27,6 @@ PROMPTS = [Prompt(id=f"p{i}", text=str(7 * i) * (i + 1)) for i in range(9)]
 @pytest.fixture(autouse=True)
 def new_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external, "_engines", {})
-    monkeypatch.setattr(servers_module, "IDLE_S", 0.05)
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rlmods.rollout import weight_folder
-from rlmods.rollout.weight_folder import PREFIX, create_folder
+from rlmods.rollout import vllm_server
+from rlmods.rollout.vllm_server import PREFIX, create_folder
 
 
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(weight_folder, "MEMORY", tmp_path)
+    monkeypatch.setattr(vllm_server, "MEMORY", tmp_path)
     return tmp_path
 
 
@@ -45,7 +45,7 @@ def test_old_folders_are_removed_and_nothing_else(
     for path in (left, in_use, others):
         path.mkdir()
     for path in (left, others, elsewhere):
-        os.utime(path, (time.time() - 2 * weight_folder.MAX_AGE_S,) * 2)
+        os.utime(path, (time.time() - 2 * vllm_server.MAX_AGE_S,) * 2)
     folder = create_folder(None, 10)
     assert not left.exists()
     assert in_use.exists()
