@@ -57,15 +57,6 @@ class Sessions:
             if found or not running:
                 return found
 
-    def notes(self) -> list[str]:
-        """Return what is to be said about the requests."""
-        if not self.has_parallel or self.environment.parallel:
-            return []
-        return [
-            "programs send several requests at once: type environment.parallel=true for runs that "
-            "repeat bit for bit"
-        ]
-
     def close(self) -> None:
         """End all programs."""
         for dialog in self.dialogs[: self.num_begun]:
@@ -103,7 +94,13 @@ def converse(
             progress.done = sum(x.outcome is not None for x in dialogs)
     reward = environment.failure_reward
     responses = [x.response(policy, iteration, reward) for x in dialogs]
-    for note in (*environment.notes(), *sessions.notes()):
+    notes = list(environment.notes())
+    if sessions.has_parallel and not environment.parallel:
+        notes.append(
+            "programs send several requests at once: type environment.parallel=true for runs that "
+            "repeat bit for bit"
+        )
+    for note in notes:
         warnings.warn(f"environment=agent: {note}", stacklevel=2)
     _check_any_ended(environment, responses)
     return responses

@@ -345,7 +345,8 @@ class Dialog:
         if not self.nodes:
             tokens = policy.encode(self.prompt)
             return Response(self.prompt, tokens, mask=(), meta=meta, session=record)
-        self._set_rewards(None if record.failure else self.outcome)
+        if record.failure is None:
+            self._set_rewards()
         found = paths(self.nodes)
         trajectory = joined(found)
         last = trajectory.turns[-1]
@@ -364,17 +365,15 @@ class Dialog:
             session=record,
         )
 
-    def _set_rewards(self, outcome: Outcome | None) -> None:
+    def _set_rewards(self) -> None:
         """Give the turns the rewards that the program returned: one for the session to the last
         turn, one by turn in the order of the answers."""
-        given = None if outcome is None else outcome.rewards
-        rewards: list[float | None] = [None] * len(self.nodes)
+        given = None if self.outcome is None else self.outcome.rewards
+        nodes = self.nodes
         if isinstance(given, float):
-            rewards[-1] = given
-        elif given is not None:
-            known = list(given)[: len(rewards)]
-            rewards[: len(known)] = known
-        for node, reward in zip(self.nodes, rewards, strict=True):
+            nodes = self.nodes[-1:]
+            given = [given]
+        for node, reward in zip(nodes, given or (), strict=False):
             assert node.turn is not None
             node.turn = replace(node.turn, reward=reward)
 
@@ -383,10 +382,9 @@ def paths(nodes: Sequence[Node]) -> list[list[Node]]:
     """Return the turns as paths, each from the beginning of a conversation or from a branch. Of the
     turns that follow the same one, the first in `Node.order` continues its path. The path with the
     turn that was answered last is the last one; others are in the order of their first turns."""
-    ordered = sorted(nodes, key=lambda node: cast(Any, node.order))
     path_of: dict[int, list[Node]] = {}
     found: list[list[Node]] = []
-    waiting = list(ordered)
+    waiting = sorted(nodes, key=lambda node: cast(Any, node.order))
     while waiting:
         left = []
         for node in waiting:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from rlmods.branching import Entropy
 from rlmods.branching.entropy import Decision
-from rlmods.errors import UserError
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
 from rlmods.protocols import Episode
@@ -150,7 +149,7 @@ class Row:
     def add_reply(self, policy: Policy, turn: Turn, reply: Reply) -> None:
         """Append the reply of the environment to a turn. A truncated turn is the last one."""
         trajectory = self.trajectory
-        reply = checked(self.episode, reply)
+        reply = checked(reply)
         turn = replace(turn, reward=_reward(reply), calls=tuple(reply.calls))
         trajectory.turns.append(turn)
         if reply.messages is None:
@@ -176,7 +175,7 @@ class Row:
     def add_end(self, reply: Reply) -> None:
         """Add what the environment gives a response that a limit ended to its last turn."""
         turn = self.trajectory.turns[-1]
-        reply = checked(self.episode, reply)
+        reply = checked(reply)
         given = [x for x in (turn.reward, _reward(reply)) if x is not None]
         self.trajectory.turns[-1] = replace(
             turn, reward=sum(given) if given else None, calls=(*turn.calls, *reply.calls)
@@ -207,28 +206,9 @@ class Row:
         )
 
 
-def check_members(owner: object, method: str, returned: object, names: Sequence[str]) -> None:
-    """Check that what a method of an environment returned has these members.
-
-    Raises:
-        UserError: one is missing.
-    """
-    missing = [name for name in names if not hasattr(returned, name)]
-    if missing:
-        raise UserError(
-            f"environment: {type(owner).__name__}.{method} returned {type(returned).__name__}, "
-            f"which has no `{missing[0]}`; return an object with {', '.join(names)}"
-        )
-
-
-def checked(episode: Episode, reply: Reply) -> Reply:
+def checked(reply: Reply) -> Reply:
     """Return the reply or, if its reward is not finite, one that ends the episode as a crash, which
-    `train/tool_errors` counts and `reward=environment` does not score.
-
-    Raises:
-        UserError: it is not a reply.
-    """
-    check_members(episode, "reply", reply, ("messages", "reward", "calls"))
+    `train/tool_errors` counts and `reward=environment` does not score."""
     if reply.reward is None or math.isfinite(reply.reward):
         return reply
     text = f"Error: the reward of a turn is {float(reply.reward)}, not a finite number"

@@ -24,7 +24,6 @@ from rlmods.protocols import (
     ChecksPrompt,
     EndsEarly,
     Environment,
-    Episode,
 )
 from rlmods.rollout.agents import converse
 from rlmods.rollout.base import (
@@ -37,7 +36,7 @@ from rlmods.rollout.base import (
     next_occurrence,
 )
 from rlmods.rollout.dialog import Dialog
-from rlmods.rollout.trajectory import Group, Limits, Row, Tree, check_members, shared_contexts
+from rlmods.rollout.trajectory import Group, Limits, Row, Tree, shared_contexts
 from rlmods.types import Prompt, Response
 
 MAX_WORKERS = 32
@@ -213,7 +212,7 @@ class MultiTurn:
 
         def begin(sample: int) -> Row:
             key = (self.rollout.seed, prompt.id, occurrence, sample, iteration)
-            episode = start(self._environment, prompt, key)
+            episode = self._environment.start(prompt, key=key)
             shown = replace(episode.prompt, id=prompt.id, time=prompt.time)
             conversation = Conversation.begin(policy, shown, episode.tools)
             encoded = encode_prompt(
@@ -275,17 +274,6 @@ def bind(environment: Any, policy: Policy) -> Any:
     return environment.for_policy(policy) if isinstance(environment, BindsPolicy) else environment
 
 
-def start(environment: Environment, prompt: Prompt, key: tuple[Any, ...]) -> Episode:
-    """Begin an episode.
-
-    Raises:
-        UserError: the environment returned something else.
-    """
-    episode = environment.start(prompt, key=key)
-    check_members(environment, "start", episode, ("prompt", "tools", "reply"))
-    return episode
-
-
 def engine_of(rollout: Any) -> Any:
     """Return the part of a rollout that samples turns; the rollout itself if it has one turn."""
     return rollout.rollout if isinstance(rollout, MultiTurn) else rollout
@@ -312,12 +300,8 @@ def num_added_tokens(policy: Policy, rollout: Any, prompts: Sequence[Prompt]) ->
     if not prompts or not isinstance(rollout, MultiTurn) or isinstance(rollout.environment, Agent):
         return 0
     environment = bind(rollout.environment, policy)
-    episode = start(environment, prompts[0], (0, prompts[0].id, 0, 0, 0))
-    shown = (
-        policy.encode(episode.prompt, episode.tools)
-        if episode.tools
-        else policy.encode(episode.prompt)
-    )
+    episode = environment.start(prompts[0], key=(0, prompts[0].id, 0, 0, 0))
+    shown = policy.encode(episode.prompt, episode.tools)
     if isinstance(episode, EndsEarly):
         episode.end()
     return len(shown) - len(policy.encode(prompts[0]))

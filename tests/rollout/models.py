@@ -39,7 +39,7 @@ class TinyPolicy(Policy):
         self.pad_id = pad
         self.context_length = context
 
-    def encode(self, prompt: Prompt) -> list[int]:
+    def encode(self, prompt: Prompt, tools: Any = ()) -> list[int]:
         return [ord(c) - 64 for c in prompt.text or ""]
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -54,26 +54,6 @@ def ids(responses: Sequence[Response]) -> list[tuple[int, ...]]:
     return [tuple(r.tokens) for r in responses]
 
 
-class TestReturned:
-    """What an environment returns is checked."""
-
-    def test_no_episode(self) -> None:
-        environment = Script(["abc"], max_tokens=100)
-        object.__setattr__(environment, "start", lambda prompt, key: None)
-        with pytest.raises(UserError, match=r"Script\.start returned NoneType, .* no `prompt`"):
-            sample(environment)
-
-    def test_no_reply(self) -> None:
-        class Silent(Script):
-            def start(self, prompt: Prompt, *, key: Any) -> Any:
-                episode = super().start(prompt, key=key)
-                object.__setattr__(episode, "reply", lambda turn: "well done")
-                return episode
-
-        with pytest.raises(UserError, match=r"\.reply returned str, which has no `messages`"):
-            sample(Silent(["abc"], max_tokens=100))
-
-
 class TestTokens:
     def test_are_those_sampled_and_observed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nothing is decoded and encoded again: the sampled ids are the engine's, and the others
