@@ -7,7 +7,7 @@ written then."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -53,11 +53,6 @@ class Conversation:
         messages = [dict(message) for message in prompt.messages]
         text = render(model.tokenizer, messages, f"prompt {prompt.id}", tools=tools)
         return Conversation(messages, text, tools, ["data" for _ in messages])
-
-    def copied(self) -> Conversation:
-        """Return a copy that grows without an effect on this one."""
-        messages = None if self.messages is None else list(self.messages)
-        return replace(self, messages=messages, sources=list(self.sources))
 
     def observe(
         self, model: TokenizerMixin, reply: str, ended: bool, messages: Sequence[Mapping[str, str]]

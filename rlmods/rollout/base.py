@@ -19,8 +19,6 @@ from rlmods.settings.bounds import (
 )
 from rlmods.types import Prompt, Response
 
-Occurrences = Counter[tuple[str, int]]
-"""How often each prompt, by id and time, was sampled since `sync`."""
 OnTokens = Callable[[int, int, int], None]
 """Called with the finished rows, all rows and the sampled tokens of a call of `generate`."""
 
@@ -137,14 +135,6 @@ def encode_prompt(
     return EncodedPrompt(prompt, tokens, occurrence, min(max_tokens, context - len(tokens)))
 
 
-def next_occurrence(prompt: Prompt, occurrences: Occurrences) -> int:
-    """Return how often the prompt occurred before, different in each pass over the data, and count
-    it."""
-    occurrence = occurrences[prompt.id, prompt.time] + (prompt.time << 20)
-    occurrences[prompt.id, prompt.time] += 1
-    return occurrence
-
-
 def without_eos(policy: Policy, tokens: list[int]) -> list[int]:
     """Return the ids without the one that ended the turn."""
     return tokens[:-1] if tokens[-1] in policy.eos_ids else tokens
@@ -184,9 +174,10 @@ class TokenRollout:
     """Called while sampling."""
     synced: Policy = field(init=False, repr=False, compare=False)
     """The policy, which `sync` sets."""
-    _occurrences: Occurrences = field(
+    _occurrences: Counter[tuple[str, int]] = field(
         default_factory=Counter, init=False, repr=False, compare=False
     )
+    """How often each prompt, by id and time, was sampled since `sync`."""
 
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -203,6 +194,13 @@ class TokenRollout:
         self.synced = policy
         self._occurrences.clear()
 
+    def next_occurrence(self, prompt: Prompt) -> int:
+        """Return how often the prompt occurred before since `sync`, different in each pass over the
+        data, and count it."""
+        occurrence = self._occurrences[prompt.id, prompt.time] + (prompt.time << 20)
+        self._occurrences[prompt.id, prompt.time] += 1
+        return occurrence
+
     def generate(
         self, prompts: Sequence[Prompt], *, samples: int, iteration: int
     ) -> list[Response]:
@@ -214,7 +212,7 @@ class TokenRollout:
         policy = self.synced
         contexts = []
         for prompt in prompts:
-            occurrence = next_occurrence(prompt, self._occurrences)
+            occurrence = self.next_occurrence(prompt)
             encoded = encode_prompt(policy, prompt, occurrence, self.max_tokens, self.max_length)
             contexts.append(Context(encoded, encoded.tokens, range(samples), encoded.limit))
         with self.sampling():

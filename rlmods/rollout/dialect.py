@@ -95,7 +95,8 @@ class Dialect:
         calls = []
         for i, call in enumerate(found):
             entry = {
-                "id": call.id or _call_id(name, i),
+                # in the form that Mistral's chat templates check
+                "id": call.id or f"{name[: ID_CHARS - 2]}{i:02d}",
                 "type": "function",
                 "function": {"name": call.name, "arguments": dict(call.arguments)},
             }
@@ -140,8 +141,3 @@ def _written(arguments: object) -> str:
         if isinstance(value, str):
             return value
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
-
-
-def _call_id(name: str, index: int) -> str:
-    """Return the id of a call, in the form that Mistral's chat templates check."""
-    return f"{name[: ID_CHARS - 2]}{index:02d}"

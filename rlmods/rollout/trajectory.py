@@ -45,17 +45,6 @@ class Trajectory:
     num_repeated: int = 0
     """Number of tokens of contexts after cuts, without the observations that they end with."""
 
-    def copied(self) -> Trajectory:
-        """Return a copy that grows without an effect on this one."""
-        return replace(
-            self,
-            tokens=list(self.tokens),
-            logprobs=list(self.logprobs),
-            mask=list(self.mask),
-            turns=list(self.turns),
-            cuts=list(self.cuts),
-        )
-
     @property
     def num_counted(self) -> int:
         """Number of tokens that `Limits.response` limits."""
@@ -122,7 +111,7 @@ class Row:
             self,
             episode=copy.deepcopy(self.episode),
             conversation=copy.deepcopy(self.conversation),
-            trajectory=self.trajectory.copied(),
+            trajectory=copy.deepcopy(self.trajectory),
             past=None,
             decisions=[],
         )
@@ -150,7 +139,7 @@ class Row:
         """Append the reply of the environment to a turn. A truncated turn is the last one."""
         trajectory = self.trajectory
         reply = checked(reply)
-        turn = replace(turn, reward=_reward(reply), calls=tuple(reply.calls))
+        turn = replace(turn, reward=reply.reward, calls=tuple(reply.calls))
         trajectory.turns.append(turn)
         if reply.messages is None:
             self.status = "ended"
@@ -176,7 +165,7 @@ class Row:
         """Add what the environment gives a response that a limit ended to its last turn."""
         turn = self.trajectory.turns[-1]
         reply = checked(reply)
-        given = [x for x in (turn.reward, _reward(reply)) if x is not None]
+        given = [x for x in (turn.reward, reply.reward) if x is not None]
         self.trajectory.turns[-1] = replace(
             turn, reward=sum(given) if given else None, calls=(*turn.calls, *reply.calls)
         )
@@ -207,58 +196,41 @@ class Row:
 
 
 def checked(reply: Reply) -> Reply:
-    """Return the reply or, if its reward is not finite, one that ends the episode as a crash, which
-    `train/tool_errors` counts and `reward=environment` does not score."""
-    if reply.reward is None or math.isfinite(reply.reward):
-        return reply
-    text = f"Error: the reward of a turn is {float(reply.reward)}, not a finite number"
+    """Return the reply with a plain number as its reward or, if that is not finite, one that ends
+    the episode as a crash, which `train/tool_errors` counts and `reward=environment` does not
+    score."""
+    reward = None if reply.reward is None else float(reply.reward)
+    if reward is None or math.isfinite(reward):
+        return Reply(reply.messages, reward, reply.calls)
+    text = f"Error: the reward of a turn is {reward}, not a finite number"
     return Reply(None, calls=[*reply.calls, ToolCall("environment", {}, text, "crash")])
 
 
-def _reward(reply: Reply) -> float | None:
-    """Return the reward of a reply, which may be a number of NumPy, as a plain one."""
-    return None if reply.reward is None else float(reply.reward)
-
-
-class Group:
-    """The responses to a prompt, none of which branch."""
-
-    def __init__(self, begin: Callable[[int], Row], num_responses: int) -> None:
-        """
-        Args:
-            begin: returns the response of this index, before its first turn.
-        """
-        self.begin = begin
-        self.rows = [begin(sample) for sample in range(num_responses)]
-
-    def keep_starts(self) -> None:
-        """Copy what branches of the next turns need."""
-
-    def next_rows(self) -> list[Row]:
-        """Return the responses that go on, after each has had a turn."""
-        return [row for row in self.rows if not row.done]
-
-
-class Tree(Group):
-    """The responses to a prompt, which branch by a rule. There are never more than M, and that many
-    in the end: what branches leave of the budget goes to new responses from the prompt on, once all
-    others have ended. Branches at once get what is left of the budget in the order of rows."""
+class Tree:
+    """The responses to a prompt. If they branch by a rule, there are never more than M, and that
+    many in the end: what branches leave of the budget goes to new responses from the prompt on,
+    once all others have ended. Branches at once get what is left of the budget in the order of
+    rows."""
 
     def __init__(
         self,
         begin: Callable[[int], Row],
         num_responses: int,
-        rule: Entropy,
+        rule: Entropy | None,
         vocabulary: int,
         key: tuple[int | str, ...],
     ) -> None:
         """
         Args:
+            begin: returns the response of this index, before its first turn.
             num_responses: M.
+            rule: None: no response branches.
             vocabulary: number of its tokens.
             key: seed, prompt and iteration, as for sampling.
         """
-        super().__init__(begin, min(rule.num_initial, num_responses))
+        num_initial = num_responses if rule is None else min(rule.num_initial, num_responses)
+        self.rows = list(map(begin, range(num_initial)))
+        self.begin = begin
         self.num_responses = num_responses
         self.rule = rule
         self.vocabulary = vocabulary
@@ -268,33 +240,36 @@ class Tree(Group):
         """Responses as they were before the turn that is being sampled, by index."""
 
     def keep_starts(self) -> None:
+        """Copy what branches of the next turns need."""
         if len(self.rows) < self.num_responses:
             started = [row for row in self.active if row.trajectory.turns]
             self.starts = {row.sample: row.copied() for row in started}
 
     def next_rows(self) -> list[Row]:
+        """Return the responses that go on, after each has had a turn."""
         num_before = len(self.rows)
-        for row in self.active:
-            self._branch(row)
+        if self.rule is not None:
+            for row in self.active:
+                self._branch(row, self.rule)
         if all(row.done for row in self.rows):
             self.rows += map(self.begin, range(len(self.rows), self.num_responses))
         self.active = [row for row in self.active if not row.done] + self.rows[num_before:]
         return self.active
 
-    def _branch(self, row: Row) -> None:
+    def _branch(self, row: Row, rule: Entropy) -> None:
         """Add the branches that leave a response before the turn that it has had."""
         turn = row.trajectory.turns[-1]
-        entropy = self.rule.normalized_entropy(row.entropies, self.vocabulary)
+        entropy = rule.normalized_entropy(row.entropies, self.vocabulary)
         if len(row.trajectory.turns) == 1:
             row.initial_entropy = entropy
             return
         # the observation at which it branched off itself
         if row.branch is not None and row.branch.shared == turn.start:
             return
-        probability = self.rule(entropy, row.initial_entropy)
+        probability = rule(entropy, row.initial_entropy)
         num_branches = 0
-        if self.rule.branches(probability, *self.key, "branch", row.sample, turn.start):
-            num_branches = min(self.rule.num_branches, self.num_responses - len(self.rows))
+        if rule.branches(probability, *self.key, "branch", row.sample, turn.start):
+            num_branches = min(rule.num_branches, self.num_responses - len(self.rows))
         decision = Decision(
             row.sample, turn.start, entropy, row.initial_entropy, probability, num_branches
         )

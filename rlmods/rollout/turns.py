@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -25,18 +24,15 @@ from rlmods.protocols import (
     EndsEarly,
     Environment,
 )
-from rlmods.rollout.agents import converse
+from rlmods.rollout.agents import Dialog, converse
 from rlmods.rollout.base import (
     Context,
-    Occurrences,
     OnTokens,
     Progress,
     TokenRollout,
     encode_prompt,
-    next_occurrence,
 )
-from rlmods.rollout.dialog import Dialog
-from rlmods.rollout.trajectory import Group, Limits, Row, Tree, shared_contexts
+from rlmods.rollout.trajectory import Limits, Row, Tree, shared_contexts
 from rlmods.types import Prompt, Response
 
 MAX_WORKERS = 32
@@ -86,9 +82,6 @@ class MultiTurn:
     """Called while sampling."""
     _environment: Any = field(default=None, init=False, repr=False, compare=False)
     """The environment, bound to the policy."""
-    _occurrences: Occurrences = field(
-        default_factory=Counter, init=False, repr=False, compare=False
-    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.rollout, TokenRollout):
@@ -132,7 +125,6 @@ class MultiTurn:
     def sync(self, policy: Policy, *, iteration: int) -> None:
         """Update the weights of the rollout."""
         self._environment = bind(self.environment, policy)
-        self._occurrences.clear()
         self.rollout.sync(policy, iteration=iteration)
 
     def generate(
@@ -149,17 +141,17 @@ class MultiTurn:
         if isinstance(self.environment, Agent):
             dialogs = []
             for prompt in prompts:
-                occurrence = next_occurrence(prompt, self._occurrences)
+                occurrence = self.rollout.next_occurrence(prompt)
                 for sample in range(samples):
                     by_content = self.environment.parallel
                     dialogs.append(Dialog(prompt, sample, occurrence, self._limits(), by_content))
             return converse(self.environment, rollout, dialogs, progress, iteration)
-        groups = [self._start(prompt, samples, iteration) for prompt in prompts]
-        active = _rows(groups)
+        trees = [self._start(prompt, samples, iteration) for prompt in prompts]
+        active = _rows(trees)
         with rollout.sampling(), Threads(MAX_WORKERS) as threads:
             while active:
-                for group in groups:
-                    group.keep_starts()
+                for tree in trees:
+                    tree.keep_starts()
                 replies = []
                 for batch in self._batches(shared_contexts(active)):
                     contexts = self._contexts(batch, active)
@@ -173,13 +165,13 @@ class MultiTurn:
                     progress.done += row.done
                 _end_early([row for row, _, _ in replies], threads)
                 active = []
-                for group in groups:
-                    active += group.next_rows()
+                for tree in trees:
+                    active += tree.next_rows()
                 for row, _, _ in replies:
                     if row.done:
                         row.past = None
         branches = self.branching is not None
-        return [row.response(iteration, branches=branches) for row in _rows(groups)]
+        return [row.response(iteration, branches=branches) for row in _rows(trees)]
 
     def _turn_rollout(self, progress: Progress) -> TokenRollout:
         """Return the rollout as it samples turns: with the texts that end one, and with a report of
@@ -203,10 +195,10 @@ class MultiTurn:
             num_turns=self.environment.max_turns,
         )
 
-    def _start(self, prompt: Prompt, samples: int, iteration: int) -> Group:
+    def _start(self, prompt: Prompt, samples: int, iteration: int) -> Tree:
         """Return the responses to a prompt, each before its first turn."""
         policy = self.rollout.synced
-        occurrence = next_occurrence(prompt, self._occurrences)
+        occurrence = self.rollout.next_occurrence(prompt)
         max_length = self.rollout.max_length
         limits = self._limits()
 
@@ -220,8 +212,6 @@ class MultiTurn:
             )
             return Row(prompt, encoded, sample, limits, episode, conversation)
 
-        if self.branching is None:
-            return Group(begin, samples)
         vocabulary = policy.model.get_input_embeddings().weight.shape[0]
         key = (self.rollout.seed, prompt.id, occurrence, iteration)
         return Tree(begin, samples, self.branching, vocabulary, key)
@@ -256,8 +246,8 @@ class MultiTurn:
         return contexts
 
 
-def _rows(groups: Iterable[Group]) -> list[Row]:
-    return list(chain.from_iterable(group.rows for group in groups))
+def _rows(trees: Iterable[Tree]) -> list[Row]:
+    return list(chain.from_iterable(tree.rows for tree in trees))
 
 
 def _end_early(rows: Iterable[Row], threads: Threads) -> None:

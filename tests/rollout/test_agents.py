@@ -24,8 +24,8 @@ from rlmods.policy.conversation import Conversation
 from rlmods.reward import EnvironmentReward
 from rlmods.reward.scores import grade
 from rlmods.rollout import Local, MultiTurn
+from rlmods.rollout.agents import Node
 from rlmods.rollout.base import Context, Continuation, EncodedPrompt, TokenRollout
-from rlmods.rollout.dialog import Node
 from rlmods.training.collate import collate
 from rlmods.training.meter import Meter
 from rlmods.training.metrics import log_lengths
@@ -187,8 +187,8 @@ def test_a_conversation_may_have_more_turns_than_calls_of_functions() -> None:
             observed=(),
             stop=(),
             sample=0,
-            continuation=Continuation([2 * i + 1], [-1.0], stopped=True),
         )
+        node.continuation = Continuation([2 * i + 1], [-1.0], stopped=True)
     assert node is not None
     assert node.context() == list(range(2000, 5999))
 

@@ -32,7 +32,7 @@ from rlmods.training.meter import Meter
 from rlmods.training.turns import log_turns
 from rlmods.types import Prompt, Reply, Response, Scores, ToolCall, Turn
 from tests.support.environments import Echo, Lines, Script
-from tests.support.tiny_setup import SPLITS, policy
+from tests.support.tiny_setup import policy
 
 PROMPTS = [Prompt(id=str(i), text=text) for i, text in enumerate(("1+1=", "22-3=", "7="))]
 
@@ -409,11 +409,6 @@ def test_guessing(guesses: list[str], turns: int, reward: float) -> None:
     replies = model.decode(response.tokens)
     for guess in guesses[: turns - 1]:
         assert {"9": "lower", "2": "higher", "x": "no number", "5": "lower"}[guess] in replies
-
-
-def test_turns_of_training_prompts_can_be_sampled() -> None:
-    assert len(sample(Echo(), prompts=SPLITS.train[:3])) == 12
-    assert all(isinstance(turn, Turn) for r in sample(Echo()) for turn in r.turns)
 
 
 def test_sharded_weights_are_gathered_once_for_all_turns(monkeypatch: pytest.MonkeyPatch) -> None:

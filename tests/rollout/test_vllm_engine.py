@@ -20,7 +20,7 @@ from rlmods.policy import Policy
 from rlmods.protocols import RunSize
 from rlmods.rollout import VLLM, external
 from rlmods.rollout import vllm as vllm_rollout
-from rlmods.rollout.base import Context, encode_prompt, next_occurrence
+from rlmods.rollout.base import Context, encode_prompt
 from rlmods.rollout.external import sampling_settings
 from rlmods.training.evaluation import with_settings
 from rlmods.types import Prompt, Response
@@ -169,7 +169,7 @@ def test_seeds_differ_by_everything_that_samples_depend_on(policy: Policy) -> No
         rollout.synced = policy
         made = Prompt(id=prompt, text="1", time=time)
         for _ in range(before + 1):
-            occurrence = next_occurrence(made, rollout._occurrences)
+            occurrence = rollout.next_occurrence(made)
         encoded = encode_prompt(policy, made, occurrence, 6)
         context = Context(encoded, encoded.tokens, range(1), encoded.limit)
         return int(sampling_settings(rollout, context, iteration)["seed"])
